@@ -1,0 +1,108 @@
+"""The second image of a prompt gets the positions of a text, with Qwen-VL and other M-RoPE models.
+
+Why
+    To count the images, the function that computes positions adds up the places of their start
+    tokens, and reads the token after the sum. That is an image's token only if there is one image:
+    of two, only one has rows and columns; of three, often none. A request alone is wrong too.
+How
+    A row with several images is cut before each start token but the first. The release's own
+    function computes the positions of each part, which go on from the largest of those before.
+    Prompts with videos are left alone.
+Upstream
+    mlx-vlm 0.6.0 counts the start tokens.
+Retire when
+    No supported release is older than mlx-vlm 0.6.0.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ....core.patch import Patch, around
+from ..._shared.targets import at, vlm_models
+
+FAMILIES = (
+    "glm4v",
+    "glm4v_moe",
+    "glm_ocr",
+    "paddleocr_vl",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_5",
+    "qwen3_omni_moe",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+)
+
+# Tokens, and the sizes of the images among them.
+Part = tuple[list[int], Any]
+
+
+def index_each_image(
+    index: Callable[..., Any],
+    model: Any,
+    input_ids: Any,
+    image_grid_thw: Any = None,
+    video_grid_thw: Any = None,
+    attention_mask: Any = None,
+) -> Any:
+    """Position ids (3, rows, tokens) and deltas (rows, 1) of prompts with several images."""
+    given = (image_grid_thw, video_grid_thw, attention_mask)
+    if image_grid_thw is None or video_grid_thw is not None or len(image_grid_thw) < 2:
+        return index(model, input_ids, *given)
+    import mlx.core as mx
+
+    kept = mx.ones_like(input_ids) if attention_mask is None else attention_mask == 1
+    texts = mx.where(kept, input_ids, 0).tolist()
+    rows = list(split_rows(texts, image_grid_thw, model.config.image_token_id))
+    if all(len(parts) < 2 for parts in rows):
+        return index(model, input_ids, *given)
+    positions = mx.concatenate([join(index, model, parts, input_ids) for parts in rows], axis=1)
+    deltas = positions.max(axis=(0, 2))[:, None] + 1 - input_ids.shape[1]
+    return mx.where(kept, positions, 1), deltas
+
+
+def split_rows(texts: Sequence[list[int]], grids: Any, image: int) -> Iterator[list[Part]]:
+    """The parts of each row, with one image each at most; nothing if the sizes are of others."""
+    starts = [find_images(text, image) for text in texts]
+    if sum(map(len, starts)) != len(grids):
+        return
+    used = 0
+    for text, own in zip(texts, starts, strict=True):
+        # An image's start token belongs to its part.
+        edges = [0, *(start - 1 for start in own[1:]), len(text)]
+        cut = [text[edge:end] for edge, end in itertools.pairwise(edges)]
+        yield [
+            (part, grids[used + at : used + at + 1] if own else None) for at, part in enumerate(cut)
+        ]
+        used += len(own)
+
+
+def find_images(text: Sequence[int], image: int) -> list[int]:
+    """The place of each image's first token."""
+    before = [None, *text[:-1]]
+    pairs = enumerate(zip(before, text, strict=True))
+    return [at for at, (last, token) in pairs if token == image and last != image]
+
+
+def join(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any) -> Any:
+    """Position ids (3, 1, tokens) of a row, counted on from part to part."""
+    import mlx.core as mx
+
+    found: list[Any] = []
+    for tokens, grids in parts:
+        own = index(model, mx.array([tokens], like.dtype), grids, None, None)[0]
+        own = mx.broadcast_to(own, (3, 1, len(tokens)))
+        found.append(own + found[-1].max() + 1 if found else own)
+    return mx.concatenate(found, axis=-1)
+
+
+PATCH = Patch(
+    id="mrope-images",
+    summary="the second image of a prompt gets the positions of a text",
+    targets=at(vlm_models(*FAMILIES), {"LanguageModel.get_rope_index": around(index_each_image)}),
+    changes_alone=True,
+    module=__name__,
+)

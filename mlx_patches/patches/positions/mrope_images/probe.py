@@ -1,0 +1,71 @@
+"""Computes the positions of a prompt with two images, and counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import class_of, require_own
+
+IMAGE, VIDEO, START, END = 90, 91, 92, 93
+MERGED = 2
+CONFIG = SimpleNamespace(
+    image_token_id=IMAGE,
+    video_token_id=VIDEO,
+    vision_start_token_id=START,
+    image_start_token_id=START,
+    vision_config=SimpleNamespace(spatial_merge_size=MERGED),
+)
+# The rows and columns of patches of two images.
+SIZES = ((4, 6), (6, 4))
+
+
+def prompt(*sizes: tuple[int, int]) -> list[int]:
+    """The tokens of a prompt with images of these sizes, and text around them."""
+    tokens = [5, 6]
+    for high, wide in sizes:
+        tokens += [START, *[IMAGE] * (high * wide // MERGED**2), END, 7, 8]
+    return tokens
+
+
+def count(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The positions along each axis: an image goes on from the largest before, text from it."""
+    found: list[tuple[int, int, int]] = []
+    left, begun = list(sizes), 0
+    while len(found) < len(tokens):
+        begun = max((max(one) + 1 for one in found), default=0)
+        if tokens[len(found)] != IMAGE:
+            found.append((begun, begun, begun))
+            continue
+        high, wide = left.pop(0)
+        for row in range(high // MERGED):
+            for column in range(wide // MERGED):
+                found.append((begun, begun + row, begun + column))
+    return [list(axis) for axis in zip(*found, strict=True)]
+
+
+def bare_model(target: Target) -> Any:
+    """The language model of a target, with no weights."""
+    import mlx.nn as nn
+
+    kind = class_of(target)
+    model = kind.__new__(kind)
+    nn.Module.__init__(model)
+    model.config = CONFIG
+    return model
+
+
+def probe(target: Target) -> Result:
+    """Red where the images of a prompt have other positions than rows and columns."""
+    import mlx.core as mx
+
+    require_own(target)
+    tokens = prompt(*SIZES)
+    grids = mx.array([[1, *size] for size in SIZES])
+    positions, _ = bare_model(target).get_rope_index(mx.array([tokens]), grids)
+    expected = mx.array(count(tokens, SIZES))
+    wrong = (positions[:, 0] != expected).any(axis=0).sum().item()
+    return Result(wrong > 0, f"{wrong} of {len(tokens)} tokens have other positions")

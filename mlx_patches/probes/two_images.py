@@ -1,0 +1,55 @@
+"""What a whole model makes of two images in a prompt, and of each in a prompt of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import NotApplicable, Result
+
+TOLERANCE = 1e-4
+# The values that have an axis of tokens, the second one.
+BY_TOKEN = ("inputs_embeds", "deepstack_visual_embeds")
+
+
+def compare_images(family: str) -> Result:
+    """Red where a model's tiny version embeds an image otherwise beside another one than alone.
+
+    Raises:
+        NotApplicable: the release's model cannot be built, or takes no two images.
+    """
+    from ..lab import Family, NotBuilt
+    from ..lab.whole import build_whole
+
+    try:
+        whole = build_whole(Family("mlx-vlm", family))
+    except NotBuilt as reason:
+        raise NotApplicable(str(reason)) from reason
+    if whole.most < 2:
+        raise NotApplicable("a prompt has one image at most")
+    return hold_images(whole)
+
+
+def hold_images(whole: Any) -> Result:
+    """Compare the embeddings of a prompt of two images with those of its halves."""
+    import mlx.core as mx
+
+    from ..lab.whole import embedded
+
+    halves = [1, 2, *whole.tokens, 3], [4, *whole.tokens, 5, 6]
+    seeds = [1], [2]
+
+    def embed(tokens: list[int], drawn: list[int]) -> dict[str, Any]:
+        return embedded(whole.module, tokens, whole.images(tokens, drawn))
+
+    alone = [embed(*half) for half in zip(halves, seeds, strict=True)]
+    try:
+        both = embed(halves[0] + halves[1], seeds[0] + seeds[1])
+    except Exception as error:
+        return Result(True, f"two images fail: {type(error).__name__}: {error}")
+    worst = 0.0
+    for name in BY_TOKEN:
+        if hasattr(both.get(name), "shape"):
+            expected = mx.concatenate([half[name] for half in alone], axis=1)
+            worst = max(worst, mx.abs(both[name] - expected).max().item())
+    said = f"embeddings beside another image differ by {worst:.2g} from those alone"
+    return Result(worst > TOLERANCE, said, worst)

@@ -1,0 +1,140 @@
+"""Granite 4 Vision's features beyond the probe: rows, cuts, a row alone, a turn that goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab import image_scenarios
+from mlx_patches.patches.positions.granite4_features import patch as granite4_features
+from mlx_patches.patches.positions.granite4_features.patch import FEATURES, MASK, PATCH
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.batch_invariance import tiny
+
+mx = pytest.importorskip("mlx.core")
+
+
+def image(length, start=0, layers=2):
+    """The arguments of a prompt whose every token has features, counted up from ``start``."""
+    own = mx.arange(start, start + length * layers).reshape(1, length, layers, 1)
+    return {FEATURES: own, MASK: mx.ones((1, length), mx.bool_), "more": 7}
+
+
+def fed(features, cache, length):
+    """What a release that cuts once more gets of the first feature, and of the mask."""
+    seen = []
+
+    def call(model, inputs, **kwargs):
+        cut = slice(mx.array([1]), mx.array([2]))
+        seen.append((kwargs[FEATURES][0][cut], kwargs[MASK][..., cut], kwargs[MASK][..., None]))
+
+    mask = mx.ones(features.shape[:2], mx.bool_)
+    given = {FEATURES: features, MASK: mask, "cache": cache}
+    granite4_features.call_with_fed(call, None, mx.zeros((1, length)), **given)
+    feature, mask, column = seen[0]
+    assert mask.shape == feature.shape[:2] and column.shape == (*mask.shape, 1)
+    return feature[..., 0].tolist()
+
+
+class Cache:
+    """A cache that holds so many columns."""
+
+    def __init__(self, offset):
+        self.offset = offset
+
+
+def test_features_get_the_axis_of_rows_first():
+    by_feature = mx.arange(2 * 3 * 4 * 1).reshape(2 * 3, 4, 1)
+    by_row = granite4_features.order_by_row(by_feature, rows=3)
+    assert by_row.shape == (3, 4, 2, 1)
+    assert by_row[1, :, 1].tolist() == by_feature[4].tolist()
+
+
+def test_a_text_row_gets_zeros_and_a_mask():
+    given = [None, image(2), {FEATURES: None, MASK: None, "more": 8}]
+    rows = granite4_features.complete_rows(given, [3, 2, 1])
+    assert [row[FEATURES].shape for row in rows] == [(1, 3, 2, 1), (1, 2, 2, 1), (1, 1, 2, 1)]
+    assert [row[MASK].tolist() for row in rows] == [[[False] * 3], [[True] * 2], [[False]]]
+    assert not rows[0][FEATURES].any() and rows[1][FEATURES] is given[1][FEATURES]
+    assert [row.get("more") for row in rows] == [None, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [None, {"more": 1}, {FEATURES: None}],
+        [image(2), image(3)],
+        [{FEATURES: [mx.ones((2, 4))]}, None],
+        [{FEATURES: mx.ones((2, 3, 4))}, None],
+    ],
+    ids=["text", "features each", "another family's lists", "the release's own layout"],
+)
+def test_rows_that_need_nothing_stay_as_they_came(rows):
+    assert granite4_features.complete_rows(rows, [3] * len(rows)) is rows
+
+
+def test_features_of_the_fed_tokens_are_whole_however_they_are_cut():
+    features = image(3)[FEATURES]
+    assert fed(features, [Cache(mx.array([5]))], 3) == [[0, 2, 4]]
+    assert fed(features, None, 3) == [[0, 2, 4]]
+
+
+def test_a_prompt_in_pieces_is_counted_from_where_it_began():
+    features, other = image(5)[FEATURES], image(4, start=100)[FEATURES]
+    assert fed(features, [Cache(7)], 2) == [[0, 2]]
+    assert fed(other, [Cache(0)], 3) == [[100, 102, 104]]
+    assert fed(features, [Cache(9)], 2) == [[4, 6]]
+    assert fed(features, [Cache(11)], 1) == [[8]]
+    assert fed(features, [Cache(0)], 2) == [[0, 2]]
+
+
+def test_nothing_is_kept_of_features_that_are_gone():
+    features = image(5)[FEATURES]
+    fed(features, [Cache(7)], 2)
+    assert id(features) in granite4_features._began
+    key = id(features)
+    del features
+    assert key not in granite4_features._began
+
+
+def log_probabilities(whole, prompt, begun=0, **options):
+    """Those of two tokens after a prompt alone, in the release's ``generate_step``."""
+    cache = whole.lab.make_cache()
+    if begun:
+        whole.module.language_model(mx.arange(1, begun + 1)[None], cache=cache)
+    inputs = {"pixel_values": None, **prompt.inputs, "prompt_cache": cache, **options}
+    ids, inputs["mask"] = inputs.pop("input_ids"), inputs.pop("attention_mask")
+    read = image_scenarios.generators.forced(whole.lab, [5, 6], ids, whole.module, **inputs)
+    return mx.stack(read[:2])
+
+
+@pytest.fixture
+def whole():
+    """The family's tiny whole model."""
+    try:
+        return image_scenarios.whole_of(tiny("mlx-vlm", "granite4_vision"))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("number", range(len(image_scenarios.ROWS)))
+def test_a_prompt_alone_keeps_every_bit(number, whole, ungated):
+    prompt = image_scenarios.prompts_of(whole)[number]
+    released = log_probabilities(whole, prompt)
+    ungated(PATCH)
+    assert mx.array_equal(log_probabilities(whole, prompt), released)
+
+
+@pytest.mark.parametrize("begun", [0, 5], ids=["first turn", "later turn"])
+def test_a_prompt_alone_is_the_same_in_pieces(begun, whole, ungated):
+    ungated(PATCH)
+    prompt = image_scenarios.prompts_of(whole)[1]
+    at_once = log_probabilities(whole, prompt, begun, prefill_step_size=None)
+    in_pieces = log_probabilities(whole, prompt, begun, prefill_step_size=4)
+    assert mx.allclose(at_once, in_pieces, atol=1e-5)
+
+
+def features_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(granite4_features, "order_by_row", lambda features, rows: features)
+
+
+MUTANTS = {"granite4-features": features_by_layer}

@@ -1,0 +1,82 @@
+"""Granite 4 Vision's images beyond the probe: images of other sizes, and what stays as it came."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.lab.whole import END, IMAGE, START, embedded
+from mlx_patches.patches.models.granite4_images import patch as granite4_images
+from mlx_patches.patches.models.granite4_images.patch import PATCH, as_one_image, split
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.batch_invariance import tiny
+
+mx = pytest.importorskip("mlx.core")
+# The sizes of tiny images, and how many tiles and tokens each has.
+EDGE = 112
+SIZES = {(EDGE, EDGE): (2, 36), (EDGE, 2 * EDGE): (3, 52)}
+
+
+@pytest.fixture
+def model():
+    """The family's tiny whole model, for images of these sizes."""
+    from mlx_patches.lab.image_scenarios import whole_of
+
+    try:
+        found = whole_of(tiny("mlx-vlm", "granite4_vision")).module
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    found.config.image_grid_pinpoints = [list(size) for size in SIZES]
+    return found
+
+
+def prompt(*sizes):
+    """The tokens of a prompt with images of these sizes."""
+    spans = ([START, *[IMAGE] * SIZES[size][1], END] for size in sizes)
+    return [token for span in spans for token in span]
+
+
+def images(*sizes):
+    """Images of random pixels, each the same in every prompt, padded to as many tiles."""
+    most = max(SIZES[size][0] for size in sizes)
+    pixels = mx.zeros((len(sizes), most, 3, EDGE, EDGE))
+    for at, size in enumerate(sizes):
+        tiles = SIZES[size][0]
+        key = mx.random.key(tiles)
+        pixels[at, :tiles] = mx.random.normal((tiles, 3, EDGE, EDGE), key=key)
+    return {"pixel_values": pixels, "image_sizes": mx.array(sizes)}
+
+
+def features(model, *sizes):
+    made = embedded(model, prompt(*sizes), images(*sizes))
+    return made["deepstack_visual_embeds"]
+
+
+@pytest.mark.parametrize("order", [[*SIZES], [*SIZES][::-1]], ids=["padded first", "padded last"])
+def test_images_of_different_sizes_are_as_alone(order, model, ungated):
+    alone = [features(model, size) for size in order]
+    ungated(PATCH)
+    again = [features(model, size) for size in order]
+    assert all(map(mx.array_equal, alone, again))
+    both = features(model, *order)
+    assert mx.allclose(both, mx.concatenate(alone, axis=1), atol=1e-4)
+
+
+def test_pixels_lose_their_padding_alone():
+    pixels = mx.arange(6).reshape(2, 3)
+    assert as_one_image(pixels, [2, 3]).tolist() == [[0, 1, 3, 4, 5]]
+    assert as_one_image(pixels, [2]) is pixels
+    assert as_one_image(pixels[:1], [3]).tolist() == [[0, 1, 2]]
+
+
+def test_features_that_are_not_of_these_images_stay_whole():
+    given = mx.arange(5)
+    assert [part.tolist() for part in split(given, [2, 3])] == [[0, 1], [2, 3, 4]]
+    (whole,) = split(given, [2, 2])
+    assert whole is given
+
+
+def the_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(granite4_images, "as_one_image", lambda pixels, counts: pixels)
+
+
+MUTANTS = {"granite4-images": the_first_image}

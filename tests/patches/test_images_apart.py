@@ -1,0 +1,55 @@
+"""Towers that read an image at a time, beyond the probe: where images are split, and what stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from mlx_patches.patches.models.images_apart import patch as images_apart
+from mlx_patches.patches.models.images_apart.patch import AXES, image_by_image
+
+mx = pytest.importorskip("mlx.core")
+TWO = [[1, 2, 3], [1, 1, 4]]
+
+
+def calls_of(pixels, grids, axis, answer=lambda pixels: pixels):
+    """The pixels and grids that the release's tower is called with, and what comes back."""
+    seen = []
+
+    def tower(model, pixels, grid_thw, output_hidden_states=None):
+        seen.append((pixels, grid_thw.tolist(), output_hidden_states))
+        return answer(pixels)
+
+    patched = image_by_image(axis)(tower)
+    return seen, patched(None, pixels, grid_thw=mx.array(grids), output_hidden_states=True)
+
+
+@pytest.mark.parametrize("axis", sorted(set(AXES.values())))
+def test_each_image_is_read_alone(axis):
+    pixels = mx.arange(10).reshape((10, 1) if axis == 0 else (1, 10))
+    seen, _ = calls_of(pixels, TWO, axis, lambda pixels: pixels.reshape(-1))
+    assert [one.reshape(-1).tolist() for one, _, _ in seen] == [[*range(6)], [*range(6, 10)]]
+    assert [grid for _, grid, _ in seen] == [TWO[:1], TWO[1:]]
+    assert [more for _, _, more in seen] == [True, True]
+
+
+def test_features_are_joined_in_their_order():
+    pixels = mx.arange(10)[:, None]
+    assert calls_of(pixels, TWO, 0)[1].tolist() == pixels.tolist()
+    listed = calls_of(pixels, TWO, 0, lambda pixels: [pixels])[1]
+    assert [one.shape for one in listed] == [(6, 1), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    "grids", [TWO[:1], TWO, [[0, 0, 0]]], ids=["an image", "other pixels", "no patches"]
+)
+def test_other_calls_reach_the_release_as_they_came(grids):
+    pixels = mx.arange(6)[:, None]
+    seen, out = calls_of(pixels, grids, 0)
+    assert len(seen) == 1 and seen[0][0] is pixels and out is pixels
+
+
+def images_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images_apart, "split_images", lambda pixels, grids, axis: iter(()))
+
+
+MUTANTS = {"images-apart": images_together}

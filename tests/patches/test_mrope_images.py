@@ -1,0 +1,121 @@
+"""Positions of several images beyond the probe: rows, padding, what stays as it came."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.positions.mrope_images import patch as mrope_images
+from mlx_patches.patches.positions.mrope_images.patch import PATCH, find_images
+from mlx_patches.patches.positions.mrope_images.probe import (
+    CONFIG,
+    IMAGE,
+    VIDEO,
+    bare_model,
+    count,
+    prompt,
+)
+
+mx = pytest.importorskip("mlx.core")
+ONE, OTHER = (4, 6), (6, 4)
+TARGETS = [pytest.param(target, id=target.module.split(".")[2]) for target in PATCH.targets]
+
+
+@pytest.fixture
+def model(ungated):
+    """A model of Qwen2-VL with the patch."""
+    (target,) = [target for target in PATCH.targets if ".qwen2_vl." in target.module]
+    try:
+        importlib.import_module(target.module)
+    except ImportError:
+        pytest.skip("mlx-vlm is not installed")
+    ungated(PATCH)
+    return bare_model(target)
+
+
+def grids(*sizes):
+    return mx.array([[1, *size] for size in sizes])
+
+
+def deltas_of(positions, mask):
+    """The next position minus the number of tokens, with padding."""
+    kept = mx.where(mask == 1, positions, 0)
+    return [[int(row.max()) + 1 - row.size] for row in kept.max(axis=0)]
+
+
+@pytest.mark.parametrize("sizes", [[ONE, OTHER], [OTHER, ONE, ONE], [ONE]], ids=len)
+def test_images_have_rows_and_columns(sizes, model):
+    tokens = prompt(*sizes)
+    positions, deltas = model.get_rope_index(mx.array([tokens]), grids(*sizes))
+    assert positions[:, 0].tolist() == count(tokens, sizes)
+    assert deltas.tolist() == deltas_of(positions, mx.ones((1, len(tokens))))
+
+
+def test_each_row_has_its_own_images(model):
+    texts = [prompt(ONE, OTHER), prompt(OTHER), prompt()]
+    longest = max(map(len, texts))
+    rows = [text + [9] * (longest - len(text)) for text in texts]
+    sizes = [ONE, OTHER], [OTHER], []
+    positions, deltas = model.get_rope_index(mx.array(rows), grids(ONE, OTHER, OTHER))
+    for row, (text, own) in enumerate(zip(rows, sizes, strict=True)):
+        assert positions[:, row].tolist() == count(text, own)
+    assert deltas.tolist() == deltas_of(positions, mx.ones((3, longest)))
+
+
+def test_tokens_after_padding_keep_their_distances(model):
+    tokens, sizes = prompt(ONE, OTHER), (ONE, OTHER)
+    mask = mx.array([[0, 0] + [1] * len(tokens)])
+    positions, deltas = model.get_rope_index(mx.array([[3, 3, *tokens]]), grids(*sizes), None, mask)
+    own = positions[:, 0, 2:]
+    assert (own - own[:, :1]).tolist() == count(tokens, sizes)
+    assert deltas.tolist() == deltas_of(positions, mask)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_image_is_left_to_the_release(target, ungated):
+    try:
+        importlib.import_module(target.module)
+    except ImportError:
+        pytest.skip("this release lacks the family")
+    given = mx.array([prompt(ONE)] * 2), grids(ONE, ONE), None, None
+    released = bare_model(target).get_rope_index(*given)
+    ungated(PATCH)
+    again = bare_model(target).get_rope_index(*given)
+    assert all(map(mx.array_equal, released, again))
+
+
+@pytest.mark.parametrize(
+    ("images", "videos"),
+    [
+        (None, None),
+        (grids(ONE), None),
+        (grids(ONE, OTHER), grids(ONE)),
+        (grids(ONE, ONE, ONE), None),
+    ],
+    ids=["text", "an image", "a video", "sizes of other images"],
+)
+def test_other_prompts_reach_the_release_as_they_came(images, videos):
+    seen = []
+
+    def index(model, *given):
+        seen.append(given)
+        return "positions", "deltas"
+
+    ids, model = mx.array([prompt(ONE, OTHER)]), SimpleNamespace(config=CONFIG)
+    out = mrope_images.index_each_image(index, model, ids, images, videos, None)
+    assert out == ("positions", "deltas")
+    assert len(seen) == 1 and seen[0][0] is ids and seen[0][1] is images and seen[0][2] is videos
+
+
+def test_images_are_found_by_their_first_tokens():
+    assert find_images([IMAGE, IMAGE, 5, IMAGE, VIDEO, IMAGE], IMAGE) == [0, 3, 5]
+    assert find_images([5, 6], IMAGE) == []
+
+
+def images_as_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mrope_images, "split_rows", lambda texts, grids, image: iter(()))
+
+
+MUTANTS = {"mrope-images": images_as_one_part}
