@@ -80,7 +80,7 @@ def split(features: Any, counts: Sequence[int]) -> list[Any]:
 
 PATCH = Patch(
     id="granite4-images",
-    summary="Granite 4 Vision sees only the first image of a prompt",
+    summary="Granite 4 Vision sees only a prompt's first image",
     targets=(
         Target("mlx-vlm", MODULE, "Model.get_input_embeddings", around(embed_all)),
         Target(

@@ -78,7 +78,7 @@ def join(features: list[Any]) -> Any:
 
 PATCH = Patch(
     id="images-apart",
-    summary="two images in a prompt of PaddleOCR VL fail, and mix in Kimi K2.5",
+    summary="two images in a prompt mix (Kimi K2.5) or fail (PaddleOCR VL)",
     targets=tuple(
         Target(
             "mlx-vlm",

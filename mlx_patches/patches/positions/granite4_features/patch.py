@@ -171,7 +171,7 @@ class FedFeature:
 
 PATCH = Patch(
     id="granite4-features",
-    summary="Granite 4 Vision adds an image's features to the wrong rows or tokens, or fails",
+    summary="Granite 4 Vision mixes image features in a batch, or fails",
     targets=(
         Target(
             "mlx-vlm",

@@ -101,7 +101,7 @@ def join(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any
 
 PATCH = Patch(
     id="mrope-images",
-    summary="the second image of a prompt gets the positions of a text",
+    summary="a prompt's second image gets a text's positions",
     targets=at(vlm_models(*FAMILIES), {"LanguageModel.get_rope_index": around(index_each_image)}),
     changes_alone=True,
     module=__name__,

@@ -43,7 +43,7 @@ def compute_positions(model: Any, input_ids: Any, grids: list[Any]) -> None:
 
 PATCH = Patch(
     id="omni-positions",
-    summary="Qwen3-Omni gives rows wrong positions if a prompt has images, or fails in pieces",
+    summary="Qwen3-Omni's image prompts get wrong positions in a batch, or fail in pieces",
     targets=(
         Target(
             "mlx-vlm",
