@@ -88,10 +88,10 @@ def prompts_of(whole: Whole) -> list[Prompt]:
     prompts = []
     for row, (turn, count, before, after, tokens, leaves) in enumerate(ROWS):
         text = [1 + (7 * (row + at)) % LAST for at in range(before)]
-        seeds = [10 * row + index for index in range(min(count, whole.most))]
+        seeds = [10 * row + index for index in range(min(count, whole.images.most))]
         for index in range(len(seeds)):
             text += [*whole.tokens, *(1 + (5 * (row + index + at)) % LAST for at in range(after))]
-        shown = whole.images(text, seeds) if seeds else None
+        shown = whole.images.inputs(text, seeds) if seeds else None
         prompts.append(Prompt(turn, text, tokens, leaves=leaves, shown=shown))
     return prompts
 

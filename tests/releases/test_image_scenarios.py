@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+from types import SimpleNamespace
 
 import pytest
 
 from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios
 from mlx_patches.lab.named_scenarios import NAMED
-from mlx_patches.lab.whole import LAST, build_whole, embedded
+from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embedded, fit
 from mlx_patches.probes import NotApplicable
 
 from .conftest import is_tested
-from .models import build_or_skip
+from .models import build_or_skip, vlm_engine
 
 mx = pytest.importorskip("mlx.core")
 SCENARIOS = ("features", "features-in-pieces")
@@ -47,12 +47,23 @@ def test_an_image_moves_the_embeddings_of_its_tokens_alone(family):
     text = [1, 2, 3]
     tokens = [*text, *whole.tokens, LAST]
     one, other = (
-        embedded(whole.module, tokens, whole.images(tokens, [seed]))["inputs_embeds"]
+        embedded(whole.module, tokens, whole.images.inputs(tokens, [seed]))["inputs_embeds"]
         for seed in (3, 4)
     )
     moved = (mx.abs(one - other).max(-1) > 0)[0].tolist()
     first = len(text) + 1
     assert moved == [first <= at < first + len(whole.tokens) - 2 for at in range(len(tokens))]
+
+
+@pytest.mark.parametrize("reach", [True, False])
+def test_pixels_that_move_no_embedding_move_what_goes_beside(reach):
+    def embed(ids, pixels, **_):
+        made = {"inputs_embeds": mx.zeros((*ids.shape, 2)), "states": pixels * reach}
+        return SimpleNamespace(to_dict=lambda: made)
+
+    images = Images(lambda seed: {"pixel_values": mx.full((1, 1), seed)})
+    model = SimpleNamespace(get_input_embeddings=embed)
+    assert fit(model, [3], images, {"still": 3}).count(IMAGE) == (3 if reach else 0)
 
 
 @pytest.mark.usefixtures("batches_images", "patched")
@@ -63,19 +74,9 @@ def test_a_right_family_is_green(scenario, family):
     assert cell.verdict == "green", cell.detail
 
 
-def generate_module():
-    """The module of mlx-vlm that joins the arguments of prompts."""
-    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-    raise AssertionError("mlx-vlm has no generate module")
-
-
 @pytest.mark.usefixtures("batches_images", "patched")
 def test_embeddings_of_another_row_are_seen(monkeypatch):
-    module = generate_module()
+    module = vlm_engine()
     merge = module._merge_prefill_prompt_kwargs
 
     def swapped(rows, ids, *rest):
@@ -88,7 +89,7 @@ def test_embeddings_of_another_row_are_seen(monkeypatch):
 
 @pytest.mark.usefixtures("batches_images", "patched")
 def test_a_piece_without_its_features_is_seen(monkeypatch):
-    batch = generate_module().PromptProcessingBatch
+    batch = vlm_engine().PromptProcessingBatch
     step = batch.prompt_step
 
     def without_features(self):
