@@ -7,17 +7,18 @@ projector and the server's own embedding step run too. They run only where they 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from ..evidence.words import RED
 from ..probes import NotApplicable
-from . import Cell, LabModel, NotBuilt, generators
+from . import Cell, Generated, LabModel, NotBuilt, generators
 from .compare import compare_generated, differences
-from .engine import generate_module
+from .engine import generate_module, unless_refused
 from .registry import NAMED, scenario
+from .server_thread import response_generator, serve
 from .whole import LAST, Inputs, Whole, build_whole
 
 # Of each row: the turn at which it is inserted, its images, tokens before the first and after each
@@ -28,6 +29,8 @@ ROWS = (
     (0, 2, 4, 5, 12, False),
     (8, 1, 1, 2, 6, False),
 )
+# The text that the server decodes when they come, whose tokens are the turns, and how many it gets.
+FIRST, COUNT = (3, 1, 4, 1, 5), 12
 # The tokens of a piece of a prompt: fewer than an image has.
 PIECE = 4
 # More than any prompt has; older releases do not take None.
@@ -79,18 +82,33 @@ def features_alone(model: LabModel) -> Cell:
     return differences(read(PIECE), expected, model.tolerance)
 
 
+@scenario("features-served", NAMED)
+def features_served(model: LabModel) -> Cell:
+    """As features, through the server's running generator, while it decodes one more text."""
+    whole = whole_of(model)
+    prompts = [Prompt(0, FIRST, COUNT), *prompts_of(whole)]
+    return judged(whole, prompts, unless_refused(serve, model.family, prompts))
+
+
 def compared(model: LabModel, piece: int = 0) -> Cell:
-    """Compare the release's engine with ``generate_step`` of each prompt alone."""
+    """Run the rows in the release's engine."""
     whole = whole_of(model)
     prompts = prompts_of(whole)
     options = {"prefill_step_size": piece} if piece else {}
     generator = WholeGenerator(whole, max(one.asked for one in prompts), **options)
-    said = generators.run_in(generator, prompts)
+    return judged(whole, prompts, generators.run_in(generator, prompts))
+
+
+def judged(whole: Whole, prompts: Sequence[Prompt], said: Sequence[Sequence[Generated]]) -> Cell:
+    """Compare what was said with ``generate_step`` of each prompt alone."""
+    for index, (one, row) in enumerate(zip(prompts, said, strict=True)):
+        if len(row) != one.count:
+            return Cell(RED, f"row {index}: {len(row)} tokens instead of {one.count}")
     expected = [
         alone(whole, one, [answer.token for answer in row])
         for one, row in zip(prompts, said, strict=True)
     ]
-    return compare_generated(said, expected, model.tolerance)
+    return compare_generated(said, expected, whole.lab.tolerance)
 
 
 def whole_of(model: LabModel) -> Whole:
@@ -108,10 +126,10 @@ def prompts_of(whole: Whole) -> list[Prompt]:
     prompts = []
     for row, (turn, count, before, after, tokens, leaves) in enumerate(ROWS):
         text = [1 + (7 * (row + at)) % LAST for at in range(before)]
-        seeds = [10 * row + index for index in range(min(count, whole.most))]
+        seeds = [10 * row + index for index in range(min(count, whole.images.most))]
         for index in range(len(seeds)):
             text += [*whole.tokens, *(1 + (5 * (row + index + at)) % LAST for at in range(after))]
-        shown = whole.images(text, seeds) if seeds else None
+        shown = whole.images.inputs(text, seeds) if seeds else None
         prompts.append(Prompt(turn, text, tokens, leaves=leaves, shown=shown))
     return prompts
 
@@ -141,12 +159,5 @@ class WholeGenerator(generators.VlmGenerator):
 
 def embedding_step() -> Callable[..., Any]:
     """The function by which the release's server computes a prompt's embeddings."""
-    for name in ("mlx_vlm.server.generation", "mlx_vlm.server"):
-        try:
-            kind: Any = getattr(importlib.import_module(name), "ResponseGenerator", None)
-        except ModuleNotFoundError:
-            continue
-        if hasattr(kind, "_gpu_embed"):
-            step: Callable[..., Any] = kind._gpu_embed
-            return step
-    raise NotApplicable("the release's server does not batch prompts with images")
+    step: Callable[..., Any] = response_generator()._gpu_embed
+    return step

@@ -43,24 +43,21 @@ Draw = Callable[[int], Inputs]
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
-    """A whole model, its language model as the lab needs it, and its images.
+class Images:
+    """How a family takes the images of a prompt.
 
-    ``tokens``: an image's in a prompt. ``along``: the axis on which pixels of images are joined.
-    ``placed``: the names of inputs that say where a prompt's images are, as in PLACES. ``most``:
-    how many images a prompt may have. ``listed``: inputs are lists with one entry a prompt.
+    ``along``: the axis on which pixels of images are joined. ``placed``: the names of inputs that
+    say where a prompt's images are, as in PLACES. ``listed``: inputs are lists with one entry a
+    prompt. ``most``: how many images a prompt may have.
     """
 
-    module: Any
-    lab: LabModel
-    tokens: tuple[int, ...]
     draw: Draw
-    along: int
+    along: int = 0
     placed: tuple[str, ...] = ()
-    most: int = 2
     listed: bool = False
+    most: int = 2
 
-    def images(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
+    def inputs(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
         """What the embedding step gets of the images of a prompt of these tokens."""
         import mlx.core as mx
 
@@ -73,6 +70,19 @@ class Whole:
             for name, value in drawn[0].items()
         }
         return {name: list(value) if self.listed else value for name, value in joined.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A whole model, its language model as the lab needs it, and its images.
+
+    ``tokens``: an image's in a prompt.
+    """
+
+    module: Any
+    lab: LabModel
+    tokens: tuple[int, ...]
+    images: Images
 
 
 def with_vision_tower(config: Mapping[str, Any]) -> Any:
@@ -109,12 +119,11 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
         raise NotBuilt(f"{type(error).__name__}: {said}") from error
     draw_weights(model, seed)
     lab = lab_model(family, language, small, TOLERANCES["float32"])
-    for counts, draw, along in _images(vision, own.get("image", "")):
+    for counts, images in _images(vision, own):
         counts = [own["tokens"]] if "tokens" in own else counts
-        found = _fit(model, counts, draw, own)
+        found = fit(model, counts, images, own)
         if found:
-            named = {name: own[name] for name in ("most", "listed") if name in own}
-            return Whole(model, lab, found, draw, along, tuple(own.get("placed", ())), **named)
+            return Whole(model, lab, found, images)
     raise NotBuilt("no image that the lab knows fits its vision tower")
 
 
@@ -168,20 +177,20 @@ def _whole_config(
     return dataclasses.replace(others, **dict.fromkeys(parts, made))
 
 
-def _images(vision: Any, only: str | Mapping[str, Any]) -> Iterator[tuple[list[int], Draw, int]]:
-    """The images that a family may take: counts of tokens to try, what draws one, and the axis.
+def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Images]]:
+    """The images that a family may take, each with counts of tokens to try.
 
-    ``only``: the name of the family's form, or a form that is the family's own; all, if empty.
+    ``own["image"]``: the name of the family's form, or a form that is its own; all, if absent.
     """
     import mlx.core as mx
 
+    only = own.get("image", "")
+    named = {name: own[name] for name in ("most", "listed") if name in own}
+    named["placed"] = tuple(own.get("placed", ()))
     if isinstance(only, Mapping):
-        own = {name: mx.array(value) for name, value in only.get("more", {}).items()}
-        yield (
-            [*range(LONGEST, 0, -1)],
-            _draw(tuple(only["pixels"]), own),
-            only.get("along", 0),
-        )
+        with_it = {name: mx.array(value) for name, value in only.get("more", {}).items()}
+        draw = _draw(tuple(only["pixels"]), with_it)
+        yield [*range(LONGEST, 0, -1)], Images(draw, only.get("along", 0), **named)
         return
 
     def setting(default: int, *names: str) -> int:
@@ -222,7 +231,7 @@ def _images(vision: Any, only: str | Mapping[str, Any]) -> Iterator[tuple[list[i
     counts = list(dict.fromkeys([count // merged**2, count, *range(1, LONGEST + 1)]))
     for name, shape, more, along in forms:
         if only in ("", name):
-            yield counts, _draw(shape, more), along
+            yield counts, Images(_draw(shape, more), along, **named)
 
 
 def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
@@ -235,7 +244,7 @@ def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
     return draw
 
 
-def _fit(model: Any, counts: list[int], draw: Draw, own: Mapping[str, Any]) -> tuple[int, ...]:
+def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -> tuple[int, ...]:
     """The tokens of an image: as many as its pixels move, and ``still`` that they do not.
 
     Empty if the image does not fit.
@@ -245,27 +254,34 @@ def _fit(model: Any, counts: list[int], draw: Draw, own: Mapping[str, Any]) -> t
     for count in counts:
         tokens = [START, *[IMAGE] * count, *[END] * ends]
         try:
-            moved = _moved(model, [1, *tokens, 2], draw, own.get("placed", ()))
+            moved, beside = _moved(model, [1, *tokens, 2], images)
         except Exception:  # another number of tokens, or another image
             continue
         fits = sum(moved[2 : 2 + count]) == count - still and not any(moved[:2])
-        if fits and len(tokens) > len(best):
+        # Pixels that move no embedding have to reach the language model beside them.
+        if fits and (count > still or beside) and len(tokens) > len(best):
             best = tokens
         if best and count == counts[0]:
             break
     return tuple(best)
 
 
-def _moved(model: Any, tokens: list[int], draw: Draw, placed: Sequence[str]) -> list[bool]:
-    """Which tokens' embeddings other pixels change."""
+def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], bool]:
+    """Which tokens' embeddings other pixels change, and whether they change what goes beside."""
     import mlx.core as mx
+    from mlx.utils import tree_flatten
 
-    places = {name: mx.array(PLACES[name](tokens)) for name in placed}
-    one, other = (embedded(model, tokens, draw(seed) | places)["inputs_embeds"] for seed in (1, 2))
-    if one.shape[1] != len(tokens):
-        return [False] * len(tokens)
-    moved: list[bool] = (mx.abs(one - other).max(-1) > 0)[0].tolist()
-    return moved
+    one, other = (embedded(model, tokens, images.inputs(tokens, [seed])) for seed in (1, 2))
+    here, there = one.pop("inputs_embeds"), other.pop("inputs_embeds")
+    if here.shape[1] != len(tokens):
+        return [False] * len(tokens), False
+    moved: list[bool] = (mx.abs(here - there).max(-1) > 0)[0].tolist()
+    arrays = [
+        {name: leaf for name, leaf in tree_flatten(made) if isinstance(leaf, mx.array)}
+        for made in (one, other)
+    ]
+    beside = arrays[0].keys() & arrays[1].keys()
+    return moved, not all(mx.array_equal(arrays[0][name], arrays[1][name]) for name in beside)
 
 
 def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:

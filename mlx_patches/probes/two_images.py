@@ -24,7 +24,7 @@ def compare_images(family: str) -> Result:
         whole = build_whole(Family("mlx-vlm", family))
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from reason
-    if whole.most < 2:
+    if whole.images.most < 2:
         raise NotApplicable("a prompt has one image at most")
     return hold_images(whole)
 
@@ -39,7 +39,7 @@ def hold_images(whole: Any) -> Result:
     seeds = [1], [2]
 
     def embed(tokens: list[int], drawn: list[int]) -> dict[str, Any]:
-        return embedded(whole.module, tokens, whole.images(tokens, drawn))
+        return embedded(whole.module, tokens, whole.images.inputs(tokens, drawn))
 
     alone = [embed(*half) for half in zip(halves, seeds, strict=True)]
     try:

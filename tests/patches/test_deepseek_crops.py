@@ -39,7 +39,7 @@ def test_an_image_without_an_end_is_seen():
     except NotBuilt as reason:
         pytest.skip(str(reason))
     tokens = [1, 2, *whole.tokens, LAST]
-    shown = whole.images(tokens, [0])
+    shown = whole.images.inputs(tokens, [0])
     right = embedded(whole.module, tokens, shown)["inputs_embeds"]
     own = shown | {CROPS: mx.array([[[1, 1]]])}
     for _ in range(20):

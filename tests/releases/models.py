@@ -25,15 +25,19 @@ def build_or_skip(family: Family | str) -> LabModel:
         pytest.skip(str(reason))
 
 
+def vlm_engine() -> ModuleType:
+    """The module of the installed mlx-vlm that has its batch engine, or a skip."""
+    if not installed("mlx-vlm"):
+        pytest.skip("no mlx-vlm, whose batch engine this is")
+    try:
+        return importlib.import_module("mlx_vlm.generate.ar")
+    except ModuleNotFoundError:
+        return importlib.import_module("mlx_vlm.generate")
+
+
 def prefix_engine() -> ModuleType:
     """The module of the installed mlx-vlm whose batch engine has a prefix cache, or a skip."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        if hasattr(module, "_apc"):
-            return module
+    module = vlm_engine()
+    if hasattr(module, "_apc"):
+        return module
     pytest.skip("this release has no prefix cache in its batches")

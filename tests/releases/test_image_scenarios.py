@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios
+from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios, server_thread
 from mlx_patches.lab.named_scenarios import NAMED
-from mlx_patches.lab.whole import LAST, build_whole, embedded
+from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embedded, fit
+from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
-from .conftest import is_tested
-from .models import build_or_skip
+from .conftest import is_tested, verdict
+from .models import build_or_skip, vlm_engine
 
 mx = pytest.importorskip("mlx.core")
-SCENARIOS = ("features", "features-in-pieces")
+SCENARIOS = ("features", "features-in-pieces", "features-served")
 # Families whose embedding step returns embeddings alone, or positions, or layers of features.
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl")
 
@@ -47,12 +50,23 @@ def test_an_image_moves_the_embeddings_of_its_tokens_alone(family):
     text = [1, 2, 3]
     tokens = [*text, *whole.tokens, LAST]
     one, other = (
-        embedded(whole.module, tokens, whole.images(tokens, [seed]))["inputs_embeds"]
+        embedded(whole.module, tokens, whole.images.inputs(tokens, [seed]))["inputs_embeds"]
         for seed in (3, 4)
     )
     moved = (mx.abs(one - other).max(-1) > 0)[0].tolist()
     first = len(text) + 1
     assert moved == [first <= at < first + len(whole.tokens) - 2 for at in range(len(tokens))]
+
+
+@pytest.mark.parametrize("reach", [True, False])
+def test_pixels_that_move_no_embedding_move_what_goes_beside(reach):
+    def embed(ids, pixels, **_):
+        made = {"inputs_embeds": mx.zeros((*ids.shape, 2)), "states": pixels * reach}
+        return SimpleNamespace(to_dict=lambda: made)
+
+    images = Images(lambda seed: {"pixel_values": mx.full((1, 1), seed)})
+    model = SimpleNamespace(get_input_embeddings=embed)
+    assert fit(model, [3], images, {"still": 3}).count(IMAGE) == (3 if reach else 0)
 
 
 @pytest.mark.usefixtures("batches_images", "patched")
@@ -63,19 +77,16 @@ def test_a_right_family_is_green(scenario, family):
     assert cell.verdict == "green", cell.detail
 
 
-def generate_module():
-    """The module of mlx-vlm that joins the arguments of prompts."""
-    for name in ("mlx_vlm.generate.ar", "mlx_vlm.generate"):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-    raise AssertionError("mlx-vlm has no generate module")
+@pytest.mark.usefixtures("batches_images")
+def test_served_features_are_wrong_as_released():
+    patch = catalogue.builtin().get("deepstack-rows")
+    affected = any(verdict(patch, one).ok for one in patch.targets)
+    assert run("features-served", "qwen3_vl").verdict == ("red" if affected else "green")
 
 
 @pytest.mark.usefixtures("batches_images", "patched")
 def test_embeddings_of_another_row_are_seen(monkeypatch):
-    module = generate_module()
+    module = vlm_engine()
     merge = module._merge_prefill_prompt_kwargs
 
     def swapped(rows, ids, *rest):
@@ -88,7 +99,7 @@ def test_embeddings_of_another_row_are_seen(monkeypatch):
 
 @pytest.mark.usefixtures("batches_images", "patched")
 def test_a_piece_without_its_features_is_seen(monkeypatch):
-    batch = generate_module().PromptProcessingBatch
+    batch = vlm_engine().PromptProcessingBatch
     step = batch.prompt_step
 
     def without_features(self):
@@ -97,3 +108,65 @@ def test_a_piece_without_its_features_is_seen(monkeypatch):
 
     monkeypatch.setattr(batch, "prompt_step", without_features)
     assert run("features-in-pieces", "llava").verdict == "red"
+
+
+@pytest.fixture
+def server(batches_images, patched):
+    """The class of the running generator; neither its thread nor a client outlives the test."""
+    kind, before = server_thread.response_generator(), set(threading.enumerate())
+    yield kind
+    assert not set(threading.enumerate()) - before
+
+
+def test_embeddings_of_another_request_are_seen(server, monkeypatch):
+    embed, seen = server._gpu_embed, []
+
+    def of_the_one_before(self, raw_inputs, *args, **kwargs):
+        seen.append(raw_inputs)
+        pixels = {"pixel_values": seen[2]["pixel_values"]} if len(seen) == 5 else {}
+        return embed(self, {**raw_inputs, **pixels}, *args, **kwargs)
+
+    monkeypatch.setattr(server, "_gpu_embed", of_the_one_before)
+    cell = run("features-served", "llava")
+    assert (cell.verdict, cell.detail[:6]) == ("red", "row 4,")
+
+
+def test_a_client_that_ends_another_ones_answer_is_seen(server, monkeypatch):
+    cancel, left = server._cancel, []
+
+    def cancel_the_next(self, uid):
+        left.append(uid)
+        cancel(self, uid + 1)
+
+    monkeypatch.setattr(server, "_cancel", cancel_the_next)
+    cell = run("features-served", "llava")
+    assert len(left) == 1
+    assert (cell.verdict, cell.detail) == ("red", "row 3: 4 tokens instead of 12")
+
+
+def test_a_client_that_leaves_is_removed_while_its_row_is_decoded(server, monkeypatch):
+    batch, removed = vlm_engine().BatchGenerator, []
+    remove = batch.remove
+
+    def noted(self, uid, *args):
+        removed.append((uid, uid in self._generation_batch.uids))
+        return remove(self, uid, *args)
+
+    monkeypatch.setattr(batch, "remove", noted)
+    assert run("features-served", "llava").verdict == "green"
+    assert [there for _, there in removed] == [True]
+
+
+def test_a_server_that_does_not_answer_is_red(server, monkeypatch):
+    step, waits = server._step, iter([2.2])
+
+    def late(self, *args, **kwargs):
+        time.sleep(next(waits, 0))
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(server_thread, "SECONDS", 2.0)
+    monkeypatch.setattr(server, "_step", late)
+    cell = run("features-served", "llava")
+    assert cell.verdict == "red"
+    said = "TimeoutError: no answer in 2 s; tokens that came, by row: 0 of 12, 0 of 12, 0 of 3,"
+    assert cell.detail.startswith(said)

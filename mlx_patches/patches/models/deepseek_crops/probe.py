@@ -43,7 +43,7 @@ def probe(target: Target) -> Result:
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from reason
     tokens = [1, 2, *whole.tokens, LAST]
-    shown = whole.images(tokens, [0])
+    shown = whole.images.inputs(tokens, [0])
     try:
         whole.module.get_input_embeddings(
             mx.array([tokens]), **{**shown, "images_spatial_crop": Crops(mx.array([1, 1]))}
