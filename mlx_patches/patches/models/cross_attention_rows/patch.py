@@ -25,9 +25,8 @@ from typing import Any
 
 from ....core.patch import Patch, Target
 from ..._shared.image_states import ImageStates
-from ..._shared.row_caches import counts_rows
 from ..._shared.row_calls import bind_call, find_argument
-from ..._shared.row_record import cache_targets, count_rows, read_record, update_record
+from ..._shared.row_record import cache_targets, read_record, update_record
 
 STATES = "cross_attention_states"
 # Which states a token attends to (rows, 1, tokens, states), and which rows have some.
@@ -42,7 +41,7 @@ def keep_states(call: Callable[..., Any]) -> Callable[..., Any]:
     def replacement(*args: Any, **kwargs: Any) -> Any:
         bound = bind_call(signature, args, kwargs)
         cache = None if bound is None else find_argument(bound, "cache")
-        if bound is None or not cache or not counts_rows(cache[0]):
+        if bound is None or not cache or not count_batch(cache[0]):
             return call(*args, **kwargs)
         states = find_argument(bound, STATES)
         if states is not None:
@@ -55,11 +54,20 @@ def keep_states(call: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
+def count_batch(cache: Any) -> int:
+    """How many rows a batch's cache has; 0 for a cache outside a batch.
+
+    By its padding: ``row-by-row`` shows the model the offset of a batch as one number.
+    """
+    padding = getattr(cache, "left_padding", None)
+    return 0 if padding is None else int(padding.size)
+
+
 def images_of(cache: Any) -> ImageStates | None:
     """The states of the images of a batch's rows; None if they are of another number of rows."""
     record = read_record(cache)
     images = record.images if record else None
-    return images if images is not None and len(images.counts) == count_rows(cache) else None
+    return images if images is not None and len(images.counts) == count_batch(cache) else None
 
 
 def arguments_of(images: ImageStates) -> dict[str, Any]:

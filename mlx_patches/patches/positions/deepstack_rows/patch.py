@@ -6,15 +6,17 @@ Why
     batch, leaves out text rows when it joins the masks of image tokens, and cuts the mask into
     the pieces of a prompt, but not the features: every piece starts again at the first of them.
     The models of 0.5.0 to 0.6.2 cut the mask of a piece once more, which leaves nothing of it.
-    A row alone is wrong as well if its prompt is longer than a piece.
+    A row alone is wrong as well if its prompt is longer than a piece. Qwen3-Omni of 0.6.7 to 0.7.2
+    takes the whole prompt's mask for each piece alone too, and adds features past the end of the
+    piece: MLX does not check that, and the process may die.
 How
     Before rows are joined or split, the features of all rows become one table, and each token
     gets the number of its line, counted from 1, or 0 if it has none. These numbers are an array
     (rows, tokens), which the generator pads, cuts and joins like any other. The language model's
     wrapper turns it back into lists for the tokens that are fed. The features themselves are
-    kept once, for image tokens only.
+    kept once, for image tokens only. Qwen3-Omni's lists of a whole prompt are cut by the offset.
 Upstream
-    Qwen3-Omni does the same in mlx-vlm 0.7.x; Qwen3-VL still passes lists in 0.7.10.
+    Qwen3-Omni passes an array from mlx-vlm 0.7.3 on; Qwen3-VL still passes lists in 0.7.10.
 Retire when
     No supported release passes lists.
 """
@@ -131,6 +133,31 @@ def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
     return [layer[lines] for layer in table]
 
 
+def has_features_of_prompt(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call passes a table, or lists, which may be of a whole prompt."""
+    return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
+
+
+def call_with_fed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """As ``call_with_lists``, for a model that does not cut lists of a whole prompt itself."""
+    with_lists = call_with_lists(call)
+
+    @functools.wraps(call)
+    def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        mask: Any = kwargs.get(MASK)
+        cache: Any = kwargs.get("cache")
+        given = isinstance(kwargs.get(FEATURES), list) and mask is not None and cache
+        if given and mask.shape[1] > inputs.shape[1]:
+            mask, numbers, table = number_tokens(kwargs, mask.shape[1])
+            if numbers is not None:
+                start = cache[0]._idx if hasattr(cache[0], "_idx") else cache[0].offset
+                fed = slice(start, start + inputs.shape[1])
+                kwargs |= {MASK: mask[:, fed], FEATURES: numbers[:, fed], TABLE: table}
+        return with_lists(model, inputs, *args, **kwargs)
+
+    return replacement
+
+
 PATCH = Patch(
     id="deepstack-rows",
     summary="Qwen3-VL adds an image's features to the wrong tokens in a batch or a long prompt",
@@ -139,6 +166,11 @@ PATCH = Patch(
             vlm_models("qwen3_vl", "qwen3_vl_moe"),
             {"LanguageModel.__call__": call_with_lists},
             when=has_table,
+        ),
+        *at(
+            vlm_models("qwen3_omni_moe"),
+            {"LanguageModel.__call__": call_with_fed},
+            when=has_features_of_prompt,
         ),
         *at(
             GENERATORS,

@@ -8,7 +8,7 @@ from ....probes.batch_invariance import tiny_of
 from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 # Patches for other defects of the same model; the last one gives each row its own positions.
-_OTHERS = (*BATCH_PATCHES, "image-rows", "rope-deltas")
+_OTHERS = (*BATCH_PATCHES, "image-rows", "rope-deltas", "deepstack-rows")
 
 
 def probe(target: Target) -> Result:
