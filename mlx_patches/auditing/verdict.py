@@ -359,9 +359,9 @@ def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
 
 def with_images(one: ModelVerdict, here: PatchState) -> str:
     """The part of a verdict on a batch with images: wrong here, repaired, or empty if right."""
-    open_ = one.fails_with_images(here)
+    open_, _ = _by_batch(one.fails_with_images(here))
     if not open_:
-        released = any(cell.pair[0] == "r" for cell in one.images)
+        released = any(cell.pair[0] == "r" for cell in _by_batch(one.images)[0])
         return "; a batch with images, wrong as released, is repaired" if released else ""
     pieces = " read in pieces"
     still = [cell for cell in open_ if words.is_red(cell.pair)]
@@ -377,6 +377,7 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
 def alone(one: ModelVerdict, here: PatchState) -> str:
     """The end of a verdict: what is wrong for a request alone, and with which configs."""
     open_ = one.fails_alone(here)
+    _, long = _by_batch(one.fails_with_images(here))
     crashes = [cell for cell in open_ if cell.crash]
     differs = [cell for cell in open_ if not cell.crash and cell is not one.prefill]
     texts = [
@@ -387,8 +388,17 @@ def alone(one: ModelVerdict, here: PatchState) -> str:
         if one.prefill in open_ and one.prefill not in crashes
         else "",
         f"fails with {outside.said(crashes)}" if crashes else "",
+        f"{_verb(cell.severity for cell in long)} for images in a prompt in pieces" if long else "",
     ]
-    return f"; alone it {' and '.join(filter(None, texts))}" if open_ else ""
+    return f"; alone it {' and '.join(filter(None, texts))}" if any(texts) else ""
+
+
+def _by_batch(
+    cells: Iterable[outside.HeldCell],
+) -> tuple[list[outside.HeldCell], list[outside.HeldCell]]:
+    """The cells of batches with images, and those of a request alone."""
+    of_alone = [cell for cell in cells if cell.name == outside.IMAGES_ALONE]
+    return [cell for cell in cells if cell not in of_alone], of_alone
 
 
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str = "") -> str:

@@ -26,17 +26,9 @@ PREFILL = "own-prefill"
 # The scenarios of whole models with images in the release's engine, and why no patch mends what
 # stays wrong in them, by family.
 FEATURES, IN_PIECES = "features", "features-in-pieces"
-IMAGES_WHY = {
-    "cohere_compass": "padding counts twice",
-    "ernie4_5_moe_vl": "pieces take positions of half an image",
-    "falcon_ocr": "masks are not joined",
-    "granite4_vision": "features are not kept by row",
-    "hunyuan_vl": "all rows' grids are one image's",
-    "mllama": "cross-attention is not joined",
-    "paddleocr_vl": "lengths are taken for offsets",
-    "qwen3_omni_moe": "all rows get the first one's features",
-    "youtu_vl": "two images fail in a prompt",
-}
+# The scenario of prompts with images alone, in pieces.
+IMAGES_ALONE = "features-alone"
+IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 sums the sizes of one image to garbage"}
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 # The fields with a model's sliding window.
@@ -201,12 +193,14 @@ def own_prefill(release: str, family: str) -> HeldCell | None:
 
 
 def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
-    """What a whole model of the family does in a batch with images; empty if not measured.
+    """What a whole model of the family does with images, in a batch and alone in pieces.
+
+    Empty if not measured.
 
     Raises:
         MlxPatchesError: the release's file is broken.
     """
-    cells = (_measured(release, name).get(family) for name in (FEATURES, IN_PIECES))
+    cells = (_measured(release, name).get(family) for name in (FEATURES, IN_PIECES, IMAGES_ALONE))
     return tuple(one for one in cells if one)
 
 

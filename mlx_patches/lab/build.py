@@ -64,7 +64,7 @@ def build(
     if not sizes:
         refuse_giants(model)
     draw_weights(model, seed)
-    _cast(model, dtype)
+    cast_weights(model, dtype)
     return lab_model(family, model, small, TOLERANCES[dtype], dtype)
 
 
@@ -407,7 +407,7 @@ def draw_weights(model: Any, seed: int) -> None:
     mx.eval(model.parameters())
 
 
-def _cast(model: Any, dtype: str) -> None:
+def cast_weights(model: Any, dtype: str) -> None:
     """Cast the weights to a dtype, except those that the release's own converter leaves alone."""
     import mlx.core as mx
     from mlx.utils import tree_map_with_path

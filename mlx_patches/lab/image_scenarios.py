@@ -7,6 +7,7 @@ projector and the server's own embedding step run too. They run only where they 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -87,7 +88,8 @@ def features_served(model: LabModel) -> Cell:
     """As features, through the server's running generator, while it decodes one more text."""
     whole = whole_of(model)
     prompts = [Prompt(0, FIRST, COUNT), *prompts_of(whole)]
-    return judged(whole, prompts, unless_refused(serve, model.family, prompts))
+    again = functools.partial(build_whole, model.family, dtype=model.dtype)
+    return judged(whole, prompts, unless_refused(serve, again, prompts))
 
 
 def compared(model: LabModel, piece: int = 0) -> Cell:
@@ -116,7 +118,7 @@ def whole_of(model: LabModel) -> Whole:
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release takes no images")
     try:
-        return build_whole(model.family)
+        return build_whole(model.family, dtype=model.dtype)
     except NotBuilt as reason:
         raise NotApplicable(str(reason)) from reason
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from ..probes import NotApplicable
-from . import Family, Generated
+from . import Generated
 from .generators import Endless, generated
 from .shrink import VOCABULARY
-from .whole import Inputs, build_whole
+from .whole import Inputs, Whole
 
 if TYPE_CHECKING:
     from .image_scenarios import Prompt
@@ -45,8 +45,8 @@ def response_generator() -> Any:
     raise NotApplicable("the release's server does not batch prompts with images")
 
 
-def serve(family: Family, prompts: Sequence[Prompt]) -> list[list[Generated]]:
-    """The tokens that the clients of a running generator get, by prompt.
+def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Generated]]:
+    """The tokens that the clients of a running generator of this model get, by prompt.
 
     The first prompt comes alone, and its tokens are the turns: the others come while it is decoded,
     those of one turn together.
@@ -62,14 +62,14 @@ def serve(family: Family, prompts: Sequence[Prompt]) -> list[list[Generated]]:
     mx.eval(list(inputs.values()))
     clients = Clients(prompts)
     try:
-        with running(kind, family, Processor(inputs, clients.see)) as generator:
+        with running(kind, build, Processor(inputs, clients.see)) as generator:
             return clients.answers(generator, list(inputs))
     finally:
         clients.dismiss()
 
 
 @contextlib.contextmanager
-def running(kind: Any, family: Family, processor: Processor) -> Iterator[Any]:
+def running(kind: Any, build: Callable[[], Whole], processor: Processor) -> Iterator[Any]:
     """A release's generator, whose thread ends with the block."""
     import mlx.core as mx
 
@@ -79,7 +79,7 @@ def running(kind: Any, family: Family, processor: Processor) -> Iterator[Any]:
         # process (mlx #3619); one that it compiles itself prevents that.
         mx.compile(abs)
         # No token ends a text, so the config names none.
-        return build_whole(family).module, processor, SimpleNamespace(eos_token_id=None)
+        return build().module, processor, SimpleNamespace(eos_token_id=None)
 
     module = importlib.import_module(kind.__module__)
     with mock.patch.object(module, "load_model_resources", load):

@@ -17,8 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..evidence.words import FLOAT32
 from . import TOLERANCES, Family, LabModel, NotBuilt
 from .build import (
+    cast_weights,
     draw_weights,
     find,
     lab_model,
@@ -94,8 +96,8 @@ def with_vision_tower(config: Mapping[str, Any]) -> Any:
     return module.Model(whole)
 
 
-def build_whole(family: Family, seed: int = 0) -> Whole:
-    """A family's whole model, with weights drawn from the seed.
+def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
+    """A family's whole model, with weights of the dtype, drawn from the seed.
 
     Raises:
         NotBuilt: the family has no vision tower, or none of the known images fits it.
@@ -118,7 +120,8 @@ def build_whole(family: Family, seed: int = 0) -> Whole:
         said = " ".join(str(error).split())[:160]
         raise NotBuilt(f"{type(error).__name__}: {said}") from error
     draw_weights(model, seed)
-    lab = lab_model(family, language, small, TOLERANCES["float32"])
+    cast_weights(model, dtype)
+    lab = lab_model(family, language, small, TOLERANCES[dtype], dtype)
     for counts, images in _images(vision, own):
         counts = [own["tokens"]] if "tokens" in own else counts
         found = fit(model, counts, images, own)
