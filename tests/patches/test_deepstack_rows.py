@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from mlx_patches.lab import image_scenarios
 from mlx_patches.patches._shared.prompt_rows import before_joining
 from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
+from mlx_patches.probes import NotApplicable
+
+from ..releases.models import build_or_skip
 
 mx = pytest.importorskip("mlx.core")
 
@@ -90,6 +96,26 @@ def test_sequences_of_the_prefix_cache_keep_everything_else():
     build(lambda generator, given: seen.extend(given), sequences)
     assert [(*one[:3], *one[4:]) for one in seen] == [(*one[:3], *one[4:]) for one in sequences]
     assert [one[3][FEATURES].tolist() for one in seen] == [[[0, 1]], [[0]]]
+
+
+def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
+    cache = [SimpleNamespace(offset=2)]
+    whole = image([[0, 1, 1, 0, 1]]) | {"cache": cache}
+    row = deepstack_rows.cut_to_fed(whole, 2)
+    assert row[MASK].tolist() == [[True, False]] and fed(row) == [2]
+    assert deepstack_rows.cut_to_fed(whole, 5) == {}
+    assert deepstack_rows.cut_to_fed(whole | {"cache": None}, 2) == {}
+    assert deepstack_rows.cut_to_fed({MASK: whole[MASK], "cache": cache}, 2) == {}
+
+
+@pytest.mark.usefixtures("patched")
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"])
+def test_a_prompt_in_pieces_is_right_alone(family):
+    try:
+        cell = image_scenarios.features_alone(build_or_skip(f"mlx-vlm:{family}"))
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
 
 
 def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:

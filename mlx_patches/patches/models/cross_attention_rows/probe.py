@@ -8,7 +8,7 @@ from ....probes.batch_invariance import tiny
 from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 # Patches for other defects of the same model.
-_OTHERS = (*BATCH_PATCHES, "row-by-row", "mllama-text", "image-prompts")
+_OTHERS = (*BATCH_PATCHES, "empty-cache-ops", "row-by-row", "mllama-text", "image-prompts")
 
 
 def probe(target: Target) -> Result:

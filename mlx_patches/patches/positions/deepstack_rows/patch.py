@@ -7,14 +7,14 @@ Why
     the pieces of a prompt, but not the features: every piece starts again at the first of them.
     The models of 0.5.0 to 0.6.2 cut the mask of a piece once more, which leaves nothing of it.
     A row alone is wrong as well if its prompt is longer than a piece. Qwen3-Omni of 0.6.7 to 0.7.2
-    takes the whole prompt's mask for each piece alone too, and adds features past the end of the
-    piece: MLX does not check that, and the process may die.
+    takes the whole prompt's mask for each piece, and adds features past the end of the piece: MLX
+    does not check that, and the process may die.
 How
     Before rows are joined or split, the features of all rows become one table, and each token
     gets the number of its line, counted from 1, or 0 if it has none. These numbers are an array
     (rows, tokens), which the generator pads, cuts and joins like any other. The language model's
     wrapper turns it back into lists for the tokens that are fed. The features themselves are
-    kept once, for image tokens only. Qwen3-Omni's lists of a whole prompt are cut by the offset.
+    kept once, for image tokens only. Lists of a whole prompt are cut by the cache's offset.
 Upstream
     Qwen3-Omni passes an array from mlx-vlm 0.7.3 on; Qwen3-VL still passes lists in 0.7.10.
 Retire when
@@ -106,23 +106,41 @@ def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
     return mask, mx.array(numbers, mx.int32).reshape(mask.shape), features
 
 
-def has_table(*args: Any, **kwargs: Any) -> bool:
-    """Whether a call passes a table of features."""
-    return TABLE in kwargs
+def may_have_features(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call passes a table of features, or lists of a prompt alone."""
+    return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
 
 
-def call_with_lists(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The language model's call, with numbers turned back into lists of features."""
+def call_with_fed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The language model's call, with lists of the features of the tokens that are fed."""
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if TABLE not in kwargs:
+            kwargs |= cut_to_fed(kwargs, inputs.shape[1])
         table = kwargs.pop(TABLE, None)
         if table is not None:
             kwargs.pop("n_to_process", None)  # by which some releases cut the mask once more
             kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
-        return call(*args, **kwargs)
+        return call(model, inputs, *args, **kwargs)
 
     return replacement
+
+
+def cut_to_fed(arguments: Arguments, length: int) -> Arguments:
+    """The features of ``length`` tokens that are fed next, if those of the whole prompt are given.
+
+    Empty if they are not.
+    """
+    mask, cache = arguments.get(MASK), arguments.get("cache")
+    if mask is None or not cache or mask.shape[1] <= length:
+        return {}
+    mask, numbers, table = number_tokens(arguments, mask.shape[1])
+    if numbers is None or table is None:
+        return {}
+    start = cache[0]._idx if hasattr(cache[0], "_idx") else cache[0].offset
+    fed = slice(start, start + length)
+    return {MASK: mask[:, fed], FEATURES: numbers[:, fed], TABLE: table}
 
 
 def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
@@ -133,44 +151,14 @@ def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
     return [layer[lines] for layer in table]
 
 
-def has_features_of_prompt(*args: Any, **kwargs: Any) -> bool:
-    """Whether a call passes a table, or lists, which may be of a whole prompt."""
-    return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
-
-
-def call_with_fed(call: Callable[..., Any]) -> Callable[..., Any]:
-    """As ``call_with_lists``, for a model that does not cut lists of a whole prompt itself."""
-    with_lists = call_with_lists(call)
-
-    @functools.wraps(call)
-    def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        mask: Any = kwargs.get(MASK)
-        cache: Any = kwargs.get("cache")
-        given = isinstance(kwargs.get(FEATURES), list) and mask is not None and cache
-        if given and mask.shape[1] > inputs.shape[1]:
-            mask, numbers, table = number_tokens(kwargs, mask.shape[1])
-            if numbers is not None:
-                start = cache[0]._idx if hasattr(cache[0], "_idx") else cache[0].offset
-                fed = slice(start, start + inputs.shape[1])
-                kwargs |= {MASK: mask[:, fed], FEATURES: numbers[:, fed], TABLE: table}
-        return with_lists(model, inputs, *args, **kwargs)
-
-    return replacement
-
-
 PATCH = Patch(
     id="deepstack-rows",
     summary="Qwen3-VL adds an image's features to the wrong tokens in a batch or a long prompt",
     targets=(
         *at(
-            vlm_models("qwen3_vl", "qwen3_vl_moe"),
-            {"LanguageModel.__call__": call_with_lists},
-            when=has_table,
-        ),
-        *at(
-            vlm_models("qwen3_omni_moe"),
+            vlm_models("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"),
             {"LanguageModel.__call__": call_with_fed},
-            when=has_features_of_prompt,
+            when=may_have_features,
         ),
         *at(
             GENERATORS,
