@@ -143,6 +143,7 @@ ENTRIES = (
     ("vlm-fresh-seed", "server.vlm_fresh_seed.patch", "mlx-vlm"),
     ("vlm-thought-prefix", "server.vlm_thought_prefix.patch", "mlx-vlm"),
     ("vlm-preprocess-turns", "server.vlm_preprocess_turns.patch", "mlx-vlm"),
+    ("vlm-request-failure", "server.vlm_request_failure.patch", "mlx-vlm"),
     ("vlm-vision-features", "server.vlm_vision_features.patch", "mlx-vlm"),
     ("tool-arguments", "server.tool_arguments.patch", "mlx-lm"),
     ("pythonic-calls", "server.pythonic_calls.patch", "mlx-lm"),

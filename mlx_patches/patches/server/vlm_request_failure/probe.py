@@ -1,0 +1,170 @@
+"""Runs the loop of the server's thread on requests of which some have no embeddings."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Sequence
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from ....core.patch import Target
+from ....lab.server_thread import Processor, greedy
+from ....probes import NotApplicable, Result
+
+WORDS, COUNT = 32, 4
+# The last token of each prompt: of the one that is decoded when the others come, all at once.
+FIRST, OTHERS = 2, (20, 6, 22, 10)
+FAILS = (20, 22)
+# How often the loop may look for requests.
+TURNS = 100
+
+
+class Queued(Exception):
+    """A request is in the queue: its client would wait now."""
+
+
+class Stuck(BaseException):
+    """The loop does not end. The release handles any ``Exception`` itself."""
+
+
+class Requests(Queue[Any]):
+    """A server's queue, whose clients do not wait; it ends the loop when there is nothing to do."""
+
+    def __init__(self, server: Any):
+        super().__init__()
+        self.server, self.turns = server, 0
+        self.answers: dict[int, Queue[Any]] = {}
+
+    def ask(self, prompt: int) -> None:
+        """Send a request."""
+        try:
+            self.server.generate(str(prompt), args=greedy(self.server, COUNT))
+        except Queued:
+            request = self.queue[-1]
+            answer = request[0] if isinstance(request, tuple) else request.rqueue
+            self.answers[prompt] = answer
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Take a request, and let its client go."""
+        super().put(item)
+        raise Queued
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The next request, without waiting."""
+        self.turns += 1
+        if self.turns > TURNS:
+            raise Stuck
+        # The loop waits only where it decodes nothing.
+        self.server._stop |= block and self.empty()
+        return super().get(block=False)
+
+
+class Counts:
+    """A language model without layers, whose next token is the last one plus 1."""
+
+    layers: tuple[()] = ()
+
+    def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
+        """The logits after each token."""
+        import mlx.core as mx
+
+        logits = mx.eye(WORDS)[(tokens + 1) % WORDS] * 10.0
+        return SimpleNamespace(logits=logits, cross_attention_states=None, encoder_outputs=None)
+
+    def make_cache(self) -> list[Any]:
+        """No caches."""
+        return []
+
+
+def probe(target: Target) -> Result:
+    """Red where a request of several does not get its own answer, or its own error."""
+    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
+    if not hasattr(kind, "_gpu_embed") or kind.__module__ != target.module:
+        raise NotApplicable("this release's server computes no embeddings in a thread of its own")
+    try:
+        answers = served(kind, FIRST, OTHERS)
+    except Stuck:
+        return Result(True, "the loop does not end")
+    for prompt, said in answers.items():
+        if said != wanted(prompt):
+            return Result(True, f"a request gets {said or 'no answer'}, not {wanted(prompt)}")
+    return Result(False, "each request gets its own answer, or its own error")
+
+
+def wanted(prompt: int) -> str:
+    """What a prompt's request is answered alone."""
+    if prompt in FAILS:
+        return f"no embeddings of {prompt}"
+    return repr([prompt + 1 + step for step in range(COUNT)])
+
+
+def served(kind: Any, first: int, others: Sequence[int]) -> dict[int, str]:
+    """What each prompt's request is answered: its tokens or its error; "" if nothing."""
+
+    def see(row: int, count: int) -> None:
+        if (row, count) == (0, 1):
+            for one in others:
+                requests.ask(one)
+
+    loaded = (
+        make_model(),
+        Processor(inputs_of([first, *others]), see),
+        SimpleNamespace(eos_token_id=None),
+    )
+    # The server's thread is this one.
+    stands = {
+        "Thread": lambda **_: SimpleNamespace(start=lambda: None),
+        "load_model_resources": lambda *_: loaded,
+    }
+    with mock.patch.dict(vars(importlib.import_module(kind.__module__)), stands):
+        server = kind("")
+        server._thread = threading.current_thread()
+        server._initialize_model()
+        server._ready.set()
+        server.requests = requests = Requests(server)
+        requests.ask(first)
+        # Around it, mlx-vlm 0.7 gives up the streams of the thread.
+        getattr(server, "_run_impl", server._run)()
+    return {prompt: read(answer) for prompt, answer in requests.answers.items()}
+
+
+def read(answer: Queue[Any]) -> str:
+    """What a client reads from its queue."""
+    tokens = []
+    while not answer.empty():
+        one = answer.get()
+        if isinstance(one, Exception):
+            return str(one)
+        if hasattr(one, "token"):
+            tokens.append(int(one.token))
+    return repr(tokens) if tokens else ""
+
+
+def inputs_of(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """What a processor returns for requests with these prompts."""
+    import mlx.core as mx
+
+    ids = {str(prompt): mx.array([[1, prompt]]) for prompt in prompts}
+    return {
+        text: {"input_ids": one, "attention_mask": mx.ones_like(one)} for text, one in ids.items()
+    }
+
+
+def make_model() -> Any:
+    """A model that has no embeddings of some prompts."""
+    import mlx.core as mx
+
+    def embeddings(ids: Any, *_: Any, **__: Any) -> Any:
+        prompt = int(ids[0, -1].item())
+        if prompt in FAILS:
+            raise ValueError(wanted(prompt))
+        return SimpleNamespace(to_dict=lambda: {"inputs_embeds": mx.zeros((*ids.shape, 2))})
+
+    return SimpleNamespace(
+        config=SimpleNamespace(model_type="counts"),
+        language_model=Counts(),
+        get_input_embeddings=embeddings,
+    )

@@ -1,0 +1,124 @@
+"""``vlm-request-failure``: real images that do not match, in the server's running thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from mlx_patches.lab import server_thread
+from mlx_patches.lab.image_scenarios import Prompt, judged, whole_of
+from mlx_patches.lab.server_thread import Client, Clients, Processor, running
+from mlx_patches.patches import catalogue
+from mlx_patches.patches.server.vlm_request_failure import patch, probe
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.fixtures import BATCH_PATCHES
+
+from ..releases.models import build_or_skip
+
+mx = pytest.importorskip("mlx.core")
+FAILURE = "mlx_patches: a request failed; the server goes on with the others"
+
+
+@pytest.fixture
+def kind():
+    """The release's class, whose loop computes the embeddings."""
+    try:
+        return server_thread.response_generator()
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def whole(kind):
+    return whole_of(build_or_skip("mlx-vlm:llava"))
+
+
+# How many requests there are, and which fail: the first is decoded when the others come at once.
+@pytest.mark.parametrize(
+    ("count", "fails"), [(4, (1,)), (4, (2,)), (4, (3,)), (4, (1, 3)), (4, (1, 2, 3)), (1, (0,))]
+)
+def test_the_others_are_answered_as_alone(kind, whole, count, fails, ungated):
+    for id_ in BATCH_PATCHES:
+        ungated(catalogue.builtin().get(id_))
+    ungated(patch.PATCH)
+    prompts = [prompt_of(whole, row, row in fails) for row in range(count)]
+    last = prompt_of(whole, count)
+    said = served(kind, whole, prompts, last, fails)
+    right = [row for row in range(count + 1) if row not in fails]
+    cell = judged(whole, [[*prompts, last][row] for row in right], [said[row] for row in right])
+    assert cell.verdict == "green", cell.detail
+
+
+def prompt_of(whole, row, fails=False):
+    """A request with an image; one that fails has no tokens of its image."""
+    text = [1 + row, 2, *whole.tokens, *range(3, 4 + row)]
+    shown = whole.images.inputs(text, [row])
+    return Prompt(min(row, 1), [1, 2, 3] if fails else text, 8 if row == 0 else 4, shown=shown)
+
+
+def served(kind, whole, prompts, last, fails):
+    """What the clients get, of whom some fail, each with its own error; the last comes later."""
+    clients = Clients(prompts)
+    inputs = {f"row {row}": one.inputs for row, one in enumerate([*prompts, last])}
+    mx.eval(list(inputs.values()))
+    *texts, text = inputs
+    try:
+        with running(kind, whole.lab.family, Processor(inputs, clients.see)) as generator:
+            with pytest.raises(ValueError, match="one image per input"):
+                clients.answers(generator, texts)
+            clients._until(lambda: all(map(Client.left, clients.all)))
+            late = Client(generator, text, last)
+            late.start()
+            clients._until(late.left)
+    finally:
+        clients.dismiss()
+    errors = {row: one.error for row, one in enumerate(clients.all) if one.error}
+    assert tuple(errors) == fails
+    assert len(set(map(id, errors.values()))) == len(fails)
+    assert not late.error
+    return [one.said for one in (*clients.all, late)]
+
+
+@pytest.mark.parametrize(("first", "others"), [(20, ()), (2, (20,)), (2, (20, 22)), (2, (6, 22))])
+def test_each_failure_is_its_own(kind, first, others, ungated, caplog):
+    ungated(patch.PATCH)
+    with caplog.at_level(logging.ERROR):
+        said = probe.served(kind, first, others)
+    wanted = {one: probe.wanted(one) for one in (first, *others)}
+    assert said == wanted
+    bad = [one for one in wanted if one in probe.FAILS]
+    assert [one.getMessage() for one in caplog.records] == [FAILURE] * len(bad)
+    assert [str(one.exc_info[1]) for one in caplog.records] == [wanted[one] for one in bad]
+
+
+@pytest.mark.parametrize("thread", [None, threading.Thread()])
+def test_an_error_outside_of_the_loop_is_raised(kind, thread, ungated):
+    ungated(patch.PATCH)
+    server = kind.__new__(kind)
+    server.model, server.vision_cache = probe.make_model(), None
+    if thread:
+        server._thread = thread
+    with pytest.raises(ValueError, match="no embeddings of 20"):
+        server._gpu_embed(probe.inputs_of([20])["20"])
+
+
+def test_a_failed_request_keeps_no_arrays(kind):
+    def embed(server):
+        raise ValueError("no embeddings")
+
+    server = kind.__new__(kind)
+    server._thread = threading.current_thread()
+    tokens, given = patch.embedded(embed, server)
+    assert given == {}
+    assert vars(tokens)["_error"].__traceback__ is None
+    with pytest.raises(ValueError, match="no embeddings"):
+        tokens.squeeze(0)
+
+
+def errors_as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "is_generating", lambda server: False)
+
+
+MUTANTS = {"vlm-request-failure": errors_as_released}
