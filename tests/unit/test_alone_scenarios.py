@@ -120,6 +120,7 @@ def test_the_evidence_names_the_cases_of_a_release():
 def test_each_line_of_the_table_is_of_a_measured_set():
     lines = measure_alone.table()
     assert lines[0].startswith(
-        "|release set|own-prefill|saved|config-fields|features|features-in-pieces|features-served|"
+        "|release set|own-prefill|saved|config-fields|features|features-in-pieces|features-alone|"
+        "features-served|"
     )
     assert len(lines) == 2 + len(list(measure_alone.EVIDENCE.glob("*.json")))
