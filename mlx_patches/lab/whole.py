@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ..evidence.words import FLOAT32
-from . import TOLERANCES, Family, LabModel, NotBuilt
+from . import Family, LabModel, NotBuilt
 from .build import (
     cast_weights,
     draw_weights,
@@ -28,6 +28,7 @@ from .build import (
     overrides_of,
     refuse_giants,
     text_config,
+    tolerance_of,
 )
 from .shrink import VOCABULARY, config_class, instance, small_config
 
@@ -121,7 +122,7 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
         raise NotBuilt(f"{type(error).__name__}: {said}") from error
     draw_weights(model, seed)
     cast_weights(model, dtype)
-    lab = lab_model(family, language, small, TOLERANCES[dtype], dtype)
+    lab = lab_model(family, language, small, tolerance_of(family, dtype), dtype)
     for counts, images in _images(vision, own):
         counts = [own["tokens"]] if "tokens" in own else counts
         found = fit(model, counts, images, own)

@@ -25,12 +25,14 @@ def probe(target: Target) -> Result:
     """
     from ....lab.image_scenarios import features, features_alone
 
-    require_own(target)
+    own: Any = require_own(target)
+    if own.__module__ != target.module:
+        raise NotApplicable(f"{target.module} only imports {target.name}")
     if target.name == "generate_step":
         cells = [run(features_alone, _IN_PIECES, BATCH_PATCHES)]
     else:
-        own = target.module.split(".")[2] if ".models." in target.module else ""
-        cells = [run(features, family, _OTHERS) for family in _TOGETHER if own in ("", family)]
+        model = target.module.split(".")[2] if ".models." in target.module else ""
+        cells = [run(features, family, _OTHERS) for family in _TOGETHER if model in ("", family)]
     held = [cell for cell in cells if cell and cell.verdict != "n/a"]
     if not held:
         raise NotApplicable("the release has none of the models with such prompts")
