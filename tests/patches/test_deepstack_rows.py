@@ -112,9 +112,12 @@ def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"])
 def test_a_prompt_in_pieces_is_right_alone(family):
     try:
+        image_scenarios.embedding_step()  # older releases are not measured
         cell = image_scenarios.features_alone(build_or_skip(f"mlx-vlm:{family}"))
     except NotApplicable as reason:
         pytest.skip(str(reason))
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 
@@ -10,6 +11,7 @@ import pytest
 from mlx_patches.lab import server_thread
 from mlx_patches.lab.image_scenarios import Prompt, judged, whole_of
 from mlx_patches.lab.server_thread import Client, Clients, Processor, running
+from mlx_patches.lab.whole import build_whole
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.vlm_request_failure import patch, probe
 from mlx_patches.probes import NotApplicable
@@ -65,7 +67,8 @@ def served(kind, whole, prompts, last, fails):
     mx.eval(list(inputs.values()))
     *texts, text = inputs
     try:
-        with running(kind, whole.lab.family, Processor(inputs, clients.see)) as generator:
+        again = functools.partial(build_whole, whole.lab.family)
+        with running(kind, again, Processor(inputs, clients.see)) as generator:
             with pytest.raises(ValueError, match="one image per input"):
                 clients.answers(generator, texts)
             clients._until(lambda: all(map(Client.left, clients.all)))
