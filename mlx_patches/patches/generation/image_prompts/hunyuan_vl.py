@@ -38,6 +38,7 @@ TARGETS = (
         "mlx_vlm.models.hunyuan_vl.hunyuan_vl",
         "Model.get_input_embeddings",
         around(embed),
+        supports=True,
     ),
     *at(GENERATORS, {"PromptProcessingBatch.__init__": around(begin)}, supports=True),
 )

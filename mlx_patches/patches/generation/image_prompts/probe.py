@@ -31,8 +31,7 @@ def probe(target: Target) -> Result:
     if target.name == "generate_step":
         cells = [run(features_alone, _IN_PIECES, BATCH_PATCHES)]
     else:
-        model = target.module.split(".")[2] if ".models." in target.module else ""
-        cells = [run(features, family, _OTHERS) for family in _TOGETHER if model in ("", family)]
+        cells = [run(features, family, _OTHERS) for family in _TOGETHER]
     held = [cell for cell in cells if cell and cell.verdict != "n/a"]
     if not held and target.name == "generate_step":
         raise NotApplicable("the release has not the model, or its generate_step takes no sampler")
