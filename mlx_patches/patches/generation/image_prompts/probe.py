@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Target
@@ -28,12 +28,11 @@ def probe(target: Target) -> Result:
     own: Any = require_own(target)
     if own.__module__ != target.module:
         raise NotApplicable(f"{target.module} only imports {target.name}")
-    if target.name == "generate_step":
-        cells = [run(features_alone, _IN_PIECES, BATCH_PATCHES)]
-    else:
-        cells = [run(features, family, _OTHERS) for family in _TOGETHER]
-    held = [cell for cell in cells if cell and cell.verdict != "n/a"]
-    if not held and target.name == "generate_step":
+    in_batch = [] if target.name == "generate_step" else measured(features, _TOGETHER, _OTHERS)
+    # A supporting target is needed where any other is.
+    own_alone = target.supports or target.name == "generate_step"
+    held = in_batch or (measured(features_alone, [_IN_PIECES], BATCH_PATCHES) if own_alone else [])
+    if not held and own_alone:
         raise NotApplicable("the release has not the model, or its generate_step takes no sampler")
     if not held:
         return Result(False, "the release batches no prompts with images of these models")
@@ -41,11 +40,16 @@ def probe(target: Target) -> Result:
     return Result(worst.verdict == "red", worst.detail, worst.figure)
 
 
-def run(scenario: Callable[[Any], Any], family: str, others: tuple[str, ...]) -> Any:
-    """A scenario's cell of a family, with other patches; None if the release lacks it."""
-    try:
-        model = tiny("mlx-vlm", family)
+def measured(
+    scenario: Callable[[Any], Any], families: Sequence[str], others: tuple[str, ...]
+) -> list[Any]:
+    """A scenario's cells of the families that the release has, with other patches."""
+    cells = []
+    for family in families:
+        try:
+            model = tiny("mlx-vlm", family)
+        except NotApplicable:
+            continue
         with with_patches(others):
-            return scenario(model)
-    except NotApplicable:
-        return None
+            cells.append(scenario(model))
+    return [cell for cell in cells if cell.verdict != "n/a"]
