@@ -37,7 +37,7 @@ EVIDENCE = ROOT / "tools" / "evidence" / "alone"
 SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
 FIELDS = "config-fields"
-# By scenario, and family or case: why no patch mends what stays wrong. FEATURES stands for both
+# By scenario, and family or case: why no patch mends what stays wrong. FEATURES stands for all
 # scenarios of images, whose reasons the audit tells too; the page says of config-fields what it
 # means.
 WHY = {

@@ -131,8 +131,7 @@ class Clients:
     def dismiss(self) -> None:
         """End the clients who still wait: a release forgets some where another's request fails."""
         for request in filter(None, self.asked):
-            queue = request[0] if isinstance(request, tuple) else request.rqueue
-            queue.put(RuntimeError("the server has stopped"))
+            queue_of(request).put(RuntimeError("the server has stopped"))
         for client in self.all:
             if client.ident is not None:
                 client.join(1)
@@ -149,6 +148,11 @@ class Clients:
                 said = ", ".join(f"{len(one.said)} of {one.prompt.count}" for one in self.all)
                 raise TimeoutError(f"no answer in {SECONDS:g} s; tokens that came, by row: {said}")
             time.sleep(0.001)
+
+
+def queue_of(request: Any) -> Any:
+    """The queue from which a request's client reads its answer."""
+    return request[0] if isinstance(request, tuple) else request.rqueue
 
 
 class Client(threading.Thread):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import NotApplicable, Result
+from .batch_invariance import tiny
 
 TOLERANCE = 1e-4
 # The values that have an axis of tokens, the second one.
@@ -17,13 +18,9 @@ def compare_images(family: str) -> Result:
     Raises:
         NotApplicable: the release's model cannot be built, or takes no two images.
     """
-    from ..lab import Family, NotBuilt
-    from ..lab.whole import build_whole
+    from ..lab.image_scenarios import whole_of
 
-    try:
-        whole = build_whole(Family("mlx-vlm", family))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from reason
+    whole = whole_of(tiny("mlx-vlm", family))
     if whole.images.most < 2:
         raise NotApplicable("a prompt has one image at most")
     return hold_images(whole)

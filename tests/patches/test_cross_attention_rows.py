@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.lab import image_scenarios
 from mlx_patches.patches._shared.image_states import ImageStates, join_states
 from mlx_patches.patches.models.cross_attention_rows import patch as cross_attention_rows
 from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, STATES
-from mlx_patches.probes import NotApplicable
 
-from ..releases.models import build_or_skip
+from ..releases.models import images_cell
 
 mx = pytest.importorskip("mlx.core")
 
@@ -55,15 +53,9 @@ def test_only_padding_is_masked():
 
 
 @pytest.mark.usefixtures("patched")
-@pytest.mark.parametrize("scenario", ["features", "features_in_pieces", "features_alone"])
+@pytest.mark.parametrize("scenario", ["features", "features-in-pieces", "features-alone"])
 def test_images_are_seen_to_the_end(scenario):
-    model = build_or_skip("mlx-vlm:mllama")
-    try:
-        cell = getattr(image_scenarios, scenario)(model)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+    cell = images_cell(scenario, "mllama")
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
 
 

@@ -12,7 +12,7 @@ from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
 from mlx_patches.probes import NotApplicable
 
-from ..releases.models import build_or_skip
+from ..releases.models import images_cell
 
 mx = pytest.importorskip("mlx.core")
 
@@ -113,11 +113,9 @@ def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
 def test_a_prompt_in_pieces_is_right_alone(family):
     try:
         image_scenarios.embedding_step()  # older releases are not measured
-        cell = image_scenarios.features_alone(build_or_skip(f"mlx-vlm:{family}"))
     except NotApplicable as reason:
         pytest.skip(str(reason))
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+    cell = images_cell("features-alone", family)
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
 
 

@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.lab import image_scenarios
 from mlx_patches.patches.generation.image_prompts import hunyuan_vl
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
-from mlx_patches.probes import NotApplicable
 
-from ..releases.models import build_or_skip
+from ..releases.models import images_cell
 
 # Beyond the rounding of float32: position ids of another prompt are off by 0.0009.
 NEAR = 1e-5
@@ -100,15 +98,9 @@ def test_a_generator_without_a_queue_reads_as_before():
 
 @pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("family", sorted(image_prompts.FAMILIES))
-@pytest.mark.parametrize("scenario", ["features", "features_in_pieces", "features_alone"])
+@pytest.mark.parametrize("scenario", ["features", "features-in-pieces", "features-alone"])
 def test_images_are_right_to_the_last_digits(scenario, family):
-    model = build_or_skip(f"mlx-vlm:{family}")
-    try:
-        cell = getattr(image_scenarios, scenario)(model)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+    cell = images_cell(scenario, family)
     assert cell.verdict == "green" and cell.figure < NEAR, cell.detail
 
 

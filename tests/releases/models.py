@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from mlx_patches.lab import Family, LabModel, NotBuilt
+from mlx_patches.lab import Cell, Family, LabModel, NotBuilt
 from mlx_patches.lab.build import build
+from mlx_patches.lab.named_scenarios import NAMED
 
 from .conftest import installed
 
@@ -23,6 +24,14 @@ def build_or_skip(family: Family | str) -> LabModel:
         return build(family)
     except NotBuilt as reason:
         pytest.skip(str(reason))
+
+
+def images_cell(scenario: str, family: str) -> Cell:
+    """A family's cell in a scenario of images; skips where it does not apply to the release."""
+    cell = NAMED[scenario](build_or_skip(f"mlx-vlm:{family}"))
+    if cell.verdict == "n/a":
+        pytest.skip(cell.detail)
+    return cell
 
 
 def vlm_engine() -> ModuleType:

@@ -38,3 +38,11 @@ def before_joining(change: Callable[[Rows, list[int]], Rows]) -> dict[str, Facto
         "_merge_prefill_prompt_kwargs": around(merge),
         "BatchGenerator._build_mixed_prompt_batch": around(build),
     }
+
+
+def count_columns(caches: Sequence[Any]) -> int:
+    """How many columns the first of a model's caches holds, without a read of the device."""
+    first = caches[0] if caches else None
+    if first is None:
+        return 0
+    return first.offset if isinstance(first.offset, int) else int(first._idx)

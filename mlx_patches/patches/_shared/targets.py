@@ -20,6 +20,20 @@ GENERATORS = (("mlx-vlm", "mlx_vlm.generate"), ("mlx-vlm", "mlx_vlm.generate.ar"
 # ``LRUPromptCache`` of mlx-lm's server.
 PROMPT_CACHES = (("mlx-lm", "mlx_lm.server"), LM_CACHES)
 
+# The models of mlx-vlm that compute M-RoPE positions themselves.
+MROPE = (
+    "glm4v",
+    "glm4v_moe",
+    "glm_ocr",
+    "paddleocr_vl",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_5",
+    "qwen3_omni_moe",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+)
+
 
 def vlm_models(*families: str) -> tuple[Place, ...]:
     """The language models of these families in mlx-vlm."""

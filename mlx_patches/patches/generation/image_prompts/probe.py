@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes.fixtures import BATCH_PATCHES, require_own
+from ....probes.images import images_cells, worst_of
 
 # Positions from the whole prompt; and an argument of a prompt that cannot be joined, or is on the
 # model.
@@ -28,28 +27,12 @@ def probe(target: Target) -> Result:
     own: Any = require_own(target)
     if own.__module__ != target.module:
         raise NotApplicable(f"{target.module} only imports {target.name}")
-    in_batch = [] if target.name == "generate_step" else measured(features, _TOGETHER, _OTHERS)
+    in_batch = [] if target.name == "generate_step" else images_cells(features, _TOGETHER, _OTHERS)
     # A supporting target is needed where any other is.
     own_alone = target.supports or target.name == "generate_step"
-    held = in_batch or (measured(features_alone, [_IN_PIECES], BATCH_PATCHES) if own_alone else [])
-    if not held and own_alone:
-        raise NotApplicable("the release has not the model, or its generate_step takes no sampler")
-    if not held:
+    held = in_batch or (
+        images_cells(features_alone, [_IN_PIECES], BATCH_PATCHES) if own_alone else []
+    )
+    if not held and not own_alone:
         return Result(False, "the release batches no prompts with images of these models")
-    worst = max(held, key=lambda cell: cell.verdict == "red")
-    return Result(worst.verdict == "red", worst.detail, worst.figure)
-
-
-def measured(
-    scenario: Callable[[Any], Any], families: Sequence[str], others: tuple[str, ...]
-) -> list[Any]:
-    """A scenario's cells of the families that the release has, with other patches."""
-    cells = []
-    for family in families:
-        try:
-            model = tiny("mlx-vlm", family)
-        except NotApplicable:
-            continue
-        with with_patches(others):
-            cells.append(scenario(model))
-    return [cell for cell in cells if cell.verdict != "n/a"]
+    return worst_of(held)

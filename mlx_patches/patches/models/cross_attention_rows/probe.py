@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes import Result
+from ....probes.fixtures import BATCH_PATCHES, require_own
+from ....probes.images import images_result
 
 # Patches for other defects of the same model.
 _OTHERS = (*BATCH_PATCHES, "empty-cache-ops", "row-by-row", "mllama-text", "image-prompts")
@@ -16,9 +16,4 @@ def probe(target: Target) -> Result:
     from ....lab.image_scenarios import features
 
     require_own(target)
-    model = tiny("mlx-vlm", "mllama")
-    with with_patches(_OTHERS):
-        cell = features(model)
-    if cell.verdict == "n/a":
-        raise NotApplicable(cell.detail)
-    return Result(cell.verdict == "red", cell.detail, cell.figure)
+    return images_result(features, ["mllama"], _OTHERS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.batch_invariance import tiny_of
 from ....probes.fixtures import require_own
 
 
@@ -32,16 +33,13 @@ def probe(target: Target) -> Result:
     Raises:
         NotApplicable: the release has no such model, or the lab cannot build it.
     """
-    from ....lab import Family, NotBuilt
-    from ....lab.whole import LAST, build_whole
+    from ....lab.image_scenarios import whole_of
+    from ....lab.whole import LAST
 
     require_own(target)
     import mlx.core as mx
 
-    try:
-        whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from reason
+    whole = whole_of(tiny_of(target))
     tokens = [1, 2, *whole.tokens, LAST]
     shown = whole.images.inputs(tokens, [0])
     try:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch, around
-from ..._shared.prompt_rows import before_joining
+from ..._shared.prompt_rows import before_joining, count_columns
 from ..._shared.targets import GENERATORS, at, vlm_models
 
 FEATURES = "deepstack_visual_embeds"
@@ -138,7 +138,7 @@ def cut_to_fed(arguments: Arguments, length: int) -> Arguments:
     mask, numbers, table = number_tokens(arguments, mask.shape[1])
     if numbers is None or table is None:
         return {}
-    start = cache[0]._idx if hasattr(cache[0], "_idx") else cache[0].offset
+    start = count_columns(cache)
     fed = slice(start, start + length)
     return {MASK: mask[:, fed], FEATURES: numbers[:, fed], TABLE: table}
 

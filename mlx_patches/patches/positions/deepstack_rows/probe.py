@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes import Result
+from ....probes.fixtures import BATCH_PATCHES, imported, require_own
+from ....probes.images import images_result
 
 _FAMILY = "qwen3_vl"
 # Patches for other defects of the same models.
@@ -27,15 +26,8 @@ def probe(target: Target) -> Result:
     require_own(target)
     in_model = target.module.startswith("mlx_vlm.models.")
     family = target.module.split(".")[2] if in_model else _FAMILY
-    model = tiny("mlx-vlm", family)
-    try:
-        with with_patches(_OTHERS), inside(family):
-            cell = features_in_pieces(model)
-    except IndexError as error:
-        return Result(True, str(error))
-    if cell.verdict == "n/a":
-        raise NotApplicable(cell.detail)
-    return Result(cell.verdict == "red", cell.detail, cell.figure)
+    with inside(family):
+        return images_result(features_in_pieces, [family], _OTHERS)
 
 
 @contextlib.contextmanager
@@ -44,7 +36,7 @@ def inside(family: str) -> Iterator[None]:
 
     MLX does not, and writes past the end of its array: the probe's process could die.
     """
-    module = importlib.import_module(f"mlx_vlm.models.{family}.language")
+    module = imported(f"mlx_vlm.models.{family}.language")
     kinds = [kind for kind in vars(module).values() if _ADDS in getattr(kind, "__dict__", ())]
     with contextlib.ExitStack() as stack:
         for kind in kinds:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.prompt_rows import Rows, before_joining
+from ..._shared.prompt_rows import Rows, before_joining, count_columns
 from ..._shared.targets import GENERATORS, at
 
 FEATURES = "deepstack_visual_embeds"
@@ -100,19 +100,11 @@ def call_with_fed(
         length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
         start = 0
         if features.shape[1] > length:
-            start = since_beginning(features, offset_of(cache))
+            start = since_beginning(features, count_columns(cache or ()))
         fed = slice(start, start + length)
         kwargs[FEATURES] = FedFeatures(features[:, fed])
         kwargs[MASK] = FedMask(visual[:, fed])
     return call(model, inputs, inputs_embeds=inputs_embeds, mask=mask, cache=cache, **kwargs)
-
-
-def offset_of(cache: Any) -> int:
-    """How many columns the first of a model's caches holds."""
-    first = cache[0] if cache else None
-    if first is None:
-        return 0
-    return first.offset if isinstance(first.offset, int) else int(first._idx)
 
 
 # By the id of a prompt's features: a reference to them, and the offset at which they began.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes import Result
+from ....probes.fixtures import BATCH_PATCHES, require_own
+from ....probes.images import images_result
 
 _FAMILY = "granite4_vision"
 
@@ -15,9 +15,4 @@ def probe(target: Target) -> Result:
     from ....lab.image_scenarios import features_in_pieces
 
     require_own(target)
-    model = tiny("mlx-vlm", _FAMILY)
-    with with_patches(BATCH_PATCHES):
-        cell = features_in_pieces(model)
-    if cell.verdict == "n/a":
-        raise NotApplicable(cell.detail)
-    return Result(cell.verdict == "red", cell.detail, cell.figure)
+    return images_result(features_in_pieces, [_FAMILY], BATCH_PATCHES)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes import Result
+from ....probes.fixtures import BATCH_PATCHES, require_own
+from ....probes.images import images_result
 
 # Masks of prompts, of pixels, and of image tokens.
 _FAMILIES = ("idefics2", "paligemma", "zaya1_vl")
@@ -18,16 +18,4 @@ def probe(target: Target) -> Result:
     from ....lab.image_scenarios import features
 
     require_own(target)
-    held = []
-    for family in _FAMILIES:
-        try:
-            model = tiny("mlx-vlm", family)
-        except NotApplicable:
-            continue
-        with with_patches(_OTHERS):
-            held.append(features(model))
-    cells = [cell for cell in held if cell.verdict != "n/a"]
-    if not cells:
-        raise NotApplicable("the release batches no prompts with images")
-    worst = max(cells, key=lambda cell: cell.verdict == "red")
-    return Result(worst.verdict == "red", worst.detail, worst.figure)
+    return images_result(features, _FAMILIES, _OTHERS)

@@ -21,20 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ....core.patch import Patch, around
-from ..._shared.targets import at, vlm_models
-
-FAMILIES = (
-    "glm4v",
-    "glm4v_moe",
-    "glm_ocr",
-    "paddleocr_vl",
-    "qwen2_5_vl",
-    "qwen2_vl",
-    "qwen3_5",
-    "qwen3_omni_moe",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-)
+from ..._shared.targets import MROPE, at, vlm_models
 
 # Tokens, and the sizes of the images among them.
 Part = tuple[list[int], Any]
@@ -102,7 +89,7 @@ def join(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any
 PATCH = Patch(
     id="mrope-images",
     summary="a prompt's second image gets a text's positions",
-    targets=at(vlm_models(*FAMILIES), {"LanguageModel.get_rope_index": around(index_each_image)}),
+    targets=at(vlm_models(*MROPE), {"LanguageModel.get_rope_index": around(index_each_image)}),
     changes_alone=True,
     module=__name__,
 )

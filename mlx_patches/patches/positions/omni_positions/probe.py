@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny_of
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes import Result
+from ....probes.batch_invariance import family_of
+from ....probes.fixtures import BATCH_PATCHES, require_own
+from ....probes.images import images_result
 
 # Patches for other defects of the same model; the last one gives each row its own positions.
 _OTHERS = (*BATCH_PATCHES, "image-rows", "rope-deltas", "deepstack-rows")
@@ -16,9 +17,4 @@ def probe(target: Target) -> Result:
     from ....lab.image_scenarios import features_in_pieces
 
     require_own(target)
-    model = tiny_of(target)
-    with with_patches(_OTHERS):
-        cell = features_in_pieces(model)
-    if cell.verdict == "n/a":
-        raise NotApplicable(cell.detail)
-    return Result(cell.verdict == "red", cell.detail, cell.figure)
+    return images_result(features_in_pieces, [family_of(target)], _OTHERS)

@@ -43,23 +43,12 @@ from ..._shared.row_record import (
     read_record,
     update_record,
 )
-from ..._shared.targets import at, vlm_models
+from ..._shared.targets import MROPE, at, vlm_models
 from ..._shared.unpadded import is_unpadded
 from . import kept_deltas, prompts, turns
 
-FAMILIES = (
-    "glm4v",
-    "glm4v_moe",
-    "glm_ocr",
-    "paddleocr_vl",
-    "qwen2_5_vl",
-    "qwen2_vl",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "qwen3_omni_moe",
-    "qwen3_vl",
-    "qwen3_vl_moe",
-)
+# Qwen3.5 MoE inherits the positions of Qwen3.5.
+FAMILIES = tuple(sorted((*MROPE, "qwen3_5_moe")))
 # With one of these arguments a model computes a prompt's positions itself.
 GRIDS = ("image_grid_thw", "video_grid_thw")
 

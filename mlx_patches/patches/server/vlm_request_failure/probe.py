@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from ....core.patch import Target
-from ....lab.server_thread import Processor, greedy
+from ....lab.server_thread import Processor, greedy, queue_of
 from ....probes import NotApplicable, Result
 
 WORDS, COUNT = 32, 4
@@ -43,9 +43,7 @@ class Requests(Queue[Any]):
         try:
             self.server.generate(str(prompt), args=greedy(self.server, COUNT))
         except Queued:
-            request = self.queue[-1]
-            answer = request[0] if isinstance(request, tuple) else request.rqueue
-            self.answers[prompt] = answer
+            self.answers[prompt] = queue_of(self.queue[-1])
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Take a request, and let its client go."""
