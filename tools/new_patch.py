@@ -46,7 +46,6 @@ PATCH = Patch(
     severity="wrong-text",
     summary="TODO: what goes wrong, in one line",
     targets=(Target("mlx-lm", "mlx_lm.models.cache", "KVCache.trim", around(repaired)),),
-    module=__name__,
 )
 '''
 PROBE = '''"""TODO: what it does with the release."""

@@ -86,7 +86,7 @@ class Patch(NamedTuple):
         id: the name that users type.
         summary: one line that says what goes wrong without it.
         targets: what it replaces. All of those that a release needs are applied, or none.
-        module: the module that declares the patch.
+        module: the module that declares the patch. The catalogue knows that of a built-in one.
         probe: ``module:function`` of the reproducer, red without the patch. A module that begins
             with a dot is beside the patch's own.
         severity: what the defect does to a user, a word of ``evidence.words.SEVERITIES``.
@@ -108,7 +108,7 @@ class Patch(NamedTuple):
     id: str
     summary: str
     targets: tuple[Target, ...]
-    module: str
+    module: str = ""
     probe: str = ".probe:probe"
     optional: bool = False
     doc: str = ""

@@ -86,7 +86,7 @@ class Registry:
             module, _, name = self._entries[patch_id].place.partition(":")
             patch = getattr(importlib.import_module(module), name or "PATCH")
             assert patch.id == patch_id, (patch.id, patch_id)
-            self._patches[patch_id] = patch
+            self._patches[patch_id] = patch._replace(module=module)
         return self._patches[patch_id]
 
     def declared(self, patch_id: str) -> Patch:

@@ -131,7 +131,6 @@ OFFSET_CHAIN = Patch(
         _counted(VLM_CACHES, "BatchKVCache"),
         _counted(VLM_CACHES, "BatchQuantizedKVCache"),
     ),
-    module=__name__,
     doc="""A batch grows by a graph node a token in each layer without rotary positions.
 
     Why
@@ -192,7 +191,6 @@ ROTATING_CHAIN = Patch(
             when=is_due,
         ),
     ),
-    module=__name__,
     doc="""A batch grows by a graph node a token in each sliding layer with a full window.
 
     Why

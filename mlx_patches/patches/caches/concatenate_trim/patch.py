@@ -39,5 +39,4 @@ PATCH = Patch(
     changes_alone=True,
     summary="a ConcatenateKVCache that was cut back still holds the tokens that were cut off",
     targets=(Target(*LM_CACHES, "ConcatenateKVCache.trim", around(trimmed)),),
-    module=__name__,
 )

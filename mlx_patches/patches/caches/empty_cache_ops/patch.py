@@ -166,7 +166,6 @@ EMPTY_CACHE_OPS = Patch(
     severity="crash",
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
     targets=at(CACHES, _FACTORIES),
-    module=__name__,
     doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
 
     Why

@@ -58,5 +58,4 @@ PATCH = Patch(
         ),
         when=joins_empty,
     ),
-    module=__name__,
 )

@@ -88,7 +88,6 @@ CACHELIST_STATE = Patch(
         )
     ),
     probe=".probe_state:probe",
-    module=__name__,
     doc="""A list of caches cannot be restored: its saved state does not name its caches.
 
     Why
@@ -156,7 +155,6 @@ EXTEND_SOLO_BATCH = Patch(
         Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extend_layers)),
     ),
     probe=".probe_extend:probe",
-    module=__name__,
     doc="""A batch that began with a single prompt crashes when the next one joins.
 
     Why
@@ -202,7 +200,6 @@ CHUNKED_FRONT = Patch(
         Target("mlx-vlm", "mlx_vlm.models.cache", _TRIM_FRONT, around(trim_front)),
     ),
     probe=".probe_chunked:probe",
-    module=__name__,
     doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
 
     Why

@@ -104,7 +104,6 @@ PADDING_NAN = Patch(
         for place, classes in ((LM_CACHES, _CLASSES), (VLM_CACHES, _CLASSES | _QUANTIZED))
         for name, method in classes.items()
     ),
-    module=__name__,
     doc="""NaN in a padding column's key or value reaches the row's real tokens.
 
     Why

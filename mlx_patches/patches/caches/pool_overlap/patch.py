@@ -351,5 +351,4 @@ PATCH = Patch(
         ),
         Target(*_APC, "DiskBlockStore._load_exact_cache_entry", around(load_entry), supports=True),
     ),
-    module=__name__,
 )

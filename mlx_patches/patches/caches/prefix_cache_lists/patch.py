@@ -38,5 +38,4 @@ PATCH = Patch(
     summary="mlx-vlm's prefix cache fails for models whose layers have several caches",
     severity="crash",
     targets=(Target("mlx-vlm", "mlx_vlm.apc", "_prompt_cache_is_batch_shaped", around(ask_parts)),),
-    module=__name__,
 )

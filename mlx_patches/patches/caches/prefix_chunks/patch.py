@@ -35,5 +35,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-vlm", "mlx_vlm.apc", "_merge_exact_cache_entries", around(join_as_plain)),
     ),
-    module=__name__,
 )

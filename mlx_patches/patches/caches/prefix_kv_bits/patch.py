@@ -81,5 +81,4 @@ PATCH = Patch(
         fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
         when=quantizes,
     ),
-    module=__name__,
 )

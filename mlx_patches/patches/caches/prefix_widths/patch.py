@@ -105,5 +105,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-vlm", "mlx_vlm.apc", "make_warm_batch_kv_cache_multi", around(fill_by_shape)),
     ),
-    module=__name__,
 )

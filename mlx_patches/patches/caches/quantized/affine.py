@@ -45,7 +45,6 @@ BATCH_QUANTIZED = Patch(
             is_new=True,
         ),
     ),
-    module=__name__,
     doc="""A quantized batch cache lacks methods that engines and hosts call on every batch cache.
 
     Why
@@ -174,7 +173,6 @@ QUANTIZED_MERGE = Patch(
     summary="a prompt with a quantized cache cannot join a batch",
     targets=_merge_targets(),
     probe=".probe_merge:probe",
-    module=__name__,
     doc="""A prompt with a quantized cache cannot join a batch.
 
     Why

@@ -181,7 +181,6 @@ BATCH_TURBO_QUANT = Patch(
             "meta_state", around_setter(put_meta_state, save_codecs), ["state", "meta_state"]
         ),
     ),
-    module=__name__,
     doc="""A TurboQuant batch cache lacks methods that engines and hosts call on every batch cache.
 
     Why

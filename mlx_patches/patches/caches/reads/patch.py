@@ -66,7 +66,6 @@ OFFSET_ALIAS = Patch(
         for cls, methods in classes.items()
     ),
     probe=".probe_offset:probe",
-    module=__name__,
     doc="""A batch cache's ``offset`` changes after it was read.
 
     Why
@@ -115,7 +114,6 @@ LEFT_PADDING_ALIAS = Patch(
         for (cls, attribute), methods in attributes.items()
     ),
     probe=".probe_padding:probe",
-    module=__name__,
     doc="""A batch cache's ``left_padding`` and ``lengths`` change after they were read.
 
     Why
@@ -187,7 +185,6 @@ FROZEN_STATE = Patch(
         for cls, methods in classes.items()
     ),
     probe=".probe_state:probe",
-    module=__name__,
     doc="""A cache's ``state`` changes after it was read.
 
     Why

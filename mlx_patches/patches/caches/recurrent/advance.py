@@ -109,7 +109,6 @@ ARRAYS_ADVANCE = Patch(
     summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
     targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
-    module=__name__,
     doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.
 
     Why

@@ -48,7 +48,6 @@ RECURRENT_EXTRACT = Patch(
         ),
     ),
     probe=".probe_extract:probe",
-    module=__name__,
     doc="""A batch of a recurrent or hybrid model raises as soon as its first row ends.
 
     Why
@@ -95,7 +94,6 @@ MAMBA_ROWS = Patch(
         )
     ),
     probe=".probe_mamba_rows:probe",
-    module=__name__,
     doc="""Mamba prompts with a history raise in a batch; an extracted row's state never updates.
 
     Why

@@ -43,7 +43,6 @@ ARRAYS_MASK = Patch(
         when=has_both,
     ),
     probe=".probe_mask:probe",
-    module=__name__,
     doc="""Recurrent layers read the right padding of a batch's shorter prompts.
 
     Why
@@ -96,7 +95,6 @@ ARRAYS_CHUNKS = Patch(
     summary="recurrent layers read left padding that is longer than a prompt's first piece",
     targets=(Target(*LM_CACHES, "ArraysCache.make_mask", around(mask_each_piece)),),
     probe=".probe_chunks:probe",
-    module=__name__,
     doc="""Recurrent layers read left padding that is longer than the first piece of a prompt.
 
     Why

@@ -72,7 +72,6 @@ ARRAYS_EXTEND = Patch(
         )
     ),
     probe=".probe_extend:probe",
-    module=__name__,
     doc="""A prompt that joins others while they are being fed breaks a hybrid model's batch.
 
     Why
@@ -121,7 +120,6 @@ ARRAYS_ROWS = Patch(
         },
     ),
     probe=".probe_rows:probe",
-    module=__name__,
     doc="""A recurrent batch keeps padding of rows that left, and lacks padding of rows that joined.
 
     Why

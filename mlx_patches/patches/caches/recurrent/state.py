@@ -35,7 +35,6 @@ ARRAYS_RESTORED = Patch(
         ),
     ),
     probe=".probe_restored:probe",
-    module=__name__,
     doc="""A recurrent cache that was restored from its saved state raises at the next mask.
 
     Why

@@ -91,7 +91,6 @@ ROTATING_MAX_SIZE = Patch(
         for name in ("RotatingKVCache", _BATCH)
     ),
     probe=".probe_max_size:probe",
-    module=__name__,
     doc="""A rotating cache's ``max_size`` is not always an ``int``.
 
     Why
@@ -135,7 +134,6 @@ BATCH_ROTATING_EXTRACT = Patch(
     summary="a row extracted from a batch after its window wrapped is cut short",
     targets=(Target("mlx-lm", "mlx_lm.models.cache", f"{_BATCH}.extract", around(extract_row)),),
     probe=".probe_extract:probe",
-    module=__name__,
     doc="""A row extracted from a rotating batch loses its window, or keeps unused columns.
 
     Why
@@ -170,7 +168,6 @@ ROTATING_MERGE = Patch(
     summary="a prompt longer than the window cannot join a batch",
     targets=at(CACHES, {f"{_BATCH}.merge": around(merge_rows)}),
     probe=".probe_merge:probe",
-    module=__name__,
     doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.
 
     Why
@@ -226,7 +223,6 @@ ROTATING_RESTORED = Patch(
         )
     ),
     probe=".probe_restored:probe",
-    module=__name__,
     doc="""A restored rotating batch raises AttributeError, or reads its window wrongly.
 
     Why

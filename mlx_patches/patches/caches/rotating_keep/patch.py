@@ -246,5 +246,4 @@ PATCH = Patch(
         ),
         Target("mlx-lm", "mlx_lm.generate", "_make_cache", around(make_batch_with_keep)),
     ),
-    module=__name__,
 )

@@ -82,5 +82,4 @@ PATCH = Patch(
             Target(*place, f"{_BATCH}.make_mask", around(masked), _BODY, when=is_misread),
         )
     ),
-    module=__name__,
 )

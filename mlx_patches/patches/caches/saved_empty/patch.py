@@ -108,5 +108,4 @@ PATCH = Patch(
         Target(*LM_CACHES, "save_prompt_cache", around(save_filled)),
         Target(*LM_CACHES, "load_prompt_cache", around(load_emptied)),
     ),
-    module=__name__,
 )

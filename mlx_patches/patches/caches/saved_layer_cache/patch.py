@@ -89,5 +89,4 @@ PATCH = Patch(
         Target(*LM_CACHES, "save_prompt_cache", around(save_as_arrays)),
         Target(*LM_CACHES, "load_prompt_cache", around(load_layers)),
     ),
-    module=__name__,
 )

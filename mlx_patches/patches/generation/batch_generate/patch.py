@@ -217,7 +217,6 @@ PADDED_PROMPTS = Patch(
             *at([place], _PROMPT_LAYERS, fingerprint_of=_BODY, when=in_batch_generate),
         )
     ),
-    module=__name__,
     doc="""
     ``mlx_vlm.batch_generate`` attends to the padding of the shorter prompts.
 
@@ -242,7 +241,6 @@ PADDED_DELTAS = Patch(
     summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
     targets=(Target(*GENERATORS[1], "_unpad_batch_prompts", around(unpadded)),),
     probe=".probe:probe_deltas",
-    module=__name__,
     doc="""
     Tokens of Qwen-VL's shorter prompts are rotated to earlier positions in ``batch_generate``.
 

@@ -72,5 +72,4 @@ PATCH = Patch(
     every_model=True,
     summary="a request that is cancelled while mlx-vlm reads its prompt garbles those beside it",
     targets=at(GENERATORS[1:], _WRAPPERS, fingerprint_of=tuple(_WRAPPERS)),
-    module=__name__,
 )

@@ -245,5 +245,4 @@ PATCH = Patch(
             (f"{_SERVER}._spm_text_for_token", complete_text, cuts),
         ),
     ),
-    module=__name__,
 )

@@ -90,5 +90,4 @@ PATCH = Patch(
         Target("mlx-lm", "mlx_lm.generate", name, around(generated))
         for name in ("generate_step", "speculative_generate_step")
     ),
-    module=__name__,
 )

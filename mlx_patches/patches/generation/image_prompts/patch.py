@@ -99,5 +99,4 @@ PATCH = Patch(
         *at(GENERATORS, {"generate_step": around(read_whole)}, when=is_image),
         *hunyuan_vl.TARGETS,
     ),
-    module=__name__,
 )

@@ -266,5 +266,4 @@ PATCH = Patch(
             when=asks_for_bits,
         ),
     ),
-    module=__name__,
 )

@@ -70,5 +70,4 @@ PATCH = Patch(
     every_model=True,
     summary="max_kv_size is silently ignored where a model makes its own caches",
     targets=at(CACHES, {"make_prompt_cache": around(make_bounded_caches)}),
-    module=__name__,
 )

@@ -114,5 +114,4 @@ PATCH = Patch(
             "PromptProcessingBatch.generate": around(find_ended),
         },
     ),
-    module=__name__,
 )

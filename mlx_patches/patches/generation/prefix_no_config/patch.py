@@ -54,5 +54,4 @@ PATCH = Patch(
         fingerprint_of=READERS,
         when=has_no_config,
     ),
-    module=__name__,
 )

@@ -80,5 +80,4 @@ PATCH = Patch(
         Target("mlx-lm", "mlx_lm.generate", "GenerationBatch.filter", around(rows_kept)),
         *at(GENERATORS, {"GenerationBatch.extend": around(rows_joined)}, when=have_processors),
     ),
-    module=__name__,
 )

@@ -57,6 +57,5 @@ PATCH = Patch(
         for module in ("common", "dispatch")
     ),
     probe=".probe:last_layer",
-    module=__name__,
     optional=True,
 )

@@ -44,5 +44,4 @@ PATCH = Patch(
         {f"{name}.to_quantized": _factory for name in ("RotatingKVCache", "BatchRotatingKVCache")},
     ),
     probe=".probe:rotating",
-    module=__name__,
 )

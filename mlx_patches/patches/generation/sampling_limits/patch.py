@@ -101,5 +101,4 @@ PATCH = Patch(
         *at(SAMPLERS, {"apply_top_k": around(top_k_within)}),
         Target("mlx-lm", "mlx_lm.server", "ResponseGenerator.generate", around(seed_within)),
     ),
-    module=__name__,
 )

@@ -90,5 +90,4 @@ PATCH = Patch(
         for distribution, names in _NAMES.items()
         for name in names
     ),
-    module=__name__,
 )

@@ -63,5 +63,4 @@ PATCH = Patch(
     every_model=True,
     summary="a batch with max_kv_size silently drops the first tokens of its rows",
     targets=(Target("mlx-lm", "mlx_lm.generate", "BatchGenerator.__init__", warns),),
-    module=__name__,
 )

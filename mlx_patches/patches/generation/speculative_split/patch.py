@@ -43,5 +43,4 @@ PATCH = Patch(
     every_model=True,
     summary="speculative decoding from a prompt cache mixes up two models' caches",
     targets=(Target("mlx-lm", "mlx_lm.generate", "speculative_generate_step", around(generated)),),
-    module=__name__,
 )

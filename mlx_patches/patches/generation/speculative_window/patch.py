@@ -68,5 +68,4 @@ PATCH = Patch(
             fingerprint_of=("trim_prompt_cache", "RotatingKVCache.is_trimmable"),
         ),
     ),
-    module=__name__,
 )

@@ -56,5 +56,4 @@ PATCH = Patch(
             ),
         ),
     ),
-    module=__name__,
 )

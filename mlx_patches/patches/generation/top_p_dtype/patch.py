@@ -60,5 +60,4 @@ PATCH = Patch(
         *at(SAMPLERS, {"apply_top_p": around(applied)}),
         Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),
     ),
-    module=__name__,
 )

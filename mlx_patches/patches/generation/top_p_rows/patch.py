@@ -40,5 +40,4 @@ PATCH = Patch(
     every_model=True,
     summary="top_p sampling of a batch raises in mlx-vlm",
     targets=(Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),),
-    module=__name__,
 )

@@ -50,5 +50,4 @@ PATCH = Patch(
         {"PromptProcessingBatch.__init__": around(know_whole_prompts)},
         when=uses_prefixes,
     ),
-    module=__name__,
 )

@@ -70,5 +70,4 @@ PATCH = Patch(
         ),
         *at([_PUBLIC], {_FIND: around(find_cuttable_prefix)}, supports=True),
     ),
-    module=__name__,
 )

@@ -41,5 +41,4 @@ PATCH = Patch(
     every_model=True,
     summary="XTC sampling cuts a batch's rows at one row's threshold",
     targets=at(SAMPLERS, {"apply_xtc": around(applied)}),
-    module=__name__,
 )

@@ -81,5 +81,4 @@ PATCH = Patch(
     every_model=True,
     summary="an adapter of another model is loaded silently, and does nothing or breaks it",
     targets=(Target("mlx-lm", "mlx_lm.tuner.utils", "load_adapters", around(loaded)),),
-    module=__name__,
 )

@@ -64,7 +64,6 @@ FALCON_H1_FACTORS = Patch(
     changes_alone=True,
     summary="Falcon H1 attends wrongly: factors of its keys and values are ignored",
     targets=_targets("falcon_h1", with_factors),
-    module=__name__,
     probe=".probe:falcon_h1",
     doc="""Falcon H1 attends wrongly: factors of its keys and values are ignored.
 
@@ -88,7 +87,6 @@ GPT_OSS_EXPERTS = Patch(
     every_model=True,
     summary="a gpt-oss checkpoint without quantization, as fine-tunes are, does not load",
     targets=_targets("gpt_oss", with_experts),
-    module=__name__,
     probe=".probe:gpt_oss",
     doc="""A gpt-oss checkpoint without quantization, as fine-tunes are, does not load.
 

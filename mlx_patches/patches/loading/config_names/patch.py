@@ -80,5 +80,4 @@ PATCH = Patch(
         config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
     ),
-    module=__name__,
 )

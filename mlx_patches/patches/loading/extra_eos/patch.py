@@ -117,5 +117,4 @@ PATCH = Patch(
             for name in ("__init__", "reset")
         ),
     ),
-    module=__name__,
 )

@@ -245,7 +245,6 @@ PATCH = Patch(
         Target("transformers", _DYNAMIC, "get_cached_module_file", around(fetch_code)),
         Target("transformers", _DYNAMIC, "get_class_in_module", around(run_code)),
     ),
-    module=__name__,
     optional=True,
     security=True,
     profiles=("security", "safe"),

@@ -84,5 +84,4 @@ PATCH = Patch(
     every_model=True,
     summary="a model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all",
     targets=every_from_dict(read),
-    module=__name__,
 )

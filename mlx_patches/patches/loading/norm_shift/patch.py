@@ -119,5 +119,4 @@ PATCH = Patch(
             around(draft_sanitized),
         ),
     ),
-    module=__name__,
 )

@@ -41,5 +41,4 @@ PATCH = Patch(
             around(without_code),
         ),
     ),
-    module=__name__,
 )

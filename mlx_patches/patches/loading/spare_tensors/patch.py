@@ -74,5 +74,4 @@ PATCH = Patch(
             )
         ),
     ),
-    module=__name__,
 )

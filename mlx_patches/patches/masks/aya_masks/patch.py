@@ -73,5 +73,4 @@ PATCH = Patch(
         Target("mlx-vlm", _MODULE, "Attention.__call__", around(attended), _BODY),
         Target("mlx-vlm", _MODULE, "CohereModel.__call__", around(call_with_masks), _BODY),
     ),
-    module=__name__,
 )

@@ -116,5 +116,4 @@ PATCH = Patch(
             )
         ),
     ),
-    module=__name__,
 )

@@ -51,5 +51,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-lm", "mlx_lm.models.gated_delta", "_gated_delta_step_ops", around(stepped)),
     ),
-    module=__name__,
 )

@@ -40,5 +40,4 @@ PATCH = Patch(
     summary="Gemma 2 raises in a batch, or masks a row by another row's padding",
     targets=at(models("gemma2"), {"Attention.__call__": around(attended)}),
     probe="mlx_patches.probes.model_batch:probe",
-    module=__name__,
 )

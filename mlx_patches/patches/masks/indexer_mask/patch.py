@@ -48,5 +48,4 @@ PATCH = Patch(
     severity="crash",
     summary="a batch of DeepSeek V3.2 fails past 2,048 tokens",
     targets=(Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", select_keys),),
-    module=__name__,
 )

@@ -101,5 +101,4 @@ PATCH = Patch(
             when=has_padding,
         ),
     ),
-    module=__name__,
 )

@@ -99,5 +99,4 @@ PATCH = Patch(
         fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
         when=makes_mask,
     ),
-    module=__name__,
 )

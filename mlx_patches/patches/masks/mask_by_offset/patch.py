@@ -71,5 +71,4 @@ PATCH = Patch(
         )
         for family, attention in _ATTENTION.items()
     ),
-    module=__name__,
 )

@@ -64,5 +64,4 @@ PATCH = Patch(
     id="mask-from-cache-list",
     summary="a mask made from a list of caches ignores left padding",
     targets=at(BASES, {"create_attention_mask": taking_lists}, when=is_list),
-    module=__name__,
 )

@@ -47,5 +47,4 @@ PATCH = Patch(
             fingerprint_of=("Model.make_cache", "Plamo3Decoder.__call__"),
         ),
     ),
-    module=__name__,
 )

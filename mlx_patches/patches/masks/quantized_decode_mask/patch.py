@@ -47,5 +47,4 @@ PATCH = Patch(
             around(create_mask),
         ),
     ),
-    module=__name__,
 )

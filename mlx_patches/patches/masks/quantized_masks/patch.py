@@ -123,5 +123,4 @@ PATCH = Patch(
         ),
         *at(BASES, {"quantized_scaled_dot_product_attention": _attention}),
     ),
-    module=__name__,
 )

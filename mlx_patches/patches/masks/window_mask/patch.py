@@ -48,5 +48,4 @@ PATCH = Patch(
     every_model=True,
     summary="a sliding window over a plain cache is not masked",
     targets=(Target("mlx-lm", MODULE, "create_attention_mask", around(masked)),),
-    module=__name__,
 )

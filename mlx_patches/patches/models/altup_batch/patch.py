@@ -48,5 +48,4 @@ PATCH = Patch(
             around(corrected),
         ),
     ),
-    module=__name__,
 )

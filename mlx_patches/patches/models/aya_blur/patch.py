@@ -55,5 +55,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),
     ),
-    module=__name__,
 )

@@ -104,5 +104,4 @@ PATCH = Patch(
         ),
         Target("mlx-vlm", "mlx_vlm.generate", "_make_cache", around(make_batch)),
     ),
-    module=__name__,
 )

@@ -100,5 +100,4 @@ PATCH = Patch(
         *cache_targets("mlx-lm", "BatchKVCache"),
         *cache_targets("mlx-vlm", "BatchKVCache"),
     ),
-    module=__name__,
 )

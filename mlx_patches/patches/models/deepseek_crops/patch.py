@@ -80,5 +80,4 @@ PATCH = Patch(
     ),
     wrong_alone="deepseek_vl_v2",
     changes_alone=True,
-    module=__name__,
 )

@@ -55,5 +55,4 @@ PATCH = Patch(
         )
         for family, kind in _CLASSES.items()
     ),
-    module=__name__,
 )

@@ -73,7 +73,6 @@ JAMBA_ROUTING = Patch(
     changes_alone=True,
     summary="Jamba's experts weigh too much: their weights are made to sum to one",
     targets=at(models("jamba"), {"JambaSparseMoeBlock.__call__": around(jamba)}),
-    module=__name__,
     probe=".probe:jamba",
     doc="""Jamba's experts weigh too much: their weights are made to sum to one.
 
@@ -107,7 +106,6 @@ ERNIE_ROUTING = Patch(
             ("Ernie4_5_MoeMLP.__call__", ernie),
         )
     ),
-    module=__name__,
     probe=".probe:ernie",
     doc="""ERNIE 4.5 MoE chooses other experts than in training: their biases are dropped.
 

@@ -65,5 +65,4 @@ PATCH = Patch(
         for family, name in _MODELS.items()
     ),
     probe="mlx_patches.probes.reads_ahead:probe",
-    module=__name__,
 )

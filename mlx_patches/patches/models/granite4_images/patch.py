@@ -92,5 +92,4 @@ PATCH = Patch(
         ),
     ),
     changes_alone=True,
-    module=__name__,
 )

@@ -90,5 +90,4 @@ PATCH = Patch(
         for family, axis in AXES.items()
     ),
     changes_alone=True,
-    module=__name__,
 )

@@ -91,5 +91,4 @@ PATCH = Patch(
         Target("mlx-lm", _MODULE, "Model.make_cache", around(make_slots)),
         Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", with_slots),
     ),
-    module=__name__,
 )

@@ -73,5 +73,4 @@ PATCH = Patch(
             around(verified),
         ),
     ),
-    module=__name__,
 )

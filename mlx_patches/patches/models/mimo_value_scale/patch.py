@@ -72,5 +72,4 @@ PATCH = Patch(
             Target(distribution, layers, "Attention.__call__", around(called)),
         )
     ),
-    module=__name__,
 )

@@ -249,5 +249,4 @@ PATCH = Patch(
         _target(f"{_CACHE}.state", around_setter(put_state)),
         _target(f"{_CACHE}.extend", around(extend_index_keys), f"{_CACHE}._extend_index_keys"),
     ),
-    module=__name__,
 )

@@ -56,5 +56,4 @@ PATCH = Patch(
         ),
     ),
     probe="mlx_patches.probes.reads_ahead:probe",
-    module=__name__,
 )

@@ -38,5 +38,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-lm", "mlx_lm.models.nemotron_h", "ModelArgs.__post_init__", around(completed)),
     ),
-    module=__name__,
 )

@@ -51,5 +51,4 @@ PATCH = Patch(
         (*models("longcat_flash_ngram"), *vlm_models("longcat_flash_sparse")),
         {"NgramEmbedding.__call__": around(embedded)},
     ),
-    module=__name__,
 )

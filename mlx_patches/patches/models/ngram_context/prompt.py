@@ -64,5 +64,4 @@ PATCH = Patch(
         ),
     ),
     probe=".probe_prompt:probe",
-    module=__name__,
 )

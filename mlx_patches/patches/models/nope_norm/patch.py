@@ -40,5 +40,4 @@ PATCH = Patch(
     changes_alone=True,
     summary="MobileLLM's layers without positions normalize their queries and keys",
     targets=at(models("llama4_text"), {"Attention.__init__": around(built)}),
-    module=__name__,
 )

@@ -58,5 +58,4 @@ PATCH = Patch(
     changes_alone=True,
     summary="Phi-3.5-MoE weights its experts by another rule than it was trained with",
     targets=at(models("phimoe"), {f"{_BLOCK}.__call__": around(called)}),
-    module=__name__,
 )

@@ -325,5 +325,4 @@ PATCH = Patch(
         *(target for family in (*FAMILIES, *KNOW_LEFT, *WHOLE) for target in _of_vlm(family)),
         *map(_scan, ("mlx-lm", "mlx-vlm")),
     ),
-    module=__name__,
 )

@@ -187,5 +187,4 @@ PATCH = Patch(
         ),
         *cache_targets("mlx-vlm", "BatchKVCache"),
     ),
-    module=__name__,
 )

@@ -291,5 +291,4 @@ PATCH = Patch(
         *limite.TARGETS,
     ),
     probe="mlx_patches.probes.model_batch:whole",
-    module=__name__,
 )

@@ -45,5 +45,4 @@ PATCH = Patch(
         {"LanguageModel.__call__": around(call_with_tokens)},
         when=are_named,
     ),
-    module=__name__,
 )

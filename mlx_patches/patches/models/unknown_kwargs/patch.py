@@ -74,5 +74,4 @@ PATCH = Patch(
     severity="crash",
     summary="a keyword argument that an engine forwards to every model crashes this one",
     targets=at(vlm_models(*_FAMILIES), {"LanguageModel.__call__": tolerant}),
-    module=__name__,
 )

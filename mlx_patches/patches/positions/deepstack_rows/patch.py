@@ -168,5 +168,4 @@ PATCH = Patch(
             },
         ),
     ),
-    module=__name__,
 )

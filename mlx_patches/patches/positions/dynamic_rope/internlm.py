@@ -78,5 +78,4 @@ PATCH = Patch(
         )
     ),
     probe=".probe_internlm:probe",
-    module=__name__,
 )

@@ -115,5 +115,4 @@ PATCH = Patch(
         *at(models("internlm2", "internlm3"), {_CALL: around(rotated_internlm)}),
         Target("mlx-lm", "mlx_lm.models.rope_utils", _CALL, around(rotated)),
     ),
-    module=__name__,
 )

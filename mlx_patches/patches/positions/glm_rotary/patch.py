@@ -58,5 +58,4 @@ PATCH = Patch(
             Target(distribution, layers, "GLMAttention.__init__", around(built)),
         )
     ),
-    module=__name__,
 )

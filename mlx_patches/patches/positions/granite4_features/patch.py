@@ -181,5 +181,4 @@ PATCH = Patch(
         ),
         *at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
     ),
-    module=__name__,
 )

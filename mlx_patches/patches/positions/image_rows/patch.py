@@ -72,5 +72,4 @@ PATCH = Patch(
     every_model=True,
     summary="a batch of prompts with images fails where their masks differ",
     targets=at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
-    module=__name__,
 )

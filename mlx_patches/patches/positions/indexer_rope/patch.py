@@ -47,5 +47,4 @@ PATCH = Patch(
     changes_alone=True,
     summary="DeepSeek V3.2 attends to the wrong tokens of a text of over 2,048 tokens",
     targets=at(models("deepseek_v32"), {"Indexer.__init__": around(init_indexer)}),
-    module=__name__,
 )

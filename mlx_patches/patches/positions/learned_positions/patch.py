@@ -59,5 +59,4 @@ PATCH = Patch(
     summary="GPT-BigCode fails in every batch: it treats cache.offset as a scalar",
     targets=at(models("gpt_bigcode"), {"GPTBigCodeModel.__call__": around(call_with_positions)}),
     probe="mlx_patches.probes.model_batch:probe",
-    module=__name__,
 )

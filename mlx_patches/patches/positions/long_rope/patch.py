@@ -59,5 +59,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-lm", "mlx_lm.models.rope_utils", "SuScaledRoPE.__call__", around(rotated)),
     ),
-    module=__name__,
 )

@@ -70,5 +70,4 @@ PATCH = Patch(
             fingerprint_of=("MRoPERotaryEmbedding.apply_rotary", "_mrope_apply_kernel"),
         ),
     ),
-    module=__name__,
 )

@@ -74,5 +74,4 @@ PATCH = Patch(
         ),
         *at(vlm_models("mistral3"), {"Ministral3.__call__": around(call_with_offsets)}),
     ),
-    module=__name__,
 )

@@ -91,5 +91,4 @@ PATCH = Patch(
     summary="a prompt's second image gets a text's positions",
     targets=at(vlm_models(*MROPE), {"LanguageModel.get_rope_index": around(index_each_image)}),
     changes_alone=True,
-    module=__name__,
 )

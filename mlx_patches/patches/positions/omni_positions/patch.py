@@ -52,5 +52,4 @@ PATCH = Patch(
             around(embed_with_positions),
         ),
     ),
-    module=__name__,
 )

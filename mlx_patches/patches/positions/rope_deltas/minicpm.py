@@ -59,5 +59,4 @@ PATCH = Patch(
         ),
     ),
     probe=".probe_minicpm:probe",
-    module=__name__,
 )

@@ -400,5 +400,4 @@ PATCH = Patch(
             )
         ),
     ),
-    module=__name__,
 )

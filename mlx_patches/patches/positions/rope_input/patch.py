@@ -34,5 +34,4 @@ PATCH = Patch(
         Target("mlx-lm", "mlx_lm.models.rope_utils", f"{name}.__call__", around(rotated))
         for name in ("SuScaledRoPE", "YarnRoPE")
     ),
-    module=__name__,
 )

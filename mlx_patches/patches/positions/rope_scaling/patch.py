@@ -151,5 +151,4 @@ PATCH = Patch(
             for family in families.split()
         ),
     ),
-    module=__name__,
 )

@@ -60,5 +60,4 @@ PATCH = Patch(
             ("mlx-vlm", "mlx_vlm.models.gemma4.language", "Attention"),
         )
     ),
-    module=__name__,
 )

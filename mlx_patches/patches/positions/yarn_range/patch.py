@@ -57,5 +57,4 @@ PATCH = Patch(
     changes_alone=True,
     summary="gpt-oss rotates its heads by other frequencies than in training",
     targets=at(models("gpt_oss"), {"AttentionBlock.__init__": around(built)}),
-    module=__name__,
 )

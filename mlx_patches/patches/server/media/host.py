@@ -240,7 +240,6 @@ PATCH = Patch(
         Target(_SERVER, "app.models.mlx_whisper", "MLX_Whisper.__call__", around(transcribed)),
     ),
     probe=".probe_host:probe",
-    module=__name__,
     optional=True,
     security=True,
     profiles=("security",),

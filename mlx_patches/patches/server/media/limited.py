@@ -227,5 +227,4 @@ PATCH = Patch(
         Target("mlx-vlm", "mlx_vlm.utils", "load_audio", around(audio_limited)),
     ),
     probe=".probe:probe_limits",
-    module=__name__,
 )

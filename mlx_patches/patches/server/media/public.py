@@ -245,7 +245,6 @@ PATCH = Patch(
         ),
     ),
     probe=".probe:probe_policy",
-    module=__name__,
     optional=True,
     security=True,
     profiles=("security",),

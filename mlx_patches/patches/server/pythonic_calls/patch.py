@@ -109,5 +109,4 @@ PATCH = Patch(
             fingerprint_of=("TokenizerWrapper.__init__", "_infer_tool_parser"),
         ),
     ),
-    module=__name__,
 )

@@ -184,7 +184,6 @@ PATCH = Patch(
             for name in ("ImageGenerationRequest", "ImageEditRequest")
         ),
     ),
-    module=__name__,
     optional=True,
     security=True,
     profiles=("security",),

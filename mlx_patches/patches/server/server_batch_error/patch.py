@@ -100,5 +100,4 @@ PATCH = Patch(
     every_model=True,
     summary="a request that raises in a batch stops mlx_lm.server for good",
     targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._generate", around(generating)),),
-    module=__name__,
 )

@@ -56,5 +56,4 @@ PATCH = Patch(
             fingerprint_of=("ResponseGenerator.__init__", "run"),
         ),
     ),
-    module=__name__,
 )

@@ -45,5 +45,4 @@ PATCH = Patch(
     every_model=True,
     summary="mlx_lm.server answers a Llama 4 prompt from a cache that lost the chunk's beginning",
     targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_whole_chunks)}),
-    module=__name__,
 )

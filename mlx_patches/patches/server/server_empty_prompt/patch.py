@@ -43,5 +43,4 @@ PATCH = Patch(
     every_model=True,
     summary="an empty prompt stops mlx_lm.server for good",
     targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._tokenize", around(tokenized)),),
-    module=__name__,
 )

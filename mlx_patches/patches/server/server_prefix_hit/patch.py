@@ -62,5 +62,4 @@ PATCH = Patch(
     every_model=True,
     summary="a prompt that mlx_lm.server has cached completely stops it for good",
     targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_and_leave_one)}),
-    module=__name__,
 )

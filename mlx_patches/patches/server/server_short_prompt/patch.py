@@ -40,5 +40,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-lm", "mlx_lm.tokenizer_utils", "TokenizerWrapper._find", around(find_within)),
     ),
-    module=__name__,
 )

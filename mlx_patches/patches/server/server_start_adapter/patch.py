@@ -43,5 +43,4 @@ PATCH = Patch(
     every_model=True,
     summary="mlx_lm.server --adapter-path serves the model without its adapter",
     targets=(Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(loaded)),),
-    module=__name__,
 )

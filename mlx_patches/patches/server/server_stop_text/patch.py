@@ -68,5 +68,4 @@ PATCH = Patch(
             when=has_stops,
         ),
     ),
-    module=__name__,
 )

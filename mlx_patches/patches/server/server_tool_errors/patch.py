@@ -85,5 +85,4 @@ PATCH = Patch(
             fingerprint_of=("ToolCallFormatter.__call__", "ToolCallFormatter._format"),
         ),
     ),
-    module=__name__,
 )

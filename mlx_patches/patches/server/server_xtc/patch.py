@@ -79,5 +79,4 @@ PATCH = Patch(
             defines_new_attribute=True,
         ),
     ),
-    module=__name__,
 )

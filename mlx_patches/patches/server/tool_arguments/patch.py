@@ -145,5 +145,4 @@ PATCH = Patch(
             ("mistral", "parse_tool_call", called),
         )
     ),
-    module=__name__,
 )

@@ -70,7 +70,6 @@ PATCH = Patch(
             for module in ("anthropic", "openai", "audio")
         ),
     ),
-    module=__name__,
     optional=True,
     security=True,
     profiles=("security",),

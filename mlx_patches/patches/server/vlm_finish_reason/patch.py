@@ -90,5 +90,4 @@ PATCH = Patch(
         _SERVER("_build_gen_args", around(arguments), supports=True),
         _SERVER("ResponseGenerator.generate", around(note_reason), supports=True),
     ),
-    module=__name__,
 )

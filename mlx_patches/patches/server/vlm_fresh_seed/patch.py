@@ -63,5 +63,4 @@ PATCH = Patch(
             supports=True,
         ),
     ),
-    module=__name__,
 )

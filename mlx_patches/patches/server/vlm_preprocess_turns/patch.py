@@ -45,5 +45,4 @@ PATCH = Patch(
         )
         for module in ("mlx_vlm.server", "mlx_vlm.server.generation")
     ),
-    module=__name__,
 )

@@ -124,5 +124,4 @@ PATCH = Patch(
             supports=True,
         ),
     ),
-    module=__name__,
 )

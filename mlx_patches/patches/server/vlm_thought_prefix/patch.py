@@ -41,5 +41,4 @@ PATCH = Patch(
     targets=(
         Target("mlx-vlm", "mlx_vlm.server.responses_state", "_clean_reasoning", around(cleaned)),
     ),
-    module=__name__,
 )

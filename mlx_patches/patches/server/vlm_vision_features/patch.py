@@ -128,5 +128,4 @@ PATCH = Patch(
             ("mlx_vlm.generate.dispatch", "stream_generate", streamed),
         )
     ),
-    module=__name__,
 )

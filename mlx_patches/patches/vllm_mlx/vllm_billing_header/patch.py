@@ -58,6 +58,5 @@ PATCH = Patch(
             around(converted),
         ),
     ),
-    module=__name__,
     optional=True,
 )

@@ -56,5 +56,4 @@ PATCH = Patch(
     every_model=True,
     summary="an empty prompt fails every request that vllm-mlx is running",
     targets=(Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler.add_request", around(added)),),
-    module=__name__,
 )

@@ -38,5 +38,4 @@ PATCH = Patch(
             around(lambda replace: left_alone(replace)),
         ),
     ),
-    module=__name__,
 )

@@ -113,6 +113,5 @@ PATCH = Patch(
             fingerprint_of=("_register_builtin_parsers",),
         ),
     ),
-    module=__name__,
     optional=True,
 )

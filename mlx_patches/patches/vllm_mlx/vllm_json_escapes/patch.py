@@ -54,6 +54,5 @@ PATCH = Patch(
             around(lambda parse, request: parsed(parse, request)),
         ),
     ),
-    module=__name__,
     optional=True,
 )

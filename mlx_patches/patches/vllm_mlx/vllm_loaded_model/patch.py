@@ -46,5 +46,4 @@ PATCH = Patch(
             around(loaded),
         ),
     ),
-    module=__name__,
 )

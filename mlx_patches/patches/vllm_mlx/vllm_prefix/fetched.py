@@ -45,5 +45,4 @@ PATCH = Patch(
         ),
     ),
     probe=".probe_fetched:probe",
-    module=__name__,
 )

@@ -141,5 +141,4 @@ PATCH = Patch(
             ),
         ),
     ),
-    module=__name__,
 )

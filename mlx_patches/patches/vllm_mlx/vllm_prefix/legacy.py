@@ -45,5 +45,4 @@ PATCH = Patch(
         )
     ),
     probe=".probe:legacy_probe",
-    module=__name__,
 )

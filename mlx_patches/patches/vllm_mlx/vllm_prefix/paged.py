@@ -331,5 +331,4 @@ PATCH = Patch(
         ),
     ),
     probe=".probe_paged:probe",
-    module=__name__,
 )

@@ -126,5 +126,4 @@ PATCH = Patch(
         {"MemoryAwarePrefixCache.store": around(store_copies)},
     ),
     probe=".probe_stored:probe",
-    module=__name__,
 )

@@ -47,5 +47,4 @@ PATCH = Patch(
     targets=(
         Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler._schedule_waiting", around(scheduled)),
     ),
-    module=__name__,
 )

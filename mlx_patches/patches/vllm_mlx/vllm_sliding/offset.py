@@ -49,5 +49,4 @@ PATCH = Patch(
             around(trimmed),
         ),
     ),
-    module=__name__,
 )

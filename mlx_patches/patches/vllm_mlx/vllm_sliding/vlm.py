@@ -67,5 +67,4 @@ PATCH = Patch(
             fingerprint_of=("MLLMBatchGenerator._process_prompts",),
         ),
     ),
-    module=__name__,
 )

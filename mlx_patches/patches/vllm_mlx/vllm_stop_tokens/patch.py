@@ -46,5 +46,4 @@ PATCH = Patch(
             around(lambda find, scheduler: stop_tokens(find, scheduler)),
         ),
     ),
-    module=__name__,
 )

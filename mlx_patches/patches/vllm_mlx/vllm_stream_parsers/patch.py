@@ -119,5 +119,4 @@ PATCH = Patch(
             fingerprint_of=("stream_chat_completion",),
         ),
     ),
-    module=__name__,
 )
