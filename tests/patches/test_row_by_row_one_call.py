@@ -43,13 +43,12 @@ OTHERS = (
 
 def name_families() -> list[str]:
     """The families whose decode step is one call, as ``mlx-lm:afm7``."""
-    known = {**row_by_row.BATCHED, **row_by_row.STEPPED}
-    return [
-        f"{distribution}:{family}"
-        for distribution, families in row_by_row.FAMILIES.items()
-        for family in families
-        if family in known
+    one_call = [
+        f"mlx-vlm:{family}"
+        for family, factory in row_by_row.FACTORIES.items()
+        if factory is not row_by_row.call_per_row
     ]
+    return ["mlx-lm:afm7", *one_call]
 
 
 @pytest.fixture

@@ -8,7 +8,15 @@ from typing import Any
 
 from ..._shared.parts import view_class
 from ..._shared.row_calls import find_argument
-from .offsets import REFUSED, RowOffset, given_deltas, is_text, put_argument, start_deltas
+from .offsets import (
+    REFUSED,
+    RowOffset,
+    count_positions,
+    given_deltas,
+    is_text,
+    put_argument,
+    start_deltas,
+)
 
 # The processor's mask of a prompt's tokens: the engine passes it on with embeddings of text too.
 PADDING = "attention_mask"
@@ -37,7 +45,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     else:
         deltas = given_deltas(bound, rows)
     if find_argument(bound, "position_ids") is None:
-        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        own = count_positions(offset, length, deltas)
         if model.model.rotary_emb.position_selector is not None:
             own = mx.broadcast_to(own[None], (3, rows, length))
         put_argument(bound, "position_ids", own)

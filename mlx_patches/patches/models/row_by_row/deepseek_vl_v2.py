@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from ..._shared.parts import with_parts
@@ -18,22 +17,18 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def with_gate(layer: Any) -> Any:
-    """A layer whose experts' gate takes several rows; the layer itself if it has no experts."""
-    gate = getattr(layer.mlp, "gate", None)
-    return layer if gate is None else with_parts(layer, mlp=with_parts(layer.mlp, gate=Gate(gate)))
-
-
-class Gate:
-    """A gate that passes all tokens on as one row.
+    """A layer whose experts' gate gets all tokens as one row; the layer itself without experts.
 
     With several rows, the release's gate combines indices by row with indices over all tokens.
     """
+    gate = getattr(layer.mlp, "gate", None)
+    if gate is None:
+        return layer
 
-    def __init__(self, gate: Callable[[Any], tuple[Any, Any]]):
-        self.gate = gate
-
-    def __call__(self, x: Any) -> tuple[Any, ...]:
-        """Experts and weights (rows, length, experts) of tokens (rows, length, width)."""
+    def choose(x: Any) -> tuple[Any, ...]:
+        """The experts and weights (rows, length, experts) of tokens (rows, length, width)."""
         rows, length = x.shape[:2]
-        chosen = self.gate(x.reshape(1, rows * length, -1))
+        chosen = gate(x.reshape(1, rows * length, -1))
         return tuple(one.reshape(rows, length, -1) for one in chosen)
+
+    return with_parts(layer, mlp=with_parts(layer.mlp, gate=choose))

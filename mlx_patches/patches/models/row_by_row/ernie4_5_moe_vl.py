@@ -9,6 +9,7 @@ from ..._shared.row_calls import accepts_deltas, find_argument
 from .offsets import (
     REFUSED,
     RowOffset,
+    count_positions,
     given_deltas,
     is_text,
     put_argument,
@@ -43,7 +44,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     else:
         deltas = given_deltas(bound, rows)
     if find_argument(bound, "position_ids") is None:
-        own = mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+        own = count_positions(offset, length, deltas)
         put_argument(bound, "position_ids", mx.broadcast_to(own[..., None], (rows, length, 3)))
     put_mask(bound, length)
     put_views(bound, offset)

@@ -12,6 +12,7 @@ from .offsets import (
     REFUSED,
     TEXT,
     RowOffset,
+    count_positions,
     given_names,
     is_text,
     put_argument,
@@ -65,10 +66,7 @@ def text_positions(bound: inspect.BoundArguments, offset: RowOffset, shape: tupl
     rows, length = shape
     if find_argument(bound, EMBEDDINGS) is not None:
         return offset.positions(length)
-    import mlx.core as mx
-
-    deltas = start_deltas(bound, offset, rows)
-    return mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
+    return count_positions(offset, length, start_deltas(bound, offset, rows))
 
 
 def has_images(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> bool:

@@ -72,19 +72,12 @@ def has_positions(bound: inspect.BoundArguments) -> bool:
 
 def with_table(layer: Any, length: int) -> Any:
     """A layer whose tables of rotations have at least ``length`` positions."""
-    table = LongTable(layer.self_attn.rotary_emb, length)
-    return with_parts(layer, self_attn=with_parts(layer.self_attn, rotary_emb=table))
+    embedding = layer.self_attn.rotary_emb
 
+    def make_table(x: Any, seq_len: int) -> Any:
+        return embedding(x, -(-max(length, seq_len) // _STEP) * _STEP)
 
-class LongTable:
-    """A rotary embedding whose tables have at least ``length`` positions."""
-
-    def __init__(self, embedding: Callable[..., Any], length: int):
-        self.embedding, self.length = embedding, length
-
-    def __call__(self, x: Any, seq_len: int) -> Any:
-        """The cosines and sines, (positions, width) each."""
-        return self.embedding(x, -(-max(self.length, seq_len) // _STEP) * _STEP)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rotary_emb=make_table))
 
 
 def as_prompt(cache: Any) -> Any:

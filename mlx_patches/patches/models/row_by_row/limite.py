@@ -6,44 +6,28 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target, around
 from ..._shared.parts import with_offset, with_parts
 from .offsets import RowOffset, put_layers, put_views
-
-MODULE = "mlx_vlm.models.limite.language"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
     """Set attention that knows the rows' offsets; the model itself reads a plain number."""
     layers = [
-        with_parts(layer, self_attn=Attention(layer.self_attn, offset, shape[1]))
+        with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
         for layer in bound.args[0].model.layers
     ]
     put_layers(bound, "layers", layers)
     put_views(bound, offset)
 
 
-class Attention:
-    """An attention whose rotations and mask are by row."""
-
-    def __init__(self, attention: Any, offset: RowOffset, length: int):
-        rotary = Rotary(attention.rotary, offset, length)
-        self.attention, self.offset = with_parts(attention, rotary=rotary), offset
-
-    def __call__(self, x: Any, values: Any, positions: Any, cache: Any = None) -> Any:
-        """Take the arguments of the release's attention; returns its (rows, length, width)."""
-        return self.attention(x, values, positions, with_offset(cache, self.offset))
-
-
-class Rotary:
-    """A rotary embedding that rotates tokens by their rows' own positions."""
-
-    def __init__(self, rotary: Callable[..., Any], offset: RowOffset, length: int):
-        self.rotary, self.own = rotary, offset.positions(length).reshape(-1)
-
-    def __call__(self, q: Any, k: Any, positions: Any) -> Any:
-        """Rotate queries and keys (tokens of all rows, heads, width); ``positions`` is ignored."""
-        return self.rotary(q, k, self.own)
+def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Callable[..., Any]:
+    """The call of an attention whose rotations and mask are by row."""
+    # Queries and keys are of the tokens of all rows, (tokens, heads, width).
+    own = offset.positions(length).reshape(-1)
+    rotated = with_parts(attention, rotary=lambda q, k, positions: attention.rotary(q, k, own))
+    return lambda x, values, positions, cache=None: rotated(
+        x, values, positions, with_offset(cache, offset)
+    )
 
 
 def masked(
@@ -70,6 +54,3 @@ def mask_rows(
     queries = keys[columns:, None]
     hidden = (keys < padding) & (queries >= padding)
     return mx.where(hidden, mx.array(-mx.inf, dtype), call(length, columns, window, dtype))
-
-
-TARGETS = (Target("mlx-vlm", MODULE, "_causal_window_mask", around(masked), supports=True),)

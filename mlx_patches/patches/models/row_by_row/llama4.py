@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, RowRope, put_mask, put_model, put_views
+from .offsets import RowOffset, by_row, put_mask, put_model, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -16,7 +15,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     put_mask(bound, shape[1])
     model = bound.args[0]
     layers = [
-        with_parts(layer, self_attn=by_row(layer.self_attn, offset, shape[1]))
+        with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
         for layer in model.model.layers
     ]
     decoder = with_parts(
@@ -28,15 +27,19 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     put_views(bound, offset)
 
 
-def by_row(attention: Any, offset: RowOffset, length: int) -> Any:
+def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
     """Attention that rotates, or scales, by each row's own positions."""
     if attention.use_rope:
-        return with_parts(attention, rope=RowRope(attention.rope, offset.rows))
+        return with_parts(attention, rope=by_row(attention.rope, offset.rows))
     if not attention.attn_temperature_tuning:
         return attention
     scales = offset.once(make_scales, length, attention.floor_scale, attention.attn_scale)
-    scaled = Scaled(attention.q_proj, scales)
-    return with_parts(attention, q_proj=scaled, attn_temperature_tuning=False)
+
+    def project(x: Any) -> Any:
+        queries = attention.q_proj(x)
+        return (queries * scales).astype(queries.dtype)
+
+    return with_parts(attention, q_proj=project, attn_temperature_tuning=False)
 
 
 def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset: int = 0) -> Any:
@@ -58,18 +61,6 @@ def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset
     # Padding has negative positions, and attends to itself: attending to nothing yields NaN.
     together = (keys // chunk == queries // chunk) & ((keys < 0) == (queries < 0))
     return (together & (keys <= queries))[:, None]
-
-
-class Scaled:
-    """A projection of queries, scaled by their positions' scales (rows, length, 1)."""
-
-    def __init__(self, project: Callable[[Any], Any], scales: Any):
-        self.project, self.scales = project, scales
-
-    def __call__(self, x: Any) -> Any:
-        """Return the queries (rows, length, width)."""
-        queries = self.project(x)
-        return (queries * self.scales).astype(queries.dtype)
 
 
 def make_scales(offset: RowOffset, length: int, floor: float, scale: float) -> Any:

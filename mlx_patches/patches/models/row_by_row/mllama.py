@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..._shared.parts import with_offset, with_parts
+from ..._shared.parts import with_offset
 from ..._shared.row_calls import find_argument
-from .offsets import RowOffset, RowRope, put_argument, put_layers, put_mask
+from .offsets import RowOffset, put_argument, put_layers, put_mask, with_row_rope
 
 STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
 
@@ -20,26 +20,17 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         put_argument(bound, STATES_MASK, text_mask(offset, shape[1]))
     decoder = bound.args[0].model
     crossing = set(decoder.config.cross_attention_layers)
-    put_layers(
-        bound,
-        "layers",
-        [
-            layer if index in crossing else by_row(layer, offset)
-            for index, layer in enumerate(decoder.layers)
-        ],
-    )
+    layers = [
+        layer if index in crossing else with_row_rope(layer, offset)
+        for index, layer in enumerate(decoder.layers)
+    ]
+    put_layers(bound, "layers", layers)
     views = [
         # Cross-attention reads the offset only to learn whether the cache holds an image.
         with_offset(layer, int(layer.keys is not None if index in crossing else offset))
         for index, layer in enumerate(find_argument(bound, "cache"))
     ]
     put_argument(bound, "cache", views)
-
-
-def by_row(layer: Any, offset: RowOffset) -> Any:
-    """A self-attention layer that rotates each row from its own offset on."""
-    rope = RowRope(layer.self_attn.rope, offset.rows)
-    return with_parts(layer, self_attn=with_parts(layer.self_attn, rope=rope))
 
 
 def text_mask(offset: RowOffset, length: int) -> Any:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, RowRope, put_layers, put_mask, put_views
+from .offsets import RowOffset, by_row, put_layers, put_mask, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -15,30 +14,25 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     put_mask(bound, shape[1])
     blocks = bound.args[0].model.blocks
     put_layers(
-        bound, "blocks", [with_parts(block, attn=by_row(block.attn, offset)) for block in blocks]
+        bound,
+        "blocks",
+        [with_parts(block, attn=attend_by_row(block.attn, offset)) for block in blocks],
     )
     put_views(bound, offset)
 
 
-def by_row(attention: Any, offset: RowOffset) -> Any:
+def attend_by_row(attention: Any, offset: RowOffset) -> Any:
     """Attention that rotates and scales by row."""
-    tau, rope = RowTau(attention.tau, offset), RowRope(attention.rope, offset.rows)
-    return with_parts(attention, tau=tau, rope=rope)
 
-
-class RowTau:
-    """The scales of queries and values, by each row's own positions."""
-
-    def __init__(self, tau: Callable[..., Any], offset: RowOffset):
-        self.tau, self.offset = tau, offset
-
-    def __call__(self, x: Any, positions: Any) -> tuple[Any, ...]:
-        """Return two arrays (rows, heads, length, 1), for ``x`` (rows, length, width).
+    def tau(x: Any, positions: Any) -> tuple[Any, ...]:
+        """The scales (rows, heads, length, 1) of queries and values ``x`` (rows, length, width).
 
         The release's ``tau`` takes positions that all rows share, so it gets the tokens of all
-        rows as one row. ``positions`` (length,) is ignored.
+        rows as one row.
         """
         rows, length = x.shape[:2]
-        own = self.offset.positions(length).reshape(-1)
-        scales = self.tau(x.reshape(1, rows * length, -1), own)
+        own = offset.positions(length).reshape(-1)
+        scales = attention.tau(x.reshape(1, rows * length, -1), own)
         return tuple(one.reshape(-1, rows, length, 1).transpose(1, 0, 2, 3) for one in scales)
+
+    return with_parts(attention, tau=tau, rope=by_row(attention.rope, offset.rows))

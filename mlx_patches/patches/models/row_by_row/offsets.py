@@ -52,13 +52,14 @@ class RowOffset(int):
 
     def positions(self, length: int) -> Any:
         """Each row's next positions (rows, length); 0 for padding, which has no position."""
-        return self.once(_make_positions, length)
+        return self.once(count_positions, length)
 
 
-def _make_positions(offset: RowOffset, length: int) -> Any:
+def count_positions(offset: RowOffset, length: int, deltas: Any = 0) -> Any:
+    """Each row's next positions (rows, length), moved by the deltas (rows, 1)."""
     import mlx.core as mx
 
-    return mx.maximum(offset.rows[:, None] + mx.arange(length), 0)
+    return mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
 
 
 def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
@@ -189,12 +190,12 @@ def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) 
     put_model(bound, with_parts(model, model=with_parts(model.model, **{name: list(layers)})))
 
 
-class RowRope:
+def with_row_rope(layer: Any, offset: RowOffset) -> Any:
+    """A layer whose attention rotates each row from its own offset on."""
+    rope = by_row(layer.self_attn.rope, offset.rows)
+    return with_parts(layer, self_attn=with_parts(layer.self_attn, rope=rope))
+
+
+def by_row(rope: Callable[..., Any], rows: Any) -> Callable[..., Any]:
     """A rotary embedding that rotates each row from its own offset on, and ignores ``offset``."""
-
-    def __init__(self, rope: Callable[..., Any], rows: Any):
-        self.rope, self.rows = rope, rows
-
-    def __call__(self, x: Any, offset: Any = 0) -> Any:
-        """Rotate ``x`` (rows, heads, length, width)."""
-        return self.rope(x, offset=self.rows)
+    return lambda x, offset=0: rope(x, offset=rows)

@@ -39,7 +39,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch, Target, around
 from ..._shared import rows as cache_rows
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
@@ -50,6 +50,7 @@ from ..._shared.row_calls import (
     join_outputs,
     slice_call,
 )
+from ..._shared.targets import at, vlm_models
 from . import (
     afm7,
     cohere_compass,
@@ -64,47 +65,12 @@ from . import (
 )
 from .offsets import Factory, with_rows
 
-FAMILIES = {
-    "mlx-lm": ("afm7",),
-    "mlx-vlm": (
-        "afm7",
-        "cohere_compass",
-        "deepseek_vl_v2",
-        "ernie4_5_moe_vl",
-        "falcon_ocr",
-        "falcon_perception",
-        "hunyuan_vl",
-        "limite",
-        "llama4",
-        "mllama",
-        "moondream3",
-    ),
-}
 # Model attribute that caches the last prompt's position ids.
 POSITIONS = "_position_ids"
 # Model attribute with the rope deltas that the engine reads after a prompt, for decode steps.
 DELTAS = "_rope_deltas"
 # A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
-# Families whose batches take one call of the model.
-BATCHED: dict[str, Any] = {
-    "afm7": afm7,
-    "deepseek_vl_v2": deepseek_vl_v2,
-    "limite": limite,
-    "llama4": llama4,
-    "mllama": mllama,
-    "moondream3": moondream3,
-}
-# Families whose text and decode steps take one call. Falcon OCR's images do too, if each row
-# brings its own positions; those of the others depend on the row's tokens.
-STEPPED: dict[str, Any] = {
-    "cohere_compass": cohere_compass,
-    "ernie4_5_moe_vl": ernie4_5_moe_vl,
-    "falcon_ocr": falcon_ocr,
-    "hunyuan_vl": hunyuan_vl,
-}
-# The functions whose fingerprints show the defect, where the model's call is the same without it.
-BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
 
 def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,21 +87,6 @@ def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
         return forward_per_row(call, bound, layers, parts)
 
     return replacement
-
-
-def make_factory(family: str) -> Factory:
-    """The factory for a family's call: one call for all rows, as far as ``batched`` repairs it."""
-    if family in BATCHED:
-        return with_rows(BATCHED[family].prepare)
-    if family in STEPPED:
-        return with_rows(STEPPED[family].prepare, OTHERS.get(family, call_per_row))
-    return call_per_row
-
-
-# The factory for a family's calls whose rows are fed one by one, where it is not ``call_per_row``.
-OTHERS: dict[str, Factory] = {
-    "hunyuan_vl": lambda call: call_per_row(hunyuan_vl.forget_computed(call))
-}
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:
@@ -268,27 +219,39 @@ def join_deltas(rows: Sequence[Any], before: Any) -> Any:
     return mx.concatenate(own) if flat else mx.concatenate(own)[:, None]
 
 
-_NAMES = {
-    "mlx-lm": ("mlx_lm.models.{}", "Model.__call__"),
-    "mlx-vlm": ("mlx_vlm.models.{}.language", "LanguageModel.__call__"),
+# For each family of mlx-vlm, the factory of its model's call: one call for all rows, as far as the
+# family's ``prepare`` repairs it. Text and decode steps of the families with a second factory take
+# one call. Falcon OCR's images do too, if each row brings its own positions; those of the others
+# depend on the row's tokens.
+FACTORIES: dict[str, Factory] = {
+    "afm7": with_rows(afm7.prepare),
+    "cohere_compass": with_rows(cohere_compass.prepare, call_per_row),
+    "deepseek_vl_v2": with_rows(deepseek_vl_v2.prepare),
+    "ernie4_5_moe_vl": with_rows(ernie4_5_moe_vl.prepare, call_per_row),
+    "falcon_ocr": with_rows(falcon_ocr.prepare, call_per_row),
+    "falcon_perception": call_per_row,
+    "hunyuan_vl": with_rows(
+        hunyuan_vl.prepare, lambda call: call_per_row(hunyuan_vl.forget_computed(call))
+    ),
+    "limite": with_rows(limite.prepare),
+    "llama4": with_rows(llama4.prepare),
+    "mllama": with_rows(mllama.prepare),
+    "moondream3": with_rows(moondream3.prepare),
 }
+# The functions whose fingerprints show the defect, where the model's call is the same without it.
+BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
 PATCH = Patch(
     id="row-by-row",
     summary="the model treats cache.offset as a scalar: it fails on a batch, or mixes its rows",
     targets=(
+        Target("mlx-lm", "mlx_lm.models.afm7", "Model.__call__", FACTORIES["afm7"]),
         *(
-            Target(
-                distribution,
-                module.format(family),
-                name,
-                make_factory(family),
-                BODIES.get(family, ()),
-            )
-            for distribution, (module, name) in _NAMES.items()
-            for family in FAMILIES[distribution]
+            Target(*place, "LanguageModel.__call__", factory, BODIES.get(family, ()))
+            for family, factory in FACTORIES.items()
+            for place in vlm_models(family)
         ),
-        *limite.TARGETS,
+        *at(vlm_models("limite"), {"_causal_window_mask": around(limite.masked)}, supports=True),
     ),
     probe="mlx_patches.probes.model_batch:whole",
 )
