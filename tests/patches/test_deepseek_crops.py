@@ -7,18 +7,14 @@ import pytest
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.whole import LAST, build_whole, embedded
 from mlx_patches.patches.models.deepseek_crops import patch as deepseek_crops
-from mlx_patches.patches.models.deepseek_crops.patch import CROPS, EndedCrops
+from mlx_patches.patches.models.deepseek_crops.patch import CROPS, with_end
 
 mx = pytest.importorskip("mlx.core")
 
 
 def test_there_is_nothing_past_the_last_image():
-    crops = EndedCrops(mx.array([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]))
-    assert crops.shape == (2, 2, 2)
-    for prompt, sizes in enumerate([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]):
-        for image, own in enumerate(sizes):
-            assert crops[prompt][image].tolist() == crops[prompt, image].tolist() == own
-        assert crops[prompt][2] == crops[prompt, 9] == (0, 0)
+    crops = with_end(mx.array([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]))
+    assert crops.tolist() == [[[1, 2], [3, 4], [0, 0]], [[5, 6], [0, 0], [0, 0]]]
 
 
 def test_the_step_gets_them_however_they_are_given():
@@ -28,7 +24,8 @@ def test_the_step_gets_them_however_they_are_given():
     changed = deepseek_crops.end_crops(embed)
     given = mx.array([[[1, 1]]])
     assert changed(1, 2) is None
-    assert changed(1, 2, given).crops is changed(1, **{CROPS: given}).crops is given
+    for own in (changed(1, 2, given), changed(1, **{CROPS: given})):
+        assert own.tolist() == [[[1, 1], [0, 0]]]
 
 
 @pytest.mark.usefixtures("patched")
@@ -48,7 +45,7 @@ def test_an_image_without_an_end_is_seen():
 
 
 def crops_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepseek_crops, "EndedCrops", lambda crops: crops)
+    monkeypatch.setattr(deepseek_crops, "with_end", lambda crops: crops)
 
 
 MUTANTS = {"deepseek-crops": crops_without_an_end}

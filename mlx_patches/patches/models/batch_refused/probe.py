@@ -7,6 +7,7 @@ from typing import Any
 
 from ....core.errors import is_refusal
 from ....core.patch import Target
+from ....lab import engine
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny, tiny_of
 from ....probes.fixtures import require
@@ -35,8 +36,6 @@ def probe(target: Target) -> Result:
 
 def make_batch(model: Any) -> list[Any]:
     """The caches of two rows: the engine's, or those of a host that knows only attention."""
-    from ....lab import engine
-
     try:
         return engine.batch_cache(model, [0, 0])
     except NotApplicable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....core.patch import Target
+from ....lab.image_scenarios import features
 from ....probes import Result
 from ....probes.fixtures import BATCH_PATCHES, require_own
 from ....probes.images import images_result
@@ -13,7 +14,5 @@ _OTHERS = (*BATCH_PATCHES, "empty-cache-ops", "row-by-row", "mllama-text", "imag
 
 def probe(target: Target) -> Result:
     """Red where a row of the release's engine differs from its prompt alone."""
-    from ....lab.image_scenarios import features
-
     require_own(target)
     return images_result(features, ["mllama"], _OTHERS)

@@ -6,7 +6,7 @@ Why
     and MLX does not check: what it finds there is any memory. Where that is a negative product, the
     tiles of the image are cut off the end, and the prompt is embedded as text.
 How
-    The step gets a stand-in for the crops that has sizes of 0 past the last image.
+    The step gets crops that have sizes of 0 past the last image.
 Upstream
     Not mended in mlx-vlm 0.7.10.
 Retire when
@@ -26,30 +26,11 @@ from ..._shared.row_calls import bind_call
 CROPS = "images_spatial_crop"
 
 
-class EndedCrops:
+def with_end(crops: Any) -> Any:
     """The crops of prompts' images (prompts, images, 2), and sizes of 0 past the last image."""
+    import mlx.core as mx
 
-    def __init__(self, crops: Any):
-        self.crops, self.shape = crops, crops.shape
-
-    def __getitem__(self, place: int | tuple[int, int]) -> Any:
-        """A prompt's crops, or the sizes of one of its images: tiles side by side, and one above
-        another."""
-        if isinstance(place, int):
-            return EndedRow(self, place)
-        prompt, image = place
-        return self.crops[prompt][image] if image < self.shape[1] else (0, 0)
-
-
-class EndedRow:
-    """The crops of a prompt's images."""
-
-    def __init__(self, crops: EndedCrops, prompt: int):
-        self.crops, self.prompt = crops, prompt
-
-    def __getitem__(self, image: int) -> Any:
-        """The sizes of an image."""
-        return self.crops[self.prompt, image]
+    return mx.pad(mx.array(crops), [(0, 0), (0, 1), (0, 0)])
 
 
 def end_crops(embed: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +42,7 @@ def end_crops(embed: Callable[..., Any]) -> Callable[..., Any]:
         bound = bind_call(signature, args, kwargs)
         if bound is None or bound.arguments.get(CROPS) is None:
             return embed(*args, **kwargs)
-        bound.arguments[CROPS] = EndedCrops(bound.arguments[CROPS])
+        bound.arguments[CROPS] = with_end(bound.arguments[CROPS])
         return embed(*bound.args, **bound.kwargs)
 
     return replacement

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
+from ....lab.image_scenarios import whole_of
+from ....lab.whole import LAST
 from ....probes import Result
 from ....probes.batch_invariance import tiny_of
 from ....probes.fixtures import require_own
@@ -26,6 +28,9 @@ class Crops:
             return [self.sizes][place:]
         return [[self.sizes]][place[0]][place[1]]
 
+    def __mlx_array__(self) -> Any:
+        return self.sizes[None, None]
+
 
 def probe(target: Target) -> Result:
     """Red where the embedding step reads the crops of an image that the prompt does not have.
@@ -33,9 +38,6 @@ def probe(target: Target) -> Result:
     Raises:
         NotApplicable: the release has no such model, or the lab cannot build it.
     """
-    from ....lab.image_scenarios import whole_of
-    from ....lab.whole import LAST
-
     require_own(target)
     import mlx.core as mx
 

@@ -7,7 +7,11 @@ import importlib.util
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import engine
+from ....lab.rows import LENGTHS, compare, decode, prefill, prefill_left, rows_of
+from ....lab.scenarios import SCENARIOS
 from ....probes import NotApplicable, Result
+from ....probes.batch_invariance import tiny
 
 FAMILY = "minimax_m3"
 # The lab's scenario for a target.
@@ -25,9 +29,6 @@ def probe(target: Target) -> Result:
         raise NotApplicable(f"this release has no {FAMILY}")
     if target.name.endswith(".offset"):
         return read_offset(importlib.import_module(target.module))
-    from ....lab.rows import compare
-    from ....lab.scenarios import SCENARIOS
-
     if target.name in _SCENARIOS:
         cell = SCENARIOS[_SCENARIOS[target.name]](build_model())
     elif target.name.endswith(".extend"):
@@ -39,25 +40,15 @@ def probe(target: Target) -> Result:
 
 def build_model(**sparse: Any) -> Any:
     """Build the lab's model; ``sparse`` changes its ``sparse_attention_config``."""
-    from ....lab import Family, NotBuilt
-    from ....lab.build import build
-
-    family = Family("mlx-vlm", FAMILY)
-    try:
-        model = build(family)
-        if sparse:
-            config = dict(vars(model.module.args))
-            config["sparse_attention_config"] = {**config["sparse_attention_config"], **sparse}
-            model = build(family, config=config)
-    except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
-    return model
+    model = tiny("mlx-vlm", FAMILY)
+    if not sparse:
+        return model
+    config = model.module.args.sparse_attention_config | sparse
+    return tiny("mlx-vlm", FAMILY, sparse_attention_config=config)
 
 
 def read_blocks(model: Any) -> list[Any]:
     """Rows of unequal prompts, decoded far past the keys that a sparse layer attends to."""
-    from ....lab.rows import LENGTHS, decode, prefill_left, rows_of
-
     rows = rows_of(model, [length + _LONGER for length in LENGTHS])
     decode(model, rows, prefill_left(model, rows), _STEPS)
     return rows
@@ -65,9 +56,6 @@ def read_blocks(model: Any) -> list[Any]:
 
 def join_unread(model: Any) -> list[Any]:
     """A batch that was fed joins one that was not, and both decode."""
-    from ....lab import engine
-    from ....lab.rows import LENGTHS, decode, prefill, rows_of
-
     first, *others = rows_of(model, [1, LENGTHS[-1], LENGTHS[-1]])
     cache = engine.extend(engine.batch_cache(model, [0]), prefill(model, others))
     rows = [first, *others]

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import EXACT
+from ....lab.offline import shell
 from ....probes import Result
 from ....probes.batch_invariance import relative, tiny_of
 
@@ -16,9 +18,6 @@ ANSWER = (8, 4, 6, 1)
 def probe(target: Target) -> Result:
     """Red where the logits of the answer differ from those of the whole text read in one call."""
     import mlx.core as mx
-
-    from ....lab import EXACT
-    from ....lab.offline import shell
 
     model = tiny_of(target)
     whole, text = shell(model), mx.array([[*PROMPT, *ANSWER]])

@@ -22,6 +22,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..._shared import rows as cache_rows
@@ -108,14 +109,6 @@ def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
     ]
 
 
-class Fed:
-    """Stand-in for a non-empty attention cache."""
-
-    def empty(self) -> bool:
-        """Return False."""
-        return False
-
-
 def call_in_stretches(call: Callable[..., Any], asks_keys: bool = False) -> Callable[..., Any]:
     """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
 
@@ -138,7 +131,7 @@ def call_in_stretches(call: Callable[..., Any], asks_keys: bool = False) -> Call
         if bound is None or not cache_rows.is_recurrent(cache):
             return call(*args, **kwargs)
         if asks_keys:
-            bound.arguments["cache"] = (Fed(), cache)
+            bound.arguments["cache"] = (SimpleNamespace(empty=lambda: False), cache)
         outputs = []
         for start, stop, active in find_stretches(padding):
             own = slice_tokens(bound, padding, start, stop)
@@ -292,14 +285,8 @@ def find_unfed(states: Sequence[Any]) -> Any:
 # -- a window inside an attention layer ----------------------------------------------------------
 
 
-class NoKeys:
-    """An attention cache that stores nothing."""
-
-    offset = 0
-
-    def update_and_fetch(self, keys: Any, values: Any) -> tuple[Any, Any]:
-        """Return the keys and values unchanged."""
-        return keys, values
+# An attention cache that stores nothing.
+_NO_KEYS = SimpleNamespace(offset=0, update_and_fetch=lambda keys, values: (keys, values))
 
 
 def attend_with_window(
@@ -322,7 +309,7 @@ def attend_with_window(
     ends = mx.array([max(stop - 1, 0) for _, stop in padding.spans])
     last = mx.take_along_axis(x, ends[:, None, None], axis=1)
     window: list[Any] = [None] * len(states)
-    call(layer, last, None, (window, NoKeys()))
+    call(layer, last, None, (window, _NO_KEYS))
     some = [start < stop for start, stop in padding.spans]
     cache[0].cache[:] = [hold_rows(some, *pair) for pair in zip(window, states, strict=True)]
     return out

@@ -7,6 +7,8 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import engine
+from ....lab.scenarios import SCENARIOS
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny_of
 from ....probes.fixtures import require_own, with_patches
@@ -31,8 +33,6 @@ def probe(target: Target) -> Result:
     if target.supports:
         return keeps_states(target)
     require_own(target)
-    from ....lab import engine
-
     model = tiny_of(target)
     family = model.family
     require_merge(target)
@@ -58,8 +58,6 @@ def probe(target: Target) -> Result:
                     worst, place = apart, f"{name}, row {row}"
         if family.name in KNOW_LEFT and worst <= TOLERANCE:
             # Whether these families know the padding depends on whether they are passed positions.
-            from ....lab.scenarios import SCENARIOS
-
             cell = SCENARIOS["history"](model)
             if cell.verdict == "red":
                 return Result(True, f"history: {cell.detail}", cell.figure)
@@ -91,15 +89,11 @@ def require_merge(target: Target) -> None:
 
 def right(model: Any) -> list[list[Any]]:
     """The same with right padding, as engines that merge new rows feed prompts."""
-    from ....lab import engine
-
     return right_after(model, engine.empty_batch(model, len(PROMPTS)), 0)
 
 
 def history(model: Any) -> list[list[Any]]:
     """The same after a history that each row was fed alone."""
-    from ....lab import engine
-
     caches = [model.make_cache() for _ in PROMPTS]
     for prompt, cache in zip(PROMPTS, caches, strict=True):
         engine.forget(model)
@@ -109,8 +103,6 @@ def history(model: Any) -> list[list[Any]]:
 
 def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
     """Feed the rest of the prompts with right padding, then decode."""
-    from ....lab import engine
-
     rests = [prompt[fed:-1] for prompt in PROMPTS]
     engine.prepare(cache, [len(rest) for rest in rests])
     longest = max(map(len, rests))

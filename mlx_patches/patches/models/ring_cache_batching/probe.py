@@ -7,6 +7,9 @@ import importlib.util
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import engine
+from ....lab.rows import LENGTHS, compare, decode, prefill_alone, rows_of
+from ....lab.scenarios import SCENARIOS
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
 from ....probes.fixtures import require_own
@@ -31,9 +34,6 @@ def probe(target: Target) -> Result:
     operation = target.name.rpartition(".")[2]
     if target.supports:
         require_own(target)
-    from ....lab.rows import compare
-    from ....lab.scenarios import SCENARIOS
-
     model = tiny(target.distribution, FAMILY)
     if operation == "merge":
         cell = compare(model, full_rings(model))
@@ -44,9 +44,6 @@ def probe(target: Target) -> Result:
 
 def full_rings(model: Any) -> list[Any]:
     """Decode rows alone until their rings have wrapped, then merge them and decode on."""
-    from ....lab import engine
-    from ....lab.rows import LENGTHS, decode, prefill_alone, rows_of
-
     rows = rows_of(model, LENGTHS)
     caches = []
     for row in rows:

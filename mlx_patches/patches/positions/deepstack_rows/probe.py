@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from ....core.patch import Target
+from ....lab.image_scenarios import features_in_pieces
 from ....probes import Result
 from ....probes.fixtures import BATCH_PATCHES, imported, require_own
 from ....probes.images import images_result
@@ -21,8 +22,6 @@ _ADDS = "_deepstack_process"
 
 def probe(target: Target) -> Result:
     """Red where a row of the release's engine differs from its prompt alone, read in one call."""
-    from ....lab.image_scenarios import features_in_pieces
-
     require_own(target)
     in_model = target.module.startswith("mlx_vlm.models.")
     family = target.module.split(".")[2] if in_model else _FAMILY

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import config_class
+from ....probes.batch_invariance import config_class, tiny_of
 from ..._shared.targets import models
 
 _HEAD = 16
-_OPTIONS: dict[str, Any] = {
-    "model_type": "glm",
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "intermediate_size": 32,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": _HEAD,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 64,
-}
 
 
 def probe(target: Target) -> Result:
@@ -30,12 +18,13 @@ def probe(target: Target) -> Result:
 
     layers = importlib.import_module(dict(models("glm"))[target.distribution])
     kind = config_class(target.distribution, "glm")
+    config = {**tiny_of(target).config, "head_dim": _HEAD}
     x = mx.ones((1, 1, 1, _HEAD))
     for named in (
         {"partial_rotary_factor": 0.5},
         {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
     ):
-        attention = layers.GLMAttention(kind.from_dict({**_OPTIONS, **named}))
+        attention = layers.GLMAttention(kind.from_dict({**config, **named}))
         turned = attention.rope(x, offset=5) != x
         if not mx.array_equal(turned.reshape(-1), mx.arange(_HEAD) < _HEAD // 2).item():
             return Result(True, f"{turned.sum().item()} of {_HEAD} dimensions are rotated")

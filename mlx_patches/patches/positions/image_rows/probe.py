@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....core.patch import Target
+from ....lab.image_scenarios import features
 from ....probes import Result
 from ....probes.fixtures import BATCH_PATCHES, require_own
 from ....probes.images import images_result
@@ -15,7 +16,5 @@ _OTHERS = (*BATCH_PATCHES, "token-names", "recurrent-padding", "extend-solo-batc
 
 def probe(target: Target) -> Result:
     """Red where a row of the release's engine differs from its prompt alone, or raises."""
-    from ....lab.image_scenarios import features
-
     require_own(target)
     return images_result(features, _FAMILIES, _OTHERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....core.patch import Target
+from ....lab.image_scenarios import features_in_pieces
 from ....probes import Result
 from ....probes.batch_invariance import family_of
 from ....probes.fixtures import BATCH_PATCHES, require_own
@@ -14,7 +15,5 @@ _OTHERS = (*BATCH_PATCHES, "image-rows", "rope-deltas", "deepstack-rows")
 
 def probe(target: Target) -> Result:
     """Red where a row of the release's engine differs from its prompt alone, read in one call."""
-    from ....lab.image_scenarios import features_in_pieces
-
     require_own(target)
     return images_result(features_in_pieces, [family_of(target)], _OTHERS)

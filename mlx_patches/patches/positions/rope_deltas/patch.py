@@ -111,7 +111,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             if starts and feed_prompts(waiting, record_cache, starts, inputs) is not None:
                 return out
         if given is None and length > 1:
-            given = read_model_deltas(model)
+            given = getattr(model, "_rope_deltas", None)
         elif own is not None and handed is None:
             replace_model_deltas(model, given)
         remember(record_cache, given, rows)
@@ -169,7 +169,7 @@ def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[An
     is_counted_by_model = deltas is None and not getattr(offset, "ndim", 0)
     if is_counted_by_model or (record and record.prompts):
         return None, None
-    return count_positions(as_column(offset, rows), deltas, (rows, 1)), deltas
+    return count_positions(offset, deltas, (rows, 1)), deltas
 
 
 def find_counting_cache(cache: Sequence[Any]) -> Any:
@@ -225,7 +225,7 @@ def feed_prompts(
     places, deltas = [], []
     for row, (prompt, start, end) in enumerate(zip(fed, starts, ends, strict=True)):
         delta = before[row : row + 1]
-        place = count_positions(mx.array([start]), delta, (1, length))
+        place = count_positions(start, delta, (1, length))
         if prompt is not None:
             own = prompt.positions(max(0, start), end)
             place = mx.concatenate([place[:, :, : length - own.shape[-1]], own], axis=-1)
@@ -260,7 +260,7 @@ def text_positions(
     update_record(record_cache, deltas=deltas)
     if begins(counting_cache, length):
         return make_text_positions((rows, length))
-    return count_positions(as_column(offset, rows), deltas, (rows, length))
+    return count_positions(offset, deltas, (rows, length))
 
 
 def turn_positions(waiting: prompts.Waiting, record_cache: Any, offset: Any, ids: Any) -> Any:
@@ -281,7 +281,7 @@ def turn_positions(waiting: prompts.Waiting, record_cache: Any, offset: Any, ids
     deltas = read_column(record_cache, "deltas", rows)
     if deltas is None or waiting.continues_computed(offset, ids):
         return None
-    return count_positions(as_column(offset, rows), deltas, ids.shape)
+    return count_positions(offset, deltas, ids.shape)
 
 
 def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:
@@ -304,7 +304,7 @@ def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[i
             return None
         if begins(counting_cache, length):
             return make_text_positions(shape)
-    return count_positions(as_column(offset, rows), deltas, shape)
+    return count_positions(offset, deltas, shape)
 
 
 def begins(counting_cache: Any, length: int) -> bool:
@@ -323,20 +323,16 @@ def make_text_positions(shape: tuple[int, ...]) -> Any:
     return mx.broadcast_to(mx.arange(shape[1]), (3, *shape[:2]))
 
 
-def as_column(offset: Any, rows: int) -> Any:
-    """A cache's offset as an array (rows,)."""
-    if getattr(offset, "ndim", 0):
-        return offset
-    import mlx.core as mx
-
-    return mx.array([offset] * rows)
-
-
 def count_positions(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length), counted from the rows' offsets plus their deltas."""
+    """Position ids (3, rows, length), counted from the rows' offsets plus their deltas.
+
+    ``offset`` is an int or an array (rows,).
+    """
     import mlx.core as mx
 
     rows, length = shape[:2]
+    if not getattr(offset, "ndim", 0):
+        offset = mx.array([offset] * rows)
     own = mx.expand_dims(offset, 1)
     if deltas is not None:
         own = own + deltas
@@ -352,18 +348,13 @@ def holds_saved_positions(model: Any, rows: int, length: int) -> bool:
     return held is not None and held.shape[-2] == rows and held.shape[-1] >= length
 
 
-def read_model_deltas(model: Any) -> Any:
-    """The rope deltas stored on the model."""
-    return getattr(model, "_rope_deltas", None)
-
-
 def replace_model_deltas(model: Any, deltas: Any) -> None:
     """Store on the model, in place of those stored there, the deltas that its call was given.
 
     The model computed none, and an engine would read another batch's from it. Not for an engine
     that passes deltas: it is decoding, and those stored may be a queued prompt's.
     """
-    stored = read_model_deltas(model)
+    stored = getattr(model, "_rope_deltas", None)
     if stored is not None and stored is not deltas:  # setting an attribute of a module is slow
         model._rope_deltas = deltas
 

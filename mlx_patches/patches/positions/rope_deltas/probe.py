@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import EXACT, engine
+from ....lab.alone_scenarios import WHOLE, own_prefill, prefilled, stepped, texts, worst
+from ....lab.compare import differences
+from ....lab.offline import shell
+from ....lab.rows import (
+    LENGTHS,
+    decode,
+    prefill,
+    prefill_alone,
+    prefill_left,
+    record_logits,
+    row_with_image,
+    rows_of,
+    solo,
+    text_and_image,
+)
 from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny_of
+from ....probes.batch_invariance import family_of, tiny_of
 from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
-from . import kept_deltas
+from ..._shared.rows import recurrent
+from . import kept_deltas, probe_kept, probe_record
 
 _STEPS = 4
 _PIECE = 3
@@ -18,23 +36,15 @@ _PIECE = 3
 def probe(target: Target) -> Result:
     """Red where a row's logits in a batch differ from those alone."""
     if target.supports:
-        from .probe_record import follow_rows
-
-        return follow_rows(target)
-    if target.module.split(".")[2] in kept_deltas.FAMILIES:
-        from .probe_kept import probe as take_turns
-
-        return take_turns(target)
+        return probe_record.follow_rows(target)
+    if family_of(target) in kept_deltas.FAMILIES:
+        return probe_kept.probe(target)
     return compare_generated(target)
 
 
 def compare_generated(target: Target) -> Result:
     """Compare the logits of a tiny model's rows in batches with those alone."""
     require_own(target)
-    from ....lab import EXACT, alone_scenarios, engine
-    from ....lab.compare import differences
-    from ....lab.rows import LENGTHS, decode, prefill_alone, rows_of, solo
-
     model = tiny_of(target)
     try:
         row = rows_of(model, LENGTHS)[0]
@@ -42,27 +52,24 @@ def compare_generated(target: Target) -> Result:
     except Exception as error:
         raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
     with with_patches(BATCH_PATCHES):
-        rows = [
-            *merged_texts(model),
-            *joined_image(model),
-            *padded_texts(model),
-            *images_together(model),
-            *queued_prompts(model),
-        ]
+        with_image = takes_images(model)
+        rows = merged_texts(model)
+        if with_image:
+            rows += joined_image(model)
+        rows += padded_texts(model)
+        if with_image:
+            rows += [*images_together(model), *queued_prompts(model)]
         alone = [solo(model, row) for row in rows]
         cell = differences([row.logits for row in rows], alone, EXACT)
         if cell.verdict != "red" and engine.own_positions(model):
-            cell = alone_scenarios.own_prefill(model)
+            cell = own_prefill(model)
         if cell.verdict != "red" and takes_turns(model):
-            cell = alone_scenarios.worst(model, two_turns(model))
+            cell = worst(model, two_turns(model))
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
 def merged_texts(model: Any) -> list[Any]:
     """Texts of unequal length, prefilled alone and merged."""
-    from ....lab import engine
-    from ....lab.rows import LENGTHS, decode, prefill_alone, rows_of
-
     rows = rows_of(model, LENGTHS)
     cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
     decode(model, rows, cache, _STEPS)
@@ -71,10 +78,6 @@ def merged_texts(model: Any) -> list[Any]:
 
 def padded_texts(model: Any) -> list[Any]:
     """The same as a left-padded batch; none for hybrids: recurrent layers have other defects."""
-    from ....lab import engine
-    from ....lab.rows import LENGTHS, decode, prefill_left, rows_of
-    from ..._shared.rows import recurrent
-
     if any(True for _ in recurrent(model.make_cache())):
         return []
     engine.forget(model)
@@ -83,15 +86,18 @@ def padded_texts(model: Any) -> list[Any]:
     return rows
 
 
-def joined_image(model: Any) -> list[Any]:
-    """A text, and a row with an image that joins it; none where the model takes no images."""
-    from ....lab import engine
-    from ....lab.rows import decode, prefill, text_and_image
-
+def takes_images(model: Any) -> bool:
+    """Whether a row may have an image, which takes other positions than a text."""
     try:
-        rows = text_and_image(model, image_first=False)
+        text_and_image(model, image_first=False)
     except NotApplicable:
-        return []
+        return False
+    return True
+
+
+def joined_image(model: Any) -> list[Any]:
+    """A text, and a row with an image that joins it."""
+    rows = text_and_image(model, image_first=False)
     engine.forget(model)
     cache, more = (prefill(model, [row]) for row in rows)
     decode(model, rows, engine.extend(cache, more), _STEPS)
@@ -99,32 +105,21 @@ def joined_image(model: Any) -> list[Any]:
 
 
 def images_together(model: Any) -> list[Any]:
-    """Rows with images of two shapes in one batch; none where the model takes no images."""
-    from ....lab import engine
-    from ....lab.rows import LENGTHS, decode, prefill, row_with_image
-
-    try:
-        rows = [row_with_image(model, max(LENGTHS), patches) for patches in ((2, 2), (3, 2))]
-    except NotApplicable:
-        return []
+    """Rows with images of two shapes in one batch."""
+    rows = [row_with_image(model, max(LENGTHS), patches) for patches in ((2, 2), (3, 2))]
     engine.forget(model)
     decode(model, rows, prefill(model, rows), _STEPS)
     return rows
 
 
 def queued_prompts(model: Any) -> list[Any]:
-    """An image and a text, both embedded before either is fed alone; in both orders."""
-    from ....lab import engine
-    from ....lab.rows import decode, record_logits, text_and_image
+    """An image and a text, both embedded before either is fed alone; in both orders.
 
+    None where the engine passes positions.
+    """
     queued = []
-    for image_first in (False, True):
-        try:
-            rows = text_and_image(model, image_first)
-        except NotApplicable:
-            return []
-        if engine.own_positions(model):
-            return []
+    for image_first in () if engine.own_positions(model) else (False, True):
+        rows = text_and_image(model, image_first)
         engine.forget(model)
         for row in rows:
             engine.embed(model, row.image)
@@ -138,11 +133,6 @@ def queued_prompts(model: Any) -> list[Any]:
 
 def takes_turns(model: Any) -> bool:
     """Whether the lab embeds a text as the release does, whose steps take a sampler (0.3.12)."""
-    import inspect
-
-    from ....lab import engine
-    from ....lab.offline import shell
-
     if "sampler" not in inspect.signature(engine.generate_module(model).generate_step).parameters:
         return False
     return shell(model) is not None or bool(engine.own_positions(model))
@@ -150,30 +140,23 @@ def takes_turns(model: Any) -> bool:
 
 def two_turns(model: Any) -> Iterator[Any]:
     """Two turns of ``generate_step`` in one cache, the second a text, against one prefill."""
-    from ....lab import alone_scenarios as alone
-    from ....lab import engine
-    from ....lab.rows import LENGTHS
-
     first, last = max(LENGTHS) + 2, -2
-    for name, text, image in alone.texts(model):
+    for name, text, image in texts(model):
         engine.forget(model)
-        expected = dict(enumerate(alone.prefilled(model, text, image)))
-        for piece in (alone.WHOLE, _PIECE) if reads_pieces(model, text) else (alone.WHOLE,):
+        expected = dict(enumerate(prefilled(model, text, image)))
+        for piece in (WHOLE, _PIECE) if reads_pieces(model, text) else (WHOLE,):
             engine.forget(model)
             cache = model.make_cache()
-            said = alone.stepped(model, text[:first], max(LENGTHS), alone.WHOLE, image, cache)
-            said |= alone.stepped(model, text, len(text) + last, piece, None, cache, first)
+            said = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
+            said |= stepped(model, text, len(text) + last, piece, None, cache, first)
             yield f"{name} and a turn in pieces of {piece}", said, expected
 
 
 def reads_pieces(model: Any, text: list[int]) -> bool:
     """Whether the release reads a first prompt in pieces; Qwen3-VL of mlx-vlm 0.4 does not."""
-    from ....lab import alone_scenarios as alone
-    from ....lab import engine
-
     engine.forget(model)
     try:
-        alone.stepped(model, text, len(text) - 1, _PIECE, None)
+        stepped(model, text, len(text) - 1, _PIECE, None)
     except TypeError:
         return False
     return True

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import EXACT, engine
 from ....probes import Result
 from ....probes.batch_invariance import relative, tiny_of
 from ..._shared.row_calls import accepts_deltas
+from .kept_deltas import KEPT
 
 # The rope delta of the row with the image: its positions are that far behind its tokens.
 DELTA = -3
@@ -18,9 +20,6 @@ STEPS = (12, 3, 8)
 
 def probe(target: Target) -> Result:
     """Red where rows are rotated by the deltas that another request left on the model."""
-    from ....lab import EXACT
-    from .kept_deltas import KEPT
-
     model = tiny_of(target)
     if not (hasattr(model.module, KEPT) and accepts_deltas(type(model.module).__call__)):
         return Result(False, "the release's model accepts no rope deltas")
@@ -36,8 +35,6 @@ def probe(target: Target) -> Result:
 def decode_in_turn(model: Any) -> list[float]:
     """How far each row is from the same row alone, relative to the logits, if both take turns."""
     import mlx.core as mx
-
-    from ....lab import engine
 
     texts = {PROMPT: {"rope_deltas": mx.array([[DELTA]])}, OTHER: {}}
     alone = []
@@ -82,9 +79,6 @@ def left_by_text(model: Any) -> int:
     A batch of two rows comes between its pieces. An engine takes the row's delta from the model.
     """
     import mlx.core as mx
-
-    from ....lab import engine
-    from .kept_deltas import KEPT
 
     engine.forget(model)
     cache, own = engine.batch_cache(model, [0, 0]), engine.batch_cache(model, [0])

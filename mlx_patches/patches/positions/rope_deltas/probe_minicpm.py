@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import EXACT, engine
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import relative, tiny
 
@@ -17,8 +18,6 @@ OTHERS = ((7, 2, 9), (6, 1, 4))
 
 def probe(target: Target) -> Result:
     """Red where the second piece fails, or its logits differ from those of the pieces alone."""
-
-    from ....lab import EXACT
 
     worst = 0.0
     for model, between in cases(target.distribution):
@@ -54,8 +53,6 @@ def decode(model: Any) -> None:
     """Feed other rows a token, with their deltas, as the engine does."""
     import mlx.core as mx
 
-    from ....lab import engine
-
     cache = engine.batch_cache(model, [0] * len(OTHERS))
     deltas = mx.zeros((len(OTHERS), 1), mx.int32)
     model.call(mx.array([row[:1] for row in OTHERS]), cache, rope_deltas=deltas)
@@ -64,8 +61,6 @@ def decode(model: Any) -> None:
 def read(model: Any, between: Callable[[], None]) -> Any:
     """The logits of the batch's second piece, after a call of ``between``."""
     import mlx.core as mx
-
-    from ....lab import engine
 
     engine.forget(model)
     cache = engine.batch_cache(model, [0] * len(PIECES[0]))

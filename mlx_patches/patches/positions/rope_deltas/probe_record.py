@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ....core.patch import Target
+from ....lab import EXACT, engine
+from ....lab.compare import differences
+from ....lab.rows import feed, record_logits, row_with_image, rows_of, solo
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
 from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
@@ -43,10 +46,6 @@ def follow_rows(target: Target) -> Result:
     """
     if importlib.util.find_spec("mlx_vlm") is None:
         raise NotApplicable("mlx-vlm is not installed, and only its models need it")
-    from ....lab import EXACT, engine
-    from ....lab.compare import differences
-    from ....lab.rows import solo
-
     kind, _, operation = target.name.rpartition(".")
     caches = importlib.import_module(target.module)
     require_own(target)
@@ -65,8 +64,6 @@ def follow_rows(target: Target) -> Result:
 @functools.cache
 def build_model(families: tuple[str, ...]) -> Any:
     """Build a tiny model of the first of these families that takes images."""
-    from ....lab.rows import row_with_image
-
     reasons = []
     for family in families:
         try:
@@ -81,8 +78,6 @@ def build_model(families: tuple[str, ...]) -> Any:
 
 def rows_with_images(model: Any) -> list[Any]:
     """Two rows with images of different shapes and a text, all of one length."""
-    from ....lab.rows import row_with_image, rows_of
-
     images = [row_with_image(model, _LENGTH, patches) for patches in ((2, 2), (3, 2))]
     return [*images, *rows_of(model, [_LENGTH])]
 
@@ -115,8 +110,6 @@ class Rows:
 
     def prefill(self, rows: Sequence[Any]) -> list[list[Any]]:
         """Prefill the rows one after another; returns each row's caches."""
-        from ....lab.rows import feed
-
         filled = []
         for row in rows:
             filled.append(self.make())
@@ -137,8 +130,6 @@ class Rows:
         """Feed each row one token a step, without positions."""
         import mlx.core as mx
 
-        from ....lab.rows import record_logits
-
         for _ in range(count):
             record_logits(rows, self.model.call(mx.array([row.take(1) for row in rows]), cache))
 
@@ -149,16 +140,12 @@ def _merge(batch: Rows, rows: list[Any]) -> list[Any]:
 
 
 def _extend(batch: Rows, rows: list[Any]) -> list[Any]:
-    from ....lab import engine
-
     first, *more = batch.prefill(rows)
     batch.decode(rows, engine.extend(batch.merge([first]), batch.merge(more)))
     return rows
 
 
 def _filter(batch: Rows, rows: list[Any]) -> list[Any]:
-    from ....lab import engine
-
     cache = batch.merge(batch.prefill(rows))
     batch.decode(rows, cache, 1)
     engine.keep(cache, [1, 2])
@@ -167,34 +154,20 @@ def _filter(batch: Rows, rows: list[Any]) -> list[Any]:
 
 
 def _extract(batch: Rows, rows: list[Any]) -> list[Any]:
-    from ....lab import engine
-
     cache = batch.merge(batch.prefill(rows))
     batch.decode(rows, cache, 1)
     batch.decode(rows[1:2], engine.extract(cache, 1))
     return rows[1:2]
 
 
-def _state(batch: Rows, rows: list[Any]) -> list[Any]:
-    return _restore(batch, rows, lambda cache: [_from_state(layer) for layer in cache])
-
-
-def _meta_state(batch: Rows, rows: list[Any]) -> list[Any]:
-    from ....lab import engine
-
-    return _restore(batch, rows, engine.restored)
-
-
-def _file(batch: Rows, rows: list[Any]) -> list[Any]:
-    return _restore(batch, rows, lambda cache: _from_file(batch.caches, cache))
-
-
-def _restore(batch: Rows, rows: list[Any], restore: Callable[[list[Any]], list[Any]]) -> list[Any]:
+def _restore(
+    restore: Callable[[Rows, list[Any]], list[Any]], batch: Rows, rows: list[Any]
+) -> list[Any]:
     filled = batch.prefill(rows)
     if batch.several:
-        batch.decode(rows, restore(batch.merge(filled)))
+        batch.decode(rows, restore(batch, batch.merge(filled)))
         return rows
-    batch.decode(rows[:1], restore(filled[0]))
+    batch.decode(rows[:1], restore(batch, filled[0]))
     return rows[:1]
 
 
@@ -207,21 +180,21 @@ def _from_state(layer: Any) -> Any:
     return kind.from_state(layer.state, str(meta) if isinstance(meta, str) else tuple(meta))
 
 
-def _from_file(caches: Any, cache: list[Any]) -> list[Any]:
+def _from_file(batch: Rows, cache: list[Any]) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "prompt.safetensors"))
-        caches.save_prompt_cache(file, cache)
-        loaded: list[Any] = caches.load_prompt_cache(file)
+        batch.caches.save_prompt_cache(file, cache)
+        loaded: list[Any] = batch.caches.load_prompt_cache(file)
         return loaded
 
 
-_MOVES = {
+_MOVES: dict[str, Callable[[Rows, list[Any]], list[Any]]] = {
     "merge": _merge,
     "extend": _extend,
     "filter": _filter,
     "extract": _extract,
-    "state": _state,
-    "meta_state": _meta_state,
-    "save_prompt_cache": _file,
-    "load_prompt_cache": _file,
+    "state": functools.partial(_restore, lambda batch, cache: list(map(_from_state, cache))),
+    "meta_state": functools.partial(_restore, lambda batch, cache: engine.restored(cache)),
+    "save_prompt_cache": functools.partial(_restore, _from_file),
+    "load_prompt_cache": functools.partial(_restore, _from_file),
 }
