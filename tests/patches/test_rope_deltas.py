@@ -269,7 +269,8 @@ def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **p
     ids, waiting = mx.zeros((1, length), mx.int32), image_prompts.Waiting()
     if text is not None:
         waiting.note_text(text, held)
-    return turns.next_piece(model, waiting, cache, start, ids, own), cache
+    feed = turns.Feed(model, waiting, cache, SimpleNamespace(offset=start), ids)
+    return turns.next_piece(feed, own), cache
 
 
 @pytest.mark.parametrize("length", [LENGTH, 3])
@@ -285,9 +286,9 @@ def test_a_turn_in_pieces_keeps_its_first_delta_to_its_end():
     passed = {"position_ids": image, "rope_deltas": mx.array([[-2]])}
     (first, after, kept), cache = next_piece(image, length=2, **passed)
     assert (first.tolist(), after.item(), kept.item()) == ([[4, 5]], 2 * DELTA, DELTA)
-    ids = mx.zeros((1, 3), mx.int32)
-    waiting = image_prompts.Waiting()
-    last = turns.next_piece(SimpleNamespace(), waiting, cache, OFFSET + 2, ids, passed)
+    counting = SimpleNamespace(offset=OFFSET + 2)
+    ids, waiting = mx.zeros((1, 3), mx.int32), image_prompts.Waiting()
+    last = turns.next_piece(turns.Feed(SimpleNamespace(), waiting, cache, counting, ids), passed)
     assert (last.position_ids.tolist(), last.kept.item()) == ([[5, 5, 6]], 2 * DELTA)
     assert row_record.read_record(cache).turn is None
 

@@ -15,7 +15,9 @@ _BIAS = ".e_score_correction_bias"
 
 def jamba(call: Callable[..., Any], block: Any, x: Any) -> Any:
     """The output of Jamba's experts (..., width) for hidden states of the same shape."""
-    scores = softmax(block.router(x))
+    import mlx.core as mx
+
+    scores = mx.softmax(block.router(x).astype(mx.float32), axis=-1)
     chosen = best(scores, block.num_experts_per_tok)
     return mixed(call, block, x, chosen, taken(scores, chosen).astype(x.dtype), gate="router")
 
@@ -43,13 +45,6 @@ def with_biases(sanitize: Callable[..., Weights], model: Any, weights: Weights) 
             # No parameter of the module: it is neither loaded nor quantized.
             object.__setattr__(layer.mlp, "_bias", weights[names[0]].reshape(1, -1))
     return sanitize(model, weights)
-
-
-def softmax(gates: Any) -> Any:
-    """The share of each of all experts."""
-    import mlx.core as mx
-
-    return mx.softmax(gates.astype(mx.float32), axis=-1)
 
 
 def best(scores: Any, count: int) -> Any:

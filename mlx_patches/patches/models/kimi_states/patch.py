@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.parts import Overlay
 
 # The slots of a layer's cache: three convolutions' states, and the recurrence's.
 CONVOLUTIONS, SLOTS = 3, 4
@@ -56,29 +57,23 @@ def has_slots(cache: Any) -> bool:
     return len(getattr(cache, "cache", ())) == SLOTS
 
 
-class TwoSlots:
+class TwoSlots(Overlay):
     """A cache as the layer knows it: a tuple of convolution states, and the recurrence's state."""
-
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self[0], self[1]))
 
     def __getitem__(self, index: int) -> Any:
-        *convolutions, state = self._cache.cache
+        *convolutions, state = self._whole.cache
         if index:
             return state
         return None if convolutions[0] is None else tuple(convolutions)
 
     def __setitem__(self, index: int, value: Any) -> None:
         if index:
-            self._cache.cache[CONVOLUTIONS] = value
+            self._whole.cache[CONVOLUTIONS] = value
         else:
-            self._cache.cache[:CONVOLUTIONS] = value
+            self._whole.cache[:CONVOLUTIONS] = value
 
 
 _MODULE = "mlx_lm.models.kimi_linear"

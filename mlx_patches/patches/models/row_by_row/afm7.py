@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..._shared.parts import view
+from ..._shared.parts import view, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import RowOffset, put_argument, put_layers, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
     """Give the rows' offsets to the layers that reuse keys: they get keys, but no cache."""
-    layers = bound.args[0].model.kv_reuse_layers
-    put_layers(bound, "kv_reuse_layers", [with_row_rope(layer, offset) for layer in layers])
+    layers = [
+        with_parts(layer, self_attn=with_row_rope(layer.self_attn, offset.rows))
+        for layer in bound.args[0].model.kv_reuse_layers
+    ]
+    put_layers(bound, "kv_reuse_layers", layers)
     *others, last = find_argument(bound, "cache")
     put_argument(bound, "cache", [*others, with_pair(last)])
 

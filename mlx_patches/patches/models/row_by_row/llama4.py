@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, by_row, put_mask, put_model, put_views
+from .offsets import RowOffset, put_mask, put_model, put_views, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -30,7 +30,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
     """Attention that rotates, or scales, by each row's own positions."""
     if attention.use_rope:
-        return with_parts(attention, rope=by_row(attention.rope, offset.rows))
+        return with_row_rope(attention, offset.rows)
     if not attention.attn_temperature_tuning:
         return attention
     scales = offset.once(make_scales, length, attention.floor_scale, attention.attn_scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..._shared.parts import with_offset
+from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import RowOffset, put_argument, put_layers, put_mask, with_row_rope
 
@@ -21,7 +21,9 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     decoder = bound.args[0].model
     crossing = set(decoder.config.cross_attention_layers)
     layers = [
-        layer if index in crossing else with_row_rope(layer, offset)
+        layer
+        if index in crossing
+        else with_parts(layer, self_attn=with_row_rope(layer.self_attn, offset.rows))
         for index, layer in enumerate(decoder.layers)
     ]
     put_layers(bound, "layers", layers)

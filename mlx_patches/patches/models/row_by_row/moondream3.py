@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, by_row, put_layers, put_mask, put_views
+from .offsets import RowOffset, put_layers, put_mask, put_views, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -35,4 +35,4 @@ def attend_by_row(attention: Any, offset: RowOffset) -> Any:
         scales = attention.tau(x.reshape(1, rows * length, -1), own)
         return tuple(one.reshape(-1, rows, length, 1).transpose(1, 0, 2, 3) for one in scales)
 
-    return with_parts(attention, tau=tau, rope=by_row(attention.rope, offset.rows))
+    return with_row_rope(attention, offset.rows, tau=tau)

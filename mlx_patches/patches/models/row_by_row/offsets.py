@@ -190,12 +190,7 @@ def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) 
     put_model(bound, with_parts(model, model=with_parts(model.model, **{name: list(layers)})))
 
 
-def with_row_rope(layer: Any, offset: RowOffset) -> Any:
-    """A layer whose attention rotates each row from its own offset on."""
-    rope = by_row(layer.self_attn.rope, offset.rows)
-    return with_parts(layer, self_attn=with_parts(layer.self_attn, rope=rope))
-
-
-def by_row(rope: Callable[..., Any], rows: Any) -> Callable[..., Any]:
-    """A rotary embedding that rotates each row from its own offset on, and ignores ``offset``."""
-    return lambda x, offset=0: rope(x, offset=rows)
+def with_row_rope(attention: Any, rows: Any, **parts: Any) -> Any:
+    """An attention that rotates each row from its own offset (rows,) on, with other parts."""
+    rope = attention.rope
+    return with_parts(attention, rope=lambda x, offset=0: rope(x, offset=rows), **parts)

@@ -102,7 +102,9 @@ def call_with_fed(
         if features.shape[1] > length:
             start = since_beginning(features, count_columns(cache or ()))
         fed = slice(start, start + length)
-        kwargs[FEATURES] = FedFeatures(features[:, fed])
+        kwargs[FEATURES] = [
+            FedFeature(features[:, fed, number]) for number in range(features.shape[2])
+        ]
         kwargs[MASK] = FedMask(visual[:, fed])
     return call(model, inputs, inputs_embeds=inputs_embeds, mask=mask, cache=cache, **kwargs)
 
@@ -136,16 +138,6 @@ class FedMask:
     def __getitem__(self, key: Any) -> Any:
         is_cut = isinstance(key[-1] if isinstance(key, tuple) else key, slice)
         return self._whole if is_cut else self._whole[key]
-
-
-class FedFeatures:
-    """Features (rows, tokens, features, width); each by its number, as a ``FedFeature``."""
-
-    def __init__(self, by_row: Any):
-        self._by_row = by_row
-
-    def __getitem__(self, feature: int) -> FedFeature:
-        return FedFeature(self._by_row[:, :, feature])
 
 
 class FedFeature:

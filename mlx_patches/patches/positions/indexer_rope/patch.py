@@ -21,8 +21,6 @@ from typing import Any
 from ....core.patch import Patch, around
 from ..._shared.targets import at, models
 
-_TYPES = ("deepseek_v32",)
-
 
 def init_indexer(
     init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any
@@ -35,9 +33,7 @@ def init_indexer(
 
 def rotates_halves(args: Any) -> bool:
     """Whether the indexer of a model with this config rotates in halves."""
-    if args.model_type not in _TYPES:
-        return False
-    return not getattr(args, "indexer_rope_interleave", False)
+    return args.model_type == "deepseek_v32" and not getattr(args, "indexer_rope_interleave", False)
 
 
 PATCH = Patch(

@@ -46,6 +46,7 @@ from ..._shared.row_record import (
 from ..._shared.targets import MROPE, at, vlm_models
 from ..._shared.unpadded import is_unpadded
 from . import kept_deltas, prompts, turns
+from .turns import Feed
 
 # Qwen3.5 MoE inherits the positions of Qwen3.5.
 FAMILIES = tuple(sorted((*MROPE, "qwen3_5_moe")))
@@ -66,8 +67,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         if counting_cache is None:
             return call(model, inputs, *args, **kwargs)
         record_cache, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
+        record = read_record(record_cache)
         if length == 1 and kwargs.get("position_ids") is None:
-            record = read_record(record_cache)
             own, deltas = step_positions(record, counting_cache.offset, rows)
             if own is not None:
                 kwargs["position_ids"] = own
@@ -81,14 +82,13 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                     remember(cache[0], deltas, rows)
                 return out
         waiting = prompts.waiting_prompts(model)
+        feed = Feed(model, waiting, record_cache, counting_cache, inputs)
         given = handed = kwargs.get("rope_deltas")
         own, starts = None, None
-        if feeds_prompts(waiting, record_cache, length):
+        if (record and record.prompts) or (length > 1 and waiting):  # it may be an image prompt's
             starts = read_starts(counting_cache.offset, rows)
         if kwargs.get("position_ids") is not None:
-            piece = turns.next_piece(
-                model, waiting, record_cache, counting_cache.offset, inputs, kwargs
-            )
+            piece = turns.next_piece(feed, kwargs)
             kwargs["position_ids"] = piece.position_ids
             if piece.deltas is not None:
                 given = piece.kept
@@ -97,9 +97,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
-            own = find_positions(
-                model, waiting, record_cache, counting_cache, starts, inputs, kwargs
-            )
+            own = find_positions(feed, starts, kwargs)
             if own is not None:
                 kwargs["position_ids"] = own
                 given = fill_column(record_cache, "deltas", rows)
@@ -108,7 +106,8 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         record_cache = cache[0]  # some models replace the caches in their list
         if own is None and waiting.noted > noted:  # the call computed positions for these tokens
             starts = starts or read_starts(find_counting_cache(cache).offset - length, rows)
-            if starts and feed_prompts(waiting, record_cache, starts, inputs) is not None:
+            feed = feed._replace(record_cache=record_cache)
+            if starts and feed_prompts(feed, starts) is not None:
                 return out
         if given is None and length > 1:
             given = getattr(model, "_rope_deltas", None)
@@ -120,37 +119,25 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
     return replacement
 
 
-def find_positions(
-    model: Any,
-    waiting: prompts.Waiting,
-    record_cache: Any,
-    counting_cache: Any,
-    starts: Sequence[int] | None,
-    ids: Any,
-    passed: Mapping[str, Any],
-) -> Any:
+def find_positions(feed: Feed, starts: Sequence[int] | None, passed: Mapping[str, Any]) -> Any:
     """Position ids (3, rows, length) where the host passes none; None to leave them to the model.
 
     Args:
-        model: the language model.
-        waiting: the prompts of the model.
-        record_cache: the cache with the record of the rows.
-        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
+        feed: the rows' next piece.
         starts: where in its text each row is, if a row may be fed an image prompt.
-        ids: the token ids of the piece, (rows, length).
         passed: the arguments of the model's call.
     """
     own = None
     if starts is not None:
-        own = feed_prompts(waiting, record_cache, starts, ids)
+        own = feed_prompts(feed, starts)
     has_images = any(passed.get(name) is not None for name in GRIDS)
-    if own is None and not has_images and ids.shape[1] > 1 and waiting.left_on(model):
-        own = text_positions(waiting, record_cache, counting_cache, ids)
+    if own is None and not has_images and feed.ids.shape[1] > 1:
+        own = text_positions(feed)
     # A token of a prompt comes with its embedding.
     if own is None and not has_images and passed.get("inputs_embeds") is not None:
-        own = turn_positions(waiting, record_cache, counting_cache.offset, ids)
+        own = turn_positions(feed)
     if own is None:
-        own = positions(model, record_cache, counting_cache, ids.shape)
+        own = positions(feed)
     return own
 
 
@@ -180,37 +167,28 @@ def find_counting_cache(cache: Sequence[Any]) -> Any:
     return None
 
 
-def feeds_prompts(waiting: prompts.Waiting, record_cache: Any, length: int) -> bool:
-    """Whether a row may be fed a piece of an image prompt; reads nothing from the device."""
-    record = read_record(record_cache)
-    return bool(record and record.prompts) or (length > 1 and bool(waiting))
-
-
 def read_starts(offset: Any, rows: int) -> list[int] | None:
     """Where in its text each row is, read from the device; None if not known for every row."""
     starts = offset.tolist() if getattr(offset, "ndim", 0) else [int(offset)] * rows
     return starts if len(starts) == rows else None
 
 
-def feed_prompts(
-    waiting: prompts.Waiting, record_cache: Any, starts: Sequence[int], ids: Any
-) -> Any:
+def feed_prompts(feed: Feed, starts: Sequence[int]) -> Any:
     """Position ids (3, rows, length) of all rows, if any of them is fed an image prompt.
 
     Afterwards the record holds each row's delta, and the prompts that are not at their end.
     Returns None if no row is known to be fed an image prompt.
 
     Args:
-        waiting: the prompts of the model.
-        record_cache: the cache with the record.
+        feed: the rows' next piece.
         starts: where in its text each row's piece begins.
-        ids: the token ids of the piece, (rows, length).
     """
+    ids, record_cache = feed.ids, feed.record_cache
     rows, length = ids.shape[:2]
     record = read_record(record_cache)
     held: Sequence[Any] = record.prompts if record else ()
     held = held if len(held) == rows else (None,) * rows
-    fed = prompts.follow_prompts(waiting, held, starts, ids, column_of(record, "deltas", rows))
+    fed = prompts.follow_prompts(feed.waiting, held, starts, ids, column_of(record, "deltas", rows))
     ends = [start + length for start in starts]
     unfinished = tuple(
         prompt if prompt is not None and end < prompt.length else None
@@ -236,75 +214,56 @@ def feed_prompts(
     return mx.concatenate(places, axis=1)
 
 
-def text_positions(
-    waiting: prompts.Waiting, record_cache: Any, counting_cache: Any, ids: Any
-) -> Any:
+def text_positions(feed: Feed) -> Any:
     """Position ids (3, rows, length) of texts, where the model would take an image prompt's.
 
-    None if a row goes on from a cache and may be fed that very prompt.
-
-    Args:
-        waiting: the prompts of the model.
-        record_cache: the cache with the record of the rows.
-        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
-        ids: the token ids of the piece, (rows, length).
+    None if it would not, or if a row goes on from a cache and may be fed that very prompt.
     """
-    offset = counting_cache.offset
+    if not feed.waiting.left_on(feed.model):
+        return None
+    counting_cache, offset = feed.counting_cache, feed.counting_cache.offset
     is_whole = offset == 0 if isinstance(offset, int) else counting_cache.keys is None
-    rows, length = ids.shape[:2]
+    rows, length = feed.ids.shape[:2]
     if not is_whole:
         starts = read_starts(offset, rows)
-        if starts is None or waiting.continues_newest(starts, ids):
+        if starts is None or feed.waiting.continues_newest(starts, feed.ids):
             return None
-    deltas = fill_column(record_cache, "deltas", rows)
-    update_record(record_cache, deltas=deltas)
+    deltas = fill_column(feed.record_cache, "deltas", rows)
+    update_record(feed.record_cache, deltas=deltas)
     if begins(counting_cache, length):
         return make_text_positions((rows, length))
     return count_positions(offset, deltas, (rows, length))
 
 
-def turn_positions(waiting: prompts.Waiting, record_cache: Any, offset: Any, ids: Any) -> Any:
+def turn_positions(feed: Feed) -> Any:
     """Position ids (3, rows, length) of a text that goes on from a cache.
 
     The model would take the delta of the last request, or count from 0. None if the host has
     computed the positions, or the rows have no deltas. Reads the tokens.
-
-    Args:
-        waiting: the prompts of the model.
-        record_cache: the cache with the record of the rows.
-        offset: the caches', an int or an array (rows,).
-        ids: the token ids of the piece, (rows, length).
     """
+    offset, ids = feed.counting_cache.offset, feed.ids
     if not isinstance(offset, int) or not offset:
         return None
-    rows = ids.shape[0]
-    deltas = read_column(record_cache, "deltas", rows)
-    if deltas is None or waiting.continues_computed(offset, ids):
+    deltas = read_column(feed.record_cache, "deltas", ids.shape[0])
+    if deltas is None or feed.waiting.continues_computed(offset, ids):
         return None
     return count_positions(offset, deltas, ids.shape)
 
 
-def positions(model: Any, record_cache: Any, counting_cache: Any, shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length) for the next tokens; None to leave them to the model.
-
-    Args:
-        model: the language model.
-        record_cache: the cache with the record of the rows.
-        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
-        shape: the shape of the token ids, (rows, length).
-    """
-    rows, length = shape[:2]
-    offset = counting_cache.offset
-    deltas = read_column(record_cache, "deltas", rows)
+def positions(feed: Feed) -> Any:
+    """Position ids (3, rows, length) for the next tokens; None to leave them to the model."""
+    rows, length = feed.ids.shape[:2]
+    offset = feed.counting_cache.offset
+    deltas = read_column(feed.record_cache, "deltas", rows)
     if not getattr(offset, "ndim", 0):
         if deltas is None or length > 1:
             return None
     elif deltas is None and length > 1:
-        if holds_saved_positions(model, rows, length):
+        if holds_saved_positions(feed.model, rows, length):
             return None
-        if begins(counting_cache, length):
-            return make_text_positions(shape)
-    return count_positions(offset, deltas, shape)
+        if begins(feed.counting_cache, length):
+            return make_text_positions((rows, length))
+    return count_positions(offset, deltas, (rows, length))
 
 
 def begins(counting_cache: Any, length: int) -> bool:

@@ -15,6 +15,24 @@ from ..._shared.row_record import column_of, fill_column, read_record, update_re
 from .prompts import Waiting
 
 
+class Feed(NamedTuple):
+    """A piece of some rows' texts that the model is fed next.
+
+    Args:
+        model: the language model.
+        waiting: the prompts of the model.
+        record_cache: the cache with the record of the rows.
+        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
+        ids: the token ids of the piece, (rows, length).
+    """
+
+    model: Any
+    waiting: Waiting
+    record_cache: Any
+    counting_cache: Any
+    ids: Any
+
+
 class Turn(NamedTuple):
     """A text that is fed in pieces, each with the position ids of all of it.
 
@@ -47,33 +65,25 @@ class Piece(NamedTuple):
     kept: Any = None
 
 
-def next_piece(
-    model: Any,
-    waiting: Waiting,
-    record_cache: Any,
-    offset: Any,
-    ids: Any,
-    passed: Mapping[str, Any],
-) -> Piece:
+def next_piece(feed: Feed, passed: Mapping[str, Any]) -> Piece:
     """The next tokens' position ids and rope deltas.
 
+    A host whose caches have an array of offsets cuts the position ids itself.
+
     Args:
-        model: the language model.
-        waiting: the prompts of the model.
-        record_cache: the cache with the record of the rows.
-        offset: the caches'; a host with an array of offsets cuts the position ids itself.
-        ids: the token ids of the piece, (rows, length).
+        feed: the rows' next piece.
         passed: the arguments of the model's call.
     """
-    places = passed["position_ids"]
-    rows, length = ids.shape[:2]
+    places, offset = passed["position_ids"], feed.counting_cache.offset
+    record_cache = feed.record_cache
+    rows, length = feed.ids.shape[:2]
     covered = places.shape[-1]
     if not isinstance(offset, int) or covered < length:
         return Piece(places)
     record = read_record(record_cache)
     turn = record.turn if record else None
     if turn is None or (turn.length, turn.following) != (covered, offset):
-        turn = begin_turn(model, waiting, record_cache, offset, ids, passed)
+        turn = begin_turn(feed, passed)
     end = offset + length
     is_last = end >= turn.start + covered
     if not is_last or (record and record.turn):
@@ -106,36 +116,29 @@ def deltas_after(position_ids: Any) -> Any:
     return (last + 1 - length).reshape(rows, 1).astype(mx.int32)
 
 
-def begin_turn(
-    model: Any,
-    waiting: Waiting,
-    record_cache: Any,
-    offset: int,
-    ids: Any,
-    passed: Mapping[str, Any],
-) -> Turn:
+def begin_turn(feed: Feed, passed: Mapping[str, Any]) -> Turn:
     """The turn that begins with a piece; reads the device if the cache is filled."""
-    places = passed["position_ids"]
+    places, offset, ids = passed["position_ids"], feed.counting_cache.offset, feed.ids
     rows, length = ids.shape[:2]
     covered = places.shape[-1]
     from_cache, from_first = Turn(offset, covered, offset), Turn(0, covered, offset)
-    held = getattr(model, "_position_ids", None)
+    held = getattr(feed.model, "_position_ids", None)
     # A token of a prompt comes with its embedding.
     is_prompt = covered > 1 or passed.get("inputs_embeds") is not None
     if not offset or not is_prompt or places is held:
         return from_first
     may_be_whole = covered >= offset + length
     # Those of another request may have the same shape.
-    if held is not None and waiting.are_of(held, offset, ids):
+    if held is not None and feed.waiting.are_of(held, offset, ids):
         whole = {"whole": held, "deltas": deltas_after(held)}
         if held.shape[-2:] == (rows, offset + covered):
             return from_cache._replace(**whole)
         if may_be_whole and held.shape[-2:] == (rows, covered):
             return from_first._replace(**whole)
-    before = column_of(read_record(record_cache), "deltas", rows)
+    before = column_of(read_record(feed.record_cache), "deltas", rows)
     if before is None and covered > length:
         return from_first
-    if may_be_whole and waiting.continues_computed(offset, ids):
+    if may_be_whole and feed.waiting.continues_computed(offset, ids):
         return from_first
     if places[..., 0].any().item():
         return from_first

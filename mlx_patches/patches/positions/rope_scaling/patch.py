@@ -107,26 +107,26 @@ def scale_sections(attention: Any, rotary: Any, scaling: dict[str, Any]) -> None
         attention.rotary_emb = lambda x, places: [part * factor for part in rotary(x, places)]
 
 
+# Classes of one family, in both packages.
+_OWN_NAMES = {
+    "Glm4Attention": "glm4",
+    "HeliumAttention": "helium",
+    "MiniMaxAttention": "minimax",
+    "MixtralAttention": "mixtral",
+    "PhiAttention": "phi",
+}
 _FAMILIES = {
     "mlx-lm": {
         "Attention": "cohere cohere2 ernie4_5 ernie4_5_moe gemma gemma2 gemma3_text glm4_moe"
         " gpt_neox lfm2 lfm2_moe qwen3_moe stablelm starcoder2",
-        "Glm4Attention": "glm4",
-        "HeliumAttention": "helium",
-        "MiniMaxAttention": "minimax",
-        "MixtralAttention": "mixtral",
-        "PhiAttention": "phi",
+        **_OWN_NAMES,
     },
     "mlx-vlm": {
         "Attention": "cohere cohere2 cohere2_moe ernie4_5 ernie4_5_moe gemma gemma2 gemma3 glm4_moe"
         " gpt_neox granite4_vision granite_vision idefics2 idefics3 lfm2 pixtral qwen3_moe stablelm"
         " starcoder2",
-        "Glm4Attention": "glm4",
-        "HeliumAttention": "helium",
-        "MiniMaxAttention": "minimax",
-        "MixtralAttention": "mixtral",
+        **_OWN_NAMES,
         "MllamaTextSelfAttention": "mllama",
-        "PhiAttention": "phi",
         "Qwen3_5Attention": "qwen3_5",
     },
 }
@@ -147,7 +147,7 @@ PATCH = Patch(
                 around(built),
             )
             for distribution, kinds in _FAMILIES.items()
-            for kind, families in kinds.items()
+            for kind, families in sorted(kinds.items())
             for family in families.split()
         ),
     ),
