@@ -19,11 +19,7 @@ class Crops:
         self.sizes, self.shape = sizes, (1, 1, 2)
 
     def __getitem__(self, place: Any) -> Any:
-        """The prompt's crops, or the image's sizes.
-
-        Raises:
-            IndexError: there is no such image.
-        """
+        """The prompt's crops, or the image's sizes; an IndexError past the image."""
         if isinstance(place, int):
             return [self.sizes][place:]
         return [[self.sizes]][place[0]][place[1]]
@@ -33,11 +29,7 @@ class Crops:
 
 
 def probe(target: Target) -> Result:
-    """Red where the embedding step reads the crops of an image that the prompt does not have.
-
-    Raises:
-        NotApplicable: the release has no such model, or the lab cannot build it.
-    """
+    """Red where the embedding step reads the crops of an image that the prompt does not have."""
     require_own(target)
     import mlx.core as mx
 

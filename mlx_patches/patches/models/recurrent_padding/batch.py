@@ -1,17 +1,8 @@
 """Recurrent layers in a padded batch: a row's state changes only where the row has a token.
 
 The model's call announces the batch's padding with ``announced``. The layers' own code then runs
-with arguments that make padding harmless:
-
-- A Mamba-2 layer masks its convolution itself. Its time step is set to zero at padding, where the
-  state then neither decays nor takes up input.
-- Other recurrences run in stretches: ranges of positions in which no row begins or ends. After
-  each stretch, rows without a token in it get their previous states back. Most of these layers
-  go token by token anyway, so stretches cost them nothing.
-- An attention layer with a convolution of two tokens recomputes the convolution's window at each
-  row's own end.
-
-No layer is fed row by row. Where no padding was announced, nothing changes.
+with arguments that make padding harmless; no layer is fed row by row. Where no padding was
+announced, nothing changes.
 """
 
 from __future__ import annotations
@@ -72,8 +63,9 @@ def is_announced(*args: Any, **kwargs: Any) -> bool:
 def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
     """A selective scan with a time step of zero at padding: exp(0) keeps the state, adding nothing.
 
-    The scan clips the step to ``time_step_limit``, which is made an array (rows, length, 1).
-    ``mask`` and ``lengths`` describe the same padding less exactly, and are dropped.
+    A Mamba-2 layer masks its convolution itself. The scan clips the step to ``time_step_limit``,
+    which is made an array (rows, length, 1). ``mask`` and ``lengths`` describe the same padding
+    less exactly, and are dropped.
     """
     signature = inspect.signature(scan)
 
@@ -111,6 +103,9 @@ def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
 
 def call_in_stretches(call: Callable[..., Any], asks_keys: bool = False) -> Callable[..., Any]:
     """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
+
+    After each stretch, rows without a token in it get their previous states back. Most of these
+    layers go token by token anyway, so stretches cost them nothing.
 
     Args:
         call: the layer's own call.

@@ -73,11 +73,7 @@ _OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
 
 
 def require_merge(target: Target) -> None:
-    """Check that the release can merge rows that were prefilled alone.
-
-    Raises:
-        NotApplicable: it cannot.
-    """
+    """Check that the release can merge rows that were prefilled alone."""
     package = target.module.partition(".")[0]
     names = (f"{package}.models.cache", "mlx_lm.models.cache")
     for name in names:

@@ -154,14 +154,13 @@ def forward_per_row(
         for part in parts:
             own = [take_row(layer, part.row) for layer in layers]
             updates.append([record_updates(layer) for layer in cache_rows.flatten_caches(own)])
-            if hasattr(model, POSITIONS):
-                setattr(model, POSITIONS, slice_positions(saved, part))
+            put_attribute(model, POSITIONS, slice_positions(saved, part))
             if part.span[0] == part.span[1]:
                 outputs.append(None)
                 left.append(None)
                 continue
             given = slice_deltas(deltas, part)
-            put_deltas(model, given)
+            put_attribute(model, DELTAS, given)
             one = slice_call(bound, part, own)
             outputs.append(call(*one.args, **one.kwargs))
             own_delta = getattr(model, DELTAS, None)
@@ -169,9 +168,8 @@ def forward_per_row(
         if any(delta is not None for delta in left):
             deltas = join_deltas(left, deltas)
     finally:
-        if hasattr(model, POSITIONS):
-            setattr(model, POSITIONS, saved)
-        put_deltas(model, deltas)
+        put_attribute(model, POSITIONS, saved)
+        put_attribute(model, DELTAS, deltas)
     batch = cache_rows.flatten_caches(cache)
     for layer, new in zip(batch, zip(*updates, strict=True), strict=True):
         enter_updates(layer, new)
@@ -186,10 +184,10 @@ def slice_positions(positions: Any, part: RowPart) -> Any:
     return positions[part.row : part.row + 1] if positions.shape[0] == rows else None
 
 
-def put_deltas(model: Any, deltas: Any) -> None:
-    """Set the model's deltas; None adds no attribute to a model without one."""
-    if getattr(model, DELTAS, None) is not deltas:
-        setattr(model, DELTAS, deltas)
+def put_attribute(model: Any, name: str, value: Any) -> None:
+    """Set an attribute of the model; None adds none to a model without it."""
+    if getattr(model, name, None) is not value:
+        setattr(model, name, value)
 
 
 def slice_deltas(deltas: Any, part: RowPart) -> Any:
@@ -220,9 +218,7 @@ def join_deltas(rows: Sequence[Any], before: Any) -> Any:
 
 
 # For each family of mlx-vlm, the factory of its model's call: one call for all rows, as far as the
-# family's ``prepare`` repairs it. Text and decode steps of the families with a second factory take
-# one call. Falcon OCR's images do too, if each row brings its own positions; those of the others
-# depend on the row's tokens.
+# family's ``prepare`` repairs it.
 FACTORIES: dict[str, Factory] = {
     "afm7": with_rows(afm7.prepare),
     "cohere_compass": with_rows(cohere_compass.prepare, call_per_row),

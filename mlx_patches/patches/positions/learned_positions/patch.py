@@ -14,7 +14,7 @@ Retire when
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, around
@@ -31,7 +31,8 @@ def call_with_positions(
         return call(model, inputs, cache, *args, **kwargs)
     placed = copy.copy(model)
     placed.wpe = RowPositions(model.wpe, offset)
-    return call(placed, inputs, numbered(cache), *args, **kwargs)
+    # The model counts from the first cache's offset.
+    return call(placed, inputs, [with_offset(cache[0], 0), *cache[1:]], *args, **kwargs)
 
 
 class RowPositions:
@@ -46,11 +47,6 @@ class RowPositions:
 
         # Padding has no position, and its embedding is not used.
         return self.embedding(mx.maximum(self.offset[:, None] + positions, 0))
-
-
-def numbered(cache: Sequence[Any]) -> list[Any]:
-    """The caches, the first of them with offset 0, from which the model counts."""
-    return [with_offset(cache[0], 0), *cache[1:]]
 
 
 PATCH = Patch(

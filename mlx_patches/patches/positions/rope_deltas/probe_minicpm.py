@@ -27,11 +27,7 @@ def probe(target: Target) -> Result:
 
 
 def cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
-    """The lab's models that run the target's call on texts, and what comes between the pieces.
-
-    Raises:
-        NotApplicable: the release has none of them.
-    """
+    """The lab's models that run the target's call on texts, and what comes between the pieces."""
     minicpm = tiny(distribution, "minicpmv4_6")
     found = [(minicpm, lambda: embed(minicpm)), (minicpm, lambda: decode(minicpm))]
     try:
