@@ -9,14 +9,13 @@ Why
 How
     The batch is fed once, and its recurrent layers are told where rows have tokens, so states
     change only there. Mamba-2 layers set their time steps to zero at padding; other layers run in
-    stretches in which no row begins or ends. After a call of a single
-    position, rows without a token there get their previous states back. Rows are fed one by one
-    where the model splits the batch itself, and for Mamba-2 where a piece has padding on both
-    sides: each row is fed with its own tokens and its own caches, which are then merged into a
-    left-padded batch, and every output is joined. Rows of equal lengths
-    and decode steps are fed as before. RecurrentGemma's recurrent blocks run a second time, without
-    states, for rows whose states are all zeros; after a call in which each row had a token they
-    are not compared again until rows join or leave.
+    stretches in which no row begins or ends. After a call of a single position, rows without a
+    token there get their previous states back. Rows are fed one by one where the model splits the
+    batch itself, and for Mamba-2 where a piece has padding on both sides: each row is fed with its
+    own tokens and its own caches, which are then merged into a left-padded batch, and every output
+    is joined. Rows of equal lengths and decode steps are fed as before. RecurrentGemma's recurrent
+    blocks run a second time, without states, for rows whose states are all zeros; after a call in
+    which each row had a token they are not compared again until rows join or leave.
 
     A piece without padding is fed as before, and announces none; later padding stays announced.
     Caches stop announcing padding that has been fed, so a decode step knows without a device read

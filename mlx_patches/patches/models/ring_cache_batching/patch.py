@@ -45,7 +45,8 @@ def language_model(original: Any) -> Callable[..., Any]:
         cache: Any = None,
         **kwargs: Any,
     ) -> Any:
-        window = window_of(model.config)
+        # How many generated tokens the model attends to; None for all.
+        window = model.config.sliding_window_size or model.config.sliding_window
         prompt = inputs_embeds is not None or (cache and is_ring(cache[0]) and not cache[0].offset)
         if cache and window is not None and not prompt and not is_ring(cache[0]):
             if inputs.shape[1] > 1:
@@ -86,12 +87,6 @@ def end_prompts(caches: Sequence[Any]) -> None:
 def is_ring(cache: Any) -> bool:
     """Whether a cache is a ``RingSlidingKVCache``."""
     return hasattr(cache, "prefill_length") and hasattr(cache, "_ring_pos")
-
-
-def window_of(config: Any) -> int | None:
-    """How many generated tokens the model attends to; None for all."""
-    window: int | None = config.sliding_window_size or config.sliding_window
-    return window
 
 
 def note_end(cache: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from ..._shared.parts import view, with_parts
 from ..._shared.row_calls import find_argument
@@ -18,9 +17,6 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     ]
     put_layers(bound, "kv_reuse_layers", layers)
     *others, last = find_argument(bound, "cache")
-    put_argument(bound, "cache", [*others, with_pair(last)])
-
-
-def with_pair(cache: Any) -> Any:
-    """A view of a batch's cache whose ``state`` is (keys, values), like that of a single row's."""
-    return view(cache, state=lambda cache: cache.state[:2])
+    # Keys and values alone, as in the state of a single row's cache.
+    pair = view(last, state=lambda cache: cache.state[:2])
+    put_argument(bound, "cache", [*others, pair])

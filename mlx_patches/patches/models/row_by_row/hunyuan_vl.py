@@ -41,7 +41,10 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     layers = [with_table(layer, offset + length) for layer in model.model.layers]
     decoder = with_parts(model.model, layers=layers)
     put_model(bound, with_parts(model, model=decoder, **{POSITIONS: own}))
-    put_argument(bound, "cache", [as_prompt(layer) for layer in find_argument(bound, "cache")])
+    # Caches that look as if they were fed nothing.
+    caches = find_argument(bound, "cache")
+    views = [view(one, offset=lambda cache: 0, _idx=lambda cache: 0) for one in caches]
+    put_argument(bound, "cache", views)
     return None
 
 
@@ -78,8 +81,3 @@ def with_table(layer: Any, length: int) -> Any:
         return embedding(x, -(-max(length, seq_len) // _STEP) * _STEP)
 
     return with_parts(layer, self_attn=with_parts(layer.self_attn, rotary_emb=make_table))
-
-
-def as_prompt(cache: Any) -> Any:
-    """A view of a cache that looks as if it was fed nothing."""
-    return view(cache, offset=lambda cache: 0, _idx=lambda cache: 0)

@@ -30,8 +30,8 @@ def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 
         return call(rope, x, offset)
     # InternLM uses the number of heads as the length, for a row alone as well, unless its rope is
     # repaired, which then has a factor.
-    factor = getattr(rope, "factor", None)
-    length = x.shape[1] if factor is None else x.shape[-2]
+    length = x.shape[-2] if hasattr(rope, "factor") else x.shape[1]
+    factor = getattr(rope, "factor", rope.scale)
     return rotate_rows(rope, x, offset, offset + length, rope.original_base, rope.scale, factor)
 
 
@@ -49,7 +49,7 @@ def rotate_rows(
     ends: Any,
     base: float,
     scale: float,
-    factor: float | None = None,
+    factor: float,
 ) -> Any:
     """``x`` (rows, heads, length, width), each row rotated by the base of its own length.
 
@@ -60,7 +60,7 @@ def rotate_rows(
         ends: each row's number of tokens, as the rope counts them (rows,).
         base: the base of the rotation for a row within the limit.
         scale: the scale of the positions.
-        factor: the factor of the base's growth past the limit; ``scale`` by default.
+        factor: the factor of the base's growth past the limit.
     """
     import mlx.core as mx
 
@@ -68,7 +68,7 @@ def rotate_rows(
     usual = mx.fast.rope(
         x, rope.dims, traditional=rope.traditional, base=base, scale=scale, offset=offset
     )
-    bases = grown_bases(ends, base, scale if factor is None else factor, limit, rope.dims)
+    bases = grown_bases(ends, base, factor, limit, rope.dims)
     half = rope.dims // 2
     speeds = mx.exp(mx.log(bases)[:, None] * (mx.arange(half) / -half))  # (rows, half)
     positions = scale * (offset[:, None] + mx.arange(x.shape[-2]))  # (rows, length)
