@@ -6,7 +6,7 @@ import inspect
 
 from ..._shared.parts import view, with_parts
 from ..._shared.row_calls import find_argument
-from .offsets import RowOffset, put_argument, put_layers, with_row_rope
+from .offsets import RowOffset, put_argument, put_decoder, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -15,7 +15,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         with_parts(layer, self_attn=with_row_rope(layer.self_attn, offset.rows))
         for layer in bound.args[0].model.kv_reuse_layers
     ]
-    put_layers(bound, "kv_reuse_layers", layers)
+    put_decoder(bound, kv_reuse_layers=layers)
     *others, last = find_argument(bound, "cache")
     # Keys and values alone, as in the state of a single row's cache.
     pair = view(last, state=lambda cache: cache.state[:2])

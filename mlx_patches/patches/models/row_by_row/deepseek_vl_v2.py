@@ -6,14 +6,14 @@ import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, put_layers, put_mask
+from .offsets import RowOffset, put_decoder, put_mask
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
     """Set the batch's mask, and gates that take several rows; the ropes accept an offset a row."""
     put_mask(bound, shape[1])
     if shape[0] > 1:
-        put_layers(bound, "layers", [with_gate(layer) for layer in bound.args[0].model.layers])
+        put_decoder(bound, layers=[with_gate(layer) for layer in bound.args[0].model.layers])
 
 
 def with_gate(layer: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._shared.parts import with_offset, with_parts
-from .offsets import RowOffset, put_layers, put_views
+from .offsets import RowOffset, put_decoder, put_views
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
@@ -16,7 +16,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
         for layer in bound.args[0].model.layers
     ]
-    put_layers(bound, "layers", layers)
+    put_decoder(bound, layers=layers)
     put_views(bound, offset)
 
 

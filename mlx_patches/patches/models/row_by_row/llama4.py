@@ -7,23 +7,18 @@ import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, put_mask, put_model, put_views, with_row_rope
+from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
     """Set the batch's mask, and a decoder that knows the rows' offsets."""
     put_mask(bound, shape[1])
-    model = bound.args[0]
     layers = [
         with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
-        for layer in model.model.layers
+        for layer in bound.args[0].model.layers
     ]
-    decoder = with_parts(
-        model.model,
-        layers=layers,
-        create_chunked_attention_mask=functools.partial(mask_chunks, offset),
-    )
-    put_model(bound, with_parts(model, model=decoder))
+    mask = functools.partial(mask_chunks, offset)
+    put_decoder(bound, layers=layers, create_chunked_attention_mask=mask)
     put_views(bound, offset)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_calls import find_argument
-from .offsets import RowOffset, put_argument, put_layers, put_mask, with_row_rope
+from .offsets import RowOffset, put_argument, put_decoder, put_mask, with_row_rope
 
 STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
 
@@ -26,7 +26,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         else with_parts(layer, self_attn=with_row_rope(layer.self_attn, offset.rows))
         for index, layer in enumerate(decoder.layers)
     ]
-    put_layers(bound, "layers", layers)
+    put_decoder(bound, layers=layers)
     views = [
         # Cross-attention reads the offset only to learn whether the cache holds an image.
         with_offset(layer, int(layer.keys is not None if index in crossing else offset))

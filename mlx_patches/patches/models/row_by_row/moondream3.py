@@ -6,18 +6,17 @@ import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, put_layers, put_mask, put_views, with_row_rope
+from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
     """Set the batch's mask, and attention that knows the rows' offsets."""
     put_mask(bound, shape[1])
-    blocks = bound.args[0].model.blocks
-    put_layers(
-        bound,
-        "blocks",
-        [with_parts(block, attn=attend_by_row(block.attn, offset)) for block in blocks],
-    )
+    blocks = [
+        with_parts(block, attn=attend_by_row(block.attn, offset))
+        for block in bound.args[0].model.blocks
+    ]
+    put_decoder(bound, blocks=blocks)
     put_views(bound, offset)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..._shared import rows as cache_rows
@@ -184,10 +184,10 @@ def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
     return deltas[:rows] if deltas.shape[0] >= rows else deltas[:1]
 
 
-def put_layers(bound: inspect.BoundArguments, name: str, layers: Sequence[Any]) -> None:
-    """Give the call to a copy of the model whose decoder has these layers as ``name``."""
+def put_decoder(bound: inspect.BoundArguments, **parts: Any) -> None:
+    """Give the call to a copy of the model whose decoder has these parts."""
     model = bound.args[0]
-    put_model(bound, with_parts(model, model=with_parts(model.model, **{name: list(layers)})))
+    put_model(bound, with_parts(model, model=with_parts(model.model, **parts)))
 
 
 def with_row_rope(attention: Any, rows: Any, **parts: Any) -> Any:
