@@ -33,7 +33,6 @@ def ernie(target: Target) -> Result:
 
 def built(target: Target, name: str) -> tuple[Any, Any]:
     """A tiny model of the target's family, and its first block that has this attribute."""
-
     require(target)
     model = tiny_of(target).module
     blocks = [layer.get("mlp", layer.get("feed_forward")) for layer in model.layers]

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
 from ....probes.batch_invariance import off_by
+from ....probes.fixtures import class_of
 
 _WIDTH, _EXPERTS, _LENGTH = 16, 8, 5
 TOLERANCE = 1e-5
@@ -18,18 +19,15 @@ def probe(target: Target) -> Result:
     """Red where the block's output differs from the rule's."""
     import mlx.core as mx
 
-    module = importlib.import_module(target.module)
+    kind = class_of(target)
     if target.name.startswith("Lfm2Exact"):
-        kind = getattr(module, "Lfm2ExactSpeculativeVerifier", None)
-        if kind is None:
-            raise NotApplicable("this release has no speculative verifier for LFM2")
         block = make(importlib.import_module("mlx_vlm.models.lfm2.language"))
         verifier = kind.__new__(kind)
 
         def answer(x: Any) -> Any:
             return verifier._feed_forward(block, x)
     else:
-        answer = block = make(module)
+        answer = block = make(importlib.import_module(target.module))
     x = mx.random.normal((2, _LENGTH, _WIDTH), key=mx.random.key(1))
     wanted = answered(block, x)
     return off_by(answer(x), wanted, TOLERANCE)
@@ -39,9 +37,6 @@ def make(module: Any, **more: Any) -> Any:
     """Make a block whose expert biases are as large as the scores."""
     import mlx.core as mx
 
-    kind = getattr(module, "Lfm2MoeSparseMoeBlock", None)
-    if kind is None:
-        raise NotApplicable("this release has no such block")
     mx.random.seed(0)
     options = {
         "hidden_size": _WIDTH,
@@ -52,7 +47,7 @@ def make(module: Any, **more: Any) -> Any:
         "use_expert_bias": True,
         "routed_scaling_factor": 1.0,
     }
-    block = kind(SimpleNamespace(**{**options, **more}))
+    block = module.Lfm2MoeSparseMoeBlock(SimpleNamespace(**{**options, **more}))
     block.expert_bias = mx.random.normal((_EXPERTS,))
     return block
 

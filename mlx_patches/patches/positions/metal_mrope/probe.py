@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 from ....probes.metal import metal_branch
 
 WIDTH, TOKENS, SECTIONS = 32, 5, [8, 4, 4]
@@ -15,9 +16,8 @@ def probe(target: Target) -> Result:
     """Red if the second row is rotated to other positions than alone."""
     import mlx.core as mx
 
+    require(target)
     module = importlib.import_module(target.module)
-    if not hasattr(module, "MRoPERotaryEmbedding"):
-        raise NotApplicable("this release has no M-RoPE of its own")
     with metal_branch(module):
         rope = module.MRoPERotaryEmbedding(WIDTH, mrope_section=SECTIONS)
         q, k = (mx.random.normal((2, heads, TOKENS, WIDTH)) for heads in (4, 2))

@@ -18,7 +18,6 @@ OTHERS = ((7, 2, 9), (6, 1, 4))
 
 def probe(target: Target) -> Result:
     """Red where the second piece fails, or its logits differ from those of the pieces alone."""
-
     worst = 0.0
     for model, between in cases(target.distribution):
         alone = read(model, lambda: None)

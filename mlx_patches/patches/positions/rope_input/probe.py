@@ -6,7 +6,8 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "SuScaledRoPE": {
@@ -24,6 +25,7 @@ def probe(target: Target) -> Result:
     """Red where rotating changes the input array."""
     import mlx.core as mx
 
+    require(target)
     rope = make(importlib.import_module(target.module), target.name.partition(".")[0])
     x = mx.ones((1, 2, 4, 8))
     rope(x)
@@ -34,6 +36,4 @@ def probe(target: Target) -> Result:
 
 def make(module: Any, name: str) -> Any:
     """Make a rope that scales its input."""
-    if not hasattr(module, name):
-        raise NotApplicable(f"this release has no {name}")
     return getattr(module, name)(**_OPTIONS[name])
