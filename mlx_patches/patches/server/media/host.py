@@ -31,6 +31,7 @@ from typing import Any
 from ....core.errors import is_refusal, refusal
 from ....core.patch import Patch, Target, around
 from ..._shared.refusals import Refused
+from ..._shared.targets import at
 from . import public as public_media
 from .containers import PICTURE, SOUND, VIDEO, check_kind
 from .limited import is_web
@@ -210,15 +211,8 @@ PATCH = Patch(
     severity="security",
     summary="a request makes a host open files, and URLs in its network",
     targets=(
-        *(
-            Target(*host, f"process_{name}_input", around(media_file(name)))
-            for host in _MLLM
-            for name in KINDS
-        ),
-        *(
-            Target(*host, "TempFileManager.register", around(host_file), supports=True)
-            for host in _MLLM
-        ),
+        *at(_MLLM, {f"process_{name}_input": around(media_file(name)) for name in KINDS}),
+        *at(_MLLM, {"TempFileManager.register": around(host_file)}, supports=True),
         Target(
             "vllm-mlx", "vllm_mlx.server", "_validate_remote_media_urls", around(messages_checked)
         ),

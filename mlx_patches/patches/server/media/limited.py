@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch, Target, around
@@ -29,6 +29,7 @@ from ..._shared.refusals import Refused, as_refusal
 from .limits import (
     IMAGE,
     MEDIA,
+    Answer,
     Expiry,
     Fetched,
     Limits,
@@ -41,8 +42,6 @@ from .limits import (
 
 LIMITS = "media-limits"
 WEB = ("http://", "https://")
-
-Answer = TypeVar("Answer")
 
 
 class Content(BytesIO):

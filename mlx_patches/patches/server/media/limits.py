@@ -7,12 +7,10 @@ Nothing here depends on a release; ``limited_media`` and ``public_media`` apply 
 from __future__ import annotations
 
 import base64
-import binascii
 import importlib
 import io
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from ..._shared.refusals import Refused
@@ -54,24 +52,21 @@ class Expiry:
 
     def __init__(self) -> None:
         self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._stop: Callable[[], object] | None = None
+        self._stop: Callable[[], object] = lambda: None
 
-    def on_expiry(self, stop: Callable[[], object] | None) -> None:
-        """Set a function that ends the job's wait; it is called at once if the time is over."""
-        with self._lock:
-            self._stop = stop
-            over = self._over.is_set()
-        if over and stop is not None:
+    def on_expiry(self, stop: Callable[[], object]) -> None:
+        """Set a function that ends the job's wait; it is called at once if the time is over.
+
+        If the time ends meanwhile, both threads may call it.
+        """
+        self._stop = stop
+        if self._over.is_set():
             stop()
 
     def expire(self) -> None:
         """Declare the time over, and end the job's wait."""
-        with self._lock:
-            self._over.set()
-            stop = self._stop
-        if stop is not None:
-            stop()
+        self._over.set()
+        self._stop()
 
     def check(self) -> None:
         """End the job if its caller no longer waits for it.
@@ -90,26 +85,24 @@ def within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
         Refused: the time is over; the job's thread ends at its next check of the expiry.
     """
     expiry = Expiry()
-    answer: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            answer.put((job(expiry), None))
+            answers.append(job(expiry))
         except BaseException as error:
-            answer.put((None, error))
+            errors.append(error)
 
-    threading.Thread(target=run, name="mlx_patches-fetch", daemon=True).start()
-    try:
-        result, error = answer.get(timeout=seconds)
-    except Empty:
-        expiry.expire()
-        raise Refused(f"it took longer than {seconds:g} s") from None
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback references this frame
-    return result  # type: ignore[return-value]
+    thread = threading.Thread(target=run, name="mlx_patches-fetch", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors.pop()  # out of the list: its traceback references this frame
+    if answers:
+        return answers.pop()
+    expiry.expire()
+    raise Refused(f"it took longer than {seconds:g} s")
 
 
 def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -> bytes:
@@ -157,7 +150,7 @@ def check_data_url(url: str, limits: Limits) -> bytes:
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
     try:
         content = base64.b64decode(data)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return b""  # the release raises its own error
     check_pixels(content, limits)
     return content
