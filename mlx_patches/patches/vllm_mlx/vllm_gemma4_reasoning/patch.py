@@ -19,7 +19,8 @@ import importlib
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at
 
 NAME = "gemma4"
 START, END = "<|channel>", "<channel|>"
@@ -97,21 +98,10 @@ PATCH = Patch(
     id="vllm-gemma4-reasoning",
     severity="feature",
     summary="Gemma 4's thoughts are part of the answer: the host has no parser for them",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.reasoning",
-            "get_parser",
-            around(lambda get, name: find_parser(get, name)),
-            fingerprint_of=("_register_builtin_parsers",),
-        ),
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.reasoning",
-            "list_parsers",
-            around(lambda listed: names(listed)),
-            fingerprint_of=("_register_builtin_parsers",),
-        ),
+    targets=at(
+        [("vllm-mlx", "vllm_mlx.reasoning")],
+        {"get_parser": around(find_parser), "list_parsers": around(names)},
+        fingerprint_of=("_register_builtin_parsers",),
     ),
     optional=True,
 )

@@ -46,13 +46,6 @@ PATCH = Patch(
     id="vllm-json-escapes",
     severity="feature",
     summary="a message with an invalid JSON escape, as in a regular expression, is refused",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "starlette.requests",
-            "Request.json",
-            around(lambda parse, request: parsed(parse, request)),
-        ),
-    ),
+    targets=(Target("vllm-mlx", "starlette.requests", "Request.json", around(parsed)),),
     optional=True,
 )
