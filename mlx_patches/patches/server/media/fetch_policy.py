@@ -155,11 +155,7 @@ def addresses_of(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
 
 
 def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None) -> Fetched:
-    """Fetch a URL; each redirect is checked like the URL itself.
-
-    Raises:
-        Refused: the URL may not be fetched, or the fetch fails.
-    """
+    """Fetch a URL; each redirect is checked like the URL itself, and every failure is a refusal."""
     policy = policy or Policy(socket.getaddrinfo, is_public)
     for _ in range(REDIRECTS + 1):
         expiry.check()

@@ -96,11 +96,7 @@ def named(source: Any, name: str) -> Any:
 
 
 def sendable(source: Any, name: str) -> str:
-    """A source as vllm-mlx may load it: a data URL, or a real path.
-
-    Raises:
-        Refused: a request may not name it.
-    """
+    """A source as vllm-mlx may load it, as a data URL or a real path; any other is refused."""
     if not is_web(str(source)):
         return at_hand(source, name)
     content = fetch_kind(source, KINDS[name]).content
@@ -109,11 +105,7 @@ def sendable(source: Any, name: str) -> str:
 
 
 def at_hand(source: Any, name: str) -> str:
-    """A source that needs no fetching: a data URL of a kind, or the real path of such a file.
-
-    Raises:
-        Refused: it is neither.
-    """
+    """A data URL of a kind, or the real path of such a file; any other source is refused."""
     kind = KINDS[name]
     if not isinstance(source, str):
         raise Refused("it is not text")
@@ -145,11 +137,7 @@ def transcribed(
 
 
 def check_upload(path: Any) -> None:
-    """Check the container of a file that the server wrote.
-
-    Raises:
-        Refused: it is none of sounds.
-    """
+    """Refuse a file that the server wrote if its container is none of sounds."""
     with open(path, "rb") as file:
         check_kind(file, SOUND)
 
@@ -187,11 +175,7 @@ async def answered(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def placed(processor: Any, source: Any, folder: Path) -> str:
-    """A source as mlx-openai-server may load it: a data URL, or a real path.
-
-    Raises:
-        Refused: a request may not name it.
-    """
+    """The same for mlx-openai-server: what is fetched is a file in this folder."""
     name = processor._get_media_type_name()
     if not is_web(str(source)):
         return at_hand(source, name)

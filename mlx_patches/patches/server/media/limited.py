@@ -131,11 +131,7 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
 
 
 def check_image(source: Any) -> None:
-    """Check the size of an image that needs no fetching.
-
-    Raises:
-        Refused: the image is over a limit.
-    """
+    """Refuse an image that is over a limit and needs no fetching."""
     if isinstance(source, str) and source.startswith("data:image/"):
         check_data_url(source, IMAGE)
     elif isinstance(source, BytesIO):

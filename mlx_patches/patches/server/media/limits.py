@@ -69,11 +69,7 @@ class Expiry:
         self._stop()
 
     def check(self) -> None:
-        """End the job if its caller no longer waits for it.
-
-        Raises:
-            Refused: the time is over.
-        """
+        """Refuse to go on with the job if its caller no longer waits for it."""
         if self._over.is_set():
             raise Refused("it took too long")
 
@@ -130,21 +126,13 @@ def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -
 
 
 def check_length(length: str | None, limits: Limits) -> None:
-    """Check a response's ``Content-Length`` before any of it is read.
-
-    Raises:
-        Refused: it is larger than the limit.
-    """
+    """Refuse a response by its ``Content-Length``, before any of it is read."""
     if length is not None and length.strip().isdecimal() and int(length) > limits.size:
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
 
 
 def check_data_url(url: str, limits: Limits) -> bytes:
-    """Check an image that is in the request itself; returns it, nothing if it is not base64.
-
-    Raises:
-        Refused: it is over a limit, in bytes or in pixels.
-    """
+    """Refuse an image in the request itself that is too large; returns it, nothing if no base64."""
     data = url.partition(",")[2]
     if len(data) > (limits.size + 2) // 3 * 4 * 1.1:  # a tenth more, for line breaks
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
@@ -157,11 +145,7 @@ def check_data_url(url: str, limits: Limits) -> bytes:
 
 
 def check_pixels(content: bytes, limits: Limits) -> None:
-    """Check an image's size before it is decoded. Other content is left to the release.
-
-    Raises:
-        Refused: the image has too many pixels.
-    """
+    """Refuse an image of too many pixels before it is decoded; other content is left alone."""
     try:
         Image: Any = importlib.import_module("PIL.Image")
     except ModuleNotFoundError:  # then the release cannot decode it either

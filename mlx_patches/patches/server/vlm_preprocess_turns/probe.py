@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of, require_own
 
 # How long the first caller of the tokenizer waits for a second one, in seconds.
 SECONDS = 0.3
@@ -42,10 +42,8 @@ class _Tokenizer:
 
 def probe(target: Target) -> Result:
     """Red where a request fails because another is tokenized at the same time."""
-    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
-    if not hasattr(kind, "_cpu_preprocess") or kind.__module__ != target.module:
-        raise NotApplicable("this release's server prepares no requests in threads")
-    server = make_server(kind)
+    require_own(target)
+    server = make_server(class_of(target))
 
     def send() -> None:
         # The tokenizer's error; or, of a request that is prepared, that there is no queue for it.

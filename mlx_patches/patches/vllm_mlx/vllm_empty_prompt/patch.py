@@ -26,11 +26,7 @@ _BEGINNING = 64
 
 
 def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Add a request that has tokens.
-
-    Raises:
-        HTTPException: it has none.
-    """
+    """Add a request that has tokens; one without any is refused."""
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))

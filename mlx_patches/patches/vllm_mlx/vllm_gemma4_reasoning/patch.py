@@ -58,10 +58,7 @@ def parser() -> type:
     base = importlib.import_module("vllm_mlx.reasoning.base")
 
     class Gemma4ChannelParser(base.ReasoningParser):  # type: ignore[misc, name-defined]
-        """Reads Gemma 4's channels."""
-
         def extract_reasoning(self, model_output: str) -> tuple[str | None, str | None]:
-            """(reasoning, content) of a complete answer."""
             return whole(model_output)
 
         def extract_reasoning_streaming(
