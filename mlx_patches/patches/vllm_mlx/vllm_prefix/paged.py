@@ -24,11 +24,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.targets import at
 from .hit import new_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.
@@ -285,19 +285,23 @@ def find_blocks(find: Any, manager: Any, tokens: Sequence[int]) -> Any | None:
     return None if piece_of(block) else block
 
 
-_AROUND = {
-    "BlockAwarePrefixCache.fetch_cache": around(fetch_blocks),
-    "BlockAwarePrefixCache.store_cache": around(store_blocks),
-    "BlockAwarePrefixCache._extract_block_tensor_slice": around(cut),
-    "BlockAwarePrefixCache.reconstruct_cache": around(restored),
-}
+_BODY = (
+    "BlockAwarePrefixCache.fetch_cache",
+    "BlockAwarePrefixCache.store_cache",
+    "BlockAwarePrefixCache._extract_block_tensor_slice",
+    "BlockAwarePrefixCache.reconstruct_cache",
+)
+_target = partial(Target, "vllm-mlx", "vllm_mlx.prefix_cache", fingerprint_of=_BODY)
 
 PATCH = Patch(
     id="paged-prefix",
     every_model=True,
     summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
     targets=(
-        *at([("vllm-mlx", "vllm_mlx.prefix_cache")], _AROUND, fingerprint_of=tuple(_AROUND)),
+        _target(_BODY[0], around(fetch_blocks)),
+        _target(_BODY[1], around(store_blocks), answers_none=True),
+        _target(_BODY[2], around(cut)),
+        _target(_BODY[3], around(restored), answers_none=True),
         Target(
             "vllm-mlx",
             "vllm_mlx.paged_cache",
