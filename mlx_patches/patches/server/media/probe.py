@@ -36,11 +36,10 @@ def probe_limits(target: Target) -> Result:
             load(f"{server.url}/endless")
         if not server.asked:
             return Result(False, "this release does not fetch such URLs")
+        small = ""
         try:
-            load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
-            small = ""
-        except ImportError:  # the audio reader is not installed
-            small = ""
+            with suppress(ImportError):  # the audio reader is not installed
+                load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
         except Exception as error:
             small = f"; a small file is not loaded: {error}"
     said = f"{server.sent // 2**20} of 600 MiB were sent before the end{small}"

@@ -5,8 +5,7 @@ Why
     ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` has no parser for this format.
     Optional: the patch adds a parser that a user has to choose by name.
 How
-    The patch adds a parser named ``gemma4``. It parses the whole text so far, and streams the
-    difference between two results.
+    A parser ``gemma4`` parses the whole text so far, and streams the difference of two results.
 Upstream
     vllm-mlx 0.2.8 has a parser of this name.
 Retire when
