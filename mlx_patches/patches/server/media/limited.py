@@ -115,19 +115,15 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
             content = read_limited(read, limits, expiry)
             if getattr(raw, "length_remaining", None):
                 raise OSError("the connection was closed before the end")
+            if limits is IMAGE:
+                check_pixels(content, limits)
             return content
 
-    def get() -> bytes:
-        content = within(limits.seconds, job)
-        if limits is IMAGE:
-            check_pixels(content, limits)
-        return content
+    def failed(error: Exception) -> Exception:  # the release's own message
+        what = "image from" if limits is IMAGE else "audio from URL:"
+        return ValueError(f"Failed to load {what} {url}: {error}")
 
-    # The release's own message for any other error.
-    what = "image from" if limits is IMAGE else "audio from URL:"
-    return guarded(
-        LIMITS, url, get, lambda error: ValueError(f"Failed to load {what} {url}: {error}")
-    )
+    return guarded(LIMITS, url, lambda: within(limits.seconds, job), failed)
 
 
 def check_image(source: Any) -> None:

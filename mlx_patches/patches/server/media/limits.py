@@ -1,7 +1,7 @@
 """Limits for the images, audio and videos of a request, as plain functions.
 
 A request may contain a URL whose response never ends, or an image that decodes to a terabyte.
-Nothing here depends on a release; ``limited_media`` and ``public_media`` apply it to releases.
+Nothing here depends on a release; ``limited`` and ``public`` apply it to releases.
 """
 
 from __future__ import annotations
