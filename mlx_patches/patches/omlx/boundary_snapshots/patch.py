@@ -61,7 +61,7 @@ PATCH = Patch(
             "omlx",
             "omlx.scheduler",
             "Scheduler._emit_prefill_boundary_snapshot",
-            around(lambda emit, *arguments, **named: captured(emit, *arguments, **named)),
+            around(captured),
         ),
     ),
     module=__name__,

@@ -53,11 +53,7 @@ VIDEO = _kind("a video in MP4, WebM, Matroska or AVI", MEDIA, _MP4, _MATROSKA, r
 
 
 def check_kind(content: bytes | BinaryIO, kind: Kind) -> None:
-    """Check that a file is in a container of a kind; an open file stays at its position.
-
-    Raises:
-        Refused: it is not.
-    """
+    """Refuse a file in no container of a kind; an open file stays at its position."""
     file = io.BytesIO(content) if isinstance(content, bytes) else content
     position = file.tell()
     try:

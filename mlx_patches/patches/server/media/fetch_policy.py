@@ -36,29 +36,17 @@ _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\[\]:@]+)(?::\d*)?")
 _NUMBER = re.compile(r"(?:^|\.)(?:\d+|0[xX][0-9a-fA-F]*)\.?$")
 # IANA's registries of special-purpose addresses, with multicast and what is reserved. Python's
 # ``is_global`` has an older list in older versions.
-_SPECIAL_V4 = tuple(
-    map(
-        IPv4Network,
-        (
-            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
-            *("172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24"),
-            *("192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
-            *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        ),
-    )
-)
+_V4 = """
+    0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24
+    192.0.2.0/24 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24
+    198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+"""
+_SPECIAL_V4 = tuple(map(IPv4Network, _V4.split()))
 # Outside of this there are no addresses of public hosts, but for those behind NAT64.
 _UNICAST = IPv6Network("2000::/3")
 # Inside of it: Teredo and other protocols (2001::/23), 6to4 (2002::/16), documentation.
-_SPECIAL_V6 = tuple(
-    map(
-        IPv6Network,
-        (
-            *("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
-            "3ffe::/16",
-        ),
-    )
-)
+_V6 = "2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3ffe::/16 3fff::/20"
+_SPECIAL_V6 = tuple(map(IPv6Network, _V6.split()))
 _NAT64 = IPv6Network("64:ff9b::/96")
 
 
@@ -167,11 +155,7 @@ def addresses_of(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
 
 
 def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None) -> Fetched:
-    """Fetch a URL; each redirect is checked like the URL itself.
-
-    Raises:
-        Refused: the URL may not be fetched, or the fetch fails.
-    """
+    """Fetch a URL; each redirect is checked like the URL itself, and every failure is a refusal."""
     policy = policy or Policy(socket.getaddrinfo, is_public)
     for _ in range(REDIRECTS + 1):
         expiry.check()
@@ -215,7 +199,6 @@ def ask(
         expiry.check()
         raise Refused("its server does not answer", f"{type(error).__name__}: {error}") from None
     finally:
-        expiry.on_expiry(None)
         connection.close()
 
 

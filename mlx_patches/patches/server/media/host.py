@@ -31,6 +31,7 @@ from typing import Any
 from ....core.errors import is_refusal, refusal
 from ....core.patch import Patch, Target, around
 from ..._shared.refusals import Refused
+from ..._shared.targets import at
 from . import public as public_media
 from .containers import PICTURE, SOUND, VIDEO, check_kind
 from .limited import is_web
@@ -95,11 +96,7 @@ def named(source: Any, name: str) -> Any:
 
 
 def sendable(source: Any, name: str) -> str:
-    """A source as vllm-mlx may load it: a data URL, or a real path.
-
-    Raises:
-        Refused: a request may not name it.
-    """
+    """A source as vllm-mlx may load it, as a data URL or a real path; any other is refused."""
     if not is_web(str(source)):
         return at_hand(source, name)
     content = fetch_kind(source, KINDS[name]).content
@@ -108,11 +105,7 @@ def sendable(source: Any, name: str) -> str:
 
 
 def at_hand(source: Any, name: str) -> str:
-    """A source that needs no fetching: a data URL of a kind, or the real path of such a file.
-
-    Raises:
-        Refused: it is neither.
-    """
+    """A data URL of a kind, or the real path of such a file; any other source is refused."""
     kind = KINDS[name]
     if not isinstance(source, str):
         raise Refused("it is not text")
@@ -144,11 +137,7 @@ def transcribed(
 
 
 def check_upload(path: Any) -> None:
-    """Check the container of a file that the server wrote.
-
-    Raises:
-        Refused: it is none of sounds.
-    """
+    """Refuse a file that the server wrote if its container is none of sounds."""
     with open(path, "rb") as file:
         check_kind(file, SOUND)
 
@@ -186,11 +175,7 @@ async def answered(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def placed(processor: Any, source: Any, folder: Path) -> str:
-    """A source as mlx-openai-server may load it: a data URL, or a real path.
-
-    Raises:
-        Refused: a request may not name it.
-    """
+    """The same for mlx-openai-server: what is fetched is a file in this folder."""
     name = processor._get_media_type_name()
     if not is_web(str(source)):
         return at_hand(source, name)
@@ -210,15 +195,8 @@ PATCH = Patch(
     severity="security",
     summary="a request makes a host open files, and URLs in its network",
     targets=(
-        *(
-            Target(*host, f"process_{name}_input", around(media_file(name)))
-            for host in _MLLM
-            for name in KINDS
-        ),
-        *(
-            Target(*host, "TempFileManager.register", around(host_file), supports=True)
-            for host in _MLLM
-        ),
+        *at(_MLLM, {f"process_{name}_input": around(media_file(name)) for name in KINDS}),
+        *at(_MLLM, {"TempFileManager.register": around(host_file)}, supports=True),
         Target(
             "vllm-mlx", "vllm_mlx.server", "_validate_remote_media_urls", around(messages_checked)
         ),

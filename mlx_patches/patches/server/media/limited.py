@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch, Target, around
@@ -29,6 +29,7 @@ from ..._shared.refusals import Refused, as_refusal
 from .limits import (
     IMAGE,
     MEDIA,
+    Answer,
     Expiry,
     Fetched,
     Limits,
@@ -41,8 +42,6 @@ from .limits import (
 
 LIMITS = "media-limits"
 WEB = ("http://", "https://")
-
-Answer = TypeVar("Answer")
 
 
 class Content(BytesIO):
@@ -116,27 +115,19 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
             content = read_limited(read, limits, expiry)
             if getattr(raw, "length_remaining", None):
                 raise OSError("the connection was closed before the end")
+            if limits is IMAGE:
+                check_pixels(content, limits)
             return content
 
-    def get() -> bytes:
-        content = within(limits.seconds, job)
-        if limits is IMAGE:
-            check_pixels(content, limits)
-        return content
+    def failed(error: Exception) -> Exception:  # the release's own message
+        what = "image from" if limits is IMAGE else "audio from URL:"
+        return ValueError(f"Failed to load {what} {url}: {error}")
 
-    # The release's own message for any other error.
-    what = "image from" if limits is IMAGE else "audio from URL:"
-    return guarded(
-        LIMITS, url, get, lambda error: ValueError(f"Failed to load {what} {url}: {error}")
-    )
+    return guarded(LIMITS, url, lambda: within(limits.seconds, job), failed)
 
 
 def check_image(source: Any) -> None:
-    """Check the size of an image that needs no fetching.
-
-    Raises:
-        Refused: the image is over a limit.
-    """
+    """Refuse an image that is over a limit and needs no fetching."""
     if isinstance(source, str) and source.startswith("data:image/"):
         check_data_url(source, IMAGE)
     elif isinstance(source, BytesIO):

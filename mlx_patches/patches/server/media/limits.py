@@ -1,18 +1,16 @@
 """Limits for the images, audio and videos of a request, as plain functions.
 
 A request may contain a URL whose response never ends, or an image that decodes to a terabyte.
-Nothing here depends on a release; ``limited_media`` and ``public_media`` apply it to releases.
+Nothing here depends on a release; ``limited`` and ``public`` apply it to releases.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import importlib
 import io
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from ..._shared.refusals import Refused
@@ -54,31 +52,24 @@ class Expiry:
 
     def __init__(self) -> None:
         self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._stop: Callable[[], object] | None = None
+        self._stop: Callable[[], object] = lambda: None
 
-    def on_expiry(self, stop: Callable[[], object] | None) -> None:
-        """Set a function that ends the job's wait; it is called at once if the time is over."""
-        with self._lock:
-            self._stop = stop
-            over = self._over.is_set()
-        if over and stop is not None:
+    def on_expiry(self, stop: Callable[[], object]) -> None:
+        """Set a function that ends the job's wait; it is called at once if the time is over.
+
+        If the time ends meanwhile, both threads may call it.
+        """
+        self._stop = stop
+        if self._over.is_set():
             stop()
 
     def expire(self) -> None:
         """Declare the time over, and end the job's wait."""
-        with self._lock:
-            self._over.set()
-            stop = self._stop
-        if stop is not None:
-            stop()
+        self._over.set()
+        self._stop()
 
     def check(self) -> None:
-        """End the job if its caller no longer waits for it.
-
-        Raises:
-            Refused: the time is over.
-        """
+        """Refuse to go on with the job if its caller no longer waits for it."""
         if self._over.is_set():
             raise Refused("it took too long")
 
@@ -90,26 +81,24 @@ def within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
         Refused: the time is over; the job's thread ends at its next check of the expiry.
     """
     expiry = Expiry()
-    answer: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            answer.put((job(expiry), None))
+            answers.append(job(expiry))
         except BaseException as error:
-            answer.put((None, error))
+            errors.append(error)
 
-    threading.Thread(target=run, name="mlx_patches-fetch", daemon=True).start()
-    try:
-        result, error = answer.get(timeout=seconds)
-    except Empty:
-        expiry.expire()
-        raise Refused(f"it took longer than {seconds:g} s") from None
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback references this frame
-    return result  # type: ignore[return-value]
+    thread = threading.Thread(target=run, name="mlx_patches-fetch", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors.pop()  # out of the list: its traceback references this frame
+    if answers:
+        return answers.pop()
+    expiry.expire()
+    raise Refused(f"it took longer than {seconds:g} s")
 
 
 def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -> bytes:
@@ -137,38 +126,26 @@ def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -
 
 
 def check_length(length: str | None, limits: Limits) -> None:
-    """Check a response's ``Content-Length`` before any of it is read.
-
-    Raises:
-        Refused: it is larger than the limit.
-    """
+    """Refuse a response by its ``Content-Length``, before any of it is read."""
     if length is not None and length.strip().isdecimal() and int(length) > limits.size:
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
 
 
 def check_data_url(url: str, limits: Limits) -> bytes:
-    """Check an image that is in the request itself; returns it, nothing if it is not base64.
-
-    Raises:
-        Refused: it is over a limit, in bytes or in pixels.
-    """
+    """Refuse an image in the request itself that is too large; returns it, nothing if no base64."""
     data = url.partition(",")[2]
     if len(data) > (limits.size + 2) // 3 * 4 * 1.1:  # a tenth more, for line breaks
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
     try:
         content = base64.b64decode(data)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return b""  # the release raises its own error
     check_pixels(content, limits)
     return content
 
 
 def check_pixels(content: bytes, limits: Limits) -> None:
-    """Check an image's size before it is decoded. Other content is left to the release.
-
-    Raises:
-        Refused: the image has too many pixels.
-    """
+    """Refuse an image of too many pixels before it is decoded; other content is left alone."""
     try:
         Image: Any = importlib.import_module("PIL.Image")
     except ModuleNotFoundError:  # then the release cannot decode it either

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import importlib
 import io
-import struct
-import sys
 import tempfile
 import threading
 import wave
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import Result
@@ -37,11 +36,10 @@ def probe_limits(target: Target) -> Result:
             load(f"{server.url}/endless")
         if not server.asked:
             return Result(False, "this release does not fetch such URLs")
+        small = ""
         try:
-            load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
-            small = ""
-        except ImportError:  # the audio reader is not installed
-            small = ""
+            with suppress(ImportError):  # the audio reader is not installed
+                load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
         except Exception as error:
             small = f"; a small file is not loaded: {error}"
     said = f"{server.sent // 2**20} of 600 MiB were sent before the end{small}"
@@ -53,10 +51,11 @@ def probe_policy(target: Target) -> Result:
     with without_variable(ROOTS):
         if target.name.startswith("_image_"):
             return _paths(target)
+        module = importlib.import_module(target.module)
         if target.name == "_parse_transcription_request":
-            return _uploaded(importlib.import_module(target.module))
+            return _uploaded(module)
         if target.module.endswith(".audio"):
-            return _spoken(importlib.import_module(target.module), target.name)
+            return _spoken(module, target.name)
         with a_server() as server, tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"
             secret.write_bytes(make_image())
@@ -66,10 +65,15 @@ def probe_policy(target: Target) -> Result:
 
 
 def _opened(target: Target, url: str, path: str) -> list[str]:
-    """Load the URL and the path; returns the path if the loader, or its video reader, opened it."""
+    """Load the URL and the path; returns the path if the loader, or OpenCV for it, opened it."""
     load = _loader(target)
     seen: list[str] = []
-    with _video_reader(seen):
+
+    def capture(source: Any) -> Any:
+        seen.append(str(source))
+        return SimpleNamespace(isOpened=lambda: False)
+
+    with mock.patch.dict("sys.modules", cv2=SimpleNamespace(VideoCapture=capture)):
         for source in (url, path):
             with suppress(Exception):
                 load(source)
@@ -98,9 +102,11 @@ def _spoken(module: Any, name: str) -> Result:
     def model(*args: Any, **kwargs: Any) -> Any:
         raise LookupError("a file outside the allowed folders is accepted")
 
-    kept, module.get_cached_model = module.get_cached_model, model
     try:
-        with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+        with (
+            mock.patch.object(module, "get_cached_model", model),
+            tempfile.NamedTemporaryFile(suffix=".wav") as file,
+        ):
             file.write(make_sound())
             file.flush()
             for field in ("ref_audio", "voice"):
@@ -115,8 +121,6 @@ def _spoken(module: Any, name: str) -> Result:
         return Result(True, str(error))
     except Exception as error:
         return Result(False, f"{getattr(error, 'detail', error)}".replace(file.name, "a file"))
-    finally:
-        module.get_cached_model = kept
     return Result(False, "nothing is read")
 
 
@@ -133,16 +137,12 @@ def _uploaded(module: Any) -> Result:
         playlist = io.BytesIO(b"<MPDftyp><BaseURL>file:///etc/passwd</BaseURL></MPD>")
         return forms.FormData({"model": "a", "file": forms.UploadFile(playlist)})
 
-    kept, module.audio_read = module.audio_read, audio_read
+    request, status = SimpleNamespace(form=form), "200"
     try:
-        request = SimpleNamespace(form=form)
-        asyncio.run(module._parse_transcription_request(request, translate=False))
+        with mock.patch.object(module, "audio_read", audio_read):
+            asyncio.run(module._parse_transcription_request(request, translate=False))
     except Exception as error:
         status = f"{getattr(error, 'status_code', type(error).__name__)}"
-    else:
-        status = "200"
-    finally:
-        module.audio_read = kept
     return Result(
         bool(read) or status != "400", f"read: {', '.join(read) or 'nothing'}; status {status}"
     )
@@ -159,7 +159,7 @@ def _loader(target: Target) -> Callable[[str], Any]:
     if target.name == "process_image":
         # A list of images is returned as it is; the model's processor opens the names in it.
         return lambda source: _open_all(load([source], None, None))
-    return lambda source: load(source)
+    return load  # type: ignore[no-any-return]
 
 
 def _open_all(images: Any) -> None:
@@ -173,14 +173,9 @@ def _open_all(images: Any) -> None:
 
 def make_image() -> bytes:
     """Make a PNG of one pixel."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        end = struct.pack(">I", zlib.crc32(name + data))
-        return struct.pack(">I", len(data)) + name + data + end
-
-    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
-    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(4))) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
+    return base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+    )
 
 
 def make_sound() -> bytes:
@@ -192,30 +187,6 @@ def make_sound() -> bytes:
         made.setframerate(16000)
         made.writeframes(bytes(3200))
     return file.getvalue()
-
-
-@contextmanager
-def _video_reader(seen: list[str]) -> Iterator[None]:
-    """Replace OpenCV by a stand-in that records what it is asked to open."""
-
-    class Capture:
-        def __init__(self, source: Any):
-            seen.append(str(source))
-
-        def isOpened(self) -> bool:
-            return False
-
-    module = ModuleType("cv2")
-    module.VideoCapture = Capture  # type: ignore[attr-defined]
-    kept = sys.modules.get("cv2")
-    sys.modules["cv2"] = module
-    try:
-        yield
-    finally:
-        if kept is None:
-            del sys.modules["cv2"]
-        else:
-            sys.modules["cv2"] = kept
 
 
 @contextmanager

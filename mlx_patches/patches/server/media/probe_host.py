@@ -10,9 +10,11 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import Result
@@ -37,13 +39,9 @@ def probe(target: Target) -> Result:
         return _PROBES[target.name](module, Path(folder))
 
 
-def _sources(kind: str) -> Callable[[Any, Path], Result]:
-    """A probe of vllm-mlx's function that writes media of a kind to a file."""
-
-    def probe_kind(module: Any, folder: Path) -> Result:
-        return _tried(getattr(module, f"process_{kind}_input"), kind, folder)
-
-    return probe_kind
+def _source(kind: str, module: Any, folder: Path) -> Result:
+    """vllm-mlx's function that writes media of a kind to a file."""
+    return _tried(getattr(module, f"process_{kind}_input"), kind, folder)
 
 
 def _messages(module: Any, folder: Path) -> Result:
@@ -113,38 +111,31 @@ def _uploaded(module: Any, folder: Path) -> Result:
         return {"text": ""}
 
     if hasattr(module, "MLX_Whisper"):
-        kept, module.transcribe = module.transcribe, generate
-        try:
+        with mock.patch.object(module, "transcribe", generate):
             return _outcome(lambda: module.MLX_Whisper("a")(audio_path=str(file)), opened)
-        finally:
-            module.transcribe = kept
     engine = module.STTEngine("a")
     engine._loaded, engine.model = True, SimpleNamespace(generate=generate)
     return _outcome(lambda: engine.transcribe(str(file)), opened)
 
 
-def _spoken(name: str) -> Callable[[Any, Path], Result]:
-    """A probe of a function of vllm-mlx that makes speech."""
+def _spoken(name: str, module: Any, folder: Path) -> Result:
+    """Red where a function of vllm-mlx that makes speech takes a path for a voice."""
+    file = folder / "voice.wav"
+    file.write_bytes(make_sound())
+    opened: list[str] = []
 
-    def probe_voice(module: Any, folder: Path) -> Result:
-        file = folder / "voice.wav"
-        file.write_bytes(make_sound())
-        opened: list[str] = []
+    def generate(**kwargs: Any) -> list[Any]:
+        opened.append(kwargs["voice"])
+        return []
 
-        def generate(**kwargs: Any) -> list[Any]:
-            opened.append(kwargs["voice"])
-            return []
+    engine = module.TTSEngine("a")
+    engine._loaded, engine.model = True, SimpleNamespace(generate=generate)
 
-        engine = module.TTSEngine("a")
-        engine._loaded, engine.model = True, SimpleNamespace(generate=generate)
+    def speak() -> Any:
+        made = getattr(engine, name)("a", voice=str(file))
+        return list(made) if inspect.isgenerator(made) else made
 
-        def speak() -> Any:
-            made = getattr(engine, name)("a", voice=str(file))
-            return list(made) if inspect.isgenerator(made) else made
-
-        return _outcome(speak, opened)
-
-    return probe_voice
+    return _outcome(speak, opened)
 
 
 def _outcome(call: Callable[[], Any], opened: list[str]) -> Result:
@@ -176,14 +167,14 @@ def _answered(module: Any, folder: Path) -> Result:
 
 
 _PROBES: dict[str, Callable[[Any, Path], Result]] = {
-    "process_image_input": _sources("image"),
-    "process_video_input": _sources("video"),
-    "process_audio_input": _sources("audio"),
+    "process_image_input": partial(_source, "image"),
+    "process_video_input": partial(_source, "video"),
+    "process_audio_input": partial(_source, "audio"),
     "TempFileManager.register": _registered,
     "_validate_remote_media_urls": _messages,
     "STTEngine.transcribe": _uploaded,
-    "TTSEngine.generate": _spoken("generate"),
-    "TTSEngine.stream_generate": _spoken("stream_generate"),
+    "TTSEngine.generate": partial(_spoken, "generate"),
+    "TTSEngine.stream_generate": partial(_spoken, "stream_generate"),
     "BaseProcessor._process_single_media": _cached,
     "MLXVLMHandler.generate_multimodal_response": _answered,
     "MLX_Whisper.__call__": _uploaded,

@@ -133,22 +133,14 @@ async def upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: 
 
 
 def plain_name(name: str) -> str:
-    """A name that is no path.
-
-    Raises:
-        Refused: it is one.
-    """
+    """The name itself; a path is refused."""
     if re.search(r"[/\\]", name) or os.path.exists(name):
         raise Refused("a path is not accepted, only the name of a voice")
     return name
 
 
 def allowed(source: Any, kind: Kind) -> Any:
-    """A request's source in a form that may be loaded: its content, or a real path.
-
-    Raises:
-        Refused: the source may not be loaded.
-    """
+    """A request's source as it may be loaded, by content or real path; any other is refused."""
     if isinstance(source, BytesIO):
         check_kind(source, kind)
     if not isinstance(source, (str, Path)):
@@ -162,11 +154,7 @@ def allowed(source: Any, kind: Kind) -> Any:
 
 
 def in_place(url: str) -> None:
-    """Check an image that is in the request itself.
-
-    Raises:
-        Refused: it is not, or it is over a limit.
-    """
+    """Refuse what is no image in the request itself, or is over a limit."""
     if not url.startswith("data:"):
         raise Refused("only http, https and data URLs are accepted")
     check_kind(check_data_url(url, PICTURE.limits), PICTURE)
@@ -182,20 +170,12 @@ def fetch_kind(url: str, kind: Kind) -> Fetched:
 
 
 def known_file(path: str, kind: Kind) -> str:
-    """The path of a file that the host wrote, or the real path of one that a request may name.
-
-    Raises:
-        Refused: it is neither, or the file is of another kind.
-    """
+    """The path of a file that the host wrote, or the real path of one that a request may name."""
     return path if is_admitted(path) else named_file(path, kind)
 
 
 def named_file(path: str, kind: Kind) -> str:
-    """The real path of a file of a kind that a request may name.
-
-    Raises:
-        Refused: it may not, or the file is of another kind.
-    """
+    """The real path of a file of a kind that a request may name; any other is refused."""
     real = local_file(path, media_roots(), kind.limits)
     with open(real, "rb") as file:
         check_kind(file, kind)
@@ -203,11 +183,7 @@ def named_file(path: str, kind: Kind) -> str:
 
 
 def no_names(source: Any) -> None:
-    """Check that lists contain no text, which would be read as URLs and paths.
-
-    Raises:
-        Refused: they contain text.
-    """
+    """Refuse lists that contain text, which would be read as URLs and paths."""
     inner = source.values() if isinstance(source, dict) else source
     for one in inner:
         if isinstance(one, (str, bytes, Path)):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
@@ -31,51 +31,37 @@ _JSON = {"true": True, "false": False, "null": None}
 
 def parsed(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
     """A call's name and arguments; a list where there are several."""
-    calls = list(find_calls(text))
+    calls = find_calls(text)
     if not calls:
         return parse(text, *args, **kwargs)
     return calls[0] if len(calls) == 1 else calls
 
 
-def find_calls(text: str) -> Iterator[Call]:
+def find_calls(text: str) -> list[Call]:
     """The calls in a text; none if one of them is not valid Python."""
     start, end = text.find("["), text.rfind("]")
     try:
         body = ast.parse(text[start : end + 1], mode="eval").body
-        if start >= 0 and isinstance(body, ast.List):
-            yield from [read(node) for node in body.elts]
+        return list(map(read, body.elts)) if start >= 0 and isinstance(body, ast.List) else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+        return []
 
 
 def read(node: ast.expr) -> Call:
     """The name and the arguments of a call.
 
     Raises:
-        ValueError: the node is not a call, or an argument has no name or is not a literal.
+        ValueError: the node is not a call by name, or an argument has no name or is not a literal.
     """
-    if not isinstance(node, ast.Call) or node.args:
+    if not isinstance(node, ast.Call) or node.args or not all(one.arg for one in node.keywords):
         raise ValueError("not a call with named arguments")
-    arguments = {}
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise ValueError("an argument has no name")
-        arguments[keyword.arg] = ast.literal_eval(_Literals().visit(keyword.value))
-    return {"name": ast.unparse(dotted(node.func)), "arguments": arguments}
-
-
-def dotted(name: ast.expr) -> ast.expr:
-    """Check that an expression is a name, which may have dots.
-
-    Raises:
-        ValueError: it is another expression.
-    """
-    part = name
-    while isinstance(part, ast.Attribute):
+    part = node.func
+    while isinstance(part, ast.Attribute):  # a name with dots
         part = part.value
     if not isinstance(part, ast.Name):
         raise ValueError("not a name")
-    return name
+    arguments = {one.arg: ast.literal_eval(_Literals().visit(one.value)) for one in node.keywords}
+    return {"name": ast.unparse(node.func), "arguments": arguments}
 
 
 class _Literals(ast.NodeTransformer):

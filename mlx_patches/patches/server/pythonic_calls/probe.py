@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -48,30 +47,17 @@ def probe(target: Target) -> Result:
 
 def loaded(module: Any, tokens: tuple[str, ...] = (), template: str = "{{ messages }}") -> Any:
     """Load a tokenizer of a few words, and the tokens around tool calls, with the release."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
     tokens = tokens or ("<|tool_call_start|>", "<|tool_call_end|>")
-    words = ["<unk>", "<s>", "</s>", "hello", *tokens]
-    content: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: index for index, word in enumerate(words)},
-            "unk_token": "<unk>",
-        },
-    }
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": template,
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-    }
+    words = {word: index for index, word in enumerate(("<unk>", "</s>", "hello", *tokens))}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="<unk>")),
+        eos_token="</s>",
+        unk_token="<unk>",
+        chat_template=template,
+    )
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "tokenizer.json").write_text(json.dumps(content))
-        Path(folder, "tokenizer_config.json").write_text(json.dumps(config))
+        tokenizer.save_pretrained(folder)
         return module.load(Path(folder))

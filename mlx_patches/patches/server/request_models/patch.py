@@ -39,12 +39,7 @@ _started: set[str] = set()
 
 
 def is_allowed(name: Any, started: Iterable[str | None] = ()) -> bool:
-    """Whether a request may name a model, an adapter or a folder.
-
-    Args:
-        name: as in the request.
-        started: what the server was started with.
-    """
+    """Whether a request may name this of a server that was started with these names."""
     given = [one for one in started if one]
     listed = [one for one in os.environ.get(MODELS, "").split(os.pathsep) if one.strip()]
     if not isinstance(name, str):
@@ -71,12 +66,7 @@ def _real(path: str) -> Path:
 
 
 def check(name: Any, started: Iterable[str | None] = ()) -> None:
-    """Refuse a name that a request may not use.
-
-    Args:
-        name: as in the request.
-        started: what the server was started with.
-    """
+    """Refuse a name that a request may not use, or that cannot be checked."""
     private = ""
     try:
         if is_allowed(name, started):

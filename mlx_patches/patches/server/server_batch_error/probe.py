@@ -41,9 +41,5 @@ def probe(target: Target) -> Result:
         server._generate()
     except ValueError as error:
         died = f"the loop ended: {error}; "
-    told = sum(isinstance(_first(one), ValueError) for one in answers)
+    told = sum(any(isinstance(said, ValueError) for said in one.queue) for one in answers)
     return Result(told < len(answers), f"{died}{told} of {len(answers)} requests got their error")
-
-
-def _first(answers: Queue[Any]) -> Any:
-    return None if answers.empty() else answers.get()

@@ -7,6 +7,7 @@ import importlib
 import inspect
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
@@ -18,7 +19,6 @@ LIMIT = 2500
 def probe(target: Target) -> Result:
     """Red where the prompt cache keeps more bytes than the command line allows."""
     server = importlib.import_module(target.module)
-    run: Any = getattr(server, "run", None)
     if "--prompt-cache-bytes" not in inspect.getsource(server):
         raise NotApplicable("this release's server has no --prompt-cache-bytes")
     arguments = argparse.Namespace(prompt_cache_size=10, prompt_cache_bytes=LIMIT)
@@ -32,12 +32,8 @@ def probe(target: Target) -> Result:
             cache.insert_cache("model", [first, 1, 2], [_Layer()])
         caches.append(cache)
 
-    serve: Any = vars(server)["_run_http_server"]
-    vars(server)["_run_http_server"] = fill
-    try:
-        run("localhost", 0, provider)
-    finally:
-        vars(server)["_run_http_server"] = serve
+    with mock.patch.object(server, "_run_http_server", fill):
+        server.run("localhost", 0, provider)
     kept = caches[0].nbytes
     return Result(kept > LIMIT, f"{kept} bytes of {PROMPTS} prompts are kept; the limit is {LIMIT}")
 

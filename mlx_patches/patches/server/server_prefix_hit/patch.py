@@ -1,9 +1,8 @@
 """A prompt that ``mlx_lm.server`` has cached completely stops the server for good.
 
 Why
-    For a prompt that is cached to its last token, the prompt cache returns its caches and no
-    token to feed. The generation thread raises for the empty prompt and ends, and no later
-    request is answered.
+    For a prompt that is cached to its last token, the prompt cache returns no token to feed. The
+    generation thread raises for the empty prompt and ends, and no later request is answered.
 How
     The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
     trimmed, those of a shorter prefix are used, or none.
@@ -22,22 +21,17 @@ from typing import Any
 from ....core.patch import Patch, around
 from ..._shared.targets import PROMPT_CACHES, at
 
-CACHES = "mlx_lm.models.cache"
-
 
 def fetch_and_leave_one(
     fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
     found, rest = fetch(prompts, model, tokens)
-    if found is None or len(rest) or not len(tokens) or not all(map(is_cache, found)):
+    if found is None or len(rest) or not len(tokens):
+        return found, rest
+    if not all(hasattr(layer, "is_trimmable") for layer in found):  # no caches
         return found, rest
     return one_back(fetch, prompts, model, tokens, found)
-
-
-def is_cache(layer: Any) -> bool:
-    """Whether an entry is a cache; other objects are not trimmed."""
-    return hasattr(layer, "is_trimmable")
 
 
 def one_back(
@@ -48,7 +42,7 @@ def one_back(
     found: Any,
 ) -> tuple[Any, Any]:
     """The result of a fetch that found caches of all tokens, changed to leave the last token."""
-    caches = sys.modules[CACHES]
+    caches = sys.modules["mlx_lm.models.cache"]
     if caches.can_trim_prompt_cache(found):
         caches.trim_prompt_cache(found, 1)
         return found, tokens[-1:]

@@ -3,14 +3,12 @@
 Why
     The server encodes each stop string, and ends where the model writes exactly these tokens. A
     model often writes the same text in other tokens, because a token takes in a neighbouring
-    character. Then the answer goes on to its limit. mlx-lm 0.32 takes the string out of the text,
-    but does not end there either.
+    character. Then the answer goes on to its limit, in mlx-lm 0.32 without the string in its text.
 How
     The text of the answer is searched as it comes. At the first stop string the answer ends, with
     the text before it and ``finish_reason: stop``, and the generation is stopped. What may be the
     beginning of a stop string is held back until it is known. The release is not told of the stop
-    strings: mlx-lm 0.32 drops text that it holds back itself. Requests without any take the
-    release's way.
+    strings: mlx-lm 0.32 drops text that it holds back itself.
 Upstream
     mlx-lm 1501, 1869; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not
     repaired.

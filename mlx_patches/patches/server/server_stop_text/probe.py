@@ -9,16 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 from ....probes.stop_text import PIECES, STOP, judged
 
 
 def probe(target: Target) -> Result:
     """Red where the answer goes on after the stop string, or the text before it is not whole."""
-    module = importlib.import_module(target.module)
-    if not hasattr(module, "ResponseGenerator"):
-        raise NotApplicable("this release's server has no ResponseGenerator")
-    responses, context = answer(module, PIECES, [STOP])
+    require(target)
+    responses, context = answer(importlib.import_module(target.module), PIECES, [STOP])
     return judged((response.text for response in responses), context._should_stop)
 
 

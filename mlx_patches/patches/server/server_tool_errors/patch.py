@@ -7,8 +7,7 @@ Why
     middle: the client gets no answer, and a stream breaks off.
 How
     The formatter gets a parser that leaves such a call out, with a warning in the log, as the
-    server does after a ValueError from mlx-lm 0.31.3 on. A call that only lacks ``arguments`` has
-    none: ``{}``.
+    server does after a ValueError from mlx-lm 0.31.3 on. Missing ``arguments`` become ``{}``.
 Upstream
     Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses in a function of its own.

@@ -66,17 +66,10 @@ def _requested(module: Any) -> Result:
                 cli_args=options, load=lambda *names: (None, _tokenizer())
             )
 
-        def handle_completion(self, *args: Any) -> None:
+        def ignore(self, *args: Any) -> None:
             pass
 
-        def send_response(self, *args: Any) -> None:
-            pass
-
-        def send_header(self, *args: Any) -> None:
-            pass
-
-        def end_headers(self) -> None:
-            pass
+        handle_completion = send_response = send_header = end_headers = ignore
 
     handler = Handler()
     if "response_generator" not in vars(handler):

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
@@ -27,20 +28,15 @@ def probe(target: Target) -> Result:
         return Result(not server.inference_router.dependencies, "the router asks for the key")
     fastapi: Any = importlib.import_module("fastapi")
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    kept, environment = dict(vars(module)), dict(os.environ)
-    try:
+    # The function sets the module's globals.
+    with mock.patch.dict(vars(module)), mock.patch.dict(os.environ, {_KEY: "secret"}):
         if target.name == "main":
             _start(module, server, app)
             routes = {("GET", "/models")}
         else:
             module.register_routes(app, Dependencies())
             routes = {(method, route.path) for route in app.routes for method in route.methods}
-        os.environ[_KEY] = "secret"
         open_routes = {path for way, path in routes if asyncio.run(_status(app, way, path)) != 401}
-    finally:
-        vars(module).update(kept)  # the function sets the module's globals
-        os.environ.clear()
-        os.environ.update(environment)
     said = ", ".join(sorted(open_routes)) or "no route"
     return Result(bool(open_routes), f"without the key: {said}"[:300])
 
@@ -48,13 +44,13 @@ def probe(target: Target) -> Result:
 def _start(module: Any, server: Any, app: Any) -> None:
     """Start a server that serves nothing, whose app has one route."""
     app.get("/models")(list)
-    kept = server.app, sys.argv
-    server.app, sys.argv = app, ["mlx_vlm.server"]
-    module.uvicorn = SimpleNamespace(run=lambda *args, **kwargs: None)
-    try:
+    silent = SimpleNamespace(run=lambda *args, **kwargs: None)
+    with (
+        mock.patch.object(server, "app", app),
+        mock.patch.object(sys, "argv", ["mlx_vlm.server"]),
+        mock.patch.object(module, "uvicorn", silent),
+    ):
         module.main()
-    finally:
-        server.app, sys.argv = kept
 
 
 class Dependencies(SimpleNamespace):

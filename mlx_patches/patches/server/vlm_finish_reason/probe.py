@@ -25,11 +25,7 @@ def probe(target: Target) -> Result:
 
 
 def answered(pieces: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
-    """The endpoint's answers to chat requests at once, all in these pieces, up to their limit.
-
-    Args:
-        sent: each request's further fields.
-    """
+    """The endpoint's answers, in these pieces up to a limit, to chat requests with these fields."""
     server: Any = importlib.import_module("mlx_vlm.server")
     messages = [{"role": "user", "content": "hi"}]
     stands = {

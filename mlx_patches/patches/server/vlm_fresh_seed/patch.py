@@ -37,8 +37,7 @@ def draw_seed() -> int:
 def sent_seed(request: Any) -> int | None:
     """The seed that a request was sent with; None without one, whatever the default is."""
     seed = stored(request, "seed")
-    fields = request.model_fields_set
-    return seed if "seed" in fields else None
+    return seed if "seed" in request.model_fields_set else None
 
 
 PATCH = Patch(

@@ -2,8 +2,7 @@
 
 Why
     Each request's thread tokenizes its own prompt, all with one tokenizer. A fast tokenizer sets
-    its padding before it encodes, and must not be in use meanwhile: it raises "Already borrowed",
-    and the request fails.
+    its padding before it encodes, and raises "Already borrowed" if it is in use meanwhile.
 How
     The threads prepare their prompts in turn. Generation is another thread, and goes on.
 Upstream

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of, require_own
 
 # How long the first caller of the tokenizer waits for a second one, in seconds.
 SECONDS = 0.3
@@ -40,24 +40,13 @@ class _Tokenizer:
         return SimpleNamespace(input_ids=mx.array([[1, 2]]), attention_mask=mx.array([[1, 1]]))
 
 
-class _Queued(Exception):
-    """A request is prepared: the generation thread would take it now."""
-
-
-class _Requests:
-    def put(self, request: Any) -> None:
-        raise _Queued
-
-
 def probe(target: Target) -> Result:
     """Red where a request fails because another is tokenized at the same time."""
-    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
-    if not hasattr(kind, "_cpu_preprocess") or kind.__module__ != target.module:
-        raise NotApplicable("this release's server prepares no requests in threads")
-    server = make_server(kind)
+    require_own(target)
+    server = make_server(class_of(target))
 
     def send() -> None:
-        # The tokenizer's error, or what a stand-in lacks after that point.
+        # The tokenizer's error; or, of a request that is prepared, that there is no queue for it.
         with contextlib.suppress(Exception):
             server.generate("a prompt")
 
@@ -75,9 +64,8 @@ def make_server(kind: Any) -> Any:
     server = kind.__new__(kind)
     server.model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
     server.processor = _Tokenizer()
-    server.draft_model = None
-    server.requests = _Requests()
-    server._ready, server._load_error, server.config = threading.Event(), None, None
+    server.draft_model = server.requests = server.config = server._load_error = None
+    server._ready = threading.Event()
     server._ready.set()
     # Since 0.6.5.
     server._tokenizer_lock = threading.Lock()

@@ -4,8 +4,7 @@ Why
     The generation thread takes the waiting requests together and computes their embeddings one
     after the other. It handles an error there, such as an image whose tokens do not match, as one
     of the whole batch: requests that are being decoded end with the error of another. Below
-    mlx-vlm 0.7.0 the failed request and those behind it get no answer at all, and their clients
-    wait forever.
+    mlx-vlm 0.7.0 the failed request and those behind it are never answered.
 How
     An error of a request's embeddings is raised where the thread inserts the request. There the
     release answers the request with it and goes on with the others.

@@ -12,7 +12,8 @@ from unittest import mock
 
 from ....core.patch import Target
 from ....lab.server_thread import Processor, greedy, queue_of
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of, require_own
 
 WORDS, COUNT = 32, 4
 # The last token of each prompt: of the one that is decoded when the others come, all at once.
@@ -79,11 +80,9 @@ class Counts:
 
 def probe(target: Target) -> Result:
     """Red where a request of several does not get its own answer, or its own error."""
-    kind: Any = getattr(importlib.import_module(target.module), "ResponseGenerator", None)
-    if not hasattr(kind, "_gpu_embed") or kind.__module__ != target.module:
-        raise NotApplicable("this release's server computes no embeddings in a thread of its own")
+    require_own(target)
     try:
-        answers = served(kind, FIRST, OTHERS)
+        answers = served(class_of(target), FIRST, OTHERS)
     except Stuck:
         return Result(True, "the loop does not end")
     for prompt, said in answers.items():

@@ -22,11 +22,9 @@ def probe(target: Target) -> Result:
 
 
 def answer(pieces: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:
-    """The tokens of the answer to a chat request, and the rows that were cancelled.
+    """The tokens of an answer in these pieces to a chat request, and the rows that were cancelled.
 
-    Args:
-        pieces: the text of each token; the last one ends the answer by its length.
-        sent: further fields of the request.
+    The last piece ends the answer by its length.
     """
     server: Any = importlib.import_module("mlx_vlm.server")
     generator = silent(pieces)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 _THOUGHTS = ("got it, it is 42", "the user asks", "hoping so", "though small", "42 it is")
 _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
@@ -13,10 +14,8 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 def probe(target: Target) -> Result:
     """Red where the split changes the reasoning or the content."""
-    module = importlib.import_module(target.module)
-    split = getattr(module, "_split_thinking", None)
-    if split is None or not hasattr(module, target.name):
-        raise NotApplicable("this release does not split reasoning here")
+    require(target)
+    split = importlib.import_module(target.module)._split_thinking
     for opening in _OPENINGS:
         for thought in _THOUGHTS:
             reasoning, content = split(f"{opening}{thought}<channel|>Yes.")

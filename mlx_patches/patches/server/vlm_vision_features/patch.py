@@ -5,8 +5,7 @@ Why
     one file, or a URL returns another picture, the answer is about the first picture.
 How
     The server caches features by the pixels that it has read. ``stream_generate`` caches those of
-    a file by its name, time and size, and none for a URL, whose content is unknown before it is
-    read.
+    a file by its name, time and size, and none for a URL, which tells nothing of its content.
 Upstream
     Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
 Retire when

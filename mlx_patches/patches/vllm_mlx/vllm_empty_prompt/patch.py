@@ -26,11 +26,7 @@ _BEGINNING = 64
 
 
 def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Add a request that has tokens.
-
-    Raises:
-        HTTPException: it has none.
-    """
+    """Add a request that has tokens; one without any is refused."""
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))
@@ -39,9 +35,8 @@ def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
 
 def is_empty(scheduler: Any, request: Any) -> bool:
     """Whether a request's prompt, tokens or a text, has no tokens."""
-    if request.prompt_token_ids is not None:
-        return not len(request.prompt_token_ids)
-    prompt = request.prompt
+    tokens = request.prompt_token_ids
+    prompt = request.prompt if tokens is None else tokens
     if not isinstance(prompt, str):
         return not len(prompt)
     tokenizer = scheduler.tokenizer

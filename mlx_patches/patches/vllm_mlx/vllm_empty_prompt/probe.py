@@ -21,14 +21,14 @@ def probe(target: Target) -> Result:
 
 def beside(server: Server, prompt: list[int] | str) -> tuple[list[int] | str, str]:
     """The answer to ``PROMPT`` beside another prompt, and how that one was refused."""
-    first = server.add(PROMPT)
-    tokens: list[int] = list(taken(server).get(first, []))
-    refused = ""
-    try:
-        server.add(prompt)
-    except Exception as error:
-        refused = str(error)
-    for _ in range(_STEPS):
+    first, refused = server.add(PROMPT), ""
+    tokens: list[int] = []
+    for step in range(_STEPS):
+        if step == 1:  # the first request is running
+            try:
+                server.add(prompt)
+            except Exception as error:
+                refused = str(error)
         try:
             output = server.scheduler.step()
         except Exception as error:
@@ -42,8 +42,3 @@ def beside(server: Server, prompt: list[int] | str) -> tuple[list[int] | str, st
             if one.finished:
                 return tokens, refused
     return f"no answer in {_STEPS} steps", refused
-
-
-def taken(server: Server) -> dict[str, list[int]]:
-    """Run one step; returns the new tokens by the request's id."""
-    return {one.request_id: one.new_token_ids for one in server.scheduler.step().outputs}

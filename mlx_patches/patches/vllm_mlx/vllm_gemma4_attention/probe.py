@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
@@ -19,22 +18,10 @@ def probe(target: Target) -> Result:
     from ....probes.batch_invariance import measure, tiny
 
     host = importlib.import_module(target.module)
-    language = importlib.import_module("mlx_vlm.models.gemma4.language")
-    with unchanged(language.Attention), with_patches(_ROW):
+    attention = importlib.import_module("mlx_vlm.models.gemma4.language").Attention
+    # What the host replaces and notes is as before after the block.
+    before = {"__call__": attention.__call__, "_batch_patched": False}
+    with mock.patch.multiple(attention, create=True, **before), with_patches(_ROW):
         if not getattr(host, target.name)():
             raise NotApplicable("the host does not patch the model")
         return measure(tiny("mlx-vlm", "gemma4"))
-
-
-@contextlib.contextmanager
-def unchanged(kind: type) -> Iterator[None]:
-    """Restore a class's attributes after the block."""
-    before = dict(vars(kind))
-    try:
-        yield
-    finally:
-        for name in set(vars(kind)) - set(before):
-            delattr(kind, name)
-        for name, value in before.items():
-            if vars(kind)[name] is not value:
-                setattr(kind, name, value)

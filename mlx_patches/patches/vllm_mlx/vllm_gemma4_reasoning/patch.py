@@ -5,8 +5,7 @@ Why
     ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` has no parser for this format.
     Optional: the patch adds a parser that a user has to choose by name.
 How
-    The patch adds a parser named ``gemma4``. It parses the whole text so far, and streams the
-    difference between two results.
+    A parser ``gemma4`` parses the whole text so far, and streams the difference of two results.
 Upstream
     vllm-mlx 0.2.8 has a parser of this name.
 Retire when
@@ -19,7 +18,8 @@ import importlib
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at
 
 NAME = "gemma4"
 START, END = "<|channel>", "<channel|>"
@@ -57,10 +57,7 @@ def parser() -> type:
     base = importlib.import_module("vllm_mlx.reasoning.base")
 
     class Gemma4ChannelParser(base.ReasoningParser):  # type: ignore[misc, name-defined]
-        """Reads Gemma 4's channels."""
-
         def extract_reasoning(self, model_output: str) -> tuple[str | None, str | None]:
-            """(reasoning, content) of a complete answer."""
             return whole(model_output)
 
         def extract_reasoning_streaming(
@@ -97,21 +94,10 @@ PATCH = Patch(
     id="vllm-gemma4-reasoning",
     severity="feature",
     summary="Gemma 4's thoughts are part of the answer: the host has no parser for them",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.reasoning",
-            "get_parser",
-            around(lambda get, name: find_parser(get, name)),
-            fingerprint_of=("_register_builtin_parsers",),
-        ),
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.reasoning",
-            "list_parsers",
-            around(lambda listed: names(listed)),
-            fingerprint_of=("_register_builtin_parsers",),
-        ),
+    targets=at(
+        [("vllm-mlx", "vllm_mlx.reasoning")],
+        {"get_parser": around(find_parser), "list_parsers": around(names)},
+        fingerprint_of=("_register_builtin_parsers",),
     ),
     optional=True,
 )

@@ -5,8 +5,7 @@ Why
     has no such escapes, and the host answers with an error. Optional: the fault is the client's.
 How
     A body that fails to parse for this reason is parsed again with its lone backslashes doubled.
-    The patch does this in the host's web framework, because the endpoints are already bound to
-    their routes.
+    The web framework is patched, because the endpoints are already bound to their routes.
 Upstream
     vllm-mlx 0.2.8 fixes the bodies of messages, but not of requests that count tokens; it also
     treats an escaped backslash, as in ``\\d``, as a lone one, and then the request fails.
@@ -46,13 +45,6 @@ PATCH = Patch(
     id="vllm-json-escapes",
     severity="feature",
     summary="a message with an invalid JSON escape, as in a regular expression, is refused",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "starlette.requests",
-            "Request.json",
-            around(lambda parse, request: parsed(parse, request)),
-        ),
-    ),
+    targets=(Target("vllm-mlx", "starlette.requests", "Request.json", around(parsed)),),
     optional=True,
 )

@@ -7,8 +7,7 @@ Why
     runs its steps on the event loop: no request is answered while a prompt is processed, and two
     threads use the same arrays. About one start in twenty then produces wrong answers, or crashes.
 How
-    The caches of a hit are evaluated on the thread that made them. They are views: nothing is
-    copied.
+    The caches of a hit, which are views, are evaluated on the thread that made them.
 Upstream
     vllm-mlx 0.6.0 looks requests up on the generation thread (vllm-mlx 407 496 565).
 Retire when

@@ -25,7 +25,6 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 
-MODULE = "vllm_mlx.memory_cache"
 # Attribute that marks a cache which lacks tokens that its offset counts.
 INCOMPLETE = "_mlx_patches_incomplete"
 
@@ -116,29 +115,17 @@ def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
     return restored
 
 
+_HOST = ("vllm-mlx", "vllm_mlx.memory_cache")
+# Each has the defects of those behind it.
+_BODY = ("_dequantize_cache", "_trim_cache_offset", "MemoryAwarePrefixCache.fetch")
+
 PATCH = Patch(
     id="prefix-hit",
     every_model=True,
     summary="a prompt found in the prefix cache is answered from a wrong context",
     targets=(
-        Target("vllm-mlx", MODULE, "MemoryAwarePrefixCache.fetch", around(fetch_and_cut)),
-        Target(
-            "vllm-mlx",
-            MODULE,
-            "_trim_cache_offset",
-            around(cut_back),
-            fingerprint_of=("_trim_cache_offset", "MemoryAwarePrefixCache.fetch"),
-        ),
-        Target(
-            "vllm-mlx",
-            MODULE,
-            "_dequantize_cache",
-            around(dequantized),
-            fingerprint_of=(
-                "_dequantize_cache",
-                "_trim_cache_offset",
-                "MemoryAwarePrefixCache.fetch",
-            ),
-        ),
+        Target(*_HOST, "MemoryAwarePrefixCache.fetch", around(fetch_and_cut)),
+        Target(*_HOST, "_trim_cache_offset", around(cut_back), fingerprint_of=_BODY[1:]),
+        Target(*_HOST, "_dequantize_cache", around(dequantized), fingerprint_of=_BODY),
     ),
 )

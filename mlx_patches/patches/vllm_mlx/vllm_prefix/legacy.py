@@ -18,10 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ..._shared.targets import at
 from .hit import fetch_and_cut, trimmable
-
-_BODY = tuple(f"PrefixCacheManager.{name}" for name in ("fetch_cache", "_can_trim_cache"))
 
 
 def all_trimmable(can_trim: Any, prefixes: Any, prompt_cache: Sequence[Any]) -> bool:
@@ -29,20 +28,15 @@ def all_trimmable(can_trim: Any, prefixes: Any, prompt_cache: Sequence[Any]) -> 
     return bool(can_trim(prefixes, prompt_cache)) and all(map(trimmable, prompt_cache))
 
 
+_AROUND = {
+    "PrefixCacheManager.fetch_cache": around(fetch_and_cut),
+    "PrefixCacheManager._can_trim_cache": around(all_trimmable),
+}
+
 PATCH = Patch(
     id="legacy-prefix-hit",
     every_model=True,
     summary="a prompt found in the host's older prefix cache is answered from a wrong context",
-    targets=tuple(
-        Target("vllm-mlx", "vllm_mlx.prefix_cache", name, around(wrapper), fingerprint_of=_BODY)
-        for name, wrapper in zip(
-            _BODY,
-            (
-                lambda *args: fetch_and_cut(*args),
-                lambda *args: all_trimmable(*args),
-            ),
-            strict=True,
-        )
-    ),
+    targets=at([("vllm-mlx", "vllm_mlx.prefix_cache")], _AROUND, fingerprint_of=tuple(_AROUND)),
     probe=".probe:legacy_probe",
 )

@@ -24,6 +24,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -42,7 +43,7 @@ class Index:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[int, dict[bytes, int]] = {}  # by the prefix's length, then its key
+        self._blocks: dict[tuple[int, bytes], int] = {}  # by the prefix's length and key
         self._prefixes: dict[int, tuple[int, bytes]] = {}  # by the block's id
 
     def __len__(self) -> int:
@@ -51,28 +52,22 @@ class Index:
     def add(self, block_id: int, end: int, key: bytes) -> None:
         """Record the block that ends a prefix of ``end`` tokens; forget its earlier prefix."""
         self.forget(block_id)
-        before = self._blocks.get(end, {}).get(key)
-        if before is not None:
-            self.forget(before)
-        self._blocks.setdefault(end, {})[key] = block_id
+        self.forget(self.find(end, key))
+        self._blocks[end, key] = block_id
         self._prefixes[block_id] = end, key
 
-    def forget(self, block_id: int) -> None:
+    def forget(self, block_id: int | None) -> None:
         """Drop a block, if it is known."""
-        prefix = self._prefixes.pop(block_id, None)
-        if prefix is not None:
-            end, key = prefix
-            del self._blocks[end][key]
-            if not self._blocks[end]:
-                del self._blocks[end]
+        if block_id in self._prefixes:
+            del self._blocks[self._prefixes.pop(block_id)]
 
     def ends(self) -> list[int]:
         """The lengths of the known prefixes, the shortest first."""
-        return sorted(self._blocks)
+        return sorted({end for end, _ in self._blocks})
 
     def find(self, end: int, key: bytes) -> int | None:
         """The id of the block that ends a prefix of ``end`` tokens; None if there is none."""
-        return self._blocks[end].get(key)
+        return self._blocks.get((end, key))
 
 
 class Layers(list[Any]):
@@ -296,33 +291,17 @@ _BODY = (
     "BlockAwarePrefixCache._extract_block_tensor_slice",
     "BlockAwarePrefixCache.reconstruct_cache",
 )
+_target = partial(Target, "vllm-mlx", "vllm_mlx.prefix_cache", fingerprint_of=_BODY)
 
 PATCH = Patch(
     id="paged-prefix",
     every_model=True,
     summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
     targets=(
-        *(
-            Target(
-                "vllm-mlx",
-                "vllm_mlx.prefix_cache",
-                name,
-                around(wrapper),
-                fingerprint_of=_BODY,
-                answers_none=may_be_none,
-            )
-            for name, wrapper, may_be_none in zip(
-                _BODY,
-                (
-                    lambda *args, **kwargs: fetch_blocks(*args, **kwargs),
-                    lambda *args, **kwargs: store_blocks(*args, **kwargs),
-                    lambda *args, **kwargs: cut(*args, **kwargs),
-                    lambda *args, **kwargs: restored(*args, **kwargs),
-                ),
-                (False, True, False, True),
-                strict=True,
-            )
-        ),
+        _target(_BODY[0], around(fetch_blocks)),
+        _target(_BODY[1], around(store_blocks), answers_none=True),
+        _target(_BODY[2], around(cut)),
+        _target(_BODY[3], around(restored), answers_none=True),
         Target(
             "vllm-mlx",
             "vllm_mlx.paged_cache",

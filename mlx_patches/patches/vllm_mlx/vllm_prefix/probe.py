@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 from ....probes.vllm_scheduler import MEMORY, Server, llama, sliding_llama, windowed_llama
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 _CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
-
-
 _MORE = [[*_PREFIX, *more] for more in ([91], [91], [], [92, 93], [91])]
 LEGACY = {"use_memory_aware_cache": False}
 
@@ -22,8 +20,7 @@ def probe(target: Target) -> Result:
     """Red where an answer depends on earlier requests."""
     if target.name == "MemoryAwarePrefixCache.fetch":
         return compare(llama(), _MORE)
-    if not hasattr(importlib.import_module(target.module), target.name):
-        raise NotApplicable(f"this release has no {target.name}")
+    require(target)
     if target.name == "_trim_cache_offset":
         # A prefix within the window, then one past it, followed by fewer tokens than the window.
         short = compare(sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]])

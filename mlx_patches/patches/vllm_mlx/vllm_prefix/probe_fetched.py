@@ -11,6 +11,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
+from ....probes.fixtures import require
 
 TOKENS, SHARED = 500, 400
 REQUEST = "one"
@@ -20,9 +21,8 @@ def probe(target: Target) -> Result:
     """Red where the generation thread cannot evaluate the caches of a prefix hit."""
     import mlx.core as mx
 
+    require(target)
     memory = importlib.import_module(target.module)
-    if not hasattr(memory, "MemoryAwarePrefixCache"):
-        raise NotApplicable("this release has no such prefix cache")
     with ThreadPoolExecutor(1) as generation:
         if generation.submit(mx.eval, mx.zeros(2) + 1).exception() is None:
             raise NotApplicable("this MLX evaluates arrays on any thread")

@@ -81,11 +81,7 @@ def _lost_shapes() -> Iterator[str]:
 
 
 def prefix_cache() -> Any:
-    """Make the release's block-based prefix cache.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """Make the release's block-based prefix cache, if it has one."""
     pages = imported("vllm_mlx.paged_cache").PagedCacheManager
     prefixes = imported("vllm_mlx.prefix_cache").BlockAwarePrefixCache
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))

@@ -7,7 +7,8 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import class_of
 
 ROWS, TOKENS = 16, 500
 # Bytes that may stay alive beside the entry itself.
@@ -18,10 +19,8 @@ def probe(target: Target) -> Result:
     """Red where more than the row stays alive, or the entry counts as too small."""
     import mlx.core as mx
 
-    module = importlib.import_module(target.module)
-    if not hasattr(module, "MemoryAwarePrefixCache"):
-        raise NotApplicable("this release has no such prefix cache")
-    prefixes = module.MemoryAwarePrefixCache(model=object(), config=module.MemoryCacheConfig())
+    kind, config = class_of(target), importlib.import_module(target.module).MemoryCacheConfig()
+    prefixes = kind(model=object(), config=config)
     gc.collect()  # earlier code in this process may have left arrays in cycles
     before = mx.get_active_memory()
     layers, size = make()

@@ -36,7 +36,7 @@ def store_copies(
         entry = prefixes._entries.get(key)
         if not kept or entry is None or entry is before:
             return kept
-        if not any(True for layer in entry.cache for _ in arrays_of(layer)):
+        if not any(True for _ in arrays_of(entry.cache)):
             return kept  # it shares no arrays, and the release's own count stands
         entry.cache = detached(entry.cache)
         count(prefixes, entry)
@@ -54,12 +54,12 @@ def evaluate(layers: Sequence[Any]) -> None:
     """Evaluate every array in some caches."""
     import mlx.core as mx
 
-    mx.eval([array for layer in layers for array in arrays_of(layer)])
+    mx.eval(list(arrays_of(layers)))
 
 
 def count(prefixes: Any, entry: Any) -> None:
     """Count an entry's real size, and evict the oldest entries until all fit in memory."""
-    size = sum(array.nbytes for layer in entry.cache for array in arrays_of(layer))
+    size = sum(array.nbytes for array in arrays_of(entry.cache))
     prefixes._current_memory += size - entry.memory_bytes
     entry.memory_bytes = size
     while prefixes._current_memory > prefixes._max_memory and prefixes._entries:
@@ -94,20 +94,18 @@ def arrays_of(value: Any) -> Iterator[Any]:
     if isinstance(value, mx.array):
         yield value
         return
-    parts: Any = ()
     if isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, (list, tuple)):
-        parts = value
-    elif not isinstance(value, type):
-        parts = [part for _, part in attributes_of(value)]
-    for part in parts:
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        value = [part for _, part in attributes_of(value)]
+    for part in value:
         yield from arrays_of(part)
 
 
 def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
     """The attributes of a cache, as (name, value); none for any other object."""
-    if not any(hasattr(value, name) for name in ("keys", "state", "caches")):
+    is_cache = any(hasattr(value, name) for name in ("keys", "state", "caches"))
+    if not is_cache or isinstance(value, type):
         return
     yield from vars(value).items() if hasattr(value, "__dict__") else ()
     for kind in type(value).__mro__:

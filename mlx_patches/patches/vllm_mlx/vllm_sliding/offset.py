@@ -2,9 +2,8 @@
 
 Why
     Before the rows' caches are merged, and when one comes from the prefix cache, the multimodal
-    batch generator sets a rotating cache's ``offset`` to its window's length. The offset is the
-    position of the next token: sliding layers then rotate new keys and queries to positions that
-    do not continue those in the window.
+    batch generator sets a rotating cache's ``offset`` to its window's length. It is the position
+    of the next token: the positions of new keys and queries do not continue those in the window.
 How
     A full window keeps its offset.
 Upstream

@@ -43,7 +43,7 @@ PATCH = Patch(
             "vllm-mlx",
             "vllm_mlx.mllm_scheduler",
             "MLLMScheduler._get_stop_tokens",
-            around(lambda find, scheduler: stop_tokens(find, scheduler)),
+            around(stop_tokens),
         ),
     ),
 )

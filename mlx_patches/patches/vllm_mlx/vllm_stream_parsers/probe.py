@@ -39,11 +39,9 @@ def probe(target: Target) -> Result:
         with mock.patch.multiple(server, _reasoning_parser=parser, _model_name="tiny"):
             alone = [parted(*asyncio.run(beside(server, [answer]))) for answer in answers]
             both = [parted(events) for events in asyncio.run(beside(server, answers))]
-        if both != alone:
-            wrong = next(i for i in range(len(alone)) if both[i] != alone[i])
-            return Result(
-                True, f"{name}: (reasoning, content) is {both[wrong]}, alone {alone[wrong]}"
-            )
+        for seen, wanted in zip(both, alone, strict=True):
+            if seen != wanted:
+                return Result(True, f"{name}: (reasoning, content) is {seen}, alone {wanted}")
     return Result(False, f"streams side by side are as alone with {', '.join(REASONING)}")
 
 
