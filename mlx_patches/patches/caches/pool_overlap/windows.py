@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..._shared.row_entries import RowEntry
+
 WINDOWS = "_mlx_patches_windows"
 # The windows that are kept. A draft that is verified may be taken back: its windows, all but one.
 KEPT = 5
@@ -49,11 +51,6 @@ class Windows:
         kept = indices.tolist() if hasattr(indices, "tolist") else indices
         ends = tuple(self.ends[row] for row in kept)
         return Windows(self.kv[indices], self.gate[indices], ends)
-
-    def extract_row(self, row: int) -> Windows:
-        """The record of one row."""
-        own = slice(row, row + 1)
-        return Windows(self.kv[own], self.gate[own], self.ends[own])
 
 
 def read_windows(cache: Any) -> Windows | None:
@@ -138,6 +135,9 @@ def join_windows(caches: Sequence[Any]) -> Windows | None:
         mx.concatenate([one.gate for one in parts]),
     )
     return Windows(kv, gate, sum((one.ends for one in parts), ()))
+
+
+ENTRY = RowEntry(WINDOWS, read_windows, write_windows, join_windows)
 
 
 def pack_last(windows: Windows) -> tuple[Any, Any]:
