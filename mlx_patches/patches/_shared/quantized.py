@@ -47,12 +47,7 @@ TOKENS = 2  # the axis
 
 
 class BatchClass(NamedTuple):
-    """A batch cache class of mlx-vlm.
-
-    Args:
-        module: the module that defines it.
-        name: the class.
-    """
+    """A batch cache class of mlx-vlm."""
 
     module: str
     name: str
@@ -131,14 +126,15 @@ def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
     lengths = [int(row.offset) if row.keys is not None else 0 for row in rows]
     longest = max(lengths)
     batch = make_empty([longest - length for length in lengths])
-    written = next((row for row, length in zip(rows, lengths, strict=True) if length), None)
-    if written is not None:
-        blank = slice_tokens((written.keys, written.values), 0)
-        trees = [
-            slice_tokens((row.keys, row.values), length) if length else blank
-            for row, length in zip(rows, lengths, strict=True)
-        ]
-        batch.keys, batch.values = concatenate_rows(trees, lengths)
+    if longest:
+        written = rows[lengths.index(longest)]
+
+        def join(*parts: Any) -> Any:
+            pairs = zip(parts, lengths, strict=True)
+            return mx.concatenate([pad_left(one[:, :, :n], longest - n) for one, n in pairs])
+
+        held = [row if length else written for row, length in zip(rows, lengths, strict=True)]
+        batch.keys, batch.values = map_arrays(join, *((row.keys, row.values) for row in held))
         batch.offset = mx.array(lengths)
         batch._idx = longest
     return refresh_padding_flag(batch)
@@ -237,18 +233,6 @@ def copy_row(tree: Any, row: int, start: int, end: int) -> Any:
     import mlx.core as mx
 
     return map_arrays(lambda part: mx.contiguous(part[row : row + 1, :, start:end]), tree)
-
-
-def concatenate_rows(trees: Sequence[Any], lengths: Sequence[int]) -> Any:
-    """Concatenate rows of ``lengths`` tokens, left-padded to the longest."""
-    import mlx.core as mx
-
-    longest = max(lengths)
-    padded = [
-        map_arrays(lambda part, left=longest - length: pad_left(part, left), tree)
-        for tree, length in zip(trees, lengths, strict=True)
-    ]
-    return map_arrays(lambda *parts: mx.concatenate(parts), *padded)
 
 
 def fill_side(cache: Any, written: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...core.patch import Target, around
 from .image_states import ImageStates, join_states
-from .prompt_files import add_entry, load_entry
+from .prompt_files import load_entry, save_entry
 from .row_entries import RowEntry
 from .targets import LM_CACHES, VLM_CACHES, around_setter, at
 
@@ -202,12 +202,7 @@ def restore_record(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> N
 
 
 def save_prompt_cache(
-    original: Callable[..., None],
-    file_name: str,
-    cache: Sequence[Any],
-    metadata: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    original: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
     """``save_prompt_cache`` that adds the record to the file's metadata.
 
@@ -218,10 +213,7 @@ def save_prompt_cache(
         for layer, one in enumerate(cache)
         if (record := read_record(one)) is not None
     }
-    if records:
-        metadata = add_entry(metadata, RECORD, records)
-    extra = () if metadata is None else (metadata,)
-    original(file_name, cache, *extra, *args, **kwargs)
+    save_entry(original, file_name, cache, metadata, RECORD, records)
 
 
 def load_prompt_cache(

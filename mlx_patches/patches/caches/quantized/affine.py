@@ -141,8 +141,12 @@ def dequantize_row(row: Any) -> Any:
     return out
 
 
-def _merge_targets() -> tuple[Target, ...]:
-    return (
+QUANTIZED_MERGE = Patch(
+    id="quantized-merge",
+    severity="crash",
+    every_model=True,
+    summary="a prompt with a quantized cache cannot join a batch",
+    targets=(
         *at(
             CACHES,
             {"QuantizedKVCache.merge": lambda original: classmethod(merge_from_quantized)},
@@ -163,15 +167,7 @@ def _merge_targets() -> tuple[Target, ...]:
             fingerprint_of=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
             defines_new_attribute=True,
         ),
-    )
-
-
-QUANTIZED_MERGE = Patch(
-    id="quantized-merge",
-    severity="crash",
-    every_model=True,
-    summary="a prompt with a quantized cache cannot join a batch",
-    targets=_merge_targets(),
+    ),
     probe=".probe_merge:probe",
     doc="""A prompt with a quantized cache cannot join a batch.
 
