@@ -20,16 +20,9 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.rows import as_plain
-from ..._shared.targets import CACHES
+from ..._shared.targets import CACHES, at
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
-
-_FLAT_STATE = ("CacheList.state",)
-
-
-def make_state(original: property) -> property:
-    """``state`` as a list with one item for each cache."""
-    return property(read_states, put_states, original.fdel, original.__doc__)
 
 
 def read_states(cache: Any) -> list[Any]:
@@ -70,19 +63,16 @@ CACHELIST_STATE = Patch(
         target
         for place in CACHES
         for target in (
-            Target(*place, "CacheList.state", make_state),
-            Target(
-                *place,
-                "CacheList.meta_state",
-                lambda original: property(read_classes, put_meta_states),
-                fingerprint_of=_FLAT_STATE,
-                defines_new_attribute=True,
-            ),
-            Target(
-                *place,
-                "CacheList.from_state",
-                lambda original: classmethod(restore_list),
-                fingerprint_of=_FLAT_STATE,
+            Target(*place, "CacheList.state", lambda original: property(read_states, put_states)),
+            *at(
+                (place,),
+                {
+                    "CacheList.meta_state": lambda original: property(
+                        read_classes, put_meta_states
+                    ),
+                    "CacheList.from_state": lambda original: classmethod(restore_list),
+                },
+                fingerprint_of=("CacheList.state",),
                 defines_new_attribute=True,
             ),
         )
@@ -190,15 +180,11 @@ def cuts_chunk(cache: Any) -> bool:
     return bool(left_from > cache.offset // cache.chunk_size * cache.chunk_size)
 
 
-_TRIM_FRONT = "ChunkedKVCache.maybe_trim_front"
 CHUNKED_FRONT = Patch(
     id="chunked-front",
     summary="Llama 4 forgets the beginning of a chunk that it is still reading",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.cache", _TRIM_FRONT, around(trim_front)),
-        # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
-        Target("mlx-vlm", "mlx_vlm.models.cache", _TRIM_FRONT, around(trim_front)),
-    ),
+    # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
+    targets=at(CACHES, {"ChunkedKVCache.maybe_trim_front": around(trim_front)}),
     probe=".probe_chunked:probe",
     doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
 
