@@ -1,4 +1,4 @@
-"""The batch contract of quantized caches: their attributes and their methods.
+"""The batch contract of quantized caches: what they add to that of every cache (``caches``).
 
 ``affine`` and ``turbo`` repair the releases' classes where they break this contract; this module
 has the code that both share. ``R`` is the number of rows, ``H`` of key-value heads, ``D`` the
@@ -9,29 +9,19 @@ Attributes
     on axis 0 and tokens on axis 2. Affine: packed values (R, H, T, D * bits / 32) of uint32,
     scales and biases (R, H, T, D / group_size). TurboQuant: a named tuple of norms (R, H, T) and
     indices (R, H, T, words), or a pair of these, for the channels of few and of more bits.
-    ``_idx``: the number of tokens of the buffer that are in use, the same for every row; an int.
-    ``left_padding``: (R,) integers. Row ``r`` holds the tokens from ``left_padding[r]`` to
-    ``_idx``; the buffer before them is undefined.
-    ``offset``: (R,) integers, ``_idx - left_padding``: the position of each row's next token.
+    ``_idx``: an int. The buffer before ``left_padding`` is undefined.
     ``_right_padding``: (R,) integers while a right-padded prompt is fed, else None.
 
 Methods
-    ``prepare(left_padding, lengths, right_padding)`` announces the padding of the next prompt;
-    left padding only to a cache that was never written. ``finalize()`` turns the right padding
-    into left padding; ``_idx`` stays. No row joins or leaves between these two.
-    ``merge(rows)`` makes a batch of solo caches; ``extract(row)`` returns a row as a solo cache.
-    Packed values stay the same bit for bit; a float row is quantized like the others.
-    ``extend(other)`` adds the rows of another batch; ``filter(rows)`` keeps only these, and
-    drops the padding that all of them have. ``trim(n)`` removes the last ``n`` tokens of each
-    row, or as many as there are, and returns how many.
-    ``state`` (arrays) and ``meta_state`` (text) hold everything that ``from_state`` needs to
-    rebuild the cache. ``make_mask(n)`` returns the mask of the next ``n`` tokens, which
-    broadcasts to (R, 1, n, _idx + n) and is False at padding.
-    ``size()`` is ``_idx``; ``nbytes`` is the memory of keys and values, with unused room (affine)
-    or without (TurboQuant); ``empty()`` is whether the cache was never written. All methods
-    accept a row without tokens and a batch that was never written: such rows are all padding.
+    ``finalize()`` leaves ``_idx`` where it is. No row joins or leaves between ``prepare`` and it.
+    ``merge(rows)``, ``extract(row)``: packed values stay the same bit for bit; a float row is
+    quantized like the others.
+    ``filter(rows)`` drops the padding that all rows have. ``trim(n)`` removes as many tokens as
+    there are, if they are fewer, and returns how many.
+    ``nbytes`` is the memory of keys and values, with unused room (affine) or without (TurboQuant).
+    All methods accept a row without tokens: it is all padding.
 
-Of these only ``make_mask`` runs in a decode step, and it reads nothing from the device.
+Only ``make_mask`` runs in a decode step, and it reads nothing from the device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The contracts of ``CacheList``, of a generator's batch, and of ``ChunkedKVCache``.
 
-- ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``plain``)
+- ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``caches``)
   calls the same method of every cache in the list. Its ``state`` has one item for each cache,
   and its ``meta_state`` their class names and ``meta_state``, so ``from_state`` can rebuild them.
 - A generator's batch holds one cache for each layer. ``extend`` adds the rows of another batch,
@@ -8,8 +8,6 @@
 - ``ChunkedKVCache`` keeps the tokens that the next token attends to: those of its chunk, which
   begins at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those
   dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
-
-Keys and values are (rows, heads, columns, width).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``QuantizedKVCache`` and its batch class: caches of packed values with scales and biases.
-
-See ``contract`` for their attributes and methods.
-"""
+"""``QuantizedKVCache`` and its batch class: caches of packed values with scales and biases."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """TurboQuant caches, whose codecs keep the channels of largest magnitude at more bits.
 
-See ``contract`` for their attributes and methods. Packed values can be read only by a codec with
-the same channels. Rows of different codecs are therefore repacked before they join one batch,
-and a saved cache records which channels its codecs keep at more bits.
+Packed values can be read only by a codec with the same channels. Rows of different codecs are
+therefore repacked before they join one batch, and a saved cache records which channels its codecs
+keep at more bits.
 """
 
 from __future__ import annotations

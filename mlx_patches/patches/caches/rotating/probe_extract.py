@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes import Result
+from ....probes.fixtures import cache_of, require
 
 _PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
 _WINDOWS = (4, 8)
@@ -21,8 +21,7 @@ _WINDOWS = (4, 8)
 def probe(target: Target) -> Result:
     """Red where an extracted row holds other tokens than a solo cache, then or later."""
     batch_class = cache_of(target)
-    if not hasattr(batch_class, "extract"):
-        raise NotApplicable("BatchRotatingKVCache has no extract in this release")
+    require(target)
     solo_class = importlib.import_module(target.module).RotatingKVCache
     wrong = []
     for window in _WINDOWS:
