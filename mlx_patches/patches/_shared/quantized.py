@@ -27,37 +27,28 @@ Only ``make_mask`` runs in a decode step, and it reads nothing from the device.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ...core.patch import Factory, Target
+from .targets import Place
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
 
 
-class BatchClass(NamedTuple):
-    """A batch cache class of mlx-vlm."""
-
-    module: str
-    name: str
-
-    def target(
-        self, attribute: str, factory: Factory, bodies: Sequence[str], is_new: bool = False
-    ) -> Target:
-        """A target at one attribute, fingerprinted by the bodies of these methods."""
-        return Target(
-            "mlx-vlm",
-            self.module,
-            f"{self.name}.{attribute}",
+def added(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
+    """Targets at attributes that releases of a batch class may lack, by name."""
+    return tuple(
+        Target(
+            *place,
+            f"{kind}.{name}",
             factory,
-            fingerprint_of=tuple(f"{self.name}.{body}" for body in bodies),
-            defines_new_attribute=is_new,
+            fingerprint_of=(f"{kind}.{name}", f"{kind}.update_and_fetch"),
+            defines_new_attribute=True,
         )
-
-    def added(self, attribute: str, factory: Factory) -> Target:
-        """A target at an attribute that releases may lack."""
-        return self.target(attribute, factory, [attribute, "update_and_fetch"], is_new=True)
+        for name, factory in factories.items()
+    )
 
 
 # -- methods ---------------------------------------------------------------------------------
@@ -160,24 +151,21 @@ def nbytes(cache: Any) -> int:
 
 
 def quantize_alike(
-    rows: Sequence[Any],
-    read_settings: Callable[[Any], dict[str, Any] | None],
-    quantize: Callable[[Any, dict[str, Any]], Any],
+    rows: Sequence[Any], quantize: Callable[[Any, dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], list[Any]]:
     """The settings that quantized rows share, and all rows quantized with them.
 
     Args:
         rows: solo caches, in floats or quantized. Caches never written stay as they are.
-        read_settings: returns a row's settings; None if it is quantized in another way.
         quantize: returns a float row quantized with these settings.
 
     Raises:
         ValueError: the rows' settings differ, or no row is quantized.
     """
     found = [read_settings(row) for row in rows if holds_quantized(row)]
-    settings = found[0] if found else None
-    if settings is None or any(other != settings for other in found):
+    if not found or any(other != found[0] for other in found):
         raise ValueError(f"rows of one batch must be quantized alike, not as {found}")
+    settings = found[0]
     return settings, [
         row if holds_quantized(row) or row.keys is None else quantize(row, settings) for row in rows
     ]
@@ -270,17 +258,15 @@ def merge_quantized(cls: Any, caches: Sequence[Any]) -> Any:
     Raises:
         ValueError: the rows differ in bits or group size, or none is quantized.
     """
-    settings, rows = quantize_alike(
-        caches, read_settings, lambda row, settings: row.to_quantized(**settings)
-    )
+    settings, rows = quantize_alike(caches, lambda row, settings: row.to_quantized(**settings))
     return merge(lambda padding: cls(padding, **settings), rows)
 
 
-def read_settings(cache: Any) -> dict[str, Any] | None:
-    """The constructor arguments of a quantized cache; None for a TurboQuant cache."""
-    if hasattr(cache, "seed"):
-        return None
-    return {"group_size": cache.group_size, "bits": cache.bits}
+def read_settings(cache: Any) -> dict[str, Any]:
+    """The constructor arguments of a quantized cache, beside a batch's left padding."""
+    turbo = ("bits", "seed", "key_bits", "value_bits")  # up to mlx-vlm 0.6 without the last two
+    names = turbo if hasattr(cache, "seed") else ("group_size", "bits")
+    return {name: getattr(cache, name) for name in names if hasattr(cache, name)}
 
 
 def holds_quantized(cache: Any) -> bool:

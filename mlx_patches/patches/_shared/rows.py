@@ -102,11 +102,7 @@ def copy_empty(layer: Any, empty: Any) -> Any:
     if hasattr(layer, "caches"):
         return _pair_caches(copy_empty, layer, empty)
     if hasattr(layer, "bits") and not hasattr(empty, "bits"):
-        if hasattr(layer, "group_size"):
-            quantized = find_class(layer, "QuantizedKVCache")
-            return quantized(group_size=layer.group_size, bits=layer.bits)
-        turbo = find_class(layer, "TurboQuantKVCache")
-        return turbo(layer.bits, layer.seed, layer.key_bits, layer.value_bits)
+        return make_solo(layer)
     alone = copy.copy(empty)
     if is_recurrent(alone):
         alone.cache = list(alone.cache)
@@ -118,6 +114,12 @@ def _pair_caches(make: Callable[[Any, Any], Any], layer: Any, empty: Any) -> Any
     pairs = zip(layer.caches, empty.caches, strict=True)
     alone.caches = tuple(make(part, new) for part, new in pairs)
     return alone
+
+
+def make_solo(layer: Any) -> Any:
+    """An empty solo cache, quantized like this batch cache."""
+    name = "TurboQuantKVCache" if hasattr(layer, "seed") else "QuantizedKVCache"
+    return find_class(layer, name)(**quantized.read_settings(layer))
 
 
 def make_empty_row(layer: Any) -> Any:

@@ -51,14 +51,14 @@ def difference(
         steps: decode steps before the row is extracted.
     """
     batch = batch_class(window, list(padding))
-    _feed(batch, _numbers(padding, 0, prompt))
+    feed(batch, _numbers(padding, 0, prompt))
     for step in range(steps):
-        _feed(batch, _numbers(padding, prompt + step, 1))
+        feed(batch, _numbers(padding, prompt + step, 1))
     for row, pad in enumerate(padding):
         solo = solo_class(window)
-        _feed(solo, [list(range(1, prompt - pad + 1))])
+        feed(solo, [list(range(1, prompt - pad + 1))])
         for step in range(steps):
-            _feed(solo, [[prompt - pad + step + 1]])
+            feed(solo, [[prompt - pad + step + 1]])
         try:
             alone = batch.extract(row)
             problem = _goes_on(alone, solo, window, prompt - pad + steps)
@@ -74,11 +74,11 @@ def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
     if alone.offset != solo.offset:
         return f"offset {alone.offset}, alone {solo.offset}"
     for step in range(1, window + 3):
-        seen, wanted = (_feed(cache, [[length + step]]) for cache in (alone, solo))
+        seen, wanted = (feed(cache, [[length + step]]) for cache in (alone, solo))
         if seen != wanted:
             return f"sees {seen}, alone {wanted}"
     chunk = [[length + window + 3, length + window + 4]]
-    seen, wanted = (_feed(cache, chunk) for cache in (alone, solo))
+    seen, wanted = (feed(cache, chunk) for cache in (alone, solo))
     return "" if seen == wanted else f"in a chunk sees {seen}, alone {wanted}"
 
 
@@ -88,7 +88,7 @@ def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
     return [[number if number > 0 else -1 for number in row] for row in rows]
 
 
-def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
+def feed(cache: Any, numbers: list[list[int]]) -> list[int]:
     """Feed tokens; returns the tokens that the first row then attends to, oldest first."""
     import mlx.core as mx
 

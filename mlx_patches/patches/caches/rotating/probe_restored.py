@@ -7,7 +7,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of
-from .probe_extract import _feed as feed
+from .probe_extract import feed
 
 _WINDOW = 4
 _PROMPT = 3

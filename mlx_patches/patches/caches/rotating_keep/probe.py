@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.fixtures import cache_of, require
 
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)
@@ -56,19 +56,14 @@ def row_of(caches: Any, length: int, one_piece: bool) -> Any:
 
 def probe_generator(target: Target) -> Result:
     """Red where a row of the batch generator attends to other tokens than alone."""
+    require(target)
     generate = importlib.import_module(target.module)
-    generator = getattr(generate, "BatchGenerator", None)
-    if generator is None:
-        raise NotApplicable("the release has no batch generator")
-    has_own = hasattr(generator, "_make_new_cache")
-    if target.name != "_make_cache" and not has_own:
-        raise NotApplicable("the release's batch generator has no such method")
-    if target.name == "_make_cache" and not hasattr(generate, "_make_cache"):
-        raise NotApplicable("the release has no such function")
+    generator = generate.BatchGenerator
     if "max_kv_size" not in inspect.signature(generator).parameters:
         return Result(False, "the release's batch generator takes no max_kv_size: nothing is lost")
     make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
-    if target.name == "_make_cache" and has_own:  # the generator does not call it; hosts may
+    if target.name == "_make_cache" and hasattr(generator, "_make_new_cache"):
+        # The generator does not call it; hosts may.
         keep = getattr(generate._make_cache(_Attending(), [0], WINDOW)[0], "keep", 0)
         wanted = make(_Attending(), WINDOW)[0].keep
         return Result(keep != wanted, f"{keep} first tokens are kept, {wanted} alone")
