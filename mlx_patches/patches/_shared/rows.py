@@ -144,14 +144,11 @@ def as_plain(layer: Any) -> Any:
     """
     if not hasattr(layer, "chunk_size"):
         return layer
-    import mlx.core as mx
-
     row = find_class(layer, "KVCache")()
     if layer.keys is not None:
         dropped = layer.start_position
-        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
-        held = layer.offset - dropped
-        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
+        held = quantized.slice_tokens((layer.keys, layer.values), layer.offset - dropped)
+        row.keys, row.values = (quantized.pad_left(side, dropped) for side in held)
         row.offset = layer.offset
     return row
 
