@@ -35,7 +35,6 @@ from .windows import (
     add_windows,
     count_windows,
     no_windows,
-    pack_last,
     read_windows,
     unpack_last,
     write_windows,
@@ -111,7 +110,7 @@ def add_last(get: Callable[[Any], Any], cache: Any, join: Callable[[Any, Any], A
     if windows is None:
         return get(cache)
     *unfinished, pooled = get(cache)
-    return (*map(join, unfinished, pack_last(windows)), pooled)
+    return (*map(join, unfinished, (windows.kv[:, -1], windows.gate[:, -1])), pooled)
 
 
 def save_row(get: Callable[[Any], Any], cache: Any) -> Any:

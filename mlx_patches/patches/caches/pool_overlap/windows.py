@@ -130,19 +130,11 @@ def join_windows(caches: Sequence[Any]) -> Windows | None:
         own or no_windows((known.kv, known.gate), count_windows(cache))
         for own, cache in zip(held, caches, strict=True)
     ]
-    kv, gate = (
-        mx.concatenate([one.kv for one in parts]),
-        mx.concatenate([one.gate for one in parts]),
-    )
+    kv, gate = (mx.concatenate([getattr(one, side) for one in parts]) for side in ("kv", "gate"))
     return Windows(kv, gate, sum((one.ends for one in parts), ()))
 
 
 ENTRY = RowEntry(WINDOWS, read_windows, write_windows, join_windows)
-
-
-def pack_last(windows: Windows) -> tuple[Any, Any]:
-    """The last window of each row and its gates, (rows, ratio, width), to be saved."""
-    return windows.kv[:, -1], windows.gate[:, -1]
 
 
 def unpack_last(last: Sequence[Any], ends: Sequence[int]) -> Windows:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, require
+from ....probes.fixtures import cache_of, feed_one_by_one, make_fed_cache, require
 
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)
@@ -26,9 +26,12 @@ def probe(target: Target) -> Result:
     kind = cache_of(target)
     if not hasattr(kind, "merge"):
         raise NotApplicable("this release does not merge caches")
-    for one_piece in (False, True):
-        rows = [row_of(caches, length, one_piece) for length in _LENGTHS]
-        batch = kind.merge([row_of(caches, length, one_piece) for length in _LENGTHS])
+    for feed in (feed_one_by_one, make_fed_cache):
+        rows, joining = (
+            [feed(caches.RotatingKVCache(max_size=WINDOW, keep=KEEP), n) for n in _LENGTHS]
+            for _ in range(2)
+        )
+        batch = kind.merge(joining)
         for step in range(1, _STEPS):
             new = mx.array([length + step for length in _LENGTHS])[:, None, None, None]
             mask = batch.make_mask(1)
@@ -41,17 +44,6 @@ def probe(target: Target) -> Result:
                 if seen != wanted:
                     return Result(True, f"{_LENGTHS[number]}+{step} tokens: {seen}, not {wanted}")
     return Result(False, "each row sees its first tokens and its newest")
-
-
-def row_of(caches: Any, length: int, one_piece: bool) -> Any:
-    """Make a row that was fed tokens 1, 2, ... in one piece or one by one."""
-    import mlx.core as mx
-
-    row = caches.RotatingKVCache(max_size=WINDOW, keep=KEEP)
-    tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
-    for piece in [tokens] if one_piece else mx.split(tokens, length, axis=2):
-        row.update_and_fetch(piece, piece)
-    return row
 
 
 def probe_generator(target: Target) -> Result:
