@@ -9,7 +9,8 @@ import pytest
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_after_update import patch as mask_after_update
 from mlx_patches.patches.masks.mask_after_update.patch import keep_whole
-from mlx_patches.patches.masks.mask_after_update.probe import batch_caches, decoder, run
+from mlx_patches.patches.masks.mask_after_update.probe import run
+from mlx_patches.probes.batch_invariance import batch_cache, tiny_of
 
 from ..releases.conftest import installed, run_probe
 
@@ -22,13 +23,14 @@ ROW = [list(range(1, 12))]
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
-    model, solo_caches = decoder(target)
+    built = tiny_of(target)
+    model = built.module.model
 
-    before = run(model, ROW, (0,), solo_caches())
+    before = run(model, ROW, (0,), built.make_cache())
     ungated(PATCH)
-    assert mx.array_equal(run(model, ROW, (0,), solo_caches()), before)
+    assert mx.array_equal(run(model, ROW, (0,), built.make_cache()), before)
     rows = [ROW[0], ROW[0][::-1]]
-    together = run(model, rows, (0, 0), batch_caches(solo_caches(), (0, 0)))
+    together = run(model, rows, (0, 0), batch_cache(built, (0, 0)))
     assert mx.allclose(together[0], before[0], atol=1e-4)
 
 
@@ -36,23 +38,25 @@ def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 def test_a_mask_that_is_given_is_used_as_it_is(target, ungated):
     ungated(PATCH)
-    model, solo_caches = decoder(target)
+    built = tiny_of(target)
+    model = built.module.model
     open_mask = mx.ones((1, 1, 11, 11), dtype=mx.bool_)
-    causal = model(mx.array(ROW), cache=solo_caches(), **places(model))
-    seen = model(mx.array(ROW), None, open_mask, solo_caches(), **places(model))
+    causal = model(mx.array(ROW), cache=built.make_cache(), **places(model))
+    seen = model(mx.array(ROW), None, open_mask, built.make_cache(), **places(model))
     assert not mx.allclose(seen[0, 0], causal[0, 0], atol=1e-3)
 
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, ungated):
-    model, solo_caches = decoder(target)
+    built = tiny_of(target)
+    model = built.module.model
     if run_probe(PATCH, target).red:
         pytest.skip("this release cuts before the update")
     rows, padding = [ROW[0], [0, 0, *ROW[0][:-2]]], (0, 2)
-    before = run(model, rows, padding, batch_caches(solo_caches(), padding))
+    before = run(model, rows, padding, batch_cache(built, padding))
     ungated(PATCH)
-    after = run(model, rows, padding, batch_caches(solo_caches(), padding))
+    after = run(model, rows, padding, batch_cache(built, padding))
     assert mx.array_equal(after[0], before[0])
     assert mx.array_equal(after[1, 2:], before[1, 2:])
 
@@ -61,10 +65,11 @@ def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, un
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 def test_the_model_itself_is_left_as_it_was(target, ungated):
     ungated(PATCH)
-    model, solo_caches = decoder(target)
+    built = tiny_of(target)
+    model = built.module.model
     layers = list(model.layers)
     parts = [type(part) for part in model.modules()]
-    run(model, [ROW[0], ROW[0]], (0, 0), batch_caches(solo_caches(), (0, 0)))
+    run(model, [ROW[0], ROW[0]], (0, 0), batch_cache(built, (0, 0)))
     assert all(one is other for one, other in zip(model.layers, layers, strict=True))
     assert [type(part) for part in model.modules()] == parts
 

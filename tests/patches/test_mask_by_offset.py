@@ -30,13 +30,13 @@ def test_a_decode_step_reads_nothing_from_the_device(target, ungated):
         pytest.skip(str(reason))
 
     def step(x, mask, places):
-        cache = filled(target, layer)
+        cache = filled(layer)
         cache.offset = places[0, :, 0]
         return layer(x, mask, cache, places)
 
     x = mx.random.normal((2, 1, layer.q_proj.weight.shape[1]), key=mx.random.key(0))
     places = mx.broadcast_to(mx.array([2, 3])[None, :, None], (3, 2, 1))
-    mask = filled(target, layer).make_mask(1, return_array=True)
+    mask = filled(layer).make_mask(1, return_array=True)
     with pytest.raises((RuntimeError, ValueError), match="eval"):
         mx.compile(step)(x, mask, places)
     ungated(PATCH)

@@ -69,7 +69,8 @@ def test_a_mask_of_no_rows_of_its_own_serves_all(base, ungated):
 def masks_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
     add_shape = quantized_masks.add_shape
     monkeypatch.setattr(quantized_masks, "add_group_axis", lambda mask, groups: mask[:1, None])
-    monkeypatch.setattr(quantized_masks, "make_padded_mask", quantized_masks.attend_as_before)
+    as_before = quantized_masks.attend_as_before.__code__
+    monkeypatch.setattr(quantized_masks.make_padded_mask, "__code__", as_before)
     monkeypatch.setattr(
         quantized_masks, "add_shape", lambda parts, width: add_shape(parts, width // 8)
     )

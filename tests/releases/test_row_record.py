@@ -217,8 +217,8 @@ def test_prompts_are_filtered_with_their_rows():
     kept = rows.filter_rows(mx.array([2, 0]))
     assert (kept.deltas.tolist(), kept.prompts) == ([[3], [1]], ("c", None))
     assert rows.filter_rows([0]).prompts == ()
-    assert rows.extract_row(1).prompts == ("b",)
-    assert rows.extract_row(0).prompts == ()
+    assert rows.filter_rows([1]).prompts == ("b",)
+    assert rows.filter_rows([0]).prompts == ()
 
 
 def test_rows_without_a_record_have_no_delta():

@@ -21,7 +21,7 @@ CALLED = {"extract", "merge"}
 DECLARED = {
     ("generation.sinks_warning", "keep"): "asks whether rotating-keep is on",
     ("_shared.quantized", "seed"): "of a cache; vlm-fresh-seed adds a request's",
-    ("caches.quantized.turbo", "seed"): "of a cache; vlm-fresh-seed adds a request's",
+    ("_shared.rows", "seed"): "of a cache; vlm-fresh-seed adds a request's",
     ("_shared.row_record", "size"): "of an array; patches add a cache's",
 }
 

@@ -1,15 +1,25 @@
-"""An entry of ours in the metadata of a file that ``save_prompt_cache`` writes."""
+"""An entry of ours, as JSON, in the metadata of a file that ``save_prompt_cache`` writes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def add_entry(metadata: Mapping[str, str] | None, name: str, content: Any) -> dict[str, str]:
-    """The caller's metadata with one more entry, as JSON."""
-    return {**(metadata or {}), name: json.dumps(content)}
+def save_entry(
+    save: Callable[..., None],
+    file_name: str,
+    cache: Sequence[Any],
+    metadata: Mapping[str, str] | None,
+    name: str,
+    content: Any,
+) -> None:
+    """Call the release's ``save_prompt_cache``; the caller's metadata gets any content."""
+    if content:
+        metadata = {**(metadata or {}), name: json.dumps(content)}
+    # Up to mlx-lm 0.31 the release does not accept None.
+    save(file_name, cache, *(() if metadata is None else (metadata,)))
 
 
 def load_entry(
@@ -19,14 +29,10 @@ def load_entry(
     name: str,
     restore: Callable[[Any, dict[str, Any]], None],
 ) -> Any:
-    """``load_prompt_cache``, with caches that are restored from the entry, and without the entry.
+    """Call the release's ``load_prompt_cache``; the metadata loses the entry.
 
     Args:
-        load: the release's ``load_prompt_cache``.
-        file_name: its argument.
-        return_metadata: its argument.
-        name: of the entry.
-        restore: called with the caches and what the entry holds, empty if there is none.
+        restore: called with the caches and the entry's content, empty if there is none.
     """
     cache, metadata = load(file_name, return_metadata=True)
     # For a file without metadata some releases do not return a dictionary.

@@ -1,4 +1,4 @@
-"""The batch contract of quantized caches: their attributes and their methods.
+"""The batch contract of quantized caches: what they add to that of every cache (``caches``).
 
 ``affine`` and ``turbo`` repair the releases' classes where they break this contract; this module
 has the code that both share. ``R`` is the number of rows, ``H`` of key-value heads, ``D`` the
@@ -9,70 +9,46 @@ Attributes
     on axis 0 and tokens on axis 2. Affine: packed values (R, H, T, D * bits / 32) of uint32,
     scales and biases (R, H, T, D / group_size). TurboQuant: a named tuple of norms (R, H, T) and
     indices (R, H, T, words), or a pair of these, for the channels of few and of more bits.
-    ``_idx``: the number of tokens of the buffer that are in use, the same for every row; an int.
-    ``left_padding``: (R,) integers. Row ``r`` holds the tokens from ``left_padding[r]`` to
-    ``_idx``; the buffer before them is undefined.
-    ``offset``: (R,) integers, ``_idx - left_padding``: the position of each row's next token.
+    ``_idx``: an int. The buffer before ``left_padding`` is undefined.
     ``_right_padding``: (R,) integers while a right-padded prompt is fed, else None.
 
 Methods
-    ``prepare(left_padding, lengths, right_padding)`` announces the padding of the next prompt;
-    left padding only to a cache that was never written. ``finalize()`` turns the right padding
-    into left padding; ``_idx`` stays. No row joins or leaves between these two.
-    ``merge(rows)`` makes a batch of solo caches; ``extract(row)`` returns a row as a solo cache.
-    Packed values stay the same bit for bit; a float row is quantized like the others.
-    ``extend(other)`` adds the rows of another batch; ``filter(rows)`` keeps only these, and
-    drops the padding that all of them have. ``trim(n)`` removes the last ``n`` tokens of each
-    row, or as many as there are, and returns how many.
-    ``state`` (arrays) and ``meta_state`` (text) hold everything that ``from_state`` needs to
-    rebuild the cache. ``make_mask(n)`` returns the mask of the next ``n`` tokens, which
-    broadcasts to (R, 1, n, _idx + n) and is False at padding.
-    ``size()`` is ``_idx``; ``nbytes`` is the memory of keys and values, with unused room (affine)
-    or without (TurboQuant); ``empty()`` is whether the cache was never written. All methods
-    accept a row without tokens and a batch that was never written: such rows are all padding.
+    ``finalize()`` leaves ``_idx`` where it is. No row joins or leaves between ``prepare`` and it.
+    ``merge(rows)``, ``extract(row)``: packed values stay the same bit for bit; a float row is
+    quantized like the others.
+    ``filter(rows)`` drops the padding that all rows have. ``trim(n)`` removes as many tokens as
+    there are, if they are fewer, and returns how many.
+    ``nbytes`` is the memory of keys and values, with unused room (affine) or without (TurboQuant).
+    All methods accept a row without tokens: it is all padding.
 
-Of these only ``make_mask`` runs in a decode step, and it reads nothing from the device.
+Only ``make_mask`` runs in a decode step, and it reads nothing from the device.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ...core.patch import Factory, Target
+from .targets import Place
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
 
 
-class BatchClass(NamedTuple):
-    """A batch cache class of mlx-vlm.
-
-    Args:
-        module: the module that defines it.
-        name: the class.
-    """
-
-    module: str
-    name: str
-
-    def target(
-        self, attribute: str, factory: Factory, bodies: Sequence[str], is_new: bool = False
-    ) -> Target:
-        """A target at one attribute, fingerprinted by the bodies of these methods."""
-        return Target(
-            "mlx-vlm",
-            self.module,
-            f"{self.name}.{attribute}",
+def added(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
+    """Targets at attributes that releases of a batch class may lack, by name."""
+    return tuple(
+        Target(
+            *place,
+            f"{kind}.{name}",
             factory,
-            fingerprint_of=tuple(f"{self.name}.{body}" for body in bodies),
-            defines_new_attribute=is_new,
+            fingerprint_of=(f"{kind}.{name}", f"{kind}.update_and_fetch"),
+            defines_new_attribute=True,
         )
-
-    def added(self, attribute: str, factory: Factory) -> Target:
-        """A target at an attribute that releases may lack."""
-        return self.target(attribute, factory, [attribute, "update_and_fetch"], is_new=True)
+        for name, factory in factories.items()
+    )
 
 
 # -- methods ---------------------------------------------------------------------------------
@@ -131,14 +107,15 @@ def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
     lengths = [int(row.offset) if row.keys is not None else 0 for row in rows]
     longest = max(lengths)
     batch = make_empty([longest - length for length in lengths])
-    written = next((row for row, length in zip(rows, lengths, strict=True) if length), None)
-    if written is not None:
-        blank = slice_tokens((written.keys, written.values), 0)
-        trees = [
-            slice_tokens((row.keys, row.values), length) if length else blank
-            for row, length in zip(rows, lengths, strict=True)
-        ]
-        batch.keys, batch.values = concatenate_rows(trees, lengths)
+    if longest:
+        written = rows[lengths.index(longest)]
+
+        def join(*parts: Any) -> Any:
+            pairs = zip(parts, lengths, strict=True)
+            return mx.concatenate([pad_left(one[:, :, :n], longest - n) for one, n in pairs])
+
+        held = [row if length else written for row, length in zip(rows, lengths, strict=True)]
+        batch.keys, batch.values = map_arrays(join, *((row.keys, row.values) for row in held))
         batch.offset = mx.array(lengths)
         batch._idx = longest
     return refresh_padding_flag(batch)
@@ -174,24 +151,21 @@ def nbytes(cache: Any) -> int:
 
 
 def quantize_alike(
-    rows: Sequence[Any],
-    read_settings: Callable[[Any], dict[str, Any] | None],
-    quantize: Callable[[Any, dict[str, Any]], Any],
+    rows: Sequence[Any], quantize: Callable[[Any, dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], list[Any]]:
     """The settings that quantized rows share, and all rows quantized with them.
 
     Args:
         rows: solo caches, in floats or quantized. Caches never written stay as they are.
-        read_settings: returns a row's settings; None if it is quantized in another way.
         quantize: returns a float row quantized with these settings.
 
     Raises:
         ValueError: the rows' settings differ, or no row is quantized.
     """
     found = [read_settings(row) for row in rows if holds_quantized(row)]
-    settings = found[0] if found else None
-    if settings is None or any(other != settings for other in found):
+    if not found or any(other != found[0] for other in found):
         raise ValueError(f"rows of one batch must be quantized alike, not as {found}")
+    settings = found[0]
     return settings, [
         row if holds_quantized(row) or row.keys is None else quantize(row, settings) for row in rows
     ]
@@ -239,18 +213,6 @@ def copy_row(tree: Any, row: int, start: int, end: int) -> Any:
     return map_arrays(lambda part: mx.contiguous(part[row : row + 1, :, start:end]), tree)
 
 
-def concatenate_rows(trees: Sequence[Any], lengths: Sequence[int]) -> Any:
-    """Concatenate rows of ``lengths`` tokens, left-padded to the longest."""
-    import mlx.core as mx
-
-    longest = max(lengths)
-    padded = [
-        map_arrays(lambda part, left=longest - length: pad_left(part, left), tree)
-        for tree, length in zip(trees, lengths, strict=True)
-    ]
-    return map_arrays(lambda *parts: mx.concatenate(parts), *padded)
-
-
 def fill_side(cache: Any, written: Any) -> Any:
     """Keys and values of the tokens in use; those of an empty cache, shaped like ``written``'s."""
     if cache.keys is not None:
@@ -296,17 +258,15 @@ def merge_quantized(cls: Any, caches: Sequence[Any]) -> Any:
     Raises:
         ValueError: the rows differ in bits or group size, or none is quantized.
     """
-    settings, rows = quantize_alike(
-        caches, read_settings, lambda row, settings: row.to_quantized(**settings)
-    )
+    settings, rows = quantize_alike(caches, lambda row, settings: row.to_quantized(**settings))
     return merge(lambda padding: cls(padding, **settings), rows)
 
 
-def read_settings(cache: Any) -> dict[str, Any] | None:
-    """The constructor arguments of a quantized cache; None for a TurboQuant cache."""
-    if hasattr(cache, "seed"):
-        return None
-    return {"group_size": cache.group_size, "bits": cache.bits}
+def read_settings(cache: Any) -> dict[str, Any]:
+    """The constructor arguments of a quantized cache, beside a batch's left padding."""
+    turbo = ("bits", "seed", "key_bits", "value_bits")  # up to mlx-vlm 0.6 without the last two
+    names = turbo if hasattr(cache, "seed") else ("group_size", "bits")
+    return {name: getattr(cache, name) for name in names if hasattr(cache, name)}
 
 
 def holds_quantized(cache: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import rows as cache_rows
+from .quantized import pad_left
 
 Update = tuple[Any, Any]
 
@@ -67,13 +68,6 @@ def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
 
 def pad_front(rows: Sequence[Any]) -> list[Any]:
     """Pad the rows' new keys or values in front with zeros to the length of the longest."""
-    import mlx.core as mx
-
     like = max((row for row in rows if row is not None), key=lambda row: row.shape[2])
-    _, heads, longest, width = like.shape
-    return [
-        mx.zeros((1, heads, longest, width), like.dtype)
-        if row is None
-        else mx.pad(row, [(0, 0), (0, 0), (longest - row.shape[2], 0), (0, 0)])
-        for row in rows
-    ]
+    held = (like[:, :, :0] if row is None else row for row in rows)
+    return [pad_left(row, like.shape[2] - row.shape[2]) for row in held]

@@ -1,8 +1,7 @@
 """A record of what the patches store for each row of a cache; it follows the rows.
 
-Hosts merge, extend, filter, extract, copy, save and restore a batch's caches. The record is an
-entry of the first cache's ``__dict__``, and each of these operations applies to it as well, so it
-follows its rows in any host, without the host's help.
+The record is an entry (``row_entries``) of the first cache; copying, saving and restoring the cache
+applies to it as well.
 
 ``state`` and ``meta_state`` carry it as an attribute of the tuple, list or empty text that the
 release returns. In a file it is an entry of the caller's metadata of ``save_prompt_cache``, the
@@ -17,8 +16,9 @@ from typing import Any
 
 from ...core.patch import Target, around
 from .image_states import ImageStates, join_states
-from .prompt_files import add_entry, load_entry
-from .targets import around_setter
+from .prompt_files import load_entry, save_entry
+from .row_entries import RowEntry
+from .targets import LM_CACHES, VLM_CACHES, around_setter, at
 
 RECORD = "_mlx_patches_rows"
 # The fields of a record that are arrays (rows, 1).
@@ -56,13 +56,6 @@ class RowRecord:
             kept = indices.tolist() if hasattr(indices, "tolist") else list(indices)
             prompts = tuple(self.prompts[row] for row in kept) if self.prompts else ()
             images = self.images and self.images.take_rows(kept)
-        return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
-
-    def extract_row(self, row: int) -> RowRecord:
-        """The record of one row."""
-        columns = {name: held[row : row + 1] for name, held in self.columns().items()}
-        prompts = self.prompts[row : row + 1]
-        images = self.images and self.images.take_rows([row])
         return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
     def columns(self) -> dict[str, Any]:
@@ -153,56 +146,6 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
     return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
 
-# -- operations on rows ----------------------------------------------------------------
-
-
-def has_record(cache: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether a cache has a record, before an operation that takes further arguments."""
-    return RECORD in cache.__dict__
-
-
-def has_either(cache: Any, other: Any) -> bool:
-    """Whether one of two caches has a record."""
-    return RECORD in cache.__dict__ or RECORD in other.__dict__
-
-
-def has_any(cls: Any, caches: Sequence[Any]) -> bool:
-    """Whether any of these caches has a record."""
-    return any(RECORD in cache.__dict__ for cache in caches)
-
-
-def merge(original: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
-    """``merge`` that also merges the rows' records."""
-    batch = original(cls, caches)
-    if (record := concatenate_records(caches)) is not None:
-        write_record(batch, record)
-    return batch
-
-
-def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """``extend`` that also extends the record."""
-    record = concatenate_records((cache, other))
-    original(cache, other)
-    if record is not None:
-        write_record(cache, record)
-
-
-def filter_rows(original: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """``filter`` that also filters the record."""
-    record = read_record(cache)  # read first: another patch's layer below may filter it too
-    original(cache, batch_indices)
-    if record is not None:
-        write_record(cache, record.filter_rows(batch_indices))
-
-
-def extract(original: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """``extract`` that also extracts the row's record."""
-    row = original(cache, idx)
-    if (record := read_record(cache)) is not None:
-        write_record(row, record.extract_row(idx))
-    return row
-
-
 # -- state in memory -------------------------------------------------------------------
 
 
@@ -259,12 +202,7 @@ def restore_record(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> N
 
 
 def save_prompt_cache(
-    original: Callable[..., None],
-    file_name: str,
-    cache: Sequence[Any],
-    metadata: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    original: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
     """``save_prompt_cache`` that adds the record to the file's metadata.
 
@@ -275,10 +213,7 @@ def save_prompt_cache(
         for layer, one in enumerate(cache)
         if (record := read_record(one)) is not None
     }
-    if records:
-        metadata = add_entry(metadata, RECORD, records)
-    extra = () if metadata is None else (metadata,)
-    original(file_name, cache, *extra, *args, **kwargs)
+    save_entry(original, file_name, cache, metadata, RECORD, records)
 
 
 def load_prompt_cache(
@@ -299,13 +234,7 @@ def set_records(cache: Sequence[Any], records: dict[str, dict[str, list[int]]]) 
 
 # -- targets ---------------------------------------------------------------------------
 
-# Each operation's factory, and its check of whether a row has a record.
-_OPERATIONS = {
-    "merge": (around(merge), has_any),
-    "extend": (around(extend), has_either),
-    "filter": (around(filter_rows), has_record),
-    "extract": (around(extract), has_record),
-}
+_ENTRY = RowEntry(RECORD, read_record, write_record, concatenate_records)
 _FILES = {
     "save_prompt_cache": around(save_prompt_cache),
     "load_prompt_cache": around(load_prompt_cache),
@@ -330,18 +259,9 @@ def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
         distribution: mlx-lm or mlx-vlm; its ``models.cache`` module has the classes.
         kinds: batch cache classes; the targets include the properties that save their solo classes.
     """
-    module = f"{distribution.replace('-', '_')}.models.cache"
-    operations = [
-        Target(distribution, module, f"{kind}.{name}", factory, supports=True, when=check)
-        for kind in kinds
-        for name, (factory, check) in _OPERATIONS.items()
-    ]
     saved = ("_BaseCache.meta_state", *(name for kind in kinds for name in _SAVED[kind]))
     factories: dict[str, Any] = dict.fromkeys(saved, around_setter(restore_record, save_record))
     if distribution == "mlx-lm":
         factories |= _FILES
-    rest = [
-        Target(distribution, module, name, factory, supports=True)
-        for name, factory in factories.items()
-    ]
-    return (*operations, *rest)
+    place = LM_CACHES if distribution == "mlx-lm" else VLM_CACHES
+    return (*_ENTRY.targets(place, *kinds), *at((place,), factories, supports=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import quantized
@@ -45,19 +45,23 @@ def hold_counts(cache: Sequence[Any]) -> list[Any]:
     """
     import numpy as np
 
-    layers = list(flatten_caches(cache))
-    held = [getattr(layer, name, None) for layer in layers for name in COUNTS]
-    numbers = iter(read_counts(held))
-    copies = []
-    for layer in layers:
+    layers = flatten_caches(cache)
+    # In the order of ``flatten_caches``.
+    numbers = iter(read_counts([getattr(one, name, None) for one in layers for name in COUNTS]))
+
+    def hold(layer: Any) -> Any:
+        held = copy.copy(layer)
+        if hasattr(layer, "caches"):
+            held.caches = tuple(map(hold, layer.caches))
+            return held
         found = {name: next(numbers) for name in COUNTS}
         known = {name: np.array(counts) for name, counts in found.items() if counts is not None}
-        held_layer = copy.copy(layer) if known else layer
-        if known:
-            # Not with setattr: a property of the class may convert the value.
-            vars(held_layer).update(known)
-        copies.append(held_layer)
-    return nest_caches(cache, iter(copies))
+        if not known:
+            return layer
+        vars(held).update(known)  # not with setattr: a property of the class may convert the value
+        return held
+
+    return [hold(layer) for layer in cache]
 
 
 def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
@@ -67,19 +71,6 @@ def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
             yield from flatten_caches(layer.caches)
         else:
             yield layer
-
-
-def nest_caches(cache: Iterable[Any], layers: Iterator[Any]) -> list[Any]:
-    """Nest other layers like these, the inverse of ``flatten_caches``."""
-    nested = []
-    for layer in cache:
-        if hasattr(layer, "caches"):
-            outer = copy.copy(layer)
-            outer.caches = tuple(nest_caches(layer.caches, layers))
-            nested.append(outer)
-        else:
-            nested.append(next(layers))
-    return nested
 
 
 def slice_row(layer: Any, row: int, empty: Any) -> Any:
@@ -93,7 +84,7 @@ def slice_row(layer: Any, row: int, empty: Any) -> Any:
     if layer is None:
         return None
     if hasattr(layer, "caches"):
-        return _pair_caches(slice_row, layer, empty, row)
+        return _pair_caches(lambda part, new: slice_row(part, row, new), layer, empty)
     if is_recurrent(layer):
         alone = copy.copy(empty)
         alone.cache = [None if state is None else state[row : row + 1] for state in layer.cache]
@@ -109,24 +100,26 @@ def copy_empty(layer: Any, empty: Any) -> Any:
         empty: an empty solo cache of the layer, as the model makes it.
     """
     if hasattr(layer, "caches"):
-        return _pair_caches(lambda part, _, new: copy_empty(part, new), layer, empty, 0)
+        return _pair_caches(copy_empty, layer, empty)
     if hasattr(layer, "bits") and not hasattr(empty, "bits"):
-        if hasattr(layer, "group_size"):
-            quantized = find_class(layer, "QuantizedKVCache")
-            return quantized(group_size=layer.group_size, bits=layer.bits)
-        turbo = find_class(layer, "TurboQuantKVCache")
-        return turbo(layer.bits, layer.seed, layer.key_bits, layer.value_bits)
+        return make_solo(layer)
     alone = copy.copy(empty)
     if is_recurrent(alone):
         alone.cache = list(alone.cache)
     return alone
 
 
-def _pair_caches(make: Any, layer: Any, empty: Any, row: int) -> Any:
+def _pair_caches(make: Callable[[Any, Any], Any], layer: Any, empty: Any) -> Any:
     alone = copy.copy(empty)
     pairs = zip(layer.caches, empty.caches, strict=True)
-    alone.caches = tuple(make(part, row, new) for part, new in pairs)
+    alone.caches = tuple(make(part, new) for part, new in pairs)
     return alone
+
+
+def make_solo(layer: Any) -> Any:
+    """An empty solo cache, quantized like this batch cache."""
+    name = "TurboQuantKVCache" if hasattr(layer, "seed") else "QuantizedKVCache"
+    return find_class(layer, name)(**quantized.read_settings(layer))
 
 
 def make_empty_row(layer: Any) -> Any:
@@ -138,12 +131,9 @@ def make_empty_row(layer: Any) -> Any:
 
 def start_batch(batch: Any, like: Any) -> None:
     """Give an empty batch cache zero columns, with the heads, width and dtype of ``like``'s."""
-    import mlx.core as mx
-
     rows = batch.offset.size
     batch.keys, batch.values = (
-        mx.zeros((rows, side.shape[1], 0, side.shape[3]), side.dtype)
-        for side in (like.keys, like.values)
+        quantized.make_blank_rows(side, rows) for side in (like.keys, like.values)
     )
 
 
@@ -154,14 +144,11 @@ def as_plain(layer: Any) -> Any:
     """
     if not hasattr(layer, "chunk_size"):
         return layer
-    import mlx.core as mx
-
     row = find_class(layer, "KVCache")()
     if layer.keys is not None:
         dropped = layer.start_position
-        front = [(0, 0), (0, 0), (dropped, 0), (0, 0)]
-        held = layer.offset - dropped
-        row.keys, row.values = (mx.pad(s[..., :held, :], front) for s in (layer.keys, layer.values))
+        held = quantized.slice_tokens((layer.keys, layer.values), layer.offset - dropped)
+        row.keys, row.values = (quantized.pad_left(side, dropped) for side in held)
         row.offset = layer.offset
     return row
 

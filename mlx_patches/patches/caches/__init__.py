@@ -18,7 +18,8 @@ column is a place in the buffer, and rows are aligned on the right, with padding
 - ``trim(n)`` removes the last n columns of every row.
 - ``state``, ``meta_state`` and ``from_state``: a restored cache continues as the saved one would.
 - ``make_mask(N)``: (rows, 1, N, columns), False at columns of padding. The content of such a
-  column does not reach the row's tokens, not even NaN (``padding``).
+  column does not reach the row's tokens, not even NaN (``padding_nan``).
 - ``size()`` is the number of written columns; ``empty()`` is whether there are none. All of the
-  above holds for a cache that was never written, alone or beside one that was (``empty``).
+  above holds for a cache that was never written, alone or beside one that was
+  (``empty_cache_ops``).
 """

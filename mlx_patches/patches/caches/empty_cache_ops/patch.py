@@ -22,10 +22,14 @@ def make_state(extra: tuple[str, ...]) -> Factory:
 
     def restore(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
         # A later release's state is longer, and its setter accepts None.
-        if saved[0] is None and len(saved) == 2 + len(extra):
-            restore_empty(cache, saved, extra)
-        else:
-            put(cache, saved)
+        if saved[0] is not None or len(saved) != 2 + len(extra):
+            return put(cache, saved)
+        cache.keys = cache.values = None
+        for name, value in zip(extra, saved[2:], strict=True):
+            setattr(cache, name, value)
+        # The release's setter reads this from the keys: a solo cache's ``offset``, a batch's
+        # ``_idx``.
+        setattr(cache, "_idx" if extra else "offset", 0)
 
     return around_setter(restore, save)
 
@@ -33,15 +37,6 @@ def make_state(extra: tuple[str, ...]) -> Factory:
 def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
     """An empty cache's state: no keys, no values, and the ``extra`` attributes as they are."""
     return (None, None, *(getattr(cache, name) for name in extra))
-
-
-def restore_empty(cache: Any, saved: Any, extra: tuple[str, ...]) -> None:
-    """Restore an empty cache from the state that ``save_empty`` returned."""
-    cache.keys = cache.values = None
-    for name, value in zip(extra, saved[2:], strict=True):
-        setattr(cache, name, value)
-    # The release's setter reads this from the keys: a solo cache's ``offset``, a batch's ``_idx``.
-    setattr(cache, "_idx" if extra else "offset", 0)
 
 
 # -- extract -------------------------------------------------------------------------------

@@ -6,18 +6,18 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes import Result
+from ....probes.fixtures import cache_of, require
 
 _WINDOW = 8
+_TOKENS = 3
 
 
 def probe(target: Target) -> Result:
     """Red where an operation on an empty cache fails, or its result is not empty."""
-    cache_class = cache_of(target)
+    cache_of(target)
+    require(target)
     kind, _, operation = target.name.partition(".")
-    if not hasattr(cache_class, operation):
-        raise NotApplicable(f"{kind} has no {operation} in this release")
     caches = importlib.import_module(target.module)
     try:
         problem = _OPERATIONS[operation](caches, kind)
@@ -49,11 +49,17 @@ def save_empty(caches: Any, kind: str) -> str:
 
 def feeds(cache: Any) -> bool:
     """Whether a cache accepts keys and values like a new one."""
+    return all(row == [1] * _TOKENS for row in feed(cache))
+
+
+def feed(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
+    """Feed ones to each row of a cache; returns what each row then holds."""
     import mlx.core as mx
 
     rows = cache.offset.size if hasattr(cache.offset, "size") else 1
-    keys, _ = cache.update_and_fetch(*[mx.ones((rows, 1, 3, 2))] * 2)
-    return bool(keys.shape[2] == 3)
+    keys, _ = cache.update_and_fetch(*[mx.ones((rows, 1, tokens, 2))] * 2)
+    held: list[list[float]] = keys[:, 0, :, 0].tolist()
+    return held
 
 
 def extract_empty(caches: Any, kind: str) -> str:
@@ -74,20 +80,17 @@ def extract_empty(caches: Any, kind: str) -> str:
 
 def merge_empty(caches: Any, kind: str) -> str:
     """Merge empty rows, then an empty and a written row."""
-    import mlx.core as mx
-
     rows = [make_cache(caches, kind.removeprefix("Batch")) for _ in range(2)]
     batch = getattr(caches, kind).merge(rows)
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:
         return f"offset {batch.offset.tolist()}"
     if not feeds(batch):
         return "the batch rejects keys"
-    rows[1].update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+    feed(rows[1])
     batch = getattr(caches, kind).merge(rows)
     if batch.offset.tolist() != [0, 3] or batch.left_padding.tolist() != [3, 0]:
         return f"offset {batch.offset.tolist()}, padding {batch.left_padding.tolist()}"
-    keys = batch.update_and_fetch(*[mx.ones((2, 1, 1, 2))] * 2)[0]
-    held = keys[:, 0, :, 0].tolist()
+    held = feed(batch, 1)
     return "" if held == [[0, 0, 0, 1], [1, 1, 1, 1]] else f"the batch holds {held}"
 
 
@@ -102,19 +105,16 @@ def filter_empty(caches: Any, kind: str) -> str:
 
 def extend_empty(caches: Any, kind: str) -> str:
     """Extend two empty rows by one; then join a written row and two empty ones in both orders."""
-    import mlx.core as mx
-
     cache = make_cache(caches, kind)
     cache.extend(make_cache(caches, kind, rows=1))
     if not cache.offset.size == cache.left_padding.size == 3:
         return "rows are missing"
     for order in (1, -1):
         written, empty = make_cache(caches, kind, rows=1), make_cache(caches, kind)
-        written.update_and_fetch(*[mx.ones((1, 1, 3, 2))] * 2)
+        feed(written)
         cache, other = (written, empty)[::order]
         cache.extend(other)
-        keys = cache.update_and_fetch(*[mx.ones((3, 1, 1, 2))] * 2)[0]
-        held = keys[:, 0, :, 0].tolist()[::order]
+        held = feed(cache, 1)[::order]
         if held != [[1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 1]]:
             return f"the batch holds {held}"
         padding = cache.left_padding.tolist()[::order]

@@ -1,6 +1,6 @@
 """The contracts of ``CacheList``, of a generator's batch, and of ``ChunkedKVCache``.
 
-- ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``plain``)
+- ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``caches``)
   calls the same method of every cache in the list. Its ``state`` has one item for each cache,
   and its ``meta_state`` their class names and ``meta_state``, so ``from_state`` can rebuild them.
 - A generator's batch holds one cache for each layer. ``extend`` adds the rows of another batch,
@@ -8,8 +8,6 @@
 - ``ChunkedKVCache`` keeps the tokens that the next token attends to: those of its chunk, which
   begins at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those
   dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
-
-Keys and values are (rows, heads, columns, width).
 """
 
 from __future__ import annotations
@@ -20,16 +18,9 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.rows import as_plain
-from ..._shared.targets import CACHES
+from ..._shared.targets import CACHES, at
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
-
-_FLAT_STATE = ("CacheList.state",)
-
-
-def make_state(original: property) -> property:
-    """``state`` as a list with one item for each cache."""
-    return property(read_states, put_states, original.fdel, original.__doc__)
 
 
 def read_states(cache: Any) -> list[Any]:
@@ -70,19 +61,16 @@ CACHELIST_STATE = Patch(
         target
         for place in CACHES
         for target in (
-            Target(*place, "CacheList.state", make_state),
-            Target(
-                *place,
-                "CacheList.meta_state",
-                lambda original: property(read_classes, put_meta_states),
-                fingerprint_of=_FLAT_STATE,
-                defines_new_attribute=True,
-            ),
-            Target(
-                *place,
-                "CacheList.from_state",
-                lambda original: classmethod(restore_list),
-                fingerprint_of=_FLAT_STATE,
+            Target(*place, "CacheList.state", lambda original: property(read_states, put_states)),
+            *at(
+                (place,),
+                {
+                    "CacheList.meta_state": lambda original: property(
+                        read_classes, put_meta_states
+                    ),
+                    "CacheList.from_state": lambda original: classmethod(restore_list),
+                },
+                fingerprint_of=("CacheList.state",),
                 defines_new_attribute=True,
             ),
         )
@@ -190,15 +178,11 @@ def cuts_chunk(cache: Any) -> bool:
     return bool(left_from > cache.offset // cache.chunk_size * cache.chunk_size)
 
 
-_TRIM_FRONT = "ChunkedKVCache.maybe_trim_front"
 CHUNKED_FRONT = Patch(
     id="chunked-front",
     summary="Llama 4 forgets the beginning of a chunk that it is still reading",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.cache", _TRIM_FRONT, around(trim_front)),
-        # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
-        Target("mlx-vlm", "mlx_vlm.models.cache", _TRIM_FRONT, around(trim_front)),
-    ),
+    # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
+    targets=at(CACHES, {"ChunkedKVCache.maybe_trim_front": around(trim_front)}),
     probe=".probe_chunked:probe",
     doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
 

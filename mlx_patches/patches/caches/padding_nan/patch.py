@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch, Target, around
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
 # The cache attribute for (the ``left_padding`` array that was read, where its padding ends).
@@ -18,23 +18,18 @@ _CLASSES = {
 _QUANTIZED = {"BatchQuantizedKVCache": "update_and_fetch"}
 
 
-def make_update(update: Any) -> Any:
-    """An update that writes zeros at left-padding columns."""
-
-    @functools.wraps(update)
-    def update_and_fetch(cache: Any, keys: Any, values: Any) -> Any:
-        if not is_padded(cache, keys, values):
-            return update(cache, keys, values)
-        end = find_padding_end(cache)
-        start = find_next_column(cache)
-        if start < end:
-            keys, values = zero_padding(cache, keys, values)
-        held = update(cache, keys, values)
-        # A rotating cache drops columns in front, and the end of the padding moves with them.
-        note_padding_end(cache, end - (start + keys.shape[2] - cache._idx))
-        return held
-
-    return update_and_fetch
+def update_zeroed(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+    """Run an update, with zeros at left-padding columns."""
+    if not is_padded(cache, keys, values):
+        return update(cache, keys, values)
+    end = find_padding_end(cache)
+    start = find_next_column(cache)
+    if start < end:
+        keys, values = zero_padding(cache, keys, values)
+    held = update(cache, keys, values)
+    # A rotating cache drops columns in front, and the end of the padding moves with them.
+    note_padding_end(cache, end - (start + keys.shape[2] - cache._idx))
+    return held
 
 
 def is_padded(cache: Any, keys: Any, values: Any) -> bool:
@@ -100,7 +95,7 @@ PADDING_NAN = Patch(
     id="padding-nan",
     summary="a NaN at a left-padding position makes the row's own logits NaN",
     targets=tuple(
-        Target(*place, f"{name}.{method}", make_update, when=is_padded)
+        Target(*place, f"{name}.{method}", around(update_zeroed), when=is_padded)
         for place, classes in ((LM_CACHES, _CLASSES), (VLM_CACHES, _CLASSES | _QUANTIZED))
         for name, method in classes.items()
     ),

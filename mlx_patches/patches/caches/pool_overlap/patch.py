@@ -27,15 +27,14 @@ from dataclasses import replace
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.targets import VLM_CACHES, around_setter
+from ..._shared.targets import VLM_CACHES, around_setter, at
 from .windows import (
+    ENTRY,
     WINDOWS,
     Windows,
     add_windows,
     count_windows,
-    join_windows,
     no_windows,
-    pack_last,
     read_windows,
     unpack_last,
     write_windows,
@@ -98,53 +97,6 @@ def overlaps(compressor: Any, x: Any, pool_cache: Any, offset: Any) -> bool:
     return pool_cache is not None and bool(compressor.overlap)
 
 
-# -- rows ----------------------------------------------------------------------------------
-
-
-def merge(merge: Callable[..., Any], cls: Any, caches: Any, *args: Any, **kwargs: Any) -> Any:
-    """``merge`` that also merges the last windows."""
-    batch = merge(cls, caches, *args, **kwargs)
-    write_windows(batch, join_windows(caches))
-    return batch
-
-
-def extend(extend: Callable[..., None], cache: Any, other: Any) -> None:
-    """``extend`` that also extends the last windows."""
-    windows = join_windows((cache, other))
-    extend(cache, other)
-    write_windows(cache, windows)
-
-
-def filter_rows(keep: Callable[..., None], cache: Any, batch_indices: Any) -> None:
-    """``filter`` that also filters the last windows."""
-    windows = read_windows(cache)
-    keep(cache, batch_indices)
-    write_windows(cache, windows and windows.filter_rows(batch_indices))
-
-
-def extract(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
-    """``extract`` that also extracts the row's last windows."""
-    row = extract(cache, idx)
-    windows = read_windows(cache)
-    write_windows(row, windows and windows.extract_row(idx))
-    return row
-
-
-def has_windows(cache: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether a cache has last windows."""
-    return WINDOWS in cache.__dict__
-
-
-def has_either(cache: Any, other: Any) -> bool:
-    """Whether one of two caches has last windows."""
-    return has_windows(cache) or has_windows(other)
-
-
-def has_any(cls: Any, caches: Sequence[Any], *args: Any, **kwargs: Any) -> bool:
-    """Whether one of these caches has last windows."""
-    return any(map(has_windows, caches))
-
-
 # -- state ---------------------------------------------------------------------------------
 
 # A state that came before the ratio that its setter needs: ``from_state`` of the base class sets
@@ -152,18 +104,21 @@ def has_any(cls: Any, caches: Sequence[Any], *args: Any, **kwargs: Any) -> bool:
 EARLY = "_mlx_patches_early_state"
 
 
-def save_row(get: Callable[[Any], Any], cache: Any) -> Any:
-    """The state of a cache, its last window in front of the unfinished one."""
-    import mlx.core as mx
-
+def add_last(get: Callable[[Any], Any], cache: Any, join: Callable[[Any, Any], Any]) -> Any:
+    """The state of a cache, the last windows joined to the unfinished ones."""
     windows = read_windows(cache)
     if windows is None:
         return get(cache)
     *unfinished, pooled = get(cache)
-    sides = zip(pack_last(windows), unfinished, strict=True)
-    return (
-        *(last if left is None else mx.concatenate([last, left], 1) for last, left in sides),
-        pooled,
+    return (*map(join, unfinished, (windows.kv[:, -1], windows.gate[:, -1])), pooled)
+
+
+def save_row(get: Callable[[Any], Any], cache: Any) -> Any:
+    """The state of a cache, its last window in front of the unfinished one."""
+    import mlx.core as mx
+
+    return add_last(
+        get, cache, lambda left, last: last if left is None else mx.concatenate([last, left], 1)
     )
 
 
@@ -192,18 +147,10 @@ def save_batch(get: Callable[[Any], Any], cache: Any) -> Any:
     """The state of a batch, its last windows behind the unfinished ones."""
     import mlx.core as mx
 
-    windows = read_windows(cache)
-    if windows is None:
-        return get(cache)
-    *unfinished, pooled = get(cache)
-    sides = zip(unfinished, pack_last(windows), strict=True)
-    return (
-        *(
-            mx.concatenate([mx.zeros_like(last) if left is None else left, last], 1)
-            for left, last in sides
-        ),
-        pooled,
-    )
+    def join(left: Any, last: Any) -> Any:
+        return mx.concatenate([mx.zeros_like(last) if left is None else left, last], 1)
+
+    return add_last(get, cache, join)
 
 
 def restore_batch(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
@@ -305,13 +252,6 @@ def _names(prefix: str) -> list[str]:
 # -- targets -------------------------------------------------------------------------------
 
 _MODEL = ("mlx-vlm", "mlx_vlm.models.deepseek_v4.language")
-_APC = ("mlx-vlm", "mlx_vlm.apc")
-_ROWS: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
-    "merge": (merge, has_any),
-    "extend": (extend, has_either),
-    "filter": (filter_rows, has_windows),
-    "extract": (extract, has_windows),
-}
 _STATES = {
     "PoolingCache.state": around_setter(restore_row, save_row),
     "PoolingCache.meta_state": around_setter(restore_ratio),
@@ -319,6 +259,10 @@ _STATES = {
     "BatchPoolingCache.meta_state": around_setter(restore_numbers),
     "PoolingCache.prefix_cache_snapshot": around(take_snapshot),
     "PoolingCache.prefix_cache_restore": around(restore_snapshot),
+}
+_FILES = {
+    "DiskBlockStore._snapshot_exact_cache_entry": around(save_entry),
+    "DiskBlockStore._load_exact_cache_entry": around(load_entry),
 }
 
 PATCH = Patch(
@@ -334,21 +278,13 @@ PATCH = Patch(
             fingerprint_of=("Compressor.__call__", "_overlap_compress_kv"),
             when=overlaps,
         ),
-        *(
-            Target(*VLM_CACHES, f"BatchPoolingCache.{name}", around(own), supports=True, when=when)
-            for name, (own, when) in _ROWS.items()
-        ),
-        *(Target(*VLM_CACHES, name, factory, supports=True) for name, factory in _STATES.items()),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.apc_adapters",
-            "PoolingCacheCloneAdapter.clone",
-            around(clone),
+        *ENTRY.targets(VLM_CACHES, "BatchPoolingCache"),
+        *at((VLM_CACHES,), _STATES, supports=True),
+        *at(
+            (("mlx-vlm", "mlx_vlm.apc_adapters"),),
+            {"PoolingCacheCloneAdapter.clone": around(clone)},
             supports=True,
         ),
-        Target(
-            *_APC, "DiskBlockStore._snapshot_exact_cache_entry", around(save_entry), supports=True
-        ),
-        Target(*_APC, "DiskBlockStore._load_exact_cache_entry", around(load_entry), supports=True),
+        *at((("mlx-vlm", "mlx_vlm.apc"),), _FILES, supports=True),
     ),
 )

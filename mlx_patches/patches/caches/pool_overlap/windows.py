@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..._shared.row_entries import RowEntry
+
 WINDOWS = "_mlx_patches_windows"
 # The windows that are kept. A draft that is verified may be taken back: its windows, all but one.
 KEPT = 5
@@ -49,11 +51,6 @@ class Windows:
         kept = indices.tolist() if hasattr(indices, "tolist") else indices
         ends = tuple(self.ends[row] for row in kept)
         return Windows(self.kv[indices], self.gate[indices], ends)
-
-    def extract_row(self, row: int) -> Windows:
-        """The record of one row."""
-        own = slice(row, row + 1)
-        return Windows(self.kv[own], self.gate[own], self.ends[own])
 
 
 def read_windows(cache: Any) -> Windows | None:
@@ -133,16 +130,11 @@ def join_windows(caches: Sequence[Any]) -> Windows | None:
         own or no_windows((known.kv, known.gate), count_windows(cache))
         for own, cache in zip(held, caches, strict=True)
     ]
-    kv, gate = (
-        mx.concatenate([one.kv for one in parts]),
-        mx.concatenate([one.gate for one in parts]),
-    )
+    kv, gate = (mx.concatenate([getattr(one, side) for one in parts]) for side in ("kv", "gate"))
     return Windows(kv, gate, sum((one.ends for one in parts), ()))
 
 
-def pack_last(windows: Windows) -> tuple[Any, Any]:
-    """The last window of each row and its gates, (rows, ratio, width), to be saved."""
-    return windows.kv[:, -1], windows.gate[:, -1]
+ENTRY = RowEntry(WINDOWS, read_windows, write_windows, join_windows)
 
 
 def unpack_last(last: Sequence[Any], ends: Sequence[int]) -> Windows:

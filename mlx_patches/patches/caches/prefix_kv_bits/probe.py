@@ -41,7 +41,7 @@ def generator_of(module: Any, **options: Any) -> Any:
         "kv_quant_scheme": "uniform",
         "quantized_kv_start": 0,
     }
-    return bare_generator(module, **{**state, **options})
+    return bare_generator(module, **state | options)
 
 
 def prefixes() -> list[dict[str, Any] | None]:
@@ -65,8 +65,8 @@ def differences(batch: Any, generator: Any, picks: list[dict[str, Any] | None]) 
     """A line for each layer of another kind than in other batches, or with other keys."""
     mx: Any = importlib.import_module("mlx.core")
     make = importlib.import_module(type(generator).__module__)._make_cache
-    options = {name: vars(generator)[name] for name in ("kv_bits", "kv_group_size")}
-    options["kv_quant_scheme"] = generator.kv_quant_scheme
+    names = ("kv_bits", "kv_group_size", "kv_quant_scheme")
+    options = {name: vars(generator)[name] for name in names}
     found = []
     for layer, other in enumerate(make(generator.model, [0], **options)):
         cache = batch.prompt_cache[layer]

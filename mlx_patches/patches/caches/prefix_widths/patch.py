@@ -41,10 +41,11 @@ def fill_by_shape(
     prefixes = [tensors_of(pick, num_layers) if pick else None for pick in picks]
     sample = next((one for one in prefixes if one), None)
     shapes = [(shape_of(keys), shape_of(values)) for keys, values in sample or ()]
-    if len({shape for pair in shapes for shape in pair}) < 2:
+    kinds = dict.fromkeys(shape for pair in shapes for shape in pair)
+    if len(kinds) < 2:
         return make(picks, num_layers, *args, **kwargs)
     made: dict[Shape, list[Any]] = {}
-    for shape in dict.fromkeys(shape for pair in shapes for shape in pair):
+    for shape in kinds:
         views = [
             pick and one and as_if_of_shape(pick, one, shape)
             for pick, one in zip(picks, prefixes, strict=True)

@@ -1,7 +1,4 @@
-"""``QuantizedKVCache`` and its batch class: caches of packed values with scales and biases.
-
-See ``contract`` for their attributes and methods.
-"""
+"""``QuantizedKVCache`` and its batch class: caches of packed values with scales and biases."""
 
 from __future__ import annotations
 
@@ -11,20 +8,17 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around
 from ..._shared import quantized as contract
-from ..._shared.targets import CACHES, at
+from ..._shared.quantized import CLASS
+from ..._shared.rows import make_solo
+from ..._shared.targets import CACHES, VLM_CACHES, at
 
 # -- a batch of quantized rows ---------------------------------------------------------------
 
 
 def extract(cache: Any, idx: int) -> Any:
     """Extract one row as a ``QuantizedKVCache``."""
-    solo = sys.modules[type(cache).__module__].QuantizedKVCache(
-        group_size=cache.group_size, bits=cache.bits
-    )
-    return contract.extract(cache, idx, solo)
+    return contract.extract(cache, idx, make_solo(cache))
 
-
-_BATCH = contract.BatchClass("mlx_vlm.models.cache", contract.CLASS)
 
 BATCH_QUANTIZED = Patch(
     id="batch-quantized",
@@ -32,17 +26,24 @@ BATCH_QUANTIZED = Patch(
     every_model=True,
     summary="a quantized batch cannot take in right-padded prompts or give back a row",
     targets=(
-        _BATCH.added("prepare", lambda original: contract.prepare),
-        _BATCH.added("finalize", lambda original: contract.finalize),
-        _BATCH.added("extract", lambda original: extract),
-        _BATCH.added("size", lambda original: contract.size),
-        _BATCH.added("nbytes", lambda original: property(contract.nbytes)),
-        _BATCH.target("extend", around(contract.extend), ["extend"]),
-        _BATCH.target(
-            "_right_padding",
+        *contract.added(
+            VLM_CACHES,
+            CLASS,
+            {
+                "prepare": lambda original: contract.prepare,
+                "finalize": lambda original: contract.finalize,
+                "extract": lambda original: extract,
+                "size": lambda original: contract.size,
+                "nbytes": lambda original: property(contract.nbytes),
+            },
+        ),
+        Target(*VLM_CACHES, f"{CLASS}.extend", around(contract.extend), (f"{CLASS}.extend",)),
+        Target(
+            *VLM_CACHES,
+            f"{CLASS}._right_padding",
             lambda original: Attribute("_right_padding", contract.read_right_padding),
-            ["__init__", "state", "meta_state", "finalize"],
-            is_new=True,
+            tuple(f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")),
+            defines_new_attribute=True,
         ),
     ),
     doc="""A quantized batch cache lacks methods that engines and hosts call on every batch cache.
@@ -79,7 +80,7 @@ def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = Non
     returned None; this returns None as well.
     """
     module = sys.modules[cls.__module__]
-    batch = getattr(module, contract.CLASS, None)
+    batch = getattr(module, CLASS, None)
     if batch is None:
         return module.BatchKVCache.merge([dequantize_row(row) for row in caches])
     return contract.merge_quantized(batch, caches) if prefix_lens is None else None
@@ -141,8 +142,12 @@ def dequantize_row(row: Any) -> Any:
     return out
 
 
-def _merge_targets() -> tuple[Target, ...]:
-    return (
+QUANTIZED_MERGE = Patch(
+    id="quantized-merge",
+    severity="crash",
+    every_model=True,
+    summary="a prompt with a quantized cache cannot join a batch",
+    targets=(
         *at(
             CACHES,
             {"QuantizedKVCache.merge": lambda original: classmethod(merge_from_quantized)},
@@ -163,15 +168,7 @@ def _merge_targets() -> tuple[Target, ...]:
             fingerprint_of=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
             defines_new_attribute=True,
         ),
-    )
-
-
-QUANTIZED_MERGE = Patch(
-    id="quantized-merge",
-    severity="crash",
-    every_model=True,
-    summary="a prompt with a quantized cache cannot join a batch",
-    targets=_merge_targets(),
+    ),
     probe=".probe_merge:probe",
     doc="""A prompt with a quantized cache cannot join a batch.
 

@@ -19,9 +19,8 @@ def probe(target: Target) -> Result:
     if target.name.endswith("__len__"):
         return _length(target)
     merge, caches = _merge(target)
-    first_quantized = not target.name.startswith("KVCache")
     kinds = ["QuantizedKVCache", "KVCache"]
-    if not first_quantized:
+    if target.name.startswith("KVCache"):
         kinds.reverse()
     for others in kinds:
         rows = [
@@ -67,8 +66,7 @@ def _merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
 def _row(caches: Any, kind: str, index: int, length: int) -> Any:
     quantized = kind == "QuantizedKVCache"
     row = caches.QuantizedKVCache(group_size=WIDTH, bits=BITS) if quantized else caches.KVCache()
-    if length:
-        feed(row, [(index, 0)], length)
+    feed(row, [(index, 0)], length)
     return row
 
 

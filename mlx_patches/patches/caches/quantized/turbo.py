@@ -1,8 +1,8 @@
 """TurboQuant caches, whose codecs keep the channels of largest magnitude at more bits.
 
-See ``contract`` for their attributes and methods. Packed values can be read only by a codec with
-the same channels. Rows of different codecs are therefore repacked before they join one batch,
-and a saved cache records which channels its codecs keep at more bits.
+Packed values can be read only by a codec with the same channels. Rows of different codecs are
+therefore repacked before they join one batch, and a saved cache records which channels its codecs
+keep at more bits.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared import quantized as contract
-from ..._shared.targets import around_setter
+from ..._shared.rows import make_solo
+from ..._shared.targets import around_setter, at
 
 CLASS = "BatchTurboQuantKVCache"
 _CODECS = ("key_codec", "value_codec")
-_SETTINGS = ("bits", "seed", "key_bits", "value_bits")
 _MARK = "codecs="
 
 
@@ -35,7 +35,7 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | Non
     if prefix_lens is not None:
         return None
     settings, rows = contract.quantize_alike(
-        caches, read_settings, lambda row, settings: cls.from_cache(row, **settings)
+        caches, lambda row, settings: cls.from_cache(row, **settings)
     )
     first = next((row for row in rows if row.keys is not None), None)
     batch = getattr(sys.modules[cls.__module__], CLASS)
@@ -55,19 +55,6 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
     if cache.keys is None and other.keys is not None:
         copy_codecs(cache, other)
     return contract.extend(original, cache, use_codecs(other, cache))
-
-
-def read_settings(cache: Any) -> dict[str, Any] | None:
-    """The constructor arguments of a TurboQuant cache; None for an affine cache."""
-    if not hasattr(cache, "seed"):
-        return None
-    return {name: getattr(cache, name) for name in _SETTINGS if hasattr(cache, name)}
-
-
-def make_solo(cache: Any) -> Any:
-    """An empty ``TurboQuantKVCache`` with the same settings."""
-    kind: Any = sys.modules[type(cache).__module__].TurboQuantKVCache
-    return kind(**read_settings(cache) or {})
 
 
 # -- codecs ----------------------------------------------------------------------------------
@@ -155,7 +142,7 @@ def put_meta_state(put: Callable[..., None], cache: Any, meta: Any) -> None:
         restore_codecs(cache, text.removeprefix(_MARK))
 
 
-_BATCH = contract.BatchClass("mlx_vlm.turboquant", CLASS)
+_PLACE = ("mlx-vlm", "mlx_vlm.turboquant")
 
 BATCH_TURBO_QUANT = Patch(
     id="batch-turbo-quant",
@@ -163,22 +150,31 @@ BATCH_TURBO_QUANT = Patch(
     every_model=True,
     summary="a TurboQuant batch cannot take in right-padded prompts, merge, or be restored",
     targets=(
-        _BATCH.added("prepare", lambda original: contract.prepare),
-        _BATCH.added("finalize", lambda original: contract.finalize),
-        _BATCH.added("extract", lambda original: extract),
+        *contract.added(
+            _PLACE,
+            CLASS,
+            {
+                "prepare": lambda original: contract.prepare,
+                "finalize": lambda original: contract.finalize,
+                "extract": lambda original: extract,
+            },
+        ),
         Target(
-            "mlx-vlm",
-            "mlx_vlm.turboquant",
+            *_PLACE,
             "TurboQuantKVCache.merge",
             lambda original: classmethod(merge),
             fingerprint_of=("TurboQuantKVCache.merge", f"{CLASS}.update_and_fetch"),
             defines_new_attribute=True,
         ),
-        _BATCH.added("size", lambda original: contract.size),
-        _BATCH.target("extend", around(extend), ["extend"]),
-        _BATCH.target("state", around_setter(put_state), ["state", "meta_state"]),
-        _BATCH.target(
-            "meta_state", around_setter(put_meta_state, save_codecs), ["state", "meta_state"]
+        *contract.added(_PLACE, CLASS, {"size": lambda original: contract.size}),
+        Target(*_PLACE, f"{CLASS}.extend", around(extend), (f"{CLASS}.extend",)),
+        *at(
+            (_PLACE,),
+            {
+                f"{CLASS}.state": around_setter(put_state),
+                f"{CLASS}.meta_state": around_setter(put_meta_state, save_codecs),
+            },
+            fingerprint_of=(f"{CLASS}.state", f"{CLASS}.meta_state"),
         ),
     ),
     doc="""A TurboQuant batch cache lacks methods that engines and hosts call on every batch cache.

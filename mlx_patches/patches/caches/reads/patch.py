@@ -19,10 +19,7 @@ _TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
 
 
 def read_through_handle(name: str) -> Factory:
-    """Factory of an added attribute that returns a new handle at each read.
-
-    Values stay in the instance's ``__dict__`` under their own name.
-    """
+    """Factory of an added attribute that returns a new handle at each read."""
 
     def read(instance: Any) -> Any:
         try:

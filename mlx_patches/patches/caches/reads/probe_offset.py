@@ -1,4 +1,4 @@
-"""Reads ``offset`` as attention does, updates the cache, and checks the value read before."""
+"""Reads an attribute as attention does, updates the cache, and checks the value read before."""
 
 from __future__ import annotations
 
@@ -11,20 +11,8 @@ from ....probes.fixtures import cache_of, keys_and_values, make
 
 
 def probe(target: Target) -> Result:
-    """Red where a captured ``offset`` changes when the cache is updated or trimmed."""
-    return captured_moves(target, "offset", updates=True)
-
-
-def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
-    """Red where a later operation on the cache changes the captured ``attribute``.
-
-    Args:
-        target: names the cache class (``BatchKVCache.offset``).
-        attribute: the attribute to capture.
-        updates: whether the attribute counts tokens, so that ``trim`` is checked, too.
-    """
-    import mlx.core as mx
-
+    """Red where a later operation on the cache changes the attribute as it was read before."""
+    attribute = target.name.partition(".")[2]
     cache_class = cache_of(target)
     moved = []
 
@@ -35,16 +23,10 @@ def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
         if captured.tolist() != before:
             moved.append(step)
 
-    def make_fed_cache(left_padding: list[int], tokens: int) -> Any:
-        cache = make(cache_class, left_padding)
-        if tokens:
-            cache.update_and_fetch(*keys_and_values(len(left_padding), tokens))
-        return cache
-
-    cache = make_fed_cache([1, 0], 0)
+    cache = make(cache_class, [1, 0])
     watch("update_and_fetch", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 4)))
     watch("decode", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 1)))
-    if updates and hasattr(cache, "trim") and cache.is_trimmable():
+    if hasattr(cache, "trim") and cache.is_trimmable():
         watch("trim", cache, lambda: cache.trim(1))
     window = getattr(cache, "max_size", None)
     if window is not None:
@@ -58,9 +40,6 @@ def captured_moves(target: Target, attribute: str, updates: bool) -> Result:
         right.prepare(lengths=[4, 2], right_padding=[0, 2])
         right.update_and_fetch(*keys_and_values(2, 4))
         watch("finalize", right, right.finalize)
-    del mx
-    steps = ", ".join(dict.fromkeys(moved))
-    return Result(
-        bool(moved),
-        f"{steps} change the captured {attribute}" if moved else f"a captured {attribute} stays",
-    )
+    if moved:
+        return Result(True, f"{', '.join(dict.fromkeys(moved))} change the captured {attribute}")
+    return Result(False, f"a captured {attribute} stays")

@@ -5,18 +5,14 @@ from __future__ import annotations
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of
-from .probe_offset import captured_moves
+from . import probe_offset
 
 
 def probe(target: Target) -> Result:
     """Red where an update of the cache changes the array that was read before it."""
     name, _, attribute = target.name.partition(".")
-    if name == "ArraysCache":
-        return _arrays_cache(target, attribute)
-    return captured_moves(target, attribute, updates=False)
-
-
-def _arrays_cache(target: Target, attribute: str) -> Result:
+    if name != "ArraysCache":
+        return probe_offset.probe(target)
     import mlx.core as mx
 
     cache = cache_of(target)(2)

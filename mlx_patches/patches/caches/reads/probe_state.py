@@ -6,17 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, keys_and_values, make
+from ....probes import Result
+from ....probes.fixtures import cache_of, keys_and_values, make, require_own
 
 _WINDOW = 8
 
 
 def probe(target: Target) -> Result:
     """Red where a later update of the cache changes the snapshot."""
+    require_own(target)
     cache_class = cache_of(target)
-    if "state" not in vars(cache_class):
-        raise NotApplicable(f"{cache_class.__name__} has no state of its own")
     if cache_class.__name__ == "ArraysCache":
         return _arrays_cache(cache_class)
     changed = []

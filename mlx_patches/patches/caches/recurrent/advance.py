@@ -85,17 +85,13 @@ def start_count(
 ) -> Counted:
     """Begin a count at this padding."""
     changes = 0 if last is None else last.changes + 1
-    if changes % CHANGES == CHANGES - 1:
-        evaluate_with_state(cache, [part for part in (left, lengths) if part is not None])
-    return Counted(since, make_handle(left), make_handle(lengths), 0, left, lengths, changes)
+    if changes % CHANGES == CHANGES - 1 and cache.cache[0] is not None:
+        import mlx.core as mx
 
-
-def evaluate_with_state(cache: Any, padding: list[Any]) -> None:
-    """Make the state depend on the padding, so the next step evaluates both."""
-    import mlx.core as mx
-
-    if cache.cache[0] is not None:
+        # The state depends on the padding from here on, so the next step evaluates both.
+        padding = [part for part in (left, lengths) if part is not None]
         cache.cache[0] = mx.depends(cache.cache[0], padding)
+    return Counted(since, make_handle(left), make_handle(lengths), 0, left, lengths, changes)
 
 
 def count_from_start(advance: Any) -> Any:

@@ -23,9 +23,8 @@ Either is None if no row has such padding. The operations:
 
 An operation that raises leaves rows and padding as they were. No decode step reads the device.
 
-Each release breaks another part of this contract. The modules beside this one repair one operation
-each, one section per defect, with the helpers below. The helpers are plain functions of a cache,
-and add only ``ROWS`` to it, so two patches can both use them.
+The modules beside this one repair one operation each, one section per defect. The helpers below
+add only ``ROWS`` to a cache, so two patches can both use them.
 """
 
 from __future__ import annotations

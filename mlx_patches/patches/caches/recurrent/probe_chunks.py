@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from .probe_mask import class_with
 
 _PADDING = [7, 0, 2]
 _CHUNKS = (3, 3, 3, 1)
@@ -14,9 +14,7 @@ def probe(target: Target) -> Result:
     """Red where a chunk's mask does not mark exactly the columns that hold tokens."""
     import mlx.core as mx
 
-    cache_class = cache_of(target)
-    if not hasattr(cache_class, "make_mask"):
-        raise NotApplicable("recurrent caches make no masks in this release")
+    cache_class = class_with(target, "make_mask")
     try:
         cache_class(1, left_padding=_PADDING).make_mask(1)
     except TypeError as error:  # mlx-lm 0.28.0

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
-from .probe_mask import make_merged_cache
+from ....probes import Result
+from .probe_mask import class_with, make_merged_cache
 
 _NEW, _GONE = 3, 1
 
@@ -17,9 +16,7 @@ def probe(target: Target) -> Result:
     """Red where a row is missing, or holds another row's state."""
     import mlx.core as mx
 
-    kind = cache_of(target)
-    if not hasattr(kind, "merge"):
-        raise NotApplicable("ArraysCache has no merge in this release")
+    kind = class_with(target, "merge")
     make_merged_cache(target, kind)  # not every release merges empty caches
     for kept in (range(_NEW), range(_NEW - _GONE)):
         for order in (1, -1):

@@ -55,7 +55,6 @@ def write_row(kind: Any, number: int) -> Any:
 
 def decode_extracted() -> str:
     """Decode rows extracted from a tiny Mamba's batch; describe the first that is wrong."""
-
     model: Any = tiny("mlx-lm", "mamba").module
     rows = [model.make_cache() for _ in _PROMPTS]
     for cache, prompt in zip(rows, _PROMPTS, strict=True):

@@ -15,10 +15,7 @@ _CHUNKS = (3, 2)
 
 def probe(target: Target) -> Result:
     """Red where a chunk's mask does not mark exactly the columns that hold tokens."""
-    cache_class = cache_of(target)
-    for name in ("merge", "prepare", "advance"):
-        if not hasattr(cache_class, name):
-            raise NotApplicable(f"ArraysCache has no {name} in this release")
+    cache_class = class_with(target, "merge", "prepare", "advance")
     cache: Any = make_merged_cache(target, cache_class)
     cache.prepare(lengths=_LENGTHS)
     fed = 0
@@ -31,6 +28,19 @@ def probe(target: Target) -> Result:
         cache.advance(chunk)
         fed += chunk
     return Result(False, "every chunk's mask marks the rows' tokens")
+
+
+def class_with(target: Target, *methods: str) -> Any:
+    """The cache class of a target.
+
+    Raises:
+        NotApplicable: it lacks one of these methods, or is not the module's own.
+    """
+    cache_class = cache_of(target)
+    for name in methods:
+        if not hasattr(cache_class, name):
+            raise NotApplicable(f"ArraysCache has no {name} in this release")
+    return cache_class
 
 
 def make_merged_cache(target: Target, cache_class: Any) -> Any:

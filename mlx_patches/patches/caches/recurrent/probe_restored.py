@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes import Result
+from .probe_mask import class_with
 
 _SLOTS = 2
 _TOKENS = 3
@@ -14,11 +14,7 @@ _TOKENS = 3
 
 def probe(target: Target) -> Result:
     """Red where a restored cache fails to make a mask, or makes a different one."""
-    cache_class = cache_of(target)
-    if not hasattr(cache_class, "make_mask"):
-        raise NotApplicable("recurrent caches make no masks in this release")
-    if not hasattr(cache_class, "from_state"):
-        raise NotApplicable("recurrent caches are not restored in this release")
+    cache_class = class_with(target, "make_mask", "from_state")
     for kind, cache in (("empty", cache_class(_SLOTS)), ("written", written(cache_class))):
         wanted = masks(cache)
         try:

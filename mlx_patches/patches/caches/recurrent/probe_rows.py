@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes import Result
+from .probe_mask import class_with
 
 _PADDING = [4, 0, 2]
 _FED = 3
@@ -17,11 +17,8 @@ def probe(target: Target) -> Result:
     """Red where the mask is wrong for the batch's rows. A release may return no mask here."""
     import mlx.core as mx
 
-    cache_class = cache_of(target)
     operation = target.name.partition(".")[2]
-    for name in (operation, "make_mask"):
-        if not hasattr(cache_class, name):
-            raise NotApplicable(f"ArraysCache has no {name} in this release")
+    cache_class = class_with(target, operation, "make_mask")
     cache = make_fed_cache(cache_class, _PADDING)
     if operation == "filter":
         cache.filter(mx.array([2, 0]))

@@ -11,13 +11,8 @@ from .contract import PADDING
 
 
 def complete_restored(put: Callable[..., None], cache: Any, saved: Any) -> None:
-    """Set the state, and the padding attributes that are missing."""
+    """Set the state, and the padding attributes that are missing to None: no row has padding."""
     put(cache, saved)
-    set_missing_padding(cache)
-
-
-def set_missing_padding(cache: Any) -> None:
-    """Set the padding attributes that are missing to None: no row has padding."""
     for name in PADDING:
         vars(cache).setdefault(name, None)
 

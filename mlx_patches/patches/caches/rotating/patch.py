@@ -1,27 +1,21 @@
-"""The batch contract of rotating caches, ``RotatingKVCache`` and ``BatchRotatingKVCache``.
+"""The batch contract of rotating caches: what they add to that of every cache (``caches``).
 
-A rotating cache keeps the last ``max_size`` tokens of a row. Keys and values are (rows, heads,
-columns, width); a new token overwrites the oldest column once the buffer has wrapped. Hosts
-batch rows with the methods below, and every row must continue as it would alone.
+``RotatingKVCache`` and ``BatchRotatingKVCache`` keep the last ``max_size`` tokens of a row; a new
+token overwrites the oldest column once the buffer has wrapped.
 
 - ``max_size`` is one ``int``, the same for all rows.
-- ``offset`` (rows,) counts a row's own tokens: it starts at minus the row's left padding.
 - ``left_padding`` (rows,) is the number of a row's padding columns that are still in the buffer.
   It goes below zero when the window drops columns after the last of them.
 - ``_idx`` is the column after the last one that was written, ``_offset`` the number of columns
   written in all, ``rotated`` whether the buffer has wrapped.
 - ``merge(rows)``: each row's last ``min(offset, max_size)`` tokens in order of age, aligned on
-  the right; offsets stay. Rows of different ``max_size`` raise ValueError.
-- ``extract(idx)``: the ``RotatingKVCache`` that the row would have alone. It holds the row's
-  tokens, without padding and without unwritten columns. The batch does not change.
-- ``filter`` and ``extend`` keep and add rows, with their ``offset`` and ``left_padding``.
-- ``prepare`` announces padding. While right padding is pending, ``_lengths`` (rows,) is the
-  offset at which each row's prompt ends, else None; ``finalize`` moves that padding to the left.
-- ``trim(n)`` removes the last tokens; ``is_trimmable`` allows it until the window is full.
-- ``state``, ``meta_state`` and ``from_state``: a restored cache continues as the saved one would.
-- ``make_mask(N)``: (rows, 1, N, columns), True where a token attends. Columns of padding and
-  tokens older than the window are False.
-- ``size()`` is ``min(_offset, max_size)``; ``empty()`` is whether nothing was written.
+  the right; offsets stay. Rows of different ``max_size`` raise ValueError. ``extract(idx)`` has
+  no unwritten columns.
+- While right padding is pending, ``_lengths`` (rows,) is the offset at which each row's prompt
+  ends, else None.
+- ``is_trimmable`` allows ``trim`` until the window is full.
+- ``make_mask(N)`` is False at tokens older than the window, too.
+- ``size()`` is ``min(_offset, max_size)``.
 """
 
 from __future__ import annotations

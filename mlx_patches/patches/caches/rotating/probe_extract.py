@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes import Result
+from ....probes.fixtures import cache_of, require
 
 _PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
 _WINDOWS = (4, 8)
@@ -21,8 +21,7 @@ _WINDOWS = (4, 8)
 def probe(target: Target) -> Result:
     """Red where an extracted row holds other tokens than a solo cache, then or later."""
     batch_class = cache_of(target)
-    if not hasattr(batch_class, "extract"):
-        raise NotApplicable("BatchRotatingKVCache has no extract in this release")
+    require(target)
     solo_class = importlib.import_module(target.module).RotatingKVCache
     wrong = []
     for window in _WINDOWS:
@@ -52,14 +51,14 @@ def difference(
         steps: decode steps before the row is extracted.
     """
     batch = batch_class(window, list(padding))
-    _feed(batch, _numbers(padding, 0, prompt))
+    feed(batch, _numbers(padding, 0, prompt))
     for step in range(steps):
-        _feed(batch, _numbers(padding, prompt + step, 1))
+        feed(batch, _numbers(padding, prompt + step, 1))
     for row, pad in enumerate(padding):
         solo = solo_class(window)
-        _feed(solo, [list(range(1, prompt - pad + 1))])
+        feed(solo, [list(range(1, prompt - pad + 1))])
         for step in range(steps):
-            _feed(solo, [[prompt - pad + step + 1]])
+            feed(solo, [[prompt - pad + step + 1]])
         try:
             alone = batch.extract(row)
             problem = _goes_on(alone, solo, window, prompt - pad + steps)
@@ -75,11 +74,11 @@ def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
     if alone.offset != solo.offset:
         return f"offset {alone.offset}, alone {solo.offset}"
     for step in range(1, window + 3):
-        seen, wanted = (_feed(cache, [[length + step]]) for cache in (alone, solo))
+        seen, wanted = (feed(cache, [[length + step]]) for cache in (alone, solo))
         if seen != wanted:
             return f"sees {seen}, alone {wanted}"
     chunk = [[length + window + 3, length + window + 4]]
-    seen, wanted = (_feed(cache, chunk) for cache in (alone, solo))
+    seen, wanted = (feed(cache, chunk) for cache in (alone, solo))
     return "" if seen == wanted else f"in a chunk sees {seen}, alone {wanted}"
 
 
@@ -89,7 +88,7 @@ def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
     return [[number if number > 0 else -1 for number in row] for row in rows]
 
 
-def _feed(cache: Any, numbers: list[list[int]]) -> list[int]:
+def feed(cache: Any, numbers: list[list[int]]) -> list[int]:
     """Feed tokens; returns the tokens that the first row then attends to, oldest first."""
     import mlx.core as mx
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, make_fed_cache
+from ....probes import Result
+from ....probes.fixtures import cache_of, make_fed_cache, require
 
 _WINDOW = 4
 _LENGTHS = (7, 3)
@@ -17,8 +17,7 @@ def probe(target: Target) -> Result:
     import mlx.core as mx
 
     batch_kind = cache_of(target)
-    if not hasattr(batch_kind, "merge"):
-        raise NotApplicable("this release does not merge caches")
+    require(target)
     caches = importlib.import_module(target.module)
     rows = [make_fed_cache(caches.RotatingKVCache(_WINDOW), length) for length in _LENGTHS]
     batch = batch_kind.merge(rows)

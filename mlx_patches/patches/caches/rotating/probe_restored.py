@@ -7,7 +7,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of
-from .probe_extract import _feed as feed
+from .probe_extract import feed
 
 _WINDOW = 4
 _PROMPT = 3
@@ -21,7 +21,8 @@ def probe(target: Target) -> Result:
         raise NotApplicable("the release saves no meta_state")
     check = rotated_as_saved if target.name.endswith("meta_state") else decoded_as_before
     for steps in (0, 1, 2 * _WINDOW):
-        problem = check(batch_class, steps)
+        cache = make_fed_cache(batch_class, steps)
+        problem = check(restored(cache), cache)
         if problem:
             return Result(True, f"after {steps} steps: {problem}")
     return Result(False, "a restored batch decodes as before")
@@ -41,17 +42,13 @@ def numbers(cache: Any, count: int) -> list[list[int]]:
     return [[start + i + 1 for i in range(count)] for _ in _PADDING]
 
 
-def rotated_as_saved(batch_class: Any, steps: int) -> str:
+def rotated_as_saved(copy: Any, cache: Any) -> str:
     """Describe a change of ``rotated``; empty where it is restored."""
-    cache = make_fed_cache(batch_class, steps)
-    copy = restored(cache)
     return "" if copy.rotated == cache.rotated else f"rotated {copy.rotated}, was {cache.rotated}"
 
 
-def decoded_as_before(batch_class: Any, steps: int) -> str:
+def decoded_as_before(copy: Any, cache: Any) -> str:
     """Feed a restored batch a chunk, then a step; describe what goes wrong, if anything."""
-    cache = make_fed_cache(batch_class, steps)
-    copy = restored(cache)
     copy.rotated = cache.rotated  # restored by the target meta_state
     try:
         for count in (2, 1):

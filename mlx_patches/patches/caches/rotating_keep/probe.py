@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.fixtures import cache_of, feed_one_by_one, make_fed_cache, require
 
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)
@@ -26,9 +26,12 @@ def probe(target: Target) -> Result:
     kind = cache_of(target)
     if not hasattr(kind, "merge"):
         raise NotApplicable("this release does not merge caches")
-    for one_piece in (False, True):
-        rows = [row_of(caches, length, one_piece) for length in _LENGTHS]
-        batch = kind.merge([row_of(caches, length, one_piece) for length in _LENGTHS])
+    for feed in (feed_one_by_one, make_fed_cache):
+        rows, joining = (
+            [feed(caches.RotatingKVCache(max_size=WINDOW, keep=KEEP), n) for n in _LENGTHS]
+            for _ in range(2)
+        )
+        batch = kind.merge(joining)
         for step in range(1, _STEPS):
             new = mx.array([length + step for length in _LENGTHS])[:, None, None, None]
             mask = batch.make_mask(1)
@@ -43,32 +46,16 @@ def probe(target: Target) -> Result:
     return Result(False, "each row sees its first tokens and its newest")
 
 
-def row_of(caches: Any, length: int, one_piece: bool) -> Any:
-    """Make a row that was fed tokens 1, 2, ... in one piece or one by one."""
-    import mlx.core as mx
-
-    row = caches.RotatingKVCache(max_size=WINDOW, keep=KEEP)
-    tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
-    for piece in [tokens] if one_piece else mx.split(tokens, length, axis=2):
-        row.update_and_fetch(piece, piece)
-    return row
-
-
 def probe_generator(target: Target) -> Result:
     """Red where a row of the batch generator attends to other tokens than alone."""
+    require(target)
     generate = importlib.import_module(target.module)
-    generator = getattr(generate, "BatchGenerator", None)
-    if generator is None:
-        raise NotApplicable("the release has no batch generator")
-    has_own = hasattr(generator, "_make_new_cache")
-    if target.name != "_make_cache" and not has_own:
-        raise NotApplicable("the release's batch generator has no such method")
-    if target.name == "_make_cache" and not hasattr(generate, "_make_cache"):
-        raise NotApplicable("the release has no such function")
+    generator = generate.BatchGenerator
     if "max_kv_size" not in inspect.signature(generator).parameters:
         return Result(False, "the release's batch generator takes no max_kv_size: nothing is lost")
     make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
-    if target.name == "_make_cache" and has_own:  # the generator does not call it; hosts may
+    if target.name == "_make_cache" and hasattr(generator, "_make_new_cache"):
+        # The generator does not call it; hosts may.
         keep = getattr(generate._make_cache(_Attending(), [0], WINDOW)[0], "keep", 0)
         wanted = make(_Attending(), WINDOW)[0].keep
         return Result(keep != wanted, f"{keep} first tokens are kept, {wanted} alone")

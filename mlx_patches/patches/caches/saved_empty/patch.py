@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.prompt_files import add_entry, load_entry
+from ..._shared.prompt_files import load_entry, save_entry
 from ..._shared.targets import LM_CACHES
 
 # The entry of a file's metadata: the shape of each array without elements, by its name.
@@ -28,23 +28,16 @@ SHAPES = "_mlx_patches_empty_arrays"
 
 
 def save_filled(
-    save: Callable[..., None],
-    file_name: str,
-    cache: Sequence[Any],
-    metadata: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
     """``save_prompt_cache``; again with filled arrays if the release raises at empty ones."""
-    given = () if metadata is None else (metadata,)
     try:
-        return save(file_name, cache, *given, *args, **kwargs)
+        return save_entry(save, file_name, cache, metadata, SHAPES, {})
     except ValueError:
         shapes = find_empty(cache)
         if not shapes:
             raise
-    metadata = add_entry(metadata, SHAPES, shapes)
-    save(file_name, [fill_empty(layer) for layer in cache], metadata, *args, **kwargs)
+    save_entry(save, file_name, list(map(fill_empty, cache)), metadata, SHAPES, shapes)
 
 
 def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.prompt_files import add_entry, load_entry
+from ..._shared.prompt_files import load_entry, save_entry
 from ..._shared.targets import LM_CACHES
 
 # The entry of a file's metadata: the size of the window of each such cache, by its number.
@@ -32,19 +32,13 @@ REST = ("window_size", "offset")
 
 
 def save_as_arrays(
-    save: Callable[..., None],
-    file_name: str,
-    cache: Sequence[Any],
-    metadata: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
     """``save_prompt_cache``, with each of these caches as an ``ArraysCache``."""
     sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
     if sizes:
-        metadata = add_entry(metadata, SIZES, sizes)
         cache = [as_arrays(one) if is_layer_cache(one) else one for one in cache]
-    save(file_name, cache, *(() if metadata is None else (metadata,)), *args, **kwargs)
+    save_entry(save, file_name, cache, metadata, SIZES, sizes)
 
 
 def is_layer_cache(cache: Any) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import TOLERANCE, differs, measure_each, tiny
@@ -14,7 +12,6 @@ _LENGTHS = ((5, 9), (12, 3, 7))
 
 def probe(target: Target) -> Result:
     """Red where the logits depend on how the text is split into chunks, or on other rows."""
-    importlib.import_module(target.module)
     model = tiny("mlx-vlm", "aya_vision")
     alone = differs(model, _WAYS)
     if not alone <= TOLERANCE:

@@ -6,14 +6,13 @@ position defects of the language model itself do not matter.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import largest, relative, tiny_of
+from ....probes.batch_invariance import batch_cache, largest, relative, tiny_of
 
 _LEFT_PADDING = (3, 0, 1)
 _PIECES = (5, 4, 1, 1)
@@ -22,39 +21,26 @@ _TOLERANCE = 1e-3
 
 def probe(target: Target) -> Result:
     """Red where a row's hidden states in the batch differ from those alone."""
-    model, solo_caches = decoder(target)
+    built = tiny_of(target)
+    model = built.module.model
     length = sum(_PIECES)
     texts = [[1 + (7 * i + 3 * row) % 50 for i in range(length)] for row in range(3)]
     padded = [
         [0] * pad + text[: length - pad] for pad, text in zip(_LEFT_PADDING, texts, strict=True)
     ]
     try:
-        run(model, padded, (0, 0, 0), batch_caches(solo_caches(), (0, 0, 0)), pieces=(4,))
+        run(model, padded, (0, 0, 0), batch_cache(built, (0, 0, 0)), pieces=(4,))
     except Exception as error:
         return Result(False, f"the defect is another one: no batch runs, padded or not: {error}")
-    together = run(model, padded, _LEFT_PADDING, batch_caches(solo_caches(), _LEFT_PADDING))
+    together = run(model, padded, _LEFT_PADDING, batch_cache(built, _LEFT_PADDING))
     figures = []
     for row, pad in enumerate(_LEFT_PADDING):
-        alone = run(model, [padded[row][pad:]], (0,), solo_caches(), skip=pad)
+        alone = run(model, [padded[row][pad:]], (0,), built.make_cache(), skip=pad)
         figures.append(relative(together[row, pad:], alone[0]))
     worst = largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
     return Result(False, f"every row equals its solo run; largest difference {worst:.2g}", worst)
-
-
-def decoder(target: Target) -> tuple[Any, Any]:
-    """Build the tiny decoder of a target's family; returns it and its ``make_cache``."""
-
-    importlib.import_module(target.module)
-    built = tiny_of(target)
-    return built.module.model, built.make_cache
-
-
-def batch_caches(layers: Sequence[Any], left_padding: Sequence[int]) -> list[Any]:
-    """Make the batch caches that correspond to a list of plain solo caches."""
-    package = importlib.import_module(type(layers[0]).__module__)
-    return [package.BatchKVCache(list(left_padding)) for _ in layers]
 
 
 def run(

@@ -20,29 +20,24 @@ Retire when
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch
+from ....core.patch import Patch, around
 from ..._shared.targets import BASES, at
 from ..._shared.unpadded import is_unpadded
 
 
-def taking_lists(create: Callable[..., Any]) -> Callable[..., Any]:
-    """The release's function, with a list of caches replaced by its first attention cache."""
-
-    # Written without ``around``, since every step calls it.
-    @functools.wraps(create)
-    def create_attention_mask(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if is_list(h, cache):
-            first = find_attention_cache(cache)
-            plain = not (args or kwargs)
-            if first is not None and not (plain and is_unpadded(first, h.shape[1])):
-                cache = first
-        return create(h, cache, *args, **kwargs)
-
-    return create_attention_mask
+def take_first(
+    create: Callable[..., Any], h: Any, cache: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Make a mask, with a list of caches replaced by its first attention cache."""
+    if is_list(h, cache):
+        first = find_attention_cache(cache)
+        plain = not (args or kwargs)
+        if first is not None and not (plain and is_unpadded(first, h.shape[1])):
+            cache = first
+    return create(h, cache, *args, **kwargs)
 
 
 def is_list(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:
@@ -63,5 +58,5 @@ def holds_keys(cache: Any) -> bool:
 PATCH = Patch(
     id="mask-from-cache-list",
     summary="a mask made from a list of caches ignores left padding",
-    targets=at(BASES, {"create_attention_mask": taking_lists}, when=is_list),
+    targets=at(BASES, {"create_attention_mask": around(take_first)}, when=is_list),
 )

@@ -89,14 +89,6 @@ def add_group_axis(mask: Any, groups: int) -> Any:
     return mask.reshape((rows, 1, 1, *rest) if heads == 1 else (rows, groups, -1, *rest))
 
 
-def _make_mask(original: Any) -> Any:
-    return around(make_padded_mask)(original)
-
-
-def _shapes(original: Any) -> Any:
-    return around(return_shapes)(original)
-
-
 def _attention(original: Any) -> Any:
     fits_itself = "ndim" in inspect.unwrap(original).__code__.co_names
     return around(attend_as_before if fits_itself else attend)(original)
@@ -107,7 +99,7 @@ PATCH = Patch(
     summary="rows of a quantized batch attend to padding, use another row's mask, or raise",
     targets=(
         *(
-            Target("mlx-vlm", module, f"{name}.make_mask", _make_mask)
+            Target("mlx-vlm", module, f"{name}.make_mask", around(make_padded_mask))
             for module, name in (
                 ("mlx_vlm.models.cache", "BatchQuantizedKVCache"),
                 ("mlx_vlm.turboquant", "BatchTurboQuantKVCache"),
@@ -117,7 +109,7 @@ PATCH = Patch(
             "mlx-vlm",
             "mlx_vlm.models.cache",
             "BatchQuantizedKVCache.update_and_fetch",
-            _shapes,
+            around(return_shapes),
             # ``update_and_fetch`` alone is the same in releases whose models read no shape.
             ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
         ),
