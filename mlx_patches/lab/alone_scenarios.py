@@ -5,7 +5,6 @@ They run only where they are named, as in ``mlx-patches lab --scenario own-prefi
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,7 +69,7 @@ def own_prefill(model: LabModel) -> Cell:
 @scenario("saved", NAMED)
 def saved(model: LabModel) -> Cell:
     """A row's cache, and a batch's, goes on from a file as if it had not been saved."""
-    caches = importlib.import_module(f"{engine.package(model.family)}.models.cache")
+    caches = model.family.part("models.cache")
     if not hasattr(caches, "save_prompt_cache"):
         raise NotApplicable("the release has no save_prompt_cache")
 
@@ -282,8 +281,8 @@ def stepped(
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
     """The whole model of mlx-vlm; some families' say that no prompt of theirs is read in pieces."""
     whole = WholeModel(model, image is not None)
-    module = importlib.import_module(f"{engine.package(model.family)}.models.{model.family.name}")
-    whole.no_chunked_prefill = getattr(module.Model, "no_chunked_prefill", False)
+    kind = model.family.module().Model
+    whole.no_chunked_prefill = getattr(kind, "no_chunked_prefill", False)
     return whole
 
 

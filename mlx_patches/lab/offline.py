@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ..core.packages import package_of
 from ..probes import NotApplicable
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
@@ -25,6 +24,7 @@ PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_a
 _IDS = re.compile(r"ids((?: \d+)+);")
 
 
+@unless_refused()
 def batch_generate(
     model: LabModel,
     prompts: Sequence[Sequence[int]],
@@ -41,21 +41,9 @@ def batch_generate(
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
         padding_side: the side that the tokenizer pads on, whatever side the release asks for.
     """
-    package = importlib.import_module(package_of(model.family.distribution))
-    generate = getattr(package, "batch_generate", None)
+    generate = getattr(importlib.import_module(model.family.package), "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
-    return unless_refused(_answers, generate, model, prompts, count, grid, padding_side)
-
-
-def _answers(
-    generate: Any,
-    model: LabModel,
-    prompts: Sequence[Sequence[int]],
-    count: int,
-    grid: Any,
-    padding_side: str,
-) -> list[list[Generated]]:
     if model.family.distribution == "mlx-lm":
         answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
         return [[Generated(token) for token in _figures(text)] for text in answers.texts]
@@ -115,7 +103,7 @@ class WholeModel:
             return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
         import mlx.core as mx
 
-        base = importlib.import_module(f"{package_of(self.model.family.distribution)}.models.base")
+        base = self.model.family.part("models.base")
         own: dict[str, Any] = {}
         grid = kwargs.get("image_grid_thw")
         hands = own_positions(self.model) if hasattr(self.model.module, "get_rope_index") else 0
@@ -138,8 +126,7 @@ def shell(model: LabModel) -> Any:
     import mlx.core as mx
     import mlx.nn as nn
 
-    package = package_of(model.family.distribution)
-    kind = getattr(importlib.import_module(f"{package}.models.{model.family.name}"), "Model", None)
+    kind = getattr(model.family.module(), "Model", None)
     if kind is None or not hasattr(kind, "get_input_embeddings"):
         return None
     tokens = mx.array([[1, 2, 3]])
@@ -166,7 +153,7 @@ def config(model: LabModel) -> Any:
     Special tokens that the settings lack get ids beyond the vocabulary, so that no text has them.
     """
     own = getattr(model.module, "config", None) or getattr(model.module, "args", None) or {}
-    prompts = importlib.import_module(f"{package_of(model.family.distribution)}.prompt_utils")
+    prompts = model.family.part("prompt_utils")
     name = model.family.name if model.family.name in prompts.MODEL_CONFIG else "qwen2_vl"
     marks = dict(zip(MARKS, range(model.vocabulary, 2 * model.vocabulary), strict=False))
     settings = own if isinstance(own, dict) else vars(own)

@@ -22,7 +22,6 @@ from typing import Any
 
 from ..auditing.models import remapping
 from ..core.errors import MlxPatchesError
-from ..core.packages import package_of
 from ..evidence.outside import OLD, PLAIN, THETA, WINDOW, WINDOWS
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
@@ -93,8 +92,8 @@ def summary(found: Sequence[Cell], outside: str) -> Cell:
 
 def _kinds(family: Family) -> list[str]:
     """The model types that the release loads as this family, its own name first."""
-    package = f"{package_of(family.distribution)}.models"
-    others = [kind for kind, name in remapping(package).items() if name == family.name]
+    models = remapping(f"{family.package}.models")
+    others = [kind for kind, name in models.items() if name == family.name]
     return list(dict.fromkeys((family.name, *others)))
 
 

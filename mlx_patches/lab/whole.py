@@ -24,7 +24,6 @@ from .build import (
     draw_weights,
     find,
     lab_model,
-    module_of,
     overrides_of,
     refuse_giants,
     text_config,
@@ -107,7 +106,7 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
     overrides = overrides_of(family.distribution, family.name)
     if reason := own.get("not-built") or overrides.get("not-built"):
         raise NotBuilt(reason)
-    module = module_of(family)
+    module = family.module()
     try:
         text, small = text_config(module, None, overrides | own.get("text", {}))
         text = getattr(text, "text_config", None) or text

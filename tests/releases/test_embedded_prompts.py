@@ -284,20 +284,12 @@ def test_the_engine_feeds_texts_in_one_call(model, calls):
     try:
         generator = generators.make_generator(model, count)
         generator.release.model = Embedded(model)
-        if generator.by_row:
-            more = [
-                {
-                    "inputs_embeds": mx.zeros((1, len(text), 1)),
-                    **with_mask(model, mx.ones((1, len(text)), mx.int32)),
-                }
-                for text in TEXTS
-            ]
-            order = list(
-                generator.release.insert([list(text) for text in TEXTS], prompt_kwargs=more)
-            )
-        else:
-            order = generator.insert(TEXTS)
-        said = generators.collect_tokens(generator, order, count)
+        masks = [with_mask(model, mx.ones((1, len(text)), mx.int32)) for text in TEXTS]
+        requests = [
+            generators.Request(0, text, count, arguments=mask)
+            for text, mask in zip(TEXTS, masks, strict=True)
+        ]
+        said = generators.run_in(generator, requests)
     except NotApplicable as reason:
         pytest.skip(str(reason))
     assert set(calls) == {len(TEXTS)}
