@@ -88,7 +88,7 @@ class Generated:
     every: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabModel:
     """A language model: a tiny one of random weights, or a user's own.
 

@@ -25,6 +25,7 @@ from .reference import DATA, TOKENS
 from .registry import NAMED, scenario
 from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
 from .variants import has_variant, vary
+from .whole import embedded
 
 # Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
 PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
@@ -235,8 +236,7 @@ def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) 
         out = model.module(ids, cache=cache)
     else:
         whole, inputs = whole_model(model, image), inputs_of(ids, image)
-        made = whole.get_input_embeddings(ids, **inputs)
-        own = {name: value for name, value in made.to_dict().items() if value is not None}
+        own = embedded(whole, text, inputs)
         inputs = {name: value for name, value in inputs.items() if name not in READ}
         out = whole.language_model(ids, cache=cache, **inputs, **own)
     logits = getattr(out, "logits", out)[0].astype(mx.float32)

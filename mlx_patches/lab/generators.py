@@ -35,14 +35,9 @@ def generate(
     count: int,
     **options: Any,
 ) -> list[list[Generated]]:
-    """The tokens that the release's own batch generator generates greedily, by row.
+    """The tokens that the release's own batch generator generates greedily, ``count`` by row.
 
-    Args:
-        model: the model to run.
-        prompts: token ids, a list for each row; inserted together.
-        late: one more prompt, inserted at the turn LATE.
-        count: how many tokens each row generates.
-        options: arguments of the generator.
+    ``late``: one more prompt, inserted at the turn LATE. ``options``: arguments of the generator.
     """
     requests = [Request(0, prompt, count) for prompt in prompts]
     return run_requests(model, [*requests, Request(LATE, late, count)], **options)
@@ -75,13 +70,7 @@ def _slides(config: Any) -> bool:
 
 
 def make_generator(model: LabModel, count: int, **options: Any) -> Any:
-    """The release's own batch generator, for rows that generate ``count`` tokens.
-
-    Args:
-        model: the model to run.
-        count: the generator's ``max_tokens``.
-        options: further arguments of the generator.
-    """
+    """The release's own batch generator; ``count``: its ``max_tokens``, ``options``: others."""
     generator = getattr(generate_module(model), "BatchGenerator", None)
     if generator is None:
         raise NotApplicable("the release has no batch generator")

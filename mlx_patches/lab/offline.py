@@ -17,8 +17,8 @@ from ..probes import NotApplicable
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
 from .generators import Endless, TextOnly
+from .whole import embedded
 
-PADDING = 0
 # Attributes that a whole model may read even for a text.
 PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_audio")
 _IDS = re.compile(r"ids((?: \d+)+);")
@@ -49,7 +49,9 @@ def batch_generate(
         return [[Generated(token) for token in _figures(text)] for text in answers.texts]
     recorder = _Recorder()
     texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
-    images = None if grid is None else [_blank() for _ in prompts]
+    images = None
+    if grid is not None:
+        images = [importlib.import_module("PIL.Image").new("RGB", (28, 28)) for _ in prompts]
     whole = WholeModel(model, grid is not None)
     answers = generate(
         whole,
@@ -71,10 +73,6 @@ def batch_generate(
 
 def _figures(text: str) -> list[int]:
     return [int(figure) for figure in text.split()]
-
-
-def _blank() -> Any:
-    return importlib.import_module("PIL.Image").new("RGB", (28, 28))
 
 
 class WholeModel:
@@ -129,7 +127,7 @@ def shell(model: LabModel) -> Any:
     kind = getattr(model.family.module(), "Model", None)
     if kind is None or not hasattr(kind, "get_input_embeddings"):
         return None
-    tokens = mx.array([[1, 2, 3]])
+    tokens = [1, 2, 3]
     try:
         whole = kind.__new__(kind)
         nn.Module.__init__(whole)
@@ -138,9 +136,8 @@ def shell(model: LabModel) -> Any:
         for part in PARTS:
             if not hasattr(whole, part):
                 setattr(whole, part, None)
-        made = whole.get_input_embeddings(tokens, None, mask=mx.ones_like(tokens))
-        own = {name: value for name, value in made.to_dict().items() if value is not None}
-        said = model.module(tokens, cache=model.make_cache(), **own)
+        own = embedded(whole, tokens, {})
+        said = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
         mx.eval(getattr(said, "logits", said))
     except Exception:  # it needs its vision part even for a text
         return None
@@ -180,7 +177,7 @@ class _Numbers:
     """
 
     pad_token = eos_token = "0"
-    pad_token_id = eos_token_id = PADDING
+    pad_token_id = eos_token_id = 0
     eos_token_ids: tuple[int, ...] = ()
 
     def __init__(self, grid: Any = None, padding_side: str = "left") -> None:
@@ -198,21 +195,15 @@ class _Numbers:
         longest = max(map(len, rows))
         ids, mask = [], []
         for row in rows:
-            pad = [PADDING] * (longest - len(row))
+            pad, real = [0] * (longest - len(row)), [1] * len(row)
             left = self.side == "left"
             ids.append(pad + row if left else row + pad)
-            mask.append(
-                [int(at is not pad) for at in ([pad, row] if left else [row, pad]) for _ in at]
-            )
+            mask.append(pad + real if left else real + pad)
         inputs = {"input_ids": mx.array(ids), "attention_mask": mx.array(mask)}
         if images is None:
             return SimpleNamespace(**inputs)
-        pixels = mx.zeros((len(images), 1))
-        return {
-            **inputs,
-            "pixel_values": pixels,
-            "image_grid_thw": mx.concatenate([self.grid] * len(images)),
-        }
+        grids = mx.concatenate([self.grid] * len(images))
+        return {**inputs, "pixel_values": mx.zeros((len(images), 1)), "image_grid_thw": grids}
 
     def apply_chat_template(self, messages: Any, **options: Any) -> str:
         """The messages as text, with the token ids unchanged."""

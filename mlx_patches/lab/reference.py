@@ -28,6 +28,7 @@ from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
 from .shrink import FACTORS, rotated, shrink_values
 from .shrink import WINDOW as SHORT
+from .whole import embedded
 
 NAME = "reference"
 EXTRA = ("torch", "transformers")
@@ -352,10 +353,10 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
         return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
     tokens, start = prompt(), TOKENS - DECODED
     try:
-        embedded = _embedding(model)
-        whole = model.call([tokens], model.make_cache(), **embedded(tokens))[0].tolist()
+        embedding = _embedding(model)
+        whole = model.call([tokens], model.make_cache(), **embedding(tokens))[0].tolist()
         cache = model.make_cache()
-        decoded = model.call([tokens[:start]], cache, **embedded(tokens[:start]))[0].tolist()
+        decoded = model.call([tokens[:start]], cache, **embedding(tokens[:start]))[0].tolist()
         for token in tokens[start:]:
             decoded += model.call([[token]], cache)[0].tolist()
     except Exception as error:
@@ -366,17 +367,7 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
 def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
     """What the release's generation passes with a prompt: in mlx-vlm also its embeddings."""
     whole = shell(model) if model.family.distribution == "mlx-vlm" else None
-    if whole is None:
-        return lambda tokens: {}
-
-    def embedded(tokens: list[int]) -> dict[str, Any]:
-        import mlx.core as mx
-
-        ids = mx.array([tokens])
-        made = whole.get_input_embeddings(ids, None, mask=mx.ones_like(ids)).to_dict()
-        return {name: value for name, value in made.items() if value is not None}
-
-    return embedded
+    return lambda tokens: embedded(whole, tokens, {}) if whole is not None else {}
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:

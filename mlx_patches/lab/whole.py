@@ -287,15 +287,13 @@ def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], b
     return moved, not all(mx.array_equal(arrays[0][name], arrays[1][name]) for name in beside)
 
 
-def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:
+def embedded(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
     """What the whole model's embedding step returns for a prompt."""
     import mlx.core as mx
 
-    ids = mx.array([tokens])
-    more = {name: value for name, value in image.items() if name != "pixel_values"}
-    made = model.get_input_embeddings(
-        ids, image.get("pixel_values"), mask=mx.ones_like(ids), **more
-    )
+    ids = mx.array([list(tokens)])
+    inputs = {"pixel_values": None, "mask": mx.ones_like(ids), **image}
+    made = model.get_input_embeddings(ids, inputs.pop("pixel_values"), **inputs)
     return {name: value for name, value in made.to_dict().items() if value is not None}
 
 
