@@ -8,7 +8,7 @@ import inspect
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,7 +28,7 @@ from .shrink import (
 )
 from .variants import vary
 
-OVERRIDES = Path(__file__).parent / "overrides.toml"
+OVERRIDES: dict[str, Any] = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
 _PROMPT = 10
 # What families call the config class of their text model.
 _TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
@@ -124,9 +124,7 @@ def lab_model(
         out = model(mx.array(tokens), cache=cache, **kwargs)
         return getattr(out, "logits", out).astype(mx.float32)
 
-    def make_cache() -> list[Any]:
-        return _make_cache(model, family)
-
+    make_cache = partial(_make_cache, model, family)
     return LabModel(
         family=family,
         config=config,
@@ -134,7 +132,7 @@ def lab_model(
         window=_window(make_cache()),
         call=call,
         make_cache=make_cache,
-        make_batch_cache=lambda padding: _batch_cache(model, family, padding),
+        make_batch_cache=partial(_batch_cache, model, family),
         module=model,
         tolerance=tolerance,
         dtype=dtype,
@@ -222,11 +220,10 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
     return derived
 
 
-def _inner_modules(module: ModuleType) -> Iterator[ModuleType]:
+def _inner_modules(module: ModuleType) -> list[ModuleType]:
     """The mlx-lm models that a model imports because it is built around one of them."""
-    for value in vars(module).values():
-        if isinstance(value, ModuleType) and value is not module and hasattr(value, "ModelArgs"):
-            yield value
+    others = [one for one in vars(module).values() if isinstance(one, ModuleType)]
+    return [one for one in others if one is not module and hasattr(one, "ModelArgs")]
 
 
 def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
@@ -238,7 +235,7 @@ def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
 
 def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
     """A user's text config made small, by the config class of its text model."""
-    inner = list(_inner_modules(module))
+    inner = _inner_modules(module)
     # A wrapper of several models uses the one that the config names.
     named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]
     kinds = [one.ModelArgs for one in named or inner] or [one for _, one in _text_classes(module)]
@@ -352,12 +349,6 @@ def find(module: ModuleType, *names: str) -> Any:
     raise NotBuilt(f"no {' or '.join(names)} in {module.__name__}")
 
 
-@cache
-def _overrides() -> dict[str, Any]:
-    with OVERRIDES.open("rb") as file:
-        return tomllib.load(file)
-
-
 def refuse_giants(model: Any) -> None:
     """Refuse a model that is too large, while its lazy arrays are not allocated yet."""
     from mlx.utils import tree_flatten
@@ -369,8 +360,7 @@ def refuse_giants(model: Any) -> None:
 
 def overrides_of(distribution: str, name: str) -> dict[str, Any]:
     """A family's overrides, on top of those of the mlx-lm family of the same name."""
-    shared = _overrides().get("mlx-lm", {}).get(name, {})
-    return {**shared, **_overrides().get(distribution, {}).get(name, {})}
+    return {**OVERRIDES["mlx-lm"].get(name, {}), **OVERRIDES[distribution].get(name, {})}
 
 
 def draw_weights(model: Any, seed: int) -> None:

@@ -66,7 +66,7 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    kinds = [kind for kind in _kinds(family) if _known(kind)]
+    kinds = [kind for kind in _kinds(family) if kind in transformers.CONFIG_MAPPING]
     outside = f"transformers {transformers.__version__}"
     if not kinds:
         yield NAME, Cell(NOT_APPLICABLE, f"{outside} has no model type {family.name}")
@@ -96,12 +96,6 @@ def _kinds(family: Family) -> list[str]:
     models = remapping(f"{family.package}.models")
     others = [kind for kind, name in models.items() if name == family.name]
     return list(dict.fromkeys((family.name, *others)))
-
-
-def _known(kind: str) -> bool:
-    from transformers import CONFIG_MAPPING
-
-    return kind in CONFIG_MAPPING
 
 
 def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:

@@ -122,18 +122,16 @@ def merge(model: LabModel) -> Sequence[Row]:
 @scenario("extend")
 def extend(model: LabModel) -> Sequence[Row]:
     """A row joins a batch that decodes: a shorter one, then one that is longer than the batch."""
-    short, long, middle = rows_of(model, LENGTHS)
-    cache = prefill(model, [short, long])
-    decode(model, [short, long], cache, 3)
-    cache = engine.extend(cache, prefill(model, [middle]))
-    decode(model, [short, long, middle], cache, steps(model) - 3)
-
-    rows = rows_of(model, LENGTHS)
-    cache = prefill(model, [rows[0], rows[2]])
-    decode(model, [rows[0], rows[2]], cache, 1)
-    cache = engine.extend(cache, prefill(model, [rows[1]]))
-    decode(model, [rows[0], rows[2], rows[1]], cache, steps(model) - 3)
-    return [short, long, middle, *rows]
+    seen = []
+    for joins, count in ((2, 3), (1, 1)):
+        rows = rows_of(model, LENGTHS)
+        first = [row for row in rows if row is not rows[joins]]
+        cache = prefill(model, first)
+        decode(model, first, cache, count)
+        cache = engine.extend(cache, prefill(model, [rows[joins]]))
+        decode(model, [*first, rows[joins]], cache, steps(model) - 3)
+        seen += rows
+    return seen
 
 
 @scenario("filter")
