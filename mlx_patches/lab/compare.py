@@ -59,21 +59,14 @@ def _distances(
     there = mx.stack([told[position] for position in positions])
     scale = mx.abs(there).max()
     top = mx.sort(there, axis=-1)
+    p, q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (there, here))
     columns = (
         mx.abs(here - there).max(axis=-1) / scale,
-        divergence(here, there),
+        (mx.exp(p) * (p - q)).sum(axis=-1),
         (top[:, -1] - top[:, -2]) / scale,
         mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1),
     )
     yield from zip(positions, *(column.tolist() for column in columns), strict=True)
-
-
-def divergence(here: Any, there: Any) -> Any:
-    """The Kullback-Leibler divergence of logits of shape (positions, vocabulary), in nats."""
-    import mlx.core as mx
-
-    p, q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (there, here))
-    return (mx.exp(p) * (p - q)).sum(axis=-1)
 
 
 def ranked(logits: Any, rank: int) -> int:

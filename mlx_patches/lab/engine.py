@@ -201,18 +201,14 @@ def quantized(
     makers: list[Callable[[], Any]] = []
     for index, (layer, plain) in enumerate(zip(batch, model.make_cache(), strict=True)):
         if hasattr(layer, "bits"):
-            kind = _quantized_kind(model, plain)
+            # That which replaces a row's plain cache.
+            own = importlib.import_module(type(plain).__module__)
+            common = model.family.part("models.cache")
+            kind = getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
             makers.append(partial(kind, group_size=GROUP, bits=bits))
         else:
             makers.append(partial(plain_layer, index))
     return batch, makers
-
-
-def _quantized_kind(model: LabModel, plain: Any) -> Any:
-    """The class of the quantized cache that replaces a row's plain cache."""
-    own = importlib.import_module(type(plain).__module__)
-    common = model.family.part("models.cache")
-    return getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
 
 
 def answer_window(model: LabModel) -> int | None:

@@ -41,13 +41,20 @@ def batch_generate(
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
         padding_side: the side that the tokenizer pads on, whatever side the release asks for.
     """
+    import mlx.core as mx
+
     generate = getattr(importlib.import_module(model.family.package), "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
     if model.family.distribution == "mlx-lm":
         answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
         return [[Generated(token) for token in _figures(text)] for text in answers.texts]
-    recorder = _Recorder()
+    steps: list[Any] = []
+
+    def greedy(logprobs: Any) -> Any:
+        steps.append(logprobs)
+        return mx.argmax(logprobs, axis=-1)
+
     texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
     images = None
     if grid is not None:
@@ -59,15 +66,14 @@ def batch_generate(
         images,
         prompts=texts,
         max_tokens=count,
-        sampler=recorder,
+        sampler=greedy,
     )
-    tokens = [_figures(text) for text in answers.texts]
     return [
         [
             Generated(token, every=step[row])
-            for token, step in zip(own, recorder.steps, strict=False)
+            for token, step in zip(_figures(text), steps, strict=False)
         ]
-        for row, own in enumerate(tokens)
+        for row, text in enumerate(answers.texts)
     ]
 
 
@@ -155,19 +161,6 @@ def config(model: LabModel) -> Any:
     marks = dict(zip(MARKS, range(model.vocabulary, 2 * model.vocabulary), strict=False))
     settings = own if isinstance(own, dict) else vars(own)
     return SimpleNamespace(**{**marks, **settings, "model_type": name})
-
-
-class _Recorder:
-    """A greedy sampler that keeps the log-probabilities of each step."""
-
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
-
-    def __call__(self, logprobs: Any) -> Any:
-        import mlx.core as mx
-
-        self.steps.append(logprobs)
-        return mx.argmax(logprobs, axis=-1)
 
 
 class _Numbers:
