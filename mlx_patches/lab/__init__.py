@@ -93,7 +93,6 @@ class LabModel:
     """A language model: a tiny one of random weights, or a user's own.
 
     Args:
-        family: the model's family.
         config: the small config that it was built from.
         vocabulary: the number of token ids; id 0 is reserved for padding.
         window: the smallest sliding window of its caches, None if it has none.
@@ -104,7 +103,6 @@ class LabModel:
             chooses them; takes the padding of each row.
         module: the language model itself, for scenarios that need more than the above.
         tolerance: how far a batch may be from its rows alone.
-        dtype: the dtype of the weights.
     """
 
     family: Family

@@ -38,9 +38,6 @@ NO_SETTINGS = dict.fromkeys(("linear", "llama3", "yarn"), _TYPE)
 NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
 
 
-# The base of a rope.
-BASE = "rope_theta"
-
 # What a row says and should say, by position, and what it is of.
 Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
 
@@ -143,8 +140,8 @@ def config_fields(model: LabModel) -> Cell:
     for name in scalars(model) if whole is not None else ():
         if same(whole, edited(model, partial(turned, name=name, change=fill))):
             still.append(name)
-    if ignored and BASE in still:
-        raise NotApplicable(f"nothing is rotated by {BASE}: the rope types can move nothing")
+    if ignored and "rope_theta" in still:
+        raise NotApplicable("nothing is rotated by rope_theta: the rope types can move nothing")
     said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
     moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
     return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))
@@ -255,7 +252,6 @@ def stepped(
     """The log-probabilities by position that the release's ``generate_step`` hands to a sampler.
 
     Args:
-        model: the model to run.
         text: token ids, of which the first ``length`` are the prompt.
         length: of the prompt.
         piece: how many tokens of the prompt are read in one call.

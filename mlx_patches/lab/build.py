@@ -47,9 +47,7 @@ def build(
     """Build a family's model, from a user's config if one is given.
 
     Args:
-        family: the family to build.
         seed: the seed of the weights; they are the same in each dtype up to its rounding.
-        config: the user's config.
         dtype: the dtype of the weights; weights that the release's converter keeps in float32
             stay in float32.
         sizes: field name to a value in place of the small one, for a model that is not tiny; a

@@ -17,12 +17,10 @@ from .rows import LENGTHS, Row, alone, row_with_image, rows_of, steps
 
 # The size of caches that rows of LENGTHS outgrow; larger than the first tokens that caches keep.
 SMALL_CACHE = 12
-# For each row: the turn at which it is inserted, how many tokens it generates, whether it has a
-# logits processor. The first row leaves before the row with a processor is inserted; the last row
-# is inserted while that row's prompt is read.
-PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
-# The same turns and counts, and whose sampler the row has: the generator's, or its own.
-SAMPLED = ((0, 3, "default"), (0, 9, "default"), (5, 7, "second best"), (6, 6, "nucleus"))
+# For each row: the turn at which it is inserted, and how many tokens it generates. The first row
+# leaves before the third, which has a processor or sampler of its own, is inserted; the last row is
+# inserted while that row's prompt is read.
+TURNS = ((0, 3), (0, 9), (5, 7), (6, 6))
 # A sum of probabilities that the likeliest token alone exceeds.
 NUCLEUS = 1e-3
 # Rows of which the second leaves, and the last comes later: (turn, tokens, leaves).
@@ -40,13 +38,8 @@ def engine_(model: LabModel) -> Cell:
 @scenario("processors")
 def processors(model: LabModel) -> Cell:
     """Rows with a logits processor beside rows without, in the release's batch generator."""
-    rows = rows_of(model, [LENGTHS[-1]] * len(PROCESSED))
-    requests = [
-        generators.Request(turn, row.prompt, count, [penalized] if processed else ())
-        for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
-    ]
-    said = generators.run_requests(model, requests)
-    return compare_with_alone(model, requests, said)
+    requests = inserted(model, "processors", [(), (), [penalized], ()])
+    return compare_with_alone(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("samplers")
@@ -57,12 +50,8 @@ def samplers(model: LabModel) -> Cell:
     """
     nucleus = generators.nucleus(model, NUCLEUS)
     by_row = generators.samples_by_row(model)
-    own = {"second best": second_best, "nucleus": nucleus} if by_row else {}
-    rows = rows_of(model, [LENGTHS[-1]] * len(SAMPLED))
-    requests = [
-        generators.Request(turn, row.prompt, count, sampler=own.get(name))
-        for row, (turn, count, name) in zip(rows, SAMPLED, strict=True)
-    ]
+    own = [second_best, nucleus] if by_row else [None, None]
+    requests = inserted(model, "sampler", [None, None, *own])
     said = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
     return compare_with_alone(
         model, requests, said, [int(one.sampler is second_best) for one in requests]
@@ -125,6 +114,15 @@ def joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cel
     said = generators.generate(model, first, late, count, **options)
     expected = [alone(single, prompt, count) for prompt in (*first, late)]
     return compare_generated(said, expected, model.tolerance)
+
+
+def inserted(model: LabModel, name: str, values: Sequence[Any]) -> list[generators.Request]:
+    """Rows of one length that come as TURNS; each has its own value of the field ``name``."""
+    rows = rows_of(model, [LENGTHS[-1]] * len(TURNS))
+    return [
+        generators.Request(turn, row.prompt, count, **{name: value})
+        for row, (turn, count), value in zip(rows, TURNS, values, strict=True)
+    ]
 
 
 def left(model: LabModel, rows: Sequence[Row]) -> Cell:

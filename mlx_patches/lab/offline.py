@@ -32,12 +32,10 @@ def batch_generate(
     grid: Any = None,
     padding_side: str = "left",
 ) -> list[list[Generated]]:
-    """The tokens that the public function generates greedily, by row.
+    """The tokens that the public function generates greedily, ``count`` by row.
 
     Args:
-        model: the model to run.
         prompts: token ids, a row each, in ascending order of length: the release sorts them.
-        count: how many tokens each row generates.
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
         padding_side: the side that the tokenizer pads on, whatever side the release asks for.
     """

@@ -367,9 +367,7 @@ def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
     """Logits of a prompt against the reference's.
 
-    Args:
-        want: the reference's logits.
-        seen: what the logits are of, for the message, to the logits.
+    ``seen``: what the logits are of, for the message, to the logits.
     """
     scale, worst = max(abs(value) for row in want for value in row), 0.0
     for what, got in seen.items():

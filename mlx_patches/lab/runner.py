@@ -291,7 +291,6 @@ def run(
     """Run the tasks and return every row, first the rows of ``out`` that answer a task.
 
     Args:
-        tasks: what to run.
         jobs: processes at a time.
         seconds: time limit of each.
         out: a file of JSON lines; tasks that it answers are not run again, new rows are added.

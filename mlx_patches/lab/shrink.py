@@ -142,9 +142,7 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
 def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Any:
     """A config of transformers made small, without a class of the release that knows its fields.
 
-    Args:
-        config: the config as a dictionary.
-        names: a field's own name to its standard name, where they differ.
+    ``names``: a field's own name to its standard name, where they differ.
     """
     names = names or {}
     layers, kept = _layers(config, names)

@@ -186,7 +186,7 @@ def kinds(model: LabModel) -> list[frozenset[str]]:
     """
     release = start(model, {}).release
     insert = inspect.signature(release.insert).parameters
-    rows = {name for name in ("processor",) if "logits_processors" in insert}
+    rows = {"processor"} if "logits_processors" in insert else set()
     rows |= {"sampler"} if samples_by_row(model) else set()
     base = {"renew", "alone", "engines", *(["drop"] if hasattr(release, "remove") else [])}
     if model.family.distribution == "mlx-lm":
