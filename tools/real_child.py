@@ -192,7 +192,7 @@ def joining(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
 
 def with_penalty(model: LabModel, prompts: Sequence[Prompt]) -> list[list[int]]:
     """As joining, with the release's own repetition penalty on some rows."""
-    name = engines.package(model.family)
+    name = model.family.package
     place = importlib.import_module(f"{name}.sample_utils")
     if not hasattr(place, "make_logits_processors"):
         place = importlib.import_module("mlx_lm.sample_utils")

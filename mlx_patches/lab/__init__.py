@@ -6,10 +6,13 @@ compares a batch with its rows run alone. A cell is the result of one scenario f
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
+from ..core.packages import package_of
 from ..evidence.words import BFLOAT16, FLOAT32
 
 # What stands for a family's name where a scenario is of the whole release.
@@ -25,6 +28,19 @@ class Family:
 
     def __str__(self) -> str:
         return f"{self.distribution}:{self.name}"
+
+    @property
+    def package(self) -> str:
+        """The package that has the family."""
+        return package_of(self.distribution)
+
+    def part(self, path: str) -> ModuleType:
+        """A module of that package."""
+        return importlib.import_module(f"{self.package}.{path}")
+
+    def module(self) -> ModuleType:
+        """The family's own module."""
+        return self.part(f"models.{self.name}")
 
 
 class NotBuilt(Exception):
@@ -72,12 +88,11 @@ class Generated:
     every: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LabModel:
     """A language model: a tiny one of random weights, or a user's own.
 
     Args:
-        family: the model's family.
         config: the small config that it was built from.
         vocabulary: the number of token ids; id 0 is reserved for padding.
         window: the smallest sliding window of its caches, None if it has none.
@@ -88,7 +103,6 @@ class LabModel:
             chooses them; takes the padding of each row.
         module: the language model itself, for scenarios that need more than the above.
         tolerance: how far a batch may be from its rows alone.
-        dtype: the dtype of the weights.
     """
 
     family: Family

@@ -5,7 +5,6 @@ They run only where they are named, as in ``mlx-patches lab --scenario own-prefi
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from .reference import DATA, TOKENS
 from .registry import NAMED, scenario
 from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
 from .variants import has_variant, vary
+from .whole import embedded
 
 # Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
 PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
@@ -37,9 +37,6 @@ _TYPE = {"type", "rope_type"}
 NO_SETTINGS = dict.fromkeys(("linear", "llama3", "yarn"), _TYPE)
 NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
 
-
-# The base of a rope.
-BASE = "rope_theta"
 
 # What a row says and should say, by position, and what it is of.
 Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
@@ -70,7 +67,7 @@ def own_prefill(model: LabModel) -> Cell:
 @scenario("saved", NAMED)
 def saved(model: LabModel) -> Cell:
     """A row's cache, and a batch's, goes on from a file as if it had not been saved."""
-    caches = importlib.import_module(f"{engine.package(model.family)}.models.cache")
+    caches = model.family.part("models.cache")
     if not hasattr(caches, "save_prompt_cache"):
         raise NotApplicable("the release has no save_prompt_cache")
 
@@ -143,8 +140,8 @@ def config_fields(model: LabModel) -> Cell:
     for name in scalars(model) if whole is not None else ():
         if same(whole, edited(model, partial(turned, name=name, change=fill))):
             still.append(name)
-    if ignored and BASE in still:
-        raise NotApplicable(f"nothing is rotated by {BASE}: the rope types can move nothing")
+    if ignored and "rope_theta" in still:
+        raise NotApplicable("nothing is rotated by rope_theta: the rope types can move nothing")
     said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
     moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
     return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))
@@ -236,8 +233,7 @@ def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) 
         out = model.module(ids, cache=cache)
     else:
         whole, inputs = whole_model(model, image), inputs_of(ids, image)
-        made = whole.get_input_embeddings(ids, **inputs)
-        own = {name: value for name, value in made.to_dict().items() if value is not None}
+        own = embedded(whole, text, inputs)
         inputs = {name: value for name, value in inputs.items() if name not in READ}
         out = whole.language_model(ids, cache=cache, **inputs, **own)
     logits = getattr(out, "logits", out)[0].astype(mx.float32)
@@ -256,7 +252,6 @@ def stepped(
     """The log-probabilities by position that the release's ``generate_step`` hands to a sampler.
 
     Args:
-        model: the model to run.
         text: token ids, of which the first ``length`` are the prompt.
         length: of the prompt.
         piece: how many tokens of the prompt are read in one call.
@@ -282,8 +277,8 @@ def stepped(
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
     """The whole model of mlx-vlm; some families' say that no prompt of theirs is read in pieces."""
     whole = WholeModel(model, image is not None)
-    module = importlib.import_module(f"{engine.package(model.family)}.models.{model.family.name}")
-    whole.no_chunked_prefill = getattr(module.Model, "no_chunked_prefill", False)
+    kind = model.family.module().Model
+    whole.no_chunked_prefill = getattr(kind, "no_chunked_prefill", False)
     return whole
 
 

@@ -61,8 +61,9 @@ def attribute(
     for name in scenarios:
         # It may import a module of the release, whose patches are not in effect before.
         SCENARIOS[name](model)
-    tried = Tried(model, in_effect())
-    applied = [one for one in dict.fromkeys(patch for patch, _ in in_order()) if one not in kept]
+    everything = in_effect()
+    tried = Tried(model, frozenset(everything))
+    applied = [one for one in dict.fromkeys(patch for patch, _ in everything) if one not in kept]
     found: dict[str, list[str]] = {}
     for name in scenarios:
         known = [one for one in expected if one in applied]
@@ -140,7 +141,7 @@ def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]
 
     mlx_patches.restore()
     mlx_patches.apply(patches=[one for one in every_patch() if one not in without])
-    found = in_effect()
+    found = set(in_effect())
     wanted = {target for target in everything if target[0] not in without}
     stuck = {target for target in found if target[0] in without}
     for targets, problem in ((stuck, "still in effect"), (wanted - found, "no longer in effect")):
@@ -149,13 +150,8 @@ def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]
             raise MlxPatchesError(f"{problem} after restore() and apply(): {names}")
 
 
-def in_effect() -> frozenset[tuple[str, str]]:
-    """The (patch, target) pairs that are in effect in this process."""
-    return frozenset(in_order())
-
-
-def in_order() -> list[tuple[str, str]]:
-    """The (patch, target) pairs that are in effect, in the order of ``status()``."""
+def in_effect() -> list[tuple[str, str]]:
+    """The (patch, target) pairs that are in effect in this process, as ``status()`` orders them."""
     import mlx_patches
 
     return [(o.patch, o.target) for o in mlx_patches.status() if o.status == "applied"]

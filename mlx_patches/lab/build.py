@@ -8,15 +8,15 @@ import inspect
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..core.packages import package_of
 from ..evidence.words import BFLOAT16, FLOAT32
 from ..probes import NotApplicable
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
+from .cache_arrays import layers
 from .shrink import (
     LAYERS,
     VOCABULARY,
@@ -28,7 +28,7 @@ from .shrink import (
 )
 from .variants import vary
 
-OVERRIDES = Path(__file__).parent / "overrides.toml"
+OVERRIDES: dict[str, Any] = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
 _PROMPT = 10
 # What families call the config class of their text model.
 _TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
@@ -47,9 +47,7 @@ def build(
     """Build a family's model, from a user's config if one is given.
 
     Args:
-        family: the family to build.
         seed: the seed of the weights; they are the same in each dtype up to its rounding.
-        config: the user's config.
         dtype: the dtype of the weights; weights that the release's converter keeps in float32
             stay in float32.
         sizes: field name to a value in place of the small one, for a model that is not tiny; a
@@ -95,8 +93,11 @@ def unfilled(
         return edit(grown) if edit else grown
 
     try:
-        module = module_of(family)
-        return _model(family, module, config, change, edit is not None)
+        overrides = overrides_of(family.distribution, family.name)
+        if reason := overrides.get("not-built") or _needs_metal(overrides):
+            raise NotBuilt(reason)
+        make = _lm_model if family.distribution == "mlx-lm" else _vlm_model
+        return make(family, config, overrides, change, edit is not None)
     except NotBuilt:
         raise
     except (Exception, SystemExit) as error:
@@ -121,9 +122,7 @@ def lab_model(
         out = model(mx.array(tokens), cache=cache, **kwargs)
         return getattr(out, "logits", out).astype(mx.float32)
 
-    def make_cache() -> list[Any]:
-        return _make_cache(model, family)
-
+    make_cache = partial(_make_cache, model, family)
     return LabModel(
         family=family,
         config=config,
@@ -131,7 +130,7 @@ def lab_model(
         window=_window(make_cache()),
         call=call,
         make_cache=make_cache,
-        make_batch_cache=lambda padding: _batch_cache(model, family, padding),
+        make_batch_cache=partial(_batch_cache, model, family),
         module=model,
         tolerance=tolerance,
         dtype=dtype,
@@ -168,41 +167,6 @@ def differ(one: LabModel, other: LabModel) -> bool:
     tokens = [[1 + (7 * i) % (one.vocabulary - 2) for i in range(_PROMPT)]]
     first, second = (model.call(tokens, model.make_cache()) for model in (one, other))
     return not mx.array_equal(first, second).item()
-
-
-def module_of(family: Family) -> ModuleType:
-    """The release's module of a family."""
-    package = package_of(family.distribution)
-    return importlib.import_module(f"{package}.models.{family.name}")
-
-
-def _model(
-    family: Family,
-    module: ModuleType,
-    config: dict[str, Any] | None,
-    change: Callable[[dict[str, Any]], dict[str, Any]],
-    read: bool,
-) -> tuple[Any, dict[str, Any]]:
-    overrides = overrides_of(family.distribution, family.name)
-    if reason := overrides.get("not-built") or _needs_metal(overrides):
-        raise NotBuilt(reason)
-    if family.distribution == "mlx-lm":
-        args = module.ModelArgs
-        derived = {"model_type": family.name, **_nested(module), **_by_source(module)}
-        if config is not None and "text_config" in inspect.signature(args).parameters:
-            # The release's own from_dict wraps a config of the text model alone in this way.
-            config = config if "text_config" in config else {"text_config": config, **config}
-        if config is not None and isinstance(config.get("text_config"), dict):
-            config = {**config, "text_config": _shrunk_inner(module, config["text_config"])}
-        small = _config(
-            args,
-            config,
-            {**derived, **{k: v for k, v in overrides.items() if k not in ("text_config",)}},
-        )
-        small = change(small)
-        made = args.from_dict(copy.deepcopy(small)) if read else _with_plain_dicts(args, small)
-        return module.Model(made), small
-    return _vlm_model(family, module, config, overrides, change, read)
 
 
 def _needs_metal(overrides: dict[str, Any]) -> str:
@@ -254,72 +218,85 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
     return derived
 
 
-def _inner_modules(module: ModuleType) -> Iterator[ModuleType]:
+def _inner_modules(module: ModuleType) -> list[ModuleType]:
     """The mlx-lm models that a model imports because it is built around one of them."""
-    for value in vars(module).values():
-        if isinstance(value, ModuleType) and value is not module and hasattr(value, "ModelArgs"):
-            yield value
+    others = [one for one in vars(module).values() if isinstance(one, ModuleType)]
+    return [one for one in others if one is not module and hasattr(one, "ModelArgs")]
+
+
+def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
+    """The config classes of a text model beside a multimodal wrapper's, each with its module."""
+    for base in module.Model.__mro__[:2]:
+        owner = importlib.import_module(base.__module__)
+        yield from ((owner, getattr(owner, one)) for one in _TEXT_CLASSES if hasattr(owner, one))
 
 
 def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
     """A user's text config made small, by the config class of its text model."""
-    inner = list(_inner_modules(module))
+    inner = _inner_modules(module)
     # A wrapper of several models uses the one that the config names.
     named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]
-    for one in named or inner:
-        return shrink_config(config, one.ModelArgs)
-    for owner in [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]:
-        for name in _TEXT_CLASSES:
-            if hasattr(owner, name):
-                return shrink_config(config, getattr(owner, name))
-    return config
+    kinds = [one.ModelArgs for one in named or inner] or [one for _, one in _text_classes(module)]
+    return shrink_config(config, kinds[0]) if kinds else config
 
 
-def _nested(module: ModuleType) -> dict[str, Any]:
+def _nested(module: ModuleType, overrides: dict[str, Any]) -> dict[str, Any]:
     """The config of the text model that a multimodal wrapper of mlx-lm is built around."""
     for inner in _inner_modules(module):
-        args = inner.ModelArgs
         name = inner.__name__.rpartition(".")[2]
-        overrides = overrides_of("mlx-lm", name)
-        text = small_config(args, {"model_type": name, **_by_source(inner), **overrides})
-        return {"text_config": text}
-    name = module.__name__.rpartition(".")[2]
-    overrides = overrides_of("mlx-lm", name).get("text_config", {})
-    bases = [importlib.import_module(base.__module__) for base in module.Model.__mro__[:2]]
-    for owner in bases:
-        for text_class in _TEXT_CLASSES:
-            if hasattr(owner, text_class):
-                derived = {**_by_source(owner), **overrides}
-                return {"text_config": small_config(getattr(owner, text_class), derived)}
+        own = {"model_type": name, **_by_source(inner), **overrides_of("mlx-lm", name)}
+        return {"text_config": small_config(inner.ModelArgs, own)}
+    for owner, kind in _text_classes(module):
+        own = {**_by_source(owner), **overrides.get("text_config", {})}
+        return {"text_config": small_config(kind, own)}
     return {}
 
 
-def _with_plain_dicts(args: type, small: dict[str, Any]) -> Any:
-    """The args as mlx-lm makes them: nested configs are dictionaries that the model converts."""
+def _lm_model(
+    family: Family,
+    config: dict[str, Any] | None,
+    overrides: dict[str, Any],
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    read: bool,
+) -> tuple[Any, dict[str, Any]]:
+    """A model of mlx-lm, and its config."""
+    module = family.module()
+    args = module.ModelArgs
     names = inspect.signature(args).parameters
-    return args(**{name: value for name, value in small.items() if name in names})
+    derived = {"model_type": family.name, **_by_source(module), **overrides}
+    derived.pop("text_config", None)
+    derived |= _nested(module, overrides)
+    if config is not None and "text_config" in names:
+        # The release's own from_dict wraps a config of the text model alone in this way.
+        config = config if "text_config" in config else {"text_config": config, **config}
+    if config is not None and isinstance(config.get("text_config"), dict):
+        config = {**config, "text_config": _shrunk_inner(module, config["text_config"])}
+    small = change(_config(args, config, derived))
+    if read:
+        return module.Model(args.from_dict(copy.deepcopy(small))), small
+    # As mlx-lm makes them: nested configs are dictionaries that the model converts.
+    made = args(**{name: value for name, value in small.items() if name in names})
+    return module.Model(made), small
 
 
 def _vlm_model(
     family: Family,
-    module: ModuleType,
     config: dict[str, Any] | None,
     overrides: dict[str, Any],
     change: Callable[[dict[str, Any]], dict[str, Any]],
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
     """A language model of mlx-vlm, from its text config and in some families the whole config."""
+    module = family.module()
     language = find(module, "LanguageModel")
     text, small = text_config(module, config, overrides, change, read)
+    taken = inspect.signature(language.__init__).parameters
     required = [
-        p
-        for p in list(inspect.signature(language.__init__).parameters.values())[1:]
-        if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        name
+        for name, one in list(taken.items())[1:]
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
     ]
-    optional = [
-        p for p in inspect.signature(language.__init__).parameters.values() if p.name == "config"
-    ]
-    if len(required) < 2 and not (optional and required and required[0].name != "config"):
+    if len(required) < 2 and not ("config" in taken and required[:1] not in ([], ["config"])):
         return language(text), small
     whole_class = find(module, *_named(overrides, "whole-class"), "ModelConfig")
     whole = {"model_type": family.name, **overrides.get("whole", {})}
@@ -370,12 +347,6 @@ def find(module: ModuleType, *names: str) -> Any:
     raise NotBuilt(f"no {' or '.join(names)} in {module.__name__}")
 
 
-@cache
-def _overrides() -> dict[str, Any]:
-    with OVERRIDES.open("rb") as file:
-        return tomllib.load(file)
-
-
 def refuse_giants(model: Any) -> None:
     """Refuse a model that is too large, while its lazy arrays are not allocated yet."""
     from mlx.utils import tree_flatten
@@ -387,8 +358,7 @@ def refuse_giants(model: Any) -> None:
 
 def overrides_of(distribution: str, name: str) -> dict[str, Any]:
     """A family's overrides, on top of those of the mlx-lm family of the same name."""
-    shared = _overrides().get("mlx-lm", {}).get(name, {})
-    return {**shared, **_overrides().get(distribution, {}).get(name, {})}
+    return {**OVERRIDES["mlx-lm"].get(name, {}), **OVERRIDES[distribution].get(name, {})}
 
 
 def draw_weights(model: Any, seed: int) -> None:
@@ -439,8 +409,7 @@ def cast_weights(model: Any, dtype: str) -> None:
 def _make_cache(model: Any, family: Family) -> list[Any]:
     if hasattr(model, "make_cache"):
         return in_proportion(list(model.make_cache()))
-    package = package_of(family.distribution)
-    return list(importlib.import_module(f"{package}.models.cache").make_prompt_cache(model))
+    return list(family.part("models.cache").make_prompt_cache(model))
 
 
 def in_proportion(caches: list[Any]) -> list[Any]:
@@ -453,10 +422,9 @@ def in_proportion(caches: list[Any]) -> list[Any]:
 
 def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any]:
     """A left-padded batch's caches, by the function of the release's own engine."""
-    top = package_of(family.distribution)
-    for name in (f"{top}.generate", f"{top}.generate.ar"):
+    for name in ("generate", "generate.ar"):
         try:
-            make = getattr(importlib.import_module(name), "_make_cache", None)
+            make = getattr(family.part(name), "_make_cache", None)
         except ModuleNotFoundError:
             continue
         if make is not None:
@@ -472,12 +440,6 @@ def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any
 
 
 def _window(caches: Sequence[Any]) -> int | None:
-    sizes = []
-    stack = list(caches)
-    while stack:
-        layer = stack.pop()
-        stack += list(getattr(layer, "caches", ()))
-        for name in ("max_size", "chunk_size"):
-            if isinstance(getattr(layer, name, None), int):
-                sizes.append(getattr(layer, name))
-    return min(sizes) if sizes else None
+    names = ("max_size", "chunk_size")
+    sizes = (getattr(layer, name, None) for layer in layers(caches) for name in names)
+    return min((size for size in sizes if isinstance(size, int)), default=None)

@@ -1,8 +1,8 @@
-"""The unevaluated graph and the dtypes of the arrays in a batch's caches."""
+"""What the caches of a batch hold: layers, arrays, their dtypes and their unevaluated graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..core.packages import MODELS
@@ -10,6 +10,15 @@ from ..probes.fixtures import count_edges
 
 # Attributes are followed on objects of these packages alone.
 _OWNERS = (*MODELS, "mlx_patches")
+
+
+def layers(cache: Iterable[Any]) -> list[Any]:
+    """The layers of a cache, with those inside of lists of caches in their place."""
+    found: list[Any] = []
+    for layer in cache:
+        inner = getattr(layer, "caches", None)
+        found += layers(inner) if isinstance(inner, (list, tuple)) else [layer]
+    return found
 
 
 def arrays(held: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..evidence.words import GREEN, INSENSITIVE, RED
@@ -20,74 +20,53 @@ def differences(
         alone: the same for each row alone.
         tolerance: the largest differences of a green cell.
     """
-    import mlx.core as mx
-
-    worst = Worst(tolerance)
+    worst, place, most = 0.0, "", 0.0
+    clear = agreed = 0
     for index, (row, told) in enumerate(zip(said, alone, strict=True)):
-        positions = sorted(row.keys() & told.keys())
-        here = mx.stack([row[position] for position in positions])
-        there = mx.stack([told[position] for position in positions])
-        scale = mx.abs(there).max()
-        top = mx.sort(there, axis=-1)
-        apart = (mx.abs(here - there).max(axis=-1) / scale).tolist()
-        margin = ((top[:, -1] - top[:, -2]) / scale).tolist()
-        nats = divergence(here, there).tolist()
-        other = (mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1)).tolist()
-        for step, position in enumerate(positions):
+        for position, apart, nats, margin, other in _distances(row, told):
             at = f"row {index}, token {position}"
-            red = worst.see(at, apart[step], nats[step], other[step], margin[step])
-            if red is not None:
-                return red
-    return worst.cell()
+            if math.isnan(apart):
+                return Cell(RED, f"{at}: NaN")
+            is_clear = margin > tolerance.margin
+            far = apart > tolerance.logits if tolerance.nats is None else nats > tolerance.nats
+            if not far and is_clear and other:
+                return Cell(RED, f"{at}: another token is the most likely", apart)
+            clear += is_clear
+            agreed += is_clear and not other
+            most = max(most, nats)
+            if apart > worst:
+                worst, place = apart, at
+    if tolerance.nats is not None:
+        same = f"the same token at {agreed} of {clear} clear positions"
+        red = most > tolerance.nats or agreed < clear
+        return Cell(RED if red else GREEN, f"{same}, divergence at most {most:.2g} nats", most)
+    if worst > tolerance.logits:
+        return Cell(RED, f"{place}: differs by {worst:.2g} of the logits' scale", worst)
+    return Cell(GREEN, f"largest difference {worst:.2g} of the logits' scale", worst)
 
 
-def divergence(here: Any, there: Any) -> Any:
-    """The Kullback-Leibler divergence of logits of shape (positions, vocabulary), in nats."""
+def _distances(
+    row: Mapping[int, Any], told: Mapping[int, Any]
+) -> Iterator[tuple[int, float, float, float, bool]]:
+    """For each position of both: how far apart the logits are, relative and in nats.
+
+    Then how much likelier the likeliest token alone is, and whether another is in the batch.
+    """
     import mlx.core as mx
 
+    positions = sorted(row.keys() & told.keys())
+    here = mx.stack([row[position] for position in positions])
+    there = mx.stack([told[position] for position in positions])
+    scale = mx.abs(there).max()
+    top = mx.sort(there, axis=-1)
     p, q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (there, here))
-    return (mx.exp(p) * (p - q)).sum(axis=-1)
-
-
-class Worst:
-    """The largest difference so far, and whether it is too large."""
-
-    def __init__(self, tolerance: Tolerance):
-        self.tolerance = tolerance
-        self.apart, self.nats, self.place = 0.0, 0.0, ""
-        self.seen = self.agreed = 0
-
-    def see(self, at: str, apart: float, nats: float, other: bool, margin: float) -> Cell | None:
-        """Add a position; returns a red cell if the comparison can stop here, else None."""
-        if math.isnan(apart):
-            return Cell(RED, f"{at}: NaN")
-        limit = self.tolerance
-        clear = margin > limit.margin
-        self.seen += clear
-        self.agreed += clear and not other
-        far = apart > limit.logits if limit.nats is None else nats > limit.nats
-        if not far and clear and other:
-            return Cell(RED, f"{at}: another token is the most likely", apart)
-        if apart > self.apart:
-            self.apart, self.place = apart, at
-        self.nats = max(self.nats, nats)
-        return None
-
-    def cell(self) -> Cell:
-        """The verdict over all positions."""
-        limit = self.tolerance
-        if limit.nats is None:
-            if self.apart > limit.logits:
-                said = f"{self.place}: differs by {self.apart:.2g} of the logits' scale"
-                return Cell(RED, said, self.apart)
-            said = f"largest difference {self.apart:.2g} of the logits' scale"
-            return Cell(GREEN, said, self.apart)
-        said = (
-            f"the same token at {self.agreed} of {self.seen} clear positions,"
-            f" divergence at most {self.nats:.2g} nats"
-        )
-        red = self.nats > limit.nats or self.agreed < self.seen
-        return Cell(RED if red else GREEN, said, self.nats)
+    columns = (
+        mx.abs(here - there).max(axis=-1) / scale,
+        (mx.exp(p) * (p - q)).sum(axis=-1),
+        (top[:, -1] - top[:, -2]) / scale,
+        mx.argmax(here, axis=-1) != mx.argmax(there, axis=-1),
+    )
+    yield from zip(positions, *(column.tolist() for column in columns), strict=True)
 
 
 def ranked(logits: Any, rank: int) -> int:

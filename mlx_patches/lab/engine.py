@@ -13,14 +13,15 @@ import inspect
 import math
 import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
-from ..core.packages import MODELS, package_of
+from ..core.packages import MODELS
 from ..probes import NotApplicable
 from . import Family, LabModel
 
@@ -70,7 +71,8 @@ def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
     Engines that merge new rows pad on the right; hosts pad the same caches on the left.
     """
     if not merges_new_rows(model):
-        return unless_refused(model.make_batch_cache, list(padding))
+        with unless_refused():
+            return model.make_batch_cache(list(padding))
     cache = merge(model, [model.make_cache() for _ in padding])
     for layer in cache:
         _pad_left(layer, padding)
@@ -93,7 +95,8 @@ def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
     """One batch cache from the rows' own caches."""
     merge_caches = getattr(generate_module(model), "_merge_caches", None)
     if merge_caches is not None:
-        return unless_refused(merge_caches, list(rows))
+        with unless_refused():
+            return list(merge_caches(list(rows)))
     return [_having(layers[0], "merge").merge(list(layers)) for layers in zip(*rows, strict=True)]
 
 
@@ -165,7 +168,7 @@ def trim(cache: list[Any], count: int) -> None:
     """Trim the last ``count`` tokens of every row."""
     for layer in cache:
         if not _having(layer, "is_trimmable").is_trimmable():
-            raise NotApplicable(f"{_kind(layer)} is not trimmable")
+            raise NotApplicable(f"{type(layer).__name__} is not trimmable")
     for layer in cache:
         layer.trim(count)
 
@@ -187,24 +190,25 @@ def quantized(
     if make is None or "kv_bits" not in inspect.signature(make).parameters:
         raise NotApplicable("the release has no quantized batch cache")
     group = {"kv_bits": bits, "kv_group_size": GROUP}
-    batch = unless_refused(lambda: make(model.module, list(padding), **group))
+    with unless_refused():
+        batch = make(model.module, list(padding), **group)
     if not any(hasattr(layer, "bits") for layer in batch):
         raise NotApplicable("the release quantizes none of its layers")
+
+    def plain_layer(index: int) -> Any:
+        return model.make_cache()[index]
+
     makers: list[Callable[[], Any]] = []
     for index, (layer, plain) in enumerate(zip(batch, model.make_cache(), strict=True)):
         if hasattr(layer, "bits"):
-            kind = _quantized_kind(model, plain)
+            # That which replaces a row's plain cache.
+            own = importlib.import_module(type(plain).__module__)
+            common = model.family.part("models.cache")
+            kind = getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
             makers.append(partial(kind, group_size=GROUP, bits=bits))
         else:
-            makers.append(partial(_layer, model, index))
+            makers.append(partial(plain_layer, index))
     return batch, makers
-
-
-def _quantized_kind(model: LabModel, plain: Any) -> Any:
-    """The class of the quantized cache that replaces a row's plain cache."""
-    own = importlib.import_module(type(plain).__module__)
-    common = importlib.import_module(f"{package(model.family)}.models.cache")
-    return getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
 
 
 def answer_window(model: LabModel) -> int | None:
@@ -241,11 +245,6 @@ def _hands_positions(family: Family) -> bool:
     return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in nodes)
 
 
-def _reset_by_text(family: Family) -> list[str]:
-    """The language model's attributes that a prompt without an image resets to None."""
-    return [name for name, dropped in _remembered(family) if dropped]
-
-
 @cache
 def _remembered(family: Family) -> list[tuple[str, bool]]:
     """(attribute, whether it is set to None) for what the embedding code sets on the model."""
@@ -263,7 +262,7 @@ def _embedding(family: Family) -> ast.Module:
 
     A model may leave the embeddings to one of its parts, so every class of the family is read.
     """
-    whole = importlib.import_module(f"{package(family)}.models.{family.name}")
+    whole = family.module()
     modules = [whole, *(value for value in vars(whole).values() if inspect.ismodule(value))]
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     own = [kind for kind in kinds if kind.__module__.startswith(whole.__name__)]
@@ -358,8 +357,9 @@ def embed(model: LabModel, image: Image | None) -> None:
     import mlx.core as mx
 
     if image is None:
-        for name in _reset_by_text(model.family):
-            setattr(model.module, name, None)
+        for name, dropped in _remembered(model.family):
+            if dropped:
+                setattr(model.module, name, None)
         return
     positions, deltas = model.module.get_rope_index(mx.array([image.tokens]), image.grid)
     model.module._position_ids = positions
@@ -443,18 +443,14 @@ def _package_file(path: str) -> str | None:
 
 def generate_module(model: LabModel) -> ModuleType:
     """The release's module of generation."""
-    return importlib.import_module(f"{package(model.family)}.generate")
+    return model.family.part("generate")
 
 
-def package(family: Family) -> str:
-    """The package that has the family."""
-    return package_of(family.distribution)
-
-
-def unless_refused(make: Any, *arguments: Any) -> list[Any]:
-    """Call ``make``; raise NotApplicable if the release refuses the kind of cache."""
+@contextmanager
+def unless_refused() -> Iterator[None]:
+    """Raise NotApplicable where the release refuses a kind of cache."""
     try:
-        return list(make(*arguments))
+        yield
     except Exception as error:
         refusal = _find_refusal(error)
         if refusal is None:
@@ -482,7 +478,7 @@ def _find_refusal(error: BaseException | None) -> BaseException | None:
 def _having(layer: Any, method: str) -> Any:
     lacking = _lacking(layer, method)
     if lacking is not None:
-        raise NotApplicable(f"{_kind(lacking)} has no {method}")
+        raise NotApplicable(f"{type(lacking).__name__} has no {method}")
     return layer
 
 
@@ -494,14 +490,6 @@ def _lacking(layer: Any, method: str) -> Any:
     return next((one for one in (layer, *inside) if not hasattr(type(one), method)), None)
 
 
-def _kind(layer: Any) -> str:
-    return type(layer).__name__
-
-
-def _layer(model: LabModel, index: int) -> Any:
-    return model.make_cache()[index]
-
-
 def _restored(layer: Any) -> Any:
     from mlx.utils import tree_map
 
@@ -511,7 +499,7 @@ def _restored(layer: Any) -> Any:
     if hasattr(kind, "from_state"):
         return kind.from_state(state, *meta)
     if isinstance(kind.state, property) and kind.state.fset is None:
-        raise NotApplicable(f"{_kind(layer)} cannot be given a state")
+        raise NotApplicable(f"{kind.__name__} cannot be given a state")
     fresh = kind.__new__(kind)
     fresh.state = state
     if meta:

@@ -13,45 +13,33 @@ from ..probes import NotApplicable
 from . import Cell, Generated, LabModel, engine, generators, offline
 from .compare import compare_generated
 from .registry import scenario
-from .rows import LENGTHS, alone, row_with_image, rows_of, steps
+from .rows import LENGTHS, Row, alone, row_with_image, rows_of, steps
 
 # The size of caches that rows of LENGTHS outgrow; larger than the first tokens that caches keep.
 SMALL_CACHE = 12
-# For each row: the turn at which it is inserted, how many tokens it generates, whether it has a
-# logits processor. The first row leaves before the row with a processor is inserted; the last row
-# is inserted while that row's prompt is read.
-PROCESSED = ((0, 3, False), (0, 9, False), (5, 7, True), (6, 6, False))
-# The same turns and counts, and whose sampler the row has: the generator's, or its own.
-SAMPLED = ((0, 3, "default"), (0, 9, "default"), (5, 7, "second best"), (6, 6, "nucleus"))
+# For each row: the turn at which it is inserted, and how many tokens it generates. The first row
+# leaves before the third, which has a processor or sampler of its own, is inserted; the last row is
+# inserted while that row's prompt is read.
+TURNS = ((0, 3), (0, 9), (5, 7), (6, 6))
 # A sum of probabilities that the likeliest token alone exceeds.
 NUCLEUS = 1e-3
-# Rows of which the second leaves, and the last comes later: (turn, length, tokens, leaves).
-LEAVERS = ((0, 4, 12, False), (0, 11, 3, True), (0, 6, 12, False), (8, 9, 6, False))
-# The images in the prompts of the same rows, each (height, width) in patches, and their lengths.
+# Rows of which the second leaves, and the last comes later: (turn, tokens, leaves).
+LEAVERS = ((0, 12, False), (0, 3, True), (0, 12, False), (8, 6, False))
+# The lengths of their prompts, and the images in them, each (height, width) in patches.
 SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
 
 
 @scenario("engine")
 def engine_(model: LabModel) -> Cell:
     """The release's batch generator, with a row inserted late, against greedy solo generation."""
-    rows = rows_of(model, LENGTHS)
-    count = steps(model)
-    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
-    said = generators.generate(model, [first, second], late, count)
-    expected = [alone(model, prompt, count) for prompt in (first, second, late)]
-    return compare_generated(said, expected, model.tolerance)
+    return joined(model, model, steps(model))
 
 
 @scenario("processors")
 def processors(model: LabModel) -> Cell:
     """Rows with a logits processor beside rows without, in the release's batch generator."""
-    rows = rows_of(model, [LENGTHS[-1]] * len(PROCESSED))
-    requests = [
-        generators.Request(turn, row.text[: row.chunks[0]], count, [penalized] if processed else ())
-        for row, (turn, count, processed) in zip(rows, PROCESSED, strict=True)
-    ]
-    said = generators.run_requests(model, requests)
-    return compare_with_alone(model, requests, said)
+    requests = inserted(model, "processors", [(), (), [penalized], ()])
+    return compare_with_alone(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("samplers")
@@ -62,12 +50,8 @@ def samplers(model: LabModel) -> Cell:
     """
     nucleus = generators.nucleus(model, NUCLEUS)
     by_row = generators.samples_by_row(model)
-    own = {"second best": second_best, "nucleus": nucleus} if by_row else {}
-    rows = rows_of(model, [LENGTHS[-1]] * len(SAMPLED))
-    requests = [
-        generators.Request(turn, row.text[: row.chunks[0]], count, sampler=own.get(name))
-        for row, (turn, count, name) in zip(rows, SAMPLED, strict=True)
-    ]
+    own = [second_best, nucleus] if by_row else [None, None]
+    requests = inserted(model, "sampler", [None, None, *own])
     said = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
     return compare_with_alone(
         model, requests, said, [int(one.sampler is second_best) for one in requests]
@@ -77,12 +61,7 @@ def samplers(model: LabModel) -> Cell:
 @scenario("leaves")
 def leaves(model: LabModel) -> Cell:
     """A row is removed from the release's batch generator, and another one comes afterwards."""
-    rows = rows_of(model, [length for _, length, *_ in LEAVERS])
-    requests = [
-        generators.Request(turn, row.text[: row.chunks[0]], count, leaves=gone)
-        for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
-    ]
-    return compare_with_alone(model, requests, generators.run_requests(model, requests))
+    return left(model, rows_of(model, (4, 11, 6, 9)))
 
 
 @scenario("engine-images")
@@ -94,11 +73,7 @@ def engine_images(model: LabModel) -> Cell:
         row_with_image(model, length, *patches) if patches else rows_of(model, [length])[0]
         for length, patches in SHOWN
     ]
-    requests = [
-        generators.Request(turn, row.text[: row.chunks[0]], count, image=row.image, leaves=gone)
-        for row, (turn, _, count, gone) in zip(rows, LEAVERS, strict=True)
-    ]
-    return compare_with_alone(model, requests, generators.run_requests(model, requests))
+    return left(model, rows)
 
 
 @scenario("max-kv-size")
@@ -108,19 +83,13 @@ def max_kv_size(model: LabModel) -> Cell:
     Alone means what the release's ``stream_generate`` does: ``make_prompt_cache`` of that size.
     """
     limited = replace(model, make_cache=generators.limited_caches(model, SMALL_CACHE))
-    rows = rows_of(model, LENGTHS)
-    count = SMALL_CACHE + 2
-    first, second, late = (list(row.text[: row.chunks[0]]) for row in rows)
-    said = generators.generate(model, [first, second], late, count, max_kv_size=SMALL_CACHE)
-    expected = [alone(limited, prompt, count) for prompt in (first, second, late)]
-    return compare_generated(said, expected, model.tolerance)
+    return joined(model, limited, SMALL_CACHE + 2, max_kv_size=SMALL_CACHE)
 
 
 @scenario("batch-generate")
 def batch_generate(model: LabModel) -> Cell:
     """Unequal prompts in one call of the public batch_generate, against each prompt alone."""
-    rows = rows_of(model, sorted(LENGTHS))
-    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
+    prompts = [row.prompt for row in rows_of(model, sorted(LENGTHS))]
     if model.family.distribution != "mlx-lm":
         return offline_(model, prompts)
     count = steps(model)
@@ -136,8 +105,33 @@ def batch_generate_images(model: LabModel) -> Cell:
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release has no batch_generate with images")
     rows = [row_with_image(model, length, (2, 2)) for length in (9, 11, 14)]
-    prompts = [list(row.text[: row.chunks[0]]) for row in rows]
-    return offline_(model, prompts, rows[0].image)
+    return offline_(model, [row.prompt for row in rows], rows[0].image)
+
+
+def joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cell:
+    """Compare rows, of which one is inserted late, with each alone in the model ``single``."""
+    *first, late = (row.prompt for row in rows_of(model, LENGTHS))
+    said = generators.generate(model, first, late, count, **options)
+    expected = [alone(single, prompt, count) for prompt in (*first, late)]
+    return compare_generated(said, expected, model.tolerance)
+
+
+def inserted(model: LabModel, name: str, values: Sequence[Any]) -> list[generators.Request]:
+    """Rows of one length that come as TURNS; each has its own value of the field ``name``."""
+    rows = rows_of(model, [LENGTHS[-1]] * len(TURNS))
+    return [
+        generators.Request(turn, row.prompt, count, **{name: value})
+        for row, (turn, count), value in zip(rows, TURNS, values, strict=True)
+    ]
+
+
+def left(model: LabModel, rows: Sequence[Row]) -> Cell:
+    """Compare rows that come and leave as LEAVERS with each alone."""
+    requests = [
+        generators.Request(turn, row.prompt, count, image=row.image, leaves=gone)
+        for row, (turn, count, gone) in zip(rows, LEAVERS, strict=True)
+    ]
+    return compare_with_alone(model, requests, generators.run_requests(model, requests))
 
 
 def compare_with_alone(

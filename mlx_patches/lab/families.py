@@ -18,13 +18,9 @@ def families(distribution: str) -> list[Family]:
     folder = models_folder(distribution)
     if folder is None:
         return []
-    found = []
-    for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(("_", ".")):
-            continue
-        if _has_all(_files(entry), _MARK[distribution]):
-            found.append(Family(distribution, entry.stem))
-    return found
+    entries = [one for one in sorted(folder.iterdir()) if not one.name.startswith(("_", "."))]
+    found = [one for one in entries if _has_all(_files(one), _MARK[distribution])]
+    return [Family(distribution, one.stem) for one in found]
 
 
 def _has_all(files: list[Path], names: set[str]) -> bool:

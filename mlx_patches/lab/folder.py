@@ -52,7 +52,11 @@ def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> d
     """One distribution's rows in the format of a file of evidence."""
     installed = [one for one in map(distributions.find, CORE) if one]
     without, with_ = ({r.scenario: r for r in rows if r.patched is p} for p in (False, True))
-    late = [cells.pop(PROCESS) for cells in (without, with_) if _is_late(cells.get(PROCESS))]
+    late = [
+        cells.pop(PROCESS)
+        for cells in (without, with_)
+        if PROCESS in cells and cells[PROCESS].detail.startswith(TIMED_OUT)
+    ]
     # A cell needs both modes: a crash in one mode is green in the mode that did not crash.
     for one, other in ((without, with_), (with_, without)):
         if PROCESS in one and PROCESS not in other:
@@ -81,7 +85,3 @@ def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> d
             }
         }
     return found
-
-
-def _is_late(row: Row | None) -> bool:
-    return row is not None and row.detail.startswith(TIMED_OUT)

@@ -5,7 +5,6 @@ mlx-lm and mlx-vlm call it in different ways; a wrapper here is called in one.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,12 +19,13 @@ from .engine import (
     embed,
     generate_module,
     own_positions,
-    package,
     unless_refused,
 )
 
 Processor = Callable[[Any, Any], Any]
 Sampler = Callable[[Any], Any]
+# The turn at which the others have generated a few tokens.
+LATE = 5
 
 
 def generate(
@@ -35,16 +35,12 @@ def generate(
     count: int,
     **options: Any,
 ) -> list[list[Generated]]:
-    """The tokens that the release's own batch generator generates greedily, by row.
+    """The tokens that the release's own batch generator generates greedily, ``count`` by row.
 
-    Args:
-        model: the model to run.
-        prompts: token ids, a list for each row; inserted together.
-        late: one more prompt, inserted after the others have generated a few tokens.
-        count: how many tokens each row generates.
-        options: arguments of the generator.
+    ``late``: one more prompt, inserted at the turn LATE. ``options``: arguments of the generator.
     """
-    return unless_refused(_generated, make_generator(model, count, **options), prompts, late, count)
+    requests = [Request(0, prompt, count) for prompt in prompts]
+    return run_requests(model, [*requests, Request(LATE, late, count)], **options)
 
 
 def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
@@ -62,7 +58,7 @@ def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
         # mistral3 and pixtral, around a Llama whose make_cache nobody calls: the mask of a sliding
         # layer counts back from the newest column, and takes kept tokens for new ones.
         raise NotApplicable("its sliding layers mask no cache that keeps first tokens")
-    make = importlib.import_module(f"{package(model.family)}.models.cache").make_prompt_cache
+    make = model.family.part("models.cache").make_prompt_cache
     return lambda: list(make(model.module, max_kv_size=size))
 
 
@@ -74,13 +70,7 @@ def _slides(config: Any) -> bool:
 
 
 def make_generator(model: LabModel, count: int, **options: Any) -> Any:
-    """The release's own batch generator, for rows that generate ``count`` tokens.
-
-    Args:
-        model: the model to run.
-        count: the generator's ``max_tokens``.
-        options: further arguments of the generator.
-    """
+    """The release's own batch generator; ``count``: its ``max_tokens``, ``options``: others."""
     generator = getattr(generate_module(model), "BatchGenerator", None)
     if generator is None:
         raise NotApplicable("the release has no batch generator")
@@ -101,7 +91,7 @@ def refuses_bits(model: LabModel, bits: int) -> bool:
 
 def nucleus(model: LabModel, top_p: float) -> Sampler:
     """The release's own sampler of the likeliest tokens, which sum to ``top_p``."""
-    utils = importlib.import_module(f"{package(model.family)}.sample_utils")
+    utils = model.family.part("sample_utils")
     if model.family.distribution == "mlx-lm":
         sampler: Sampler = utils.make_sampler(temp=1.0, top_p=top_p)
         return sampler
@@ -163,18 +153,11 @@ def run_requests(
     return run_in(generator, requests)
 
 
-def run_in(
-    generator: _LmGenerator | VlmGenerator, requests: Sequence[Request]
-) -> list[list[Generated]]:
+@unless_refused()
+def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Generated]]:
     """The tokens of requests that come and go in a generator, by row."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
-    return unless_refused(_run_requests, generator, requests)
-
-
-def _run_requests(
-    generator: _LmGenerator | VlmGenerator, requests: Sequence[Request]
-) -> list[list[Generated]]:
     said: dict[int, list[Generated]] = {}
     leaving: dict[int, int] = {}
     order: list[int] = []
@@ -222,35 +205,6 @@ def forced(
     return said
 
 
-def collect_tokens(generator: Any, order: Sequence[int], count: int) -> list[list[Generated]]:
-    """The tokens of these rows until each has generated ``count``."""
-    said: dict[int, list[Generated]] = {uid: [] for uid in order}
-    for _ in range(10 * count):
-        for uid, one in generator.next():
-            said[uid].append(one)
-        if all(len(row) == count for row in said.values()):
-            break
-    return [said[uid] for uid in order]
-
-
-def _generated(
-    generator: _LmGenerator | VlmGenerator,
-    prompts: Sequence[Sequence[int]],
-    late: Sequence[int],
-    count: int,
-) -> list[list[Generated]]:
-    said: dict[int, list[Generated]] = {}
-    order = generator.insert(prompts)
-    for turn in range(10 * count):
-        if turn == 5:
-            order += generator.insert([late])
-        for uid, one in generator.next():
-            said.setdefault(uid, []).append(one)
-        if turn > 5 and all(len(said.get(uid, ())) == count for uid in order):
-            break
-    return [said.get(uid, []) for uid in order]
-
-
 def generated(answer: Any) -> Generated:
     """What an answer of a release's generator says of its token.
 
@@ -277,9 +231,11 @@ class _LmGenerator:
 
     def __init__(self, model: LabModel, generator: Any, count: int, **options: Any):
         self.release = generator(model.module, max_tokens=count, **options)
+        self.count = count
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        return list(self.release.insert([list(prompt) for prompt in prompts]))
+        """Insert prompts of texts."""
+        return self.insert_requests([Request(0, prompt, self.count) for prompt in prompts])
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
         """Insert rows with their own token counts, processors and samplers."""
@@ -301,10 +257,11 @@ class _LmGenerator:
         return _generation(self.release.next())
 
     def next(self) -> list[tuple[int, Generated]]:
+        """Take a step; returns each row with a new token, and the token."""
         return [(one.uid, generated(one)) for one in self.answers()]
 
 
-class VlmGenerator:
+class VlmGenerator(_LmGenerator):
     """The batch generator of mlx-vlm.
 
     The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
@@ -315,19 +272,10 @@ class VlmGenerator:
     def __init__(
         self, model: LabModel, generator: Any, count: int, language: Any = None, **options: Any
     ):
-        self.model = model
+        self.model, self.count = model, count
         called = TextOnly(model) if language is None else language
         self.release = generator(called, Endless(), max_tokens=count, **options)
         self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
-
-    def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Insert prompts of texts, in one call."""
-        lists = [list(prompt) for prompt in prompts]
-        embed(self.model, None)
-        if self.by_row:
-            own = [self._own(prompt) for prompt in lists]
-            return list(self.release.insert(lists, prompt_kwargs=own))
-        return list(self.release.insert(lists))
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
         """Insert rows with their own token counts, processors and images, as they come."""
@@ -354,15 +302,6 @@ class VlmGenerator:
         """Remove a row whose client has left."""
         self.release.remove(uid)
 
-    def add(self, prompts: list[list[int]], arguments: Sequence[dict[str, Any]]) -> list[int]:
-        """Insert prompts with the arguments that their embedding step returned."""
-        if not self.by_row:
-            raise NotApplicable("the release's generator takes no arguments of a prompt")
-        own = [
-            {**self._own(prompt), **more} for prompt, more in zip(prompts, arguments, strict=True)
-        ]
-        return list(self.release.insert(prompts, prompt_kwargs=own))
-
     def answers(self) -> list[Any]:
         """Take a step; returns the release's answers, one for each row that has a new token."""
         import mlx.core as mx
@@ -376,10 +315,6 @@ class VlmGenerator:
         embed(self.model, None)
         embeds = mx.zeros((len(reads), longest, 1))
         return _generation(self.release.next(inputs_embeds=embeds))
-
-    def next(self) -> list[tuple[int, Generated]]:
-        """Take a step; returns each row with a new token, and the token."""
-        return [(one.uid, generated(one)) for one in self.answers()]
 
     def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
         import mlx.core as mx
@@ -416,7 +351,7 @@ class TextOnly:
         **kwargs: Any,
     ) -> Any:
         """The logits of the tokens, in the release's output."""
-        base = importlib.import_module(f"{package(self._model.family)}.models.base")
+        base = self._model.family.part("models.base")
         if inputs_embeds is not None and self._embeds:
             kwargs["inputs_embeds"] = self._model.module.model.embed_tokens(inputs)
         return base.LanguageModelOutput(logits=self._model.call(inputs, cache, **kwargs))

@@ -89,7 +89,9 @@ def features_served(model: LabModel) -> Cell:
     whole = whole_of(model)
     prompts = [Prompt(0, FIRST, COUNT), *prompts_of(whole)]
     again = functools.partial(build_whole, model.family, dtype=model.dtype)
-    return judged(whole, prompts, unless_refused(serve, again, prompts))
+    with unless_refused():
+        said = serve(again, prompts)
+    return judged(whole, prompts, said)
 
 
 def compared(model: LabModel, piece: int = 0) -> Cell:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 from ..activation.presence import is_ours_alone, lock
 
@@ -26,17 +25,13 @@ def kernel_folder() -> Iterator[Path]:
     The first folder that is free is used again, with the kernels in it. Where none can be locked,
     it is a temporary one.
     """
-    if claimed := _claim():
-        place, file = claimed
-        with file:
-            yield place
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield Path(temporary)
+    with ExitStack() as stack:
+        place = _claim(stack)
+        yield place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
 
-def _claim() -> tuple[Path, IO[str]] | None:
-    """The first free folder, and the open file that locks it; None if there is none."""
+def _claim(stack: ExitStack) -> Path | None:
+    """The first free folder, which an open file locks; None if there is none."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     parent = Path(tempfile.gettempdir()) / f"mlx_patches-kernels-{user}"
     try:
@@ -48,7 +43,8 @@ def _claim() -> tuple[Path, IO[str]] | None:
             place.mkdir(exist_ok=True)
             file = (place / "lock").open("w")
             if lock(file.fileno()):
-                return place, file
+                stack.enter_context(file)
+                return place
             file.close()
     except OSError:
         pass

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ..core.packages import package_of
 from ..probes import NotApplicable
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
 from .generators import Endless, TextOnly
+from .whole import embedded
 
-PADDING = 0
 # Attributes that a whole model may read even for a text.
 PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_audio")
 _IDS = re.compile(r"ids((?: \d+)+);")
 
 
+@unless_refused()
 def batch_generate(
     model: LabModel,
     prompts: Sequence[Sequence[int]],
@@ -32,36 +32,31 @@ def batch_generate(
     grid: Any = None,
     padding_side: str = "left",
 ) -> list[list[Generated]]:
-    """The tokens that the public function generates greedily, by row.
+    """The tokens that the public function generates greedily, ``count`` by row.
 
     Args:
-        model: the model to run.
         prompts: token ids, a row each, in ascending order of length: the release sorts them.
-        count: how many tokens each row generates.
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
         padding_side: the side that the tokenizer pads on, whatever side the release asks for.
     """
-    package = importlib.import_module(package_of(model.family.distribution))
-    generate = getattr(package, "batch_generate", None)
+    import mlx.core as mx
+
+    generate = getattr(importlib.import_module(model.family.package), "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
-    return unless_refused(_answers, generate, model, prompts, count, grid, padding_side)
-
-
-def _answers(
-    generate: Any,
-    model: LabModel,
-    prompts: Sequence[Sequence[int]],
-    count: int,
-    grid: Any,
-    padding_side: str,
-) -> list[list[Generated]]:
     if model.family.distribution == "mlx-lm":
         answers = generate(model.module, _Numbers(), [list(p) for p in prompts], max_tokens=count)
         return [[Generated(token) for token in _figures(text)] for text in answers.texts]
-    recorder = _Recorder()
+    steps: list[Any] = []
+
+    def greedy(logprobs: Any) -> Any:
+        steps.append(logprobs)
+        return mx.argmax(logprobs, axis=-1)
+
     texts = [f"ids {' '.join(map(str, prompt))};" for prompt in prompts]
-    images = None if grid is None else [_blank() for _ in prompts]
+    images = None
+    if grid is not None:
+        images = [importlib.import_module("PIL.Image").new("RGB", (28, 28)) for _ in prompts]
     whole = WholeModel(model, grid is not None)
     answers = generate(
         whole,
@@ -69,24 +64,19 @@ def _answers(
         images,
         prompts=texts,
         max_tokens=count,
-        sampler=recorder,
+        sampler=greedy,
     )
-    tokens = [_figures(text) for text in answers.texts]
     return [
         [
             Generated(token, every=step[row])
-            for token, step in zip(own, recorder.steps, strict=False)
+            for token, step in zip(_figures(text), steps, strict=False)
         ]
-        for row, own in enumerate(tokens)
+        for row, text in enumerate(answers.texts)
     ]
 
 
 def _figures(text: str) -> list[int]:
     return [int(figure) for figure in text.split()]
-
-
-def _blank() -> Any:
-    return importlib.import_module("PIL.Image").new("RGB", (28, 28))
 
 
 class WholeModel:
@@ -115,7 +105,7 @@ class WholeModel:
             return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
         import mlx.core as mx
 
-        base = importlib.import_module(f"{package_of(self.model.family.distribution)}.models.base")
+        base = self.model.family.part("models.base")
         own: dict[str, Any] = {}
         grid = kwargs.get("image_grid_thw")
         hands = own_positions(self.model) if hasattr(self.model.module, "get_rope_index") else 0
@@ -138,11 +128,10 @@ def shell(model: LabModel) -> Any:
     import mlx.core as mx
     import mlx.nn as nn
 
-    package = package_of(model.family.distribution)
-    kind = getattr(importlib.import_module(f"{package}.models.{model.family.name}"), "Model", None)
+    kind = getattr(model.family.module(), "Model", None)
     if kind is None or not hasattr(kind, "get_input_embeddings"):
         return None
-    tokens = mx.array([[1, 2, 3]])
+    tokens = [1, 2, 3]
     try:
         whole = kind.__new__(kind)
         nn.Module.__init__(whole)
@@ -151,9 +140,8 @@ def shell(model: LabModel) -> Any:
         for part in PARTS:
             if not hasattr(whole, part):
                 setattr(whole, part, None)
-        made = whole.get_input_embeddings(tokens, None, mask=mx.ones_like(tokens))
-        own = {name: value for name, value in made.to_dict().items() if value is not None}
-        said = model.module(tokens, cache=model.make_cache(), **own)
+        own = embedded(whole, tokens, {})
+        said = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
         mx.eval(getattr(said, "logits", said))
     except Exception:  # it needs its vision part even for a text
         return None
@@ -166,24 +154,11 @@ def config(model: LabModel) -> Any:
     Special tokens that the settings lack get ids beyond the vocabulary, so that no text has them.
     """
     own = getattr(model.module, "config", None) or getattr(model.module, "args", None) or {}
-    prompts = importlib.import_module(f"{package_of(model.family.distribution)}.prompt_utils")
+    prompts = model.family.part("prompt_utils")
     name = model.family.name if model.family.name in prompts.MODEL_CONFIG else "qwen2_vl"
     marks = dict(zip(MARKS, range(model.vocabulary, 2 * model.vocabulary), strict=False))
     settings = own if isinstance(own, dict) else vars(own)
     return SimpleNamespace(**{**marks, **settings, "model_type": name})
-
-
-class _Recorder:
-    """A greedy sampler that keeps the log-probabilities of each step."""
-
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
-
-    def __call__(self, logprobs: Any) -> Any:
-        import mlx.core as mx
-
-        self.steps.append(logprobs)
-        return mx.argmax(logprobs, axis=-1)
 
 
 class _Numbers:
@@ -193,7 +168,7 @@ class _Numbers:
     """
 
     pad_token = eos_token = "0"
-    pad_token_id = eos_token_id = PADDING
+    pad_token_id = eos_token_id = 0
     eos_token_ids: tuple[int, ...] = ()
 
     def __init__(self, grid: Any = None, padding_side: str = "left") -> None:
@@ -211,21 +186,15 @@ class _Numbers:
         longest = max(map(len, rows))
         ids, mask = [], []
         for row in rows:
-            pad = [PADDING] * (longest - len(row))
+            pad, real = [0] * (longest - len(row)), [1] * len(row)
             left = self.side == "left"
             ids.append(pad + row if left else row + pad)
-            mask.append(
-                [int(at is not pad) for at in ([pad, row] if left else [row, pad]) for _ in at]
-            )
+            mask.append(pad + real if left else real + pad)
         inputs = {"input_ids": mx.array(ids), "attention_mask": mx.array(mask)}
         if images is None:
             return SimpleNamespace(**inputs)
-        pixels = mx.zeros((len(images), 1))
-        return {
-            **inputs,
-            "pixel_values": pixels,
-            "image_grid_thw": mx.concatenate([self.grid] * len(images)),
-        }
+        grids = mx.concatenate([self.grid] * len(images))
+        return {**inputs, "pixel_values": mx.zeros((len(images), 1)), "image_grid_thw": grids}
 
     def apply_chat_template(self, messages: Any, **options: Any) -> str:
         """The messages as text, with the token ids unchanged."""

@@ -22,13 +22,13 @@ from typing import Any
 
 from ..auditing.models import remapping
 from ..core.errors import MlxPatchesError
-from ..core.packages import package_of
 from ..evidence.outside import OLD, PLAIN, THETA, WINDOW, WINDOWS
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
 from .shrink import FACTORS, rotated, shrink_values
 from .shrink import WINDOW as SHORT
+from .whole import embedded
 
 NAME = "reference"
 EXTRA = ("torch", "transformers")
@@ -66,7 +66,7 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    kinds = [kind for kind in _kinds(family) if _known(kind)]
+    kinds = [kind for kind in _kinds(family) if kind in transformers.CONFIG_MAPPING]
     outside = f"transformers {transformers.__version__}"
     if not kinds:
         yield NAME, Cell(NOT_APPLICABLE, f"{outside} has no model type {family.name}")
@@ -93,15 +93,9 @@ def summary(found: Sequence[Cell], outside: str) -> Cell:
 
 def _kinds(family: Family) -> list[str]:
     """The model types that the release loads as this family, its own name first."""
-    package = f"{package_of(family.distribution)}.models"
-    others = [kind for kind, name in remapping(package).items() if name == family.name]
+    models = remapping(f"{family.package}.models")
+    others = [kind for kind, name in models.items() if name == family.name]
     return list(dict.fromkeys((family.name, *others)))
-
-
-def _known(kind: str) -> bool:
-    from transformers import CONFIG_MAPPING
-
-    return kind in CONFIG_MAPPING
 
 
 def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
@@ -353,10 +347,10 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
         return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
     tokens, start = prompt(), TOKENS - DECODED
     try:
-        embedded = _embedding(model)
-        whole = model.call([tokens], model.make_cache(), **embedded(tokens))[0].tolist()
+        embedding = _embedding(model)
+        whole = model.call([tokens], model.make_cache(), **embedding(tokens))[0].tolist()
         cache = model.make_cache()
-        decoded = model.call([tokens[:start]], cache, **embedded(tokens[:start]))[0].tolist()
+        decoded = model.call([tokens[:start]], cache, **embedding(tokens[:start]))[0].tolist()
         for token in tokens[start:]:
             decoded += model.call([[token]], cache)[0].tolist()
     except Exception as error:
@@ -367,25 +361,13 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
 def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
     """What the release's generation passes with a prompt: in mlx-vlm also its embeddings."""
     whole = shell(model) if model.family.distribution == "mlx-vlm" else None
-    if whole is None:
-        return lambda tokens: {}
-
-    def embedded(tokens: list[int]) -> dict[str, Any]:
-        import mlx.core as mx
-
-        ids = mx.array([tokens])
-        made = whole.get_input_embeddings(ids, None, mask=mx.ones_like(ids)).to_dict()
-        return {name: value for name, value in made.items() if value is not None}
-
-    return embedded
+    return lambda tokens: embedded(whole, tokens, {}) if whole is not None else {}
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
     """Logits of a prompt against the reference's.
 
-    Args:
-        want: the reference's logits.
-        seen: what the logits are of, for the message, to the logits.
+    ``seen``: what the logits are of, for the message, to the logits.
     """
     scale, worst = max(abs(value) for row in want for value in row), 0.0
     for what, got in seen.items():

@@ -37,6 +37,11 @@ class Row:
         if self.image is not None:
             self.delta = self.image.delta
 
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens of the first prompt."""
+        return list(self.text[: self.chunks[0]])
+
     def take(self, count: int) -> list[int]:
         """Return the next tokens and count them as fed."""
         self.fed += count
@@ -202,8 +207,7 @@ def alone(
         feed(model, [row], cache, 1)
 
 
-_solo: dict[tuple[int, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] = {}
-_kept: dict[int, LabModel] = {}
+_solo: dict[tuple[LabModel, tuple[int, ...], tuple[int, ...], bool], dict[int, Any]] = {}
 
 
 def forget_solo_runs() -> None:
@@ -217,8 +221,7 @@ def solo(model: LabModel, row: Row) -> dict[int, Any]:
     Of a row that was not fed yet, all of its text. A text is run once, or twice if a later row
     goes further: then to its end.
     """
-    _kept[id(model)] = model  # keeps its id from being reused
-    key = (id(model), row.text, row.chunks, row.image is not None)
+    key = (model, row.text, row.chunks, row.image is not None)
     known = _solo.get(key)
     end = row.fed or len(row.text)
     if known is None or max(known) < end - 1:
@@ -265,13 +268,7 @@ def _call(
 ) -> Any:
     """The logits of a table of tokens, of shape (rows, length, vocabulary).
 
-    Args:
-        model: the model to call.
-        rows: the rows of the batch.
-        table: token ids, a list for each row.
-        cache: the caches of the batch.
-        places: each prompt token's position in its row's text; None for a decode step.
-        new: whether the call feeds the start of the prompts.
+    ``places`` and ``new``: see ``engine.position_kwargs``.
     """
     import mlx.core as mx
 

@@ -223,27 +223,16 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
     Args:
         beside: others run at the same time, so that it needs a folder of its own for kernels.
     """
-    with kernel_folder() if beside else nullcontext() as kernels:
-        return _measure(task, seconds, {"TMPDIR": str(kernels)} if kernels else {})
-
-
-def child_environment() -> dict[str, str]:
-    """The environment of a process of the lab: no patches but its own, and exact products.
-
-    A GPU that can multiplies float32 as TF32, with ten bits: batches of other shapes then differ by
-    more than the lab's tolerance.
-    """
-    return settings.without_us() | {"MLX_ENABLE_TF32": "0"}
-
-
-def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]:
-    with subprocess.Popen(
-        task.command(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=child_environment() | variables,
-    ) as process:
+    with (
+        kernel_folder() if beside else nullcontext() as kernels,
+        subprocess.Popen(
+            task.command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=child_environment(kernels),
+        ) as process,
+    ):
         try:
             out, errors = process.communicate(timeout=seconds)
             end = ended(process.returncode, errors)
@@ -270,6 +259,16 @@ def _measure(task: Task, seconds: float, variables: dict[str, str]) -> list[Row]
     ]
 
 
+def child_environment(kernels: Path | None) -> dict[str, str]:
+    """The environment of a process of the lab: no patches but its own, and exact products.
+
+    A GPU that can multiplies float32 as TF32, with ten bits: batches of other shapes then differ by
+    more than the lab's tolerance. ``kernels``: the process's own folder for kernels, if any.
+    """
+    own = {"TMPDIR": str(kernels)} if kernels else {}
+    return settings.without_us() | {"MLX_ENABLE_TF32": "0"} | own
+
+
 @cache
 def device(python: str = sys.executable) -> str:
     """The device that MLX computes on in an environment; empty if MLX cannot be run.
@@ -292,7 +291,6 @@ def run(
     """Run the tasks and return every row, first the rows of ``out`` that answer a task.
 
     Args:
-        tasks: what to run.
         jobs: processes at a time.
         seconds: time limit of each.
         out: a file of JSON lines; tasks that it answers are not run again, new rows are added.
@@ -411,25 +409,24 @@ def read_rows(path: Path) -> list[Row]:
 
 def _rows(path: Path, text: str) -> Iterator[Row]:
     lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], 1):  # the last line may be cut
-        try:
-            content = json.loads(line)
-            row = Row(**content)
-            known = row.verdict in RESULTS
-        except (ValueError, TypeError):
-            known = False
+    for number, line in enumerate(lines, 1):
+        row = None
+        if number == len(lines):
+            # An interruption may have cut the last line. If it does not start like a row, then the
+            # file is not one of the lab.
+            known = line.startswith(_BEGINS) or _BEGINS.startswith(line)
+        else:
+            try:
+                row = Row(**json.loads(line))
+                known = row.verdict in RESULTS
+            except (ValueError, TypeError):
+                known = False
         if not known:
             raise MlxPatchesError(
                 f"{path}: line {number}: not a row that the lab wrote; give --out another file"
             )
-        yield row
-    # An interruption may have cut the last line. If it does not start like a row, then the file is
-    # not one of the lab.
-    cut = lines[-1]
-    if cut and not (cut.startswith(_BEGINS) or _BEGINS.startswith(cut)):
-        raise MlxPatchesError(
-            f"{path}: line {len(lines)}: not a row that the lab wrote; give --out another file"
-        )
+        if row:
+            yield row
 
 
 def _append(path: Path) -> TextIO:

@@ -9,6 +9,7 @@ which chooses its tokens itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,27 +115,23 @@ def merge(model: LabModel) -> Sequence[Row]:
     if not engine.merges_new_rows(model):
         return rows
     new = rows_of(model, LENGTHS)
-    cache = engine.empty_batch(model, len(new))
-    prefill_right(model, new, cache)
-    decode(model, new, cache, steps(model))
+    decode(model, new, prefill(model, new), steps(model))
     return [*rows, *new]
 
 
 @scenario("extend")
 def extend(model: LabModel) -> Sequence[Row]:
     """A row joins a batch that decodes: a shorter one, then one that is longer than the batch."""
-    short, long, middle = rows_of(model, LENGTHS)
-    cache = prefill(model, [short, long])
-    decode(model, [short, long], cache, 3)
-    cache = engine.extend(cache, prefill(model, [middle]))
-    decode(model, [short, long, middle], cache, steps(model) - 3)
-
-    rows = rows_of(model, LENGTHS)
-    cache = prefill(model, [rows[0], rows[2]])
-    decode(model, [rows[0], rows[2]], cache, 1)
-    cache = engine.extend(cache, prefill(model, [rows[1]]))
-    decode(model, [rows[0], rows[2], rows[1]], cache, steps(model) - 3)
-    return [short, long, middle, *rows]
+    seen = []
+    for joins, count in ((2, 3), (1, 1)):
+        rows = rows_of(model, LENGTHS)
+        first = [row for row in rows if row is not rows[joins]]
+        cache = prefill(model, first)
+        decode(model, first, cache, count)
+        cache = engine.extend(cache, prefill(model, [rows[joins]]))
+        decode(model, [*first, rows[joins]], cache, steps(model) - 3)
+        seen += rows
+    return seen
 
 
 @scenario("filter")
@@ -231,21 +228,11 @@ def images(model: LabModel) -> Sequence[Row]:
     return [*together, *pieces]
 
 
-@scenario("quantized-8")
-def quantized_8(model: LabModel) -> Cell:
-    """A left-padded batch with 8-bit keys and values, against solo rows with the same."""
-    return quantized(model, 8)
-
-
-@scenario("quantized-4")
-def quantized_4(model: LabModel) -> Cell:
-    """A left-padded batch with 4-bit keys and values, against solo rows with the same."""
-    return quantized(model, 4)
-
-
 @scenario("growth")
 def growth(model: LabModel) -> Cell:
     """The lazy graph left in the caches must not grow with each token that a batch decodes."""
+    import mlx.core as mx
+
     # A window that begins to slide in the second span would add nodes there alone.
     full = min(model.window or 0, LARGEST) + 1
     rows = rows_of(model, [max(CUT, full)] * 2)
@@ -255,7 +242,7 @@ def growth(model: LabModel) -> Cell:
     sizes = []
     for step in range(2 * SPAN):
         if step == SPAN and engine.evaluates_caches(model):
-            evaluate(cache)
+            mx.eval([layer.state for layer in cache])
         decode(model, rows, cache, 1)
         sizes.append(cache_arrays.graph_size(cache))
     early, late = max(sizes[:SPAN]), max(sizes[SPAN:])
@@ -299,6 +286,10 @@ def quantized(model: LabModel, bits: int) -> Cell:
     return differences([row.logits for row in rows], alone, model.tolerance.quantized())
 
 
+for _bits in (8, 4):
+    scenario(f"quantized-{_bits}")(functools.partial(quantized, bits=_bits))
+
+
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
     """Rows whose first prompts were fed alone, and their merged caches."""
     rows = rows_of(model, LENGTHS, more=HISTORY)
@@ -317,13 +308,6 @@ def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int
         decode(model, [leaver], own, alone)
     decode(model, rows, cache, 2)
     return [*rows, *leavers]
-
-
-def evaluate(cache: list[Any]) -> None:
-    """Evaluate the state of every layer, as an engine does."""
-    import mlx.core as mx
-
-    mx.eval([layer.state for layer in cache])
 
 
 SCENARIOS: dict[str, Scenario] = dict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import types
 import typing
@@ -86,42 +87,34 @@ def small_config(cls: type, overrides: Mapping[str, Any] | None = None) -> dict[
     Nested config dataclasses become nested dictionaries of the same kind.
     """
     overrides = overrides or {}
-    hints = _hints(cls)
     config: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
+        name, inner = field.name, config_class(cls, field.name)
         if not field.init:
             continue
-        kind = _plain(hints.get(field.name, Any))
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            config[field.name] = small_config(kind, overrides.get(field.name, {}))
-            continue
-        if field.name in overrides:
-            config[field.name] = overrides[field.name]
-            continue
-        value = _small(field, kind)
-        if value is not dataclasses.MISSING:
-            config[field.name] = value
+        if inner is not None:
+            config[name] = small_config(inner, overrides.get(name, {}))
+        elif name in overrides:
+            config[name] = overrides[name]
+        elif (value := _small(field, _kind(cls, name))) is not dataclasses.MISSING:
+            config[name] = value
     return config
 
 
 def instance(cls: type, config: Mapping[str, Any]) -> Any:
     """An instance of the dataclass from a config, with nested dataclasses."""
-    hints = _hints(cls)
     values = {}
     for field in dataclasses.fields(cls):
-        if not field.init or field.name not in config:
-            continue
-        value = config[field.name]
-        kind = _plain(hints.get(field.name, Any))
-        if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, dict):
-            value = instance(kind, value)
-        values[field.name] = value
+        if field.init and field.name in config:
+            value, inner = config[field.name], config_class(cls, field.name)
+            is_nested = isinstance(value, dict)
+            values[field.name] = instance(inner, value) if inner and is_nested else value
     return cls(**values)
 
 
 def config_class(cls: type, name: str) -> type | None:
     """The config dataclass of a field; None if the field holds something else."""
-    kind = _plain(_hints(cls).get(name, Any))
+    kind = _kind(cls, name)
     return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
 
 
@@ -132,61 +125,34 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
     layer keeps its start, which holds every kind of entry. Other values stay as they are.
     """
     small = small_config(cls)
-    layers = next((config[n] for n in config if _is(n, LAYERS)), LAYERS)
-    kept = _kept_layers(config, layers)
-    result: dict[str, Any] = {}
-    given = [field.name for field in dataclasses.fields(cls) if field.name in config]
-    for name in dict.fromkeys((*small, *given)):
-        if name not in config:
-            result[name] = small[name]
-        elif isinstance(config[name], dict) and small.get(name):
-            nested = _plain(_hints(cls).get(name, Any))
-            is_config = dataclasses.is_dataclass(nested) and isinstance(nested, type)
-            result[name] = shrink_config(config[name], nested) if is_config else config[name]
-        elif isinstance(config[name], (list, str)) and len(config[name]) == layers:
-            result[name] = config[name][:kept]
-        elif _is(name, LAYERS):
-            result[name] = kept
-        elif type(config[name]) is int and type(_rule(name)) is int:
-            result[name] = min(config[name], small.get(name, _rule(name)))
-        else:
-            result[name] = config[name]
-    rest = {
-        name: min(value, _rule(name)) if type(value) is type(_rule(name)) is int else value
-        for name, value in config.items()
-        if name not in result and not _sized(value)
-    }
-    ratio = rotated({**rest, **result}) / (rotated(config) or 1)
-    for name in _ROPES & result.keys():
-        result[name] = _narrowed(result[name], ratio or 1)
-    return {**rest, **result}
+    layers, kept = _layers(config)
+    fields = {field.name for field in dataclasses.fields(cls)}
+    result = dict(small)
+    for name, value in config.items():
+        inner = config_class(cls, name)
+        if inner is not None and isinstance(value, dict) and small.get(name):
+            result[name] = shrink_config(value, inner)
+        elif name in fields:
+            result[name] = _cut(value, layers, kept, name)
+        elif not isinstance(value, (list, dict)):
+            result[name] = _least(value, name)
+    return _narrow_ropes(result, config)
 
 
 def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Any:
     """A config of transformers made small, without a class of the release that knows its fields.
 
-    Args:
-        config: the config as a dictionary.
-        names: a field's own name to its standard name, where they differ.
+    ``names``: a field's own name to its standard name, where they differ.
     """
     names = names or {}
-    layers = next((config[n] for n in config if _is(names.get(n, n), LAYERS)), LAYERS)
-    kept = _kept_layers(config, layers)
-    small: dict[str, Any] = {}
-    for name, value in config.items():
-        rule = _rule(name) if _rule(name) is not dataclasses.MISSING else _rule(names.get(name, ""))
-        if isinstance(value, dict) and name != "id2label":
-            small[name] = shrink_values(value, names)
-        elif isinstance(value, (list, str)) and len(value) == layers:
-            small[name] = value[:kept]
-        elif _is(names.get(name, name), LAYERS):
-            small[name] = kept
-        else:
-            small[name] = min(value, rule) if type(value) is type(rule) is int else value
-    ratio = rotated(small) / (rotated(config) or 1)
-    for name in _ROPES & small.keys():
-        small[name] = _narrowed(small[name], ratio or 1)
-    return small
+    layers, kept = _layers(config, names)
+    small = {
+        name: shrink_values(value, names)
+        if isinstance(value, dict) and name != "id2label"
+        else _cut(value, layers, kept, name, names.get(name, name))
+        for name, value in config.items()
+    }
+    return _narrow_ropes(small, config)
 
 
 # The rope settings. In them, FACTORS are lists with one entry for each pair of rotated dimensions,
@@ -200,6 +166,12 @@ def rotated(config: Mapping[str, Any]) -> int:
     heads = int(config.get("num_attention_heads") or 1)
     own = config.get("qk_rope_head_dim") or config.get("head_dim")
     return int(own or (config.get("hidden_size") or 0) // heads)
+
+
+def _narrow_ropes(small: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config made small, whose rope settings fit the width of its heads."""
+    ratio = rotated(small) / (rotated(config) or 1)
+    return small | {name: _narrowed(small[name], ratio or 1) for name in _ROPES & small.keys()}
 
 
 def _narrowed(rope: Any, ratio: float) -> Any:
@@ -236,9 +208,10 @@ def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str
     return grown
 
 
-def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
-    """The number of first layers that hold every kind of layer, at least LAYERS."""
-    kept = LAYERS
+def _layers(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """The number of layers, and of those first ones that hold every kind, at least LAYERS."""
+    names, kept = names or {}, LAYERS
+    layers = next((config[n] for n in config if _counts_layers(names.get(n, n))), LAYERS)
     for value in config.values():
         if isinstance(value, (list, str)) and len(value) == layers and layers:
             kinds = {str(entry) for entry in value}
@@ -248,15 +221,24 @@ def _kept_layers(config: Mapping[str, Any], layers: int) -> int:
                 kept += 1
     # The last layers share the keys and values of earlier ones, one for each kind of layer.
     shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])
-    return min(kept + shared, layers) or LAYERS
+    return layers, min(kept + shared, layers) or LAYERS
 
 
-def _sized(value: Any) -> bool:
-    return isinstance(value, (list, dict))
+def _cut(value: Any, layers: int, kept: int, *names: str) -> Any:
+    """A field's value made small, with an entry for each kept layer if it had one a layer."""
+    if isinstance(value, (list, str)) and len(value) == layers:
+        return value[:kept]
+    return kept if _counts_layers(names[-1]) else _least(value, *names)
 
 
-def _is(name: str, value: int) -> bool:
-    return _rule(name) == value and "layers" in name
+def _least(value: Any, *names: str) -> Any:
+    """A field's value, at most the small one of the first of its names that has a rule."""
+    rule = next((one for one in map(_rule, names) if one is not dataclasses.MISSING), None)
+    return min(value, rule) if type(value) is type(rule) is int else value
+
+
+def _counts_layers(name: str) -> bool:
+    return _rule(name) == LAYERS and "layers" in name
 
 
 def _rule(name: str) -> Any:
@@ -269,22 +251,22 @@ def _small(field: dataclasses.Field[Any], kind: Any) -> Any:
     optional_off = field.default is None and field.name not in _NEEDED
     if ruled is not dataclasses.MISSING and not optional_off:
         return type(ruled)(ruled)
-    if field.default is not dataclasses.MISSING:
-        return dataclasses.MISSING
-    if field.default_factory is not dataclasses.MISSING:
+    if field.default is not field.default_factory:  # both are MISSING in a field without one
         return dataclasses.MISSING
     return _BY_TYPE.get(typing.get_origin(kind) or kind)
 
 
+def _kind(cls: type, name: str) -> Any:
+    """The type of a field without None: the first member of a union."""
+    kind = _hints(cls).get(name, Any)
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next(k for k in typing.get_args(kind) if k is not type(None))
+    return kind
+
+
+@functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(cls)
     except Exception:  # an annotation that this Python cannot evaluate
         return {field.name: field.type for field in dataclasses.fields(cls)}
-
-
-def _plain(kind: Any) -> Any:
-    """A type without None: the first member of a union."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return next(k for k in typing.get_args(kind) if k is not type(None))
-    return kind

@@ -95,25 +95,17 @@ def write(folder: Path, kind: Kind) -> None:
         "vocab": {name: number for number, name in enumerate(names) if name not in ADDED},
         "merges": [f"{name[:-1]} {name[-1]}" for name in names if _is_merged(name, kind)],
         "byte_fallback": not kind.by_bytes,
-        "unk_token": None,
-        "dropout": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
     }
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     strips = _STRIP in kind.decoder.get("decoders", ())
     prefix = [{"type": "Prepend", "prepend": SPACE}] if strips else []
     content = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": added,
         "normalizer": None
         if kind.by_bytes
         else {"type": "Sequence", "normalizers": [*prefix, spaces]},
         "pre_tokenizer": _BYTES if kind.by_bytes else None,
-        "post_processor": None,
         "decoder": kind.decoder,
         "model": model,
     }

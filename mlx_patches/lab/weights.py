@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,8 @@ def load(family: Family, folder: Path) -> LabModel:
     config = json.loads((folder / "config.json").read_bytes())
     if config.get("model_file"):
         raise NotBuilt("config.json names a model_file: code of the folder is not run")
-    package = family.distribution.replace("-", "_")
-    utils = importlib.import_module(f"{package}.utils")
     try:
-        loaded = utils.load_model(folder)
+        loaded = family.part("utils").load_model(folder)
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
     whole = loaded[0] if isinstance(loaded, tuple) else loaded

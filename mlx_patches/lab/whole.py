@@ -24,7 +24,6 @@ from .build import (
     draw_weights,
     find,
     lab_model,
-    module_of,
     overrides_of,
     refuse_giants,
     text_config,
@@ -107,7 +106,7 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
     overrides = overrides_of(family.distribution, family.name)
     if reason := own.get("not-built") or overrides.get("not-built"):
         raise NotBuilt(reason)
-    module = module_of(family)
+    module = family.module()
     try:
         text, small = text_config(module, None, overrides | own.get("text", {}))
         text = getattr(text, "text_config", None) or text
@@ -288,15 +287,13 @@ def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], b
     return moved, not all(mx.array_equal(arrays[0][name], arrays[1][name]) for name in beside)
 
 
-def embedded(model: Any, tokens: list[int], image: Inputs) -> dict[str, Any]:
+def embedded(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
     """What the whole model's embedding step returns for a prompt."""
     import mlx.core as mx
 
-    ids = mx.array([tokens])
-    more = {name: value for name, value in image.items() if name != "pixel_values"}
-    made = model.get_input_embeddings(
-        ids, image.get("pixel_values"), mask=mx.ones_like(ids), **more
-    )
+    ids = mx.array([list(tokens)])
+    inputs = {"pixel_values": None, "mask": mx.ones_like(ids), **image}
+    made = model.get_input_embeddings(ids, inputs.pop("pixel_values"), **inputs)
     return {name: value for name, value in made.to_dict().items() if value is not None}
 
 

@@ -230,7 +230,7 @@ def test_a_planted_defect_turns_its_cells_red(right, monkeypatch, method, plant,
 def test_a_processor_of_another_row_is_red(right, applied, monkeypatch):
     if SCENARIOS["processors"](right).verdict == "n/a":
         pytest.skip("this release's generator takes no processors of a row")
-    kinds = (generators._LmGenerator, generators._VlmGenerator)
+    kinds = (generators._LmGenerator, generators.VlmGenerator)
     kept = [kind.insert_requests for kind in kinds]
 
     def turned(insert):
@@ -279,7 +279,7 @@ def test_a_row_that_leaves_in_a_wrong_way_is_red(right, applied, monkeypatch, ch
     if SCENARIOS["leaves"](right).verdict == "n/a":
         pytest.skip("this release's generator cannot remove a row")
     if change is None:
-        for kind in (generators._LmGenerator, generators._VlmGenerator):
+        for kind in (generators._LmGenerator, generators.VlmGenerator):
             monkeypatch.setattr(kind, "remove", lambda self, uid: None)
     else:
         for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:

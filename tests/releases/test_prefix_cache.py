@@ -61,10 +61,10 @@ def answered(name: str) -> Cell:
     text = list(range(1, 61))
     for lengths in ([40], [44, 60]):
         made = generators.make_generator(model, 4, apc_manager=stored)
-        engine.embed(model, None)
-        own = [{"_apc_semantic_hash": 0} for _ in lengths]  # as mlx_vlm.server has it
+        own = {"_apc_semantic_hash": 0}  # as mlx_vlm.server has it
         prompts = [text[:length] for length in lengths]
-        said = generators.collect_tokens(made, made.add(prompts, own), 4)
+        requests = [generators.Request(0, prompt, 4, arguments=own) for prompt in prompts]
+        said = generators.run_in(made, requests)
     alone = [rows.alone(model, prompt, 4) for prompt in prompts]
     return compare_generated(said, alone, model.tolerance)
 

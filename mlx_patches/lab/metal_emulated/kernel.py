@@ -82,13 +82,11 @@ class Kernel:
         stream: Any = None,
     ) -> list[Any]:
         """Run the kernel; the arguments are those of MLX."""
-        wanted = (self.source.inputs, self.source.outputs, self.source.outputs)
-        given = {
-            "inputs": inputs,
-            "output_shapes": output_shapes,
-            "output_dtypes": output_dtypes,
-        }
-        for (name, got), want in zip(given.items(), wanted, strict=True):
+        for name, got, want in (
+            ("inputs", inputs, self.source.inputs),
+            ("output_shapes", output_shapes, self.source.outputs),
+            ("output_dtypes", output_dtypes, self.source.outputs),
+        ):
             if len(got) != len(want):
                 raise ValueError(
                     f"[metal_kernel] Expected `{name}` to have size {len(want)} but got size"

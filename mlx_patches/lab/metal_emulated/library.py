@@ -18,7 +18,7 @@ from ...activation.presence import is_ours_alone
 from .journal import NotRun
 
 HERE = Path(__file__).parent
-SHIM = HERE / "shim.h"
+SHIM = (HERE / "shim.h").read_text()
 COMPILERS = ("g++", "clang++", "c++")
 MACHINES = ("x86_64", "aarch64")
 FLAGS = (
@@ -55,7 +55,7 @@ def load(text: str, name: str) -> Any:
     if "clang" not in _version(command[0]):
         # Libraries of several kernels are loaded; each needs the shim's variables for itself.
         command.append("-fno-gnu-unique")
-    key = hashlib.sha256("\0".join([_shim(), *command, text]).encode()).hexdigest()[:32]
+    key = hashlib.sha256("\0".join([SHIM, *command, text]).encode()).hexdigest()[:32]
     library = _folder() / f"{key}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -82,11 +82,6 @@ def _first_error(output: str) -> str:
 def _version(command: str) -> str:
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
     return done.stdout
-
-
-@functools.cache
-def _shim() -> str:
-    return SHIM.read_text()
 
 
 @functools.cache

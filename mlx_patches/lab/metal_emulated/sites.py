@@ -47,9 +47,7 @@ def sites(package: str) -> Iterator[Site]:
 def reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site]]:
     """The calls of a package whose kernels ran, and the others.
 
-    Args:
-        package: its name.
-        kernels: ``MODULE:LINE`` of each kernel that ran.
+    ``kernels``: ``MODULE:LINE`` of each kernel that ran.
     """
     ran, found = set(kernels), list(sites(package))
     seen = [one for one in found if any(map(one.made, ran))]

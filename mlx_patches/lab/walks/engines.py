@@ -109,18 +109,18 @@ class VlmEngine:
     """mlx-vlm's batch engine."""
 
     def __init__(self, model: LabModel, options: dict[str, Any]):
-        taken = inspect.signature(engine.generate_module(model).BatchGenerator).parameters
+        release = engine.generate_module(model).BatchGenerator
+        taken = inspect.signature(release).parameters
         if "top_logprobs_k" not in taken:
             options.pop("top_logprobs_k")
         if "kv_bits" in options:
             options |= {"kv_group_size": engine.GROUP, "quantized_kv_start": 0}
         if missing := options.keys() - taken.keys():
             raise NotApplicable(f"the release's engine takes no {min(missing)}")
-        self.generator = make_generator(model, 1, **options)
-        if not self.generator.by_row:
+        if "prompt_kwargs" not in inspect.signature(release.insert).parameters:
             # Its only caller reads all prompts in one batch, with their embeddings.
             options |= {"prefill_batch_size": 8, "completion_batch_size": 24}
-            self.generator = make_generator(model, 1, **options)
+        self.generator = make_generator(model, 1, **options)
         self.release = self.generator.release
         # In the lab the tokens alone say which image they are.
         hashes = {"_apc_semantic_hash": 0, "_apc_image_hash": 0}
@@ -186,7 +186,7 @@ def kinds(model: LabModel) -> list[frozenset[str]]:
     """
     release = start(model, {}).release
     insert = inspect.signature(release.insert).parameters
-    rows = {name for name in ("processor",) if "logits_processors" in insert}
+    rows = {"processor"} if "logits_processors" in insert else set()
     rows |= {"sampler"} if samples_by_row(model) else set()
     base = {"renew", "alone", "engines", *(["drop"] if hasattr(release, "remove") else [])}
     if model.family.distribution == "mlx-lm":

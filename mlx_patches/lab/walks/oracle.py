@@ -41,9 +41,10 @@ def check(model: LabModel, options: Mapping[str, int], row: Row) -> str:
     if cell.verdict != RED:
         return ""
     said = f"row {row.number}, {cell.detail.removeprefix('row 0, ')}"
-    again = limited or _compared(model, options, row, _alone(model, options, row, pieces))
-    same = isinstance(again, Cell) and again.verdict != RED
-    return f"{said}; as the row alone in the engine's pieces" if same else said
+    if not limited:
+        again = _compared(model, options, row, _alone(model, options, row, pieces))
+        said += "; as the row alone in the engine's pieces" * (again.verdict != RED)
+    return said
 
 
 def _compared(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequence[Any]) -> Cell:

@@ -170,7 +170,7 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
         process.kill()
 
     with kernel_folder() as kernels, tempfile.TemporaryFile("w+") as errors:
-        env = runner.child_environment() | {"TMPDIR": str(kernels)}
+        env = runner.child_environment(kernels)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
         ) as process:

@@ -16,10 +16,7 @@ NAMES = {"row", "text", "after"}
 def shrink(program: Program, is_red: IsRed, seconds: float) -> Program:
     """The smallest program found in this time that is still red.
 
-    Args:
-        program: a red program.
-        is_red: whether a program is red for the same reason.
-        seconds: no program is tried after this time.
+    ``is_red``: whether a program is red for the same reason.
     """
     end = time.monotonic() + seconds
 
@@ -60,9 +57,8 @@ def _smaller_settings(program: Program, is_red: IsRed) -> Program:
         for name in (name for name in operation.settings if name not in NAMES):
             for value in _below(program.operations[index], name):
                 changed = _set(program.operations[index], name, value)
-                operations = [*program.operations]
-                operations[index] = changed
-                smaller = replace(program, operations=tuple(operations))
+                left, right = program.operations[:index], program.operations[index + 1 :]
+                smaller = replace(program, operations=(*left, changed, *right))
                 if is_red(smaller):
                     program = smaller
                     break

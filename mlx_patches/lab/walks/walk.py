@@ -15,6 +15,7 @@ from typing import Any
 
 from ...probes import NotApplicable
 from .. import LabModel, engine, rows
+from ..cache_arrays import layers
 from ..engine import MARKS, unless_refused
 from ..generators import generated
 from . import engines, oracle
@@ -46,8 +47,8 @@ def run(model: LabModel, program: Program) -> list[str]:
     """
     walk = Walk(model, program)
     try:
-        with engines.small_steps(program.options.get("grow", 0)):
-            unless_refused(walk.walked)
+        with engines.small_steps(program.options.get("grow", 0)), unless_refused():
+            walk.walked()
         walk.failures += [
             found
             for row in walk.rows.values()
@@ -87,8 +88,8 @@ class Walk:
         self.failures: list[str] = []
         engine.forget(model)
 
-    def walked(self) -> list[str]:
-        """Perform every operation, and let every row end; returns what is wrong."""
+    def walked(self) -> None:
+        """Perform every operation, and let every row end."""
         together = groupby(self.program.operations, lambda one: (one.verb, one["engine"]))
         for (verb, _), operations in together:
             if verb == "add":
@@ -97,7 +98,6 @@ class Walk:
             for operation in operations:
                 getattr(self, f"_{verb}")(operation)
         self._drain(*self.engines)
-        return self.failures
 
     def close(self) -> None:
         """Give back what the engines hold, and reset the model."""
@@ -191,7 +191,7 @@ class Walk:
             self.failures.append(f"row {row.number}: its cache comes with another text")
         if not text:
             return
-        for layer in _parts(cache):
+        for layer in layers(cache):
             offset = getattr(layer, "offset", None)
             counted = type(layer).__name__ in COUNTED and layer.keys is not None
             if counted and isinstance(offset, int) and offset != len(text):
@@ -274,12 +274,3 @@ def text_of(model: LabModel, operation: Operation) -> list[int]:
     chance = random.Random(1000 + operation["text"])
     largest = model.vocabulary - len(MARKS) - 2
     return [chance.randint(1, largest) for _ in range(operation["length"])]
-
-
-def _parts(cache: Sequence[Any]) -> list[Any]:
-    """The layers of a cache, with those inside of lists of caches in their place."""
-    found: list[Any] = []
-    for layer in cache:
-        inner = getattr(layer, "caches", None)
-        found += _parts(inner) if isinstance(inner, (list, tuple)) else [layer]
-    return found
