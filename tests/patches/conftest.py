@@ -1,5 +1,35 @@
 """The fixtures of the tests against releases."""
 
-from ..releases.conftest import device_reads, patched, seeded, ungated
+from __future__ import annotations
 
-__all__ = ["device_reads", "patched", "seeded", "ungated"]
+import pytest
+
+from mlx_patches.lab import LabModel
+
+from ..releases.conftest import (
+    beside,
+    device_reads,
+    distribution,
+    nothing_left,
+    patched,
+    seeded,
+    ungated,
+)
+from ..releases.costs import decoder_rows
+
+__all__ = [
+    "beside",
+    "calls",
+    "device_reads",
+    "distribution",
+    "nothing_left",
+    "patched",
+    "seeded",
+    "ungated",
+]
+
+
+@pytest.fixture
+def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each call of the decoder of a test's model."""
+    return decoder_rows(model, monkeypatch)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.loading.adapter_tensors import patch as adapter_tensors
 from mlx_patches.patches.loading.adapter_tensors.probe import RANK, WIDTH, load_into, make
 
 from ..releases.conftest import is_tested
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.skipif(not is_tested("mlx-lm"), reason="mlx-lm is not tested here")
 A, B = "layers.0.proj.lora_a", "layers.0.proj.lora_b"
 
 
 @pytest.fixture
 def load(ungated):
-    ungated(catalogue.builtin().get("adapter-tensors"))
+    ungated("adapter-tensors")
     return importlib.import_module("mlx_lm.tuner.utils").load_adapters
 
 
@@ -54,8 +54,4 @@ def test_a_folder_that_is_missing_is_reported_as_released(load):
         load(make(), "/nowhere/at/all")
 
 
-def tensors_that_all_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_tensors, "misfits", lambda model, file, folder: [])
-
-
-MUTANTS = {"adapter-tensors": tensors_that_all_fit}
+MUTANTS = {"adapter-tensors": replaced(adapter_tensors, misfits=lambda model, file, folder: [])}

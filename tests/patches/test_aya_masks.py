@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.aya_masks import patch as aya_masks
 from mlx_patches.patches.masks.aya_masks.patch import Masks, attended
-from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import tiny
 
-mx = pytest.importorskip("mlx.core")
-PATCH = catalogue.builtin().get("aya-masks")
+from ..releases.models import or_skip
+from .mutants import replaced
+
 TEXT = [list(range(1, 8))]
 
 
 @pytest.fixture
+@or_skip()
 def model():
-    try:
-        return tiny("mlx-vlm", "aya_vision")
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    return tiny("mlx-vlm", "aya_vision")
 
 
 def said(model) -> list:
@@ -35,7 +33,7 @@ def said(model) -> list:
 
 def test_within_the_window_a_row_alone_is_bit_for_bit_as_before(model, ungated):
     before = said(model)
-    ungated(PATCH)
+    ungated("aya-masks")
     assert all(map(mx.array_equal, before, said(model)))
 
 
@@ -53,8 +51,4 @@ def test_attention_takes_the_mask_of_its_kind():
     assert attended(call, layer, 0, "causal") == "causal"
 
 
-def one_mask_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aya_masks, "masks", lambda config, tokens, cache: None)
-
-
-MUTANTS = {"aya-masks": one_mask_for_both}
+MUTANTS = {"aya-masks": replaced(aya_masks, masks=lambda config, tokens, cache: None)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 import mlx_patches
@@ -12,8 +13,8 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
 PROMPTS = [[5, 9, 2], [7, 3, 8, 4, 6], [11, 12, 13, 14, 15, 16, 17, 18]]
@@ -186,8 +187,7 @@ def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batch_generate, name, lambda *_: None)
 
 
-def deltas_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_generate, "recompute_delta", lambda row: row)
-
-
-MUTANTS = {"padded-prompts": prompts_with_their_padding, "padded-deltas": deltas_with_their_padding}
+MUTANTS = {
+    "padded-prompts": prompts_with_their_padding,
+    "padded-deltas": replaced(batch_generate, recompute_delta=lambda row: row),
+}

@@ -11,6 +11,7 @@ from mlx_patches.patches.models.batch_refused import patch
 from mlx_patches.patches.models.batch_refused.probe import make_batch
 
 from ..releases.models import build_or_skip
+from .mutants import replaced
 
 FAMILIES = ["mlx-lm:llama4", "mlx-lm:ministral3", "mlx-vlm:qwen4_exp"]
 
@@ -19,7 +20,7 @@ FAMILIES = ["mlx-lm:llama4", "mlx-lm:ministral3", "mlx-vlm:qwen4_exp"]
 def test_a_batch_is_refused_and_a_request_alone_is_not(name, ungated):
     model = build_or_skip(name)
     batch = make_batch(model)
-    ungated(patch.PATCH)
+    ungated("batch-refused")
     with pytest.raises(ValueError, match="is not supported by this release of mlx-") as caught:
         model.call([[4, 5], [6, 7]], batch)
     assert is_refusal(caught.value)
@@ -44,9 +45,8 @@ def test_a_row_of_a_batch_whose_cache_lacks_the_models_method_is_refused():
     assert not patch.is_batch([plain], "update_indexer")
 
 
-def batches_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "is_batch", lambda cache, method: False)
-    monkeypatch.setattr(patch, "keeps_chunks", lambda layer: False)
-
-
-MUTANTS = {"batch-refused": batches_that_pass}
+MUTANTS = {
+    "batch-refused": replaced(
+        patch, is_batch=lambda cache, method: False, keeps_chunks=lambda layer: False
+    )
+}

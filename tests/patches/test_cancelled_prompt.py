@@ -11,9 +11,9 @@ from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import rows as cache_rows
 from mlx_patches.patches.generation.cancelled_prompt import patch
 from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
-from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 
 from ..releases.models import build_or_skip, prefix_engine
+from .mutants import replaced
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def kind(ungated):
     found = prefix_engine().PromptProcessingBatch
     if not hasattr(found, "remove"):
         pytest.skip("this release takes no row out of prompts in reading")
-    ungated(patch.PATCH)
+    ungated("cancelled-prompt")
     return found
 
 
@@ -89,7 +89,8 @@ def test_a_request_that_is_cancelled_while_prompts_are_read(line, patched):
 
 @pytest.mark.parametrize("line", CANCELLED[1:3])
 def test_mutant_that_keeps_merged_caches_of_padding_alone(monkeypatch, line, patched):
-    monkeypatch.setattr(recurrent_padding, "put_back", lambda cache, own: None)
+    recurrent = pytest.importorskip("mlx_patches.patches.models.recurrent_padding.patch")
+    monkeypatch.setattr(recurrent, "put_back", lambda cache, own: None)
     assert cancelled(line)
 
 
@@ -106,9 +107,8 @@ def test_mutant_that_forgets_announced_padding(monkeypatch, patched):
     assert cancelled(CANCELLED[1])
 
 
-def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "is_padded", lambda batch: True)
-    monkeypatch.setattr(patch, "has_common", lambda batch: False)
-
-
-MUTANTS = {"cancelled-prompt": keep_padding}
+MUTANTS = {
+    "cancelled-prompt": replaced(
+        patch, is_padded=lambda batch: True, has_common=lambda batch: False
+    )
+}

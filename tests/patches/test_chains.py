@@ -1,4 +1,4 @@
-"""The patches that evaluate counts: counts equal the release's, and graphs do not grow."""
+"""The offsets of batches are the release's, and their graphs do not grow."""
 
 from __future__ import annotations
 
@@ -6,167 +6,18 @@ import copy
 import importlib
 import random
 
+import mlx.core as mx
 import pytest
 
-import mlx_patches
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.chains import patch as chains
-from mlx_patches.patches.caches.recurrent import advance
 from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 # Without mlx-lm beside it, mlx-vlm has caches of its own.
 package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
 module = importlib.import_module(f"{package}.models.cache")
-ARRAYS = catalogue.builtin().get("arrays-advance")
-CHAIN = catalogue.builtin().get("offset-chain")
-counts = pytest.mark.skipif(
-    package != "mlx_lm" or not hasattr(module.ArraysCache, "advance"),
-    reason="this release's caches do not count, or count without a chain",
-)
-
-
-def padded(left=(3, 0), lengths=(9, 5)):
-    cache = module.ArraysCache(1, left_padding=list(left))
-    cache[0] = mx.zeros((len(left), 1))
-    cache.lengths = mx.array(list(lengths))
-    return cache
-
-
-def numbers(cache):
-    """The cache's padding and lengths, as lists or None."""
-    read = cache.left_padding, cache.lengths
-    return [None if values is None else values.tolist() for values in read]
-
-
-def live(seed):
-    """The padding of a batch after each of many operations, in an order that a host may use."""
-    choose = random.Random(seed)
-    cache = padded()
-    seen = []
-    for _ in range(120):
-        rows = cache[0].shape[0]
-        act = choose.choice(["advance"] * 6 + ["filter", "extend", "prepare", "copy", "finalize"])
-        if act == "advance":
-            cache.advance(choose.randrange(1, 5))
-        elif act == "filter" and rows > 1:
-            kept = mx.array(sorted(choose.sample(range(rows), rows - 1)))
-            cache.left_padding = cache.left_padding[kept]
-            cache.lengths = cache.lengths[kept]
-            cache[0] = cache[0][kept]
-        elif act == "extend" and rows < 6:
-            other = padded()
-            other.advance(2)
-            cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
-            cache.lengths = mx.concatenate([cache.lengths, other.lengths])
-            cache[0] = mx.concatenate([cache[0], other[0]])
-        elif act == "prepare":
-            cache.lengths = mx.array([choose.randrange(9) for _ in range(rows)])
-        elif act == "copy":
-            cache = copy.copy(cache)
-        elif act == "finalize" and choose.random() < 0.2:
-            cache.left_padding = mx.array([0] * rows)
-        seen.append(numbers(cache))
-    return seen
-
-
-@counts
-@pytest.mark.parametrize("seed", range(4))
-def test_the_numbers_are_the_releases(seed, ungated):
-    before = live(seed)
-    manager = ungated(ARRAYS)
-    assert live(seed) == before
-    manager.restore()
-
-
-@counts
-def test_it_is_taken_out_and_put_back_in_the_middle_of_a_count(ungated):
-    cache = padded()
-    first = ungated(ARRAYS)
-    cache.advance(2)
-    first.restore()
-    cache.advance(3)  # by the release, in place: the array object stays the same
-    second = ungated(ARRAYS)
-    cache.advance(1)
-    assert numbers(cache) == [[-3, -6], [3, -1]]
-    second.restore()
-
-
-@counts
-def test_two_copies_count_apart(ungated):
-    ungated(ARRAYS)
-    cache = padded()
-    cache.advance(1)
-    other = copy.copy(cache)
-    other.advance(5)
-    cache.advance(1)
-    assert numbers(cache) == [[1, -2], [7, 3]]
-    assert numbers(other) == [[-3, -6], [3, -1]]
-
-
-@counts
-def test_what_was_read_stays(ungated):
-    ungated(ARRAYS)
-    cache = padded()
-    cache.advance(1)
-    left = cache.left_padding
-    cache.advance(1)
-    assert left.tolist() == [2, -1]
-
-
-@counts
-def test_a_cache_without_padding_is_left_alone(ungated):
-    ungated(ARRAYS)
-    cache = module.ArraysCache(1)
-    cache[0] = mx.zeros((2, 1))
-    cache.advance(1)
-    assert numbers(cache) == [None, None]
-    assert advance.NOTE not in vars(cache)
-
-
-@counts
-def test_a_step_adds_no_node(ungated):
-    cache = padded()
-    cache.advance(1)
-    before = count_edges(cache.left_padding, cache.lengths)
-    ungated(ARRAYS)
-    cache = padded()
-    cache.advance(1)
-    assert count_edges(cache.left_padding, cache.lengths) == before
-
-
-@counts
-def test_an_advance_that_raises_leaves_the_padding():
-    def failing(cache, N):
-        cache.left_padding = None
-        raise ValueError("on purpose")
-
-    cache = padded()
-    with pytest.raises(ValueError, match="on purpose"):
-        advance.advance_from_start(object(), failing, cache, 1)
-    assert numbers(cache) == [[3, 0], [9, 5]]
-
-
-@counts
-def test_rows_that_come_and_go_leave_no_chain(ungated):
-    """As in a batch that is never empty, because a new request joins every few steps."""
-    ungated(ARRAYS)
-    cache, sizes = padded(), []
-    for _ in range(12 * advance.CHANGES):
-        cache[0] = cache[0] + 1
-        cache.advance(1)
-        mx.eval(cache[0])
-        kept = mx.array([0])
-        cache.left_padding = mx.concatenate([cache.left_padding[kept], mx.array([0])])
-        cache.lengths = mx.concatenate([cache.lengths[kept], mx.array([9])])
-        sizes.append(count_edges(cache.left_padding, cache.lengths))
-    half = len(sizes) // 2
-    assert max(sizes[half:]) <= max(sizes[:half])
-
-
-# -- offset-chain ----------------------------------------------------------------------------
 
 
 def fed(steps, piece=1):
@@ -182,7 +33,7 @@ def fed(steps, piece=1):
 @pytest.mark.parametrize("piece", [1, 3, 48])
 def test_keys_values_and_offset_are_the_releases(piece, ungated):
     cache, answers = fed(70, piece)
-    ungated(CHAIN)
+    ungated("offset-chain")
     other, more = fed(70, piece)
     assert other.offset.tolist() == cache.offset.tolist()
     for one, two in zip(answers, more, strict=True):
@@ -193,7 +44,7 @@ def test_keys_values_and_offset_are_the_releases(piece, ungated):
 @pytest.mark.parametrize("piece", [1, 2, 5])
 def test_pieces_of_any_length_are_evaluated(piece, ungated):
     """A step of several tokens may skip the position at which the count is evaluated."""
-    ungated(CHAIN)
+    ungated("offset-chain")
     cache, _ = fed(200, piece)
     assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
 
@@ -244,25 +95,25 @@ def lived(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_a_batch_goes_through_its_offset_is_the_releases(seed, ungated):
     wanted = lived(seed)
-    ungated(CHAIN)
+    ungated("offset-chain")
     assert lived(seed) == wanted
 
 
-def test_the_offset_beside_its_handles():
+def test_the_offset_beside_its_handles(beside):
     """``offset-alias`` changes how the same attribute is read."""
     wanted = lived(0)
-    with mlx_patches.patched(patches=["offset-alias", "offset-chain"]):
-        assert lived(0) == wanted
-        cache, _ = fed(70)
-        assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
+    beside("offset-alias", "offset-chain")
+    assert lived(0) == wanted
+    cache, _ = fed(70)
+    assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
 
 
 def test_what_changes_while_the_patch_is_out_is_seen(ungated):
-    manager = ungated(CHAIN)
+    manager = ungated("offset-chain")
     cache, _ = fed(40)
     manager.restore()
     cache.offset -= 7
-    ungated(CHAIN)
+    ungated("offset-chain")
     token = mx.ones((2, 1, 1, 8))
     for _ in range(40):
         cache.update_and_fetch(token, token)
@@ -271,7 +122,7 @@ def test_what_changes_while_the_patch_is_out_is_seen(ungated):
 
 def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
     """Only the offset at the start of a count is evaluated, and only once."""
-    ungated(CHAIN)
+    ungated("offset-chain")
     tied = []
     tie = chains.tie
     monkeypatch.setattr(chains, "tie", lambda cache, *counts: (tied.append(1), tie(cache, *counts)))
@@ -288,7 +139,7 @@ def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
 
 def test_a_count_that_fails_leaves_the_offset_as_it_is(ungated, monkeypatch, caplog):
     wanted = fed(70)[0].offset.tolist()
-    ungated(CHAIN)
+    ungated("offset-chain")
     monkeypatch.setattr(chains, "tie", lambda cache, *counts: 1 / 0)
     assert fed(70)[0].offset.tolist() == wanted
     assert fed(70, 2)[0].offset.tolist() == [139, 140]
@@ -297,7 +148,7 @@ def test_a_count_that_fails_leaves_the_offset_as_it_is(ungated, monkeypatch, cap
 
 def test_a_piece_of_a_prompt_begins_no_count(ungated):
     """A count holds the offset, whose buffer MLX could not reuse then."""
-    ungated(CHAIN)
+    ungated("offset-chain")
     cache, _ = fed(3, 48)
     assert vars(cache)[chains.COUNT] is None
     token = mx.ones((2, 1, 1, 8))
@@ -307,7 +158,7 @@ def test_a_piece_of_a_prompt_begins_no_count(ungated):
 
 
 def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):
-    ungated(CHAIN)
+    ungated("offset-chain")
     cache, sizes = fed(40)[0], []
     token = mx.ones((2, 1, 1, 8))
     for _ in range(12):
@@ -326,7 +177,7 @@ def one(tokens):
 
 
 def test_no_keys_are_copied(ungated):
-    ungated(CHAIN)
+    ungated("offset-chain")
     cache, _ = fed(1, 1000)
     token = mx.zeros((2, 1, 1, 8))
     mx.eval(cache.keys, cache.values, token)
@@ -339,12 +190,7 @@ def test_no_keys_are_copied(ungated):
         assert mx.get_peak_memory() - before < held / 2
 
 
-def offsets_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "CUT_INTERVAL", 10**9)
-
-
-def counts_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "tie", lambda cache, *counts: None)
-
-
-MUTANTS = {"offset-chain": offsets_that_wait, "rotating-chain": counts_that_wait}
+MUTANTS = {
+    "offset-chain": replaced(chains, CUT_INTERVAL=10**9),
+    "rotating-chain": replaced(chains, tie=lambda cache, *counts: None),
+}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.caches.concatenate_trim import patch as concatenate_trim
 
+from .mutants import replaced
 
-def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concatenate_trim, "cut_columns", lambda columns, cache: columns)
-
-
-MUTANTS = {"concatenate-trim": columns_that_stay}
+MUTANTS = {
+    "concatenate-trim": replaced(concatenate_trim, cut_columns=lambda columns, cache: columns)
+}

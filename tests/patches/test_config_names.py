@@ -1,16 +1,56 @@
-"""A broken version of ``config-names``: with it the probe must be red."""
+"""``config-names``: which names are read, and which stay."""
 
 from __future__ import annotations
 
 import pytest
 
 from mlx_patches.patches.loading.config_names import patch as config_names
+from mlx_patches.patches.loading.config_names.patch import lfm2, nemotron_h
+
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
-def configs_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_names, "_LETTERS", dict.fromkeys(config_names._LETTERS, "M"))
-    monkeypatch.setattr(config_names, "_FEED_FORWARD", "nowhere")
-    monkeypatch.setattr(config_names, "_OLD_KINDS", {})
+@pytest.mark.parametrize(
+    ("params", "wanted"),
+    [
+        ({"hybrid_override_pattern": "M*-"}, ("M*-", 3)),
+        ({"hybrid_override_pattern": "M*-", "num_hidden_layers": 3}, ("M*-", 3)),
+        ({"layers_block_type": ["mamba", "moe"]}, (["M", "E"], 2)),
+        ({"layer_types": ["linear_attention", "full_attention"]}, (["M", "*"], 2)),
+        ({}, (None, None)),
+    ],
+)
+def test_nemotrons_layers_are_named(params, wanted):
+    given = nemotron_h(params)
+    assert (given.get("hybrid_override_pattern"), given.get("num_hidden_layers")) == wanted
 
 
-MUTANTS = {"config-names": configs_as_they_come}
+def test_a_layer_of_an_unknown_kind_is_named():
+    with pytest.raises(ValueError, match="of another world"):
+        nemotron_h({"layer_types": ["of another world", "mlp"]})
+
+
+def test_a_config_that_lacks_a_name_is_no_failure_of_the_patch(ungated):
+    module = module_or_skip("mlx_lm.models.lfm2")
+    ungated("config-names")
+    for _ in range(4):
+        with pytest.raises(TypeError, match="missing"):
+            module.ModelArgs.from_dict({"model_type": "lfm2"})
+    assert "from_dict" in vars(module.ModelArgs)
+
+
+def test_a_width_that_is_named_stays():
+    assert lfm2({"block_ff_dim": 8, "intermediate_size": 9})["block_ff_dim"] == 8
+    assert lfm2({"intermediate_size": 9})["block_ff_dim"] == 9
+    assert "block_ff_dim" not in lfm2({})
+
+
+MUTANTS = {
+    "config-names": replaced(
+        config_names,
+        _LETTERS=dict.fromkeys(config_names._LETTERS, "M"),
+        _FEED_FORWARD="nowhere",
+        _OLD_KINDS={},
+    )
+}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import mlx.core as mx
 
 from mlx_patches.patches._shared.image_states import ImageStates, join_states
 from mlx_patches.patches.models.cross_attention_rows import patch as cross_attention_rows
 from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, STATES
 
-from ..releases.models import images_cell
-
-mx = pytest.importorskip("mlx.core")
+from .mutants import replaced
 
 
 def images(*counts):
@@ -52,15 +50,4 @@ def test_only_padding_is_masked():
     assert given[SHOWN].tolist() == [[[[False]]], [[[True]]]]
 
 
-@pytest.mark.usefixtures("patched")
-@pytest.mark.parametrize("scenario", ["features", "features-in-pieces", "features-alone"])
-def test_images_are_seen_to_the_end(scenario):
-    cell = images_cell(scenario, "mllama")
-    assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
-
-
-def states_of_the_prompt_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_attention_rows, "images_of", lambda cache: None)
-
-
-MUTANTS = {"cross-attention-rows": states_of_the_prompt_alone}
+MUTANTS = {"cross-attention-rows": replaced(cross_attention_rows, images_of=lambda cache: None)}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab import Family
 from mlx_patches.lab.whole import LAST, build_whole, embedded
 from mlx_patches.patches.models.deepseek_crops import patch as deepseek_crops
 from mlx_patches.patches.models.deepseek_crops.patch import CROPS, with_end
 
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import module_or_skip, or_skip
+from .mutants import replaced
 
 
 def test_there_is_nothing_past_the_last_image():
@@ -29,12 +31,11 @@ def test_the_step_gets_them_however_they_are_given():
 
 
 @pytest.mark.usefixtures("patched")
+@or_skip()
 def test_an_image_without_an_end_is_seen():
     """One size and three tiles, as the release's processor makes them of a wide image."""
-    try:
-        whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    module_or_skip("mlx_vlm")
+    whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
     tokens = [1, 2, *whole.tokens, LAST]
     shown = whole.images.inputs(tokens, [0])
     right = embedded(whole.module, tokens, shown)["inputs_embeds"]
@@ -44,8 +45,4 @@ def test_an_image_without_an_end_is_seen():
         assert mx.array_equal(again, right)
 
 
-def crops_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepseek_crops, "with_end", lambda crops: crops)
-
-
-MUTANTS = {"deepseek-crops": crops_without_an_end}
+MUTANTS = {"deepseek-crops": replaced(deepseek_crops, with_end=lambda crops: crops)}

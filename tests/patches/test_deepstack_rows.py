@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import image_scenarios
 from mlx_patches.patches._shared.prompt_rows import before_joining
 from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
-from mlx_patches.probes import NotApplicable
 
-from ..releases.models import images_cell
-
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import images_cell, or_skip
+from .mutants import replaced
 
 
 def image(mask, start=1):
@@ -110,17 +109,11 @@ def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
 
 @pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"])
+@or_skip()
 def test_a_prompt_in_pieces_is_right_alone(family):
-    try:
-        image_scenarios.embedding_step()  # older releases are not measured
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    image_scenarios.embedding_step()  # older releases are not measured
     cell = images_cell("features-alone", family)
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
 
 
-def features_in_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepstack_rows, "number_features", lambda rows, lengths: rows)
-
-
-MUTANTS = {"deepstack-rows": features_in_lists}
+MUTANTS = {"deepstack-rows": replaced(deepstack_rows, number_features=lambda rows, lengths: rows)}

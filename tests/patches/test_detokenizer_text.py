@@ -12,21 +12,12 @@ from mlx_patches.lab.streamed import PADDED, loaded, whole
 from mlx_patches.lab.tokenizers import ADDED, KINDS, SPECIAL, TEKKEN, vocabulary, write
 from mlx_patches.patches._shared.byte_letters import LETTERS
 from mlx_patches.patches.generation.detokenizer_text import patch
-from mlx_patches.patches.generation.stream_spaces.probe import Tokenizer, stream
 
 from ..releases.conftest import is_tested
 
 SPACE, CUT = "\u2581", "\ufffd"
-DISTRIBUTIONS = ("mlx-lm", "mlx-vlm")
 # Older transformers remove spaces from its texts, which is another patch's matter.
 CLEANED = "cleaned byte-level"
-
-
-@pytest.fixture(params=DISTRIBUTIONS)
-def distribution(request):
-    if not is_tested(request.param):
-        pytest.skip("this set tests another package")
-    return request.param
 
 
 @pytest.fixture
@@ -101,7 +92,7 @@ def test_text_is_streamed_as_decoded_and_right_text_in_the_same_pieces(
         (outcome(pieces, released.detokenizer, one), outcome(sent, utils, released, one))
         for one in every
     ]
-    ungated(patch.PATCH)
+    ungated("detokenizer-text")
     patched = load(name)
     same = 0
     for tokens, old in zip(every, before, strict=True):
@@ -120,7 +111,7 @@ def test_text_is_streamed_as_decoded_and_right_text_in_the_same_pieces(
 
 
 def test_a_detokenizer_is_used_again_and_copied(distribution, load, ungated):
-    ungated(patch.PATCH)
+    ungated("detokenizer-text")
     name = "sentencepiece"
     tokenizer, names = load(name), vocabulary(KINDS[name])
     tokens = [names.index(one) for one in (SPACE, f"{SPACE}it", f"{SPACE}is")]
@@ -135,7 +126,7 @@ def test_a_detokenizer_is_used_again_and_copied(distribution, load, ungated):
 def test_a_skipped_token_leaves_the_space_that_waits(distribution, load, ungated):
     if distribution == "mlx-lm":
         pytest.skip("its detokenizers skip no tokens")
-    ungated(patch.PATCH)
+    ungated("detokenizer-text")
     name = "sentencepiece"
     names = vocabulary(KINDS[name])
     space, word = names.index(SPACE), names.index(f"{SPACE}it")
@@ -152,7 +143,7 @@ def test_a_byte_level_vocabulary_has_the_byte_level_detokenizer(distribution, lo
         return {name: type(load(name).detokenizer).__name__[:3] for name in KINDS}
 
     before = chosen()
-    ungated(patch.PATCH)
+    ungated("detokenizer-text")
     assert (before["sentencepiece"], before[TEKKEN]) == ("SPM", "SPM")
     assert chosen() == {**before, TEKKEN: "BPE"}
 
@@ -164,9 +155,10 @@ def test_a_cleaning_detokenizer_removes_only_the_space_before_punctuation(text, 
     if not is_tested("mlx-lm"):
         pytest.skip("the detokenizer of mlx-lm")
     kind = importlib.import_module("mlx_lm.tokenizer_utils").BPEStreamingDetokenizer
-    ungated(patch.PATCH)
-    cleans = hasattr(kind(Tokenizer()), "clean_spaces")  # none from mlx-lm 0.32 on
-    assert stream(kind, Tokenizer(cleaning=True), text) == (wanted if cleans else text)
+    probe = pytest.importorskip("mlx_patches.patches.generation.stream_spaces.probe")
+    ungated("detokenizer-text")
+    cleans = hasattr(kind(probe.Tokenizer()), "clean_spaces")  # none from mlx-lm 0.32 on
+    assert probe.stream(kind, probe.Tokenizer(cleaning=True), text) == (wanted if cleans else text)
 
 
 def test_a_vocabulary_with_the_letters_and_pieces_is_not_byte_level():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 import mlx_patches
@@ -14,8 +15,7 @@ from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.patches.masks.dropped_window import patch as dropped_window
 
 from ..releases.conftest import installed
-
-mx = pytest.importorskip("mlx.core")
+from .mutants import replaced
 
 
 class Held:
@@ -107,10 +107,6 @@ def test_windows_are_right_in_every_scenario_of_a_batch(kind, seeded):
     assert sum(cell.verdict == "green" for cell in cells.values()) > 10
 
 
-def windows_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropped_window, "narrowed", lambda mask, *args: mask)
-
-
-MUTANTS = {"dropped-window": windows_that_are_not_read}
+MUTANTS = {"dropped-window": replaced(dropped_window, narrowed=lambda mask, *args: mask)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"dropped-window": ((SimpleNamespace(), [[0]], None, None), {})}

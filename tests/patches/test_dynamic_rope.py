@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.positions.dynamic_rope import internlm
 from mlx_patches.patches.positions.dynamic_rope import patch as dynamic_rope
+from mlx_patches.patches.positions.dynamic_rope.probe import make_rope
 from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
     BEYOND,
     HEADS,
@@ -20,31 +21,30 @@ from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
     difference,
     layer,
 )
+from mlx_patches.probes.fixtures import cache_of
 
-from ..releases.conftest import is_tested
+from ..releases.models import module_or_skip, or_skip
+from .mutants import replaced
+
+DYNAMIC, INTERNLM = map(catalogue.builtin().get, ("dynamic-rope", "internlm-positions"))
+ROPE_LIMIT = 16
 
 
-@pytest.fixture(params=[target for target in internlm.PATCH.targets if "Attention" in target.name])
+@pytest.fixture(params=[target for target in INTERNLM.targets if "Attention" in target.name])
 def module(request):
-    if not is_tested(request.param.distribution):
-        pytest.skip("this set tests another package")
-    try:
-        return importlib.import_module(request.param.module)
-    except ModuleNotFoundError:
-        pytest.skip(f"this release has no {request.param.module}")
+    return module_or_skip(request.param.module)
 
 
 @pytest.mark.parametrize("kind", ["none", "linear", "dynamic"])
 @pytest.mark.parametrize("place", [0, WITHIN, NEAR, LIMIT - 1, LIMIT, BEYOND])
 def test_internlm_rotates_as_its_config_says(kind, place, module, ungated):
-    ungated(internlm.PATCH)
+    ungated("internlm-positions")
     assert difference(module, kind, place) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["none", "linear", "dynamic"])
 def test_rows_of_internlm_are_rotated_as_alone(kind, module, ungated):
-    for patch in (dynamic_rope.PATCH, internlm.PATCH):
-        ungated(patch)
+    ungated("dynamic-rope", "internlm-positions")
     rope = layer(module, kind).rope
     places = [WITHIN, NEAR, BEYOND]
     for length in (1, 3, LIMIT):
@@ -55,10 +55,52 @@ def test_rows_of_internlm_are_rotated_as_alone(kind, module, ungated):
             assert mx.allclose(together[row], alone, atol=1e-5), (length, place)
 
 
-def bases_that_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        dynamic_rope, "grown_bases", lambda ends, base, *rest: base * (ends == ends)
-    )
+def states(length):
+    return mx.random.normal((2, 2, length, 8), key=mx.random.key(0))
+
+
+def rows_alone(rope, length, offsets):
+    return [rope(states(length)[row : row + 1], one)[0] for row, one in enumerate(offsets)]
+
+
+@pytest.fixture(params=DYNAMIC.targets, ids=lambda target: target.path)
+@or_skip()
+def dynamic(request, ungated):
+    """A rope with dynamic scaling, of each class that the release has."""
+    module_or_skip(request.param.module)
+    rope = make_rope(cache_of(request.param), traditional=False)
+    before = [rope(states(3), offset) for offset in (0, 5, 40)]
+    ungated("dynamic-rope")
+    after = [rope(states(3), offset) for offset in (0, 5, 40)]
+    assert all(map(mx.array_equal, before, after))
+    return rope
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_row_within_the_limit_has_the_bits_that_it_has_alone(dynamic, length):
+    for offsets in ([0, 3], [-2, 4], [5, 40], [ROPE_LIMIT - 3, 17]):
+        together = dynamic(states(length), mx.array(offsets))
+        for row, (one, alone) in enumerate(
+            zip(together, rows_alone(dynamic, length, offsets), strict=True)
+        ):
+            if offsets[row] + 3 <= ROPE_LIMIT:
+                assert mx.array_equal(one, alone)
+            else:
+                assert mx.allclose(one, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_type_stays(dynamic, dtype):
+    x = states(1).astype(getattr(mx, dtype))
+    turned = dynamic(x, mx.array([2, 40]))
+    assert turned.dtype == x.dtype
+    assert mx.allclose(turned[1], dynamic(x[1:], 40)[0], atol=0.05)
+
+
+def test_dynamic_scaling_reads_nothing_from_the_device(dynamic):
+    """MLX refuses to read an array while it compiles a function."""
+    turned = mx.compile(lambda x, offset: dynamic(x, offset))(states(1), mx.array([2, 40]))
+    assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile
 
 
 def ropes_as_they_were_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +111,9 @@ def ropes_as_they_were_built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "dynamic-rope": bases_that_do_not_grow,
+    "dynamic-rope": replaced(
+        dynamic_rope, grown_bases=lambda ends, base, *rest: base * (ends == ends)
+    ),
     "internlm-positions": ropes_as_they_were_built,
 }
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.embedding_scale import patch as embedding_scale
 
 from ..releases.models import build_or_skip
-
-PATCH = catalogue.builtin().get("embedding-scale")
+from .mutants import replaced
 
 
 @pytest.mark.parametrize("family", ["granite", "granitemoe", "minicpm", "minicpm3"])
 def test_a_decode_is_that_of_a_prefill_and_embeddings_stay_as_given(family, ungated):
-    import mlx.core as mx
-
     model = build_or_skip(f"mlx-vlm:{family}")
     language, tokens = model.module, mx.array([[1, 2, 3, 4, 5]])
     embedded = language.model.embed_tokens(tokens)
     prefill = language(tokens, inputs_embeds=embedded, cache=model.make_cache()).logits
-    ungated(PATCH)
+    ungated("embedding-scale")
     again = language(tokens, inputs_embeds=embedded, cache=model.make_cache()).logits
     assert mx.array_equal(again, prefill)
     cache = model.make_cache()
@@ -28,8 +25,6 @@ def test_a_decode_is_that_of_a_prefill_and_embeddings_stay_as_given(family, unga
     assert mx.allclose(mx.concatenate(rows, axis=1), prefill, atol=1e-4)
 
 
-def tokens_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_scale, "embeds_itself", lambda *args, **kwargs: False)
-
-
-MUTANTS = {"embedding-scale": tokens_as_they_come}
+MUTANTS = {
+    "embedding-scale": replaced(embedding_scale, embeds_itself=lambda *args, **kwargs: False)
+}

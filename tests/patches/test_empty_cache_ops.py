@@ -15,7 +15,7 @@ from ..releases.conftest import installed
 def test_rows_of_values_without_width(ungated):
     """DeepSeek V3.2's indexer keeps keys alone; MLX before 0.30.6 takes no rows of nothing."""
     mx = pytest.importorskip("mlx.core")
-    ungated(empty.EMPTY_CACHE_OPS)
+    ungated("empty-cache-ops")
     package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
     cache = importlib.import_module(f"{package}.models.cache").BatchKVCache([0, 2, 1])
     keys = mx.arange(3.0)[:, None, None, None] + mx.zeros((3, 1, 4, 2))

@@ -6,6 +6,8 @@ import pytest
 
 from mlx_patches.patches.models.expert_routing import patch as expert_routing
 
+from .mutants import replaced
+
 
 def shares_of_all_that_sum_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def normal(scores, chosen):
@@ -16,11 +18,7 @@ def shares_of_all_that_sum_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expert_routing, "taken", normal)
 
 
-def biases_under_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expert_routing, "_BIAS", ".bias_of_none")
-
-
 MUTANTS = {
     "jamba-routing": shares_of_all_that_sum_to_one,
-    "ernie-routing": biases_under_another_name,
+    "ernie-routing": replaced(expert_routing, _BIAS=".bias_of_none"),
 }

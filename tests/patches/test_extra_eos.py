@@ -10,17 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core import model_files
-from mlx_patches.core.outcome import Status
 from mlx_patches.core.patch import Target
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.loading.extra_eos import patch as extra_eos
 from mlx_patches.patches.loading.extra_eos import probe
 
-from ..releases.conftest import installed, run_probe
+from ..releases.conftest import run_probe
+from .mutants import replaced
 
-PATCH = extra_eos.PATCH
+PATCH = catalogue.builtin().get("extra-eos")
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WRONG = [json.dumps({"eos_token_id": value}) for value in ("a", True, 2.5, [[3]], {"a": 1})]
 MODEL_TYPE = {"model_type": probe.TINY}
@@ -37,7 +39,6 @@ def lm_stop_tokens(folder: Path) -> list[Any]:
 
 def vlm_stop_tokens(folder: Path) -> list[Any]:
     """``mlx_vlm.load``, then the reset that begins each generation."""
-    import mlx.core as mx
     from transformers import AutoConfig, PretrainedConfig
 
     kind = type("TinyConfig", (PretrainedConfig,), {"model_type": probe.TINY})
@@ -56,13 +57,6 @@ def vlm_stop_tokens(folder: Path) -> list[Any]:
 
 LOADERS = {"mlx-lm": lm_stop_tokens, "mlx-vlm": vlm_stop_tokens}
 Loader = Callable[[Path], list[Any]]
-
-
-@pytest.fixture(params=LOADERS)
-def distribution(request: pytest.FixtureRequest) -> str:
-    if not installed(request.param):
-        pytest.skip(f"{request.param} is not installed in this environment")
-    return str(request.param)
 
 
 def present(distribution: str) -> list[Target]:
@@ -138,7 +132,7 @@ def outcome(load: Loader, folder: Path) -> list[Any] | type[BaseException]:
 def test_stop_tokens_are_united(load, folder, ungated, caplog, config, generation, named):
     write(folder, config, generation)
     before = outcome(load, folder)
-    ungated(PATCH)
+    ungated("extra-eos")
     stop_tokens = load(folder)
     assert set(stop_tokens) == named | {probe.OWN}
     assert isinstance(before, type) or set(before) <= set(stop_tokens)
@@ -147,13 +141,13 @@ def test_stop_tokens_are_united(load, folder, ungated, caplog, config, generatio
 
 def test_negative_ids_are_no_ids(load, folder, ungated):
     write(folder, {"eos_token_id": 2, "text_config": {"eos_token_id": [-1, 3]}}, None)
-    ungated(PATCH)
+    ungated("extra-eos")
     assert set(load(folder)) == {probe.OWN, 2, 3}
 
 
 def test_broken_json_is_one_warning_and_no_change(load, folder, ungated, caplog):
     write(folder, {"eos_token_id": 2}, None)
-    ungated(PATCH)
+    ungated("extra-eos")
     without = set(load(folder))
     assert not warnings_of(caplog)
     (folder / GENERATION).write_text('{"eos_token_id": [3,')
@@ -169,7 +163,7 @@ def test_a_file_of_the_wrong_kind_takes_no_stop_token(load, folder, ungated, cap
     write(folder, {"eos_token_id": 2}, None)
     (folder / GENERATION).write_text(content)
     before = outcome(load, folder)
-    ungated(PATCH)
+    ungated("extra-eos")
     after = outcome(load, folder)
     if isinstance(before, type) and isinstance(after, type):
         assert after is before
@@ -184,7 +178,7 @@ def test_a_file_of_the_wrong_kind_takes_no_stop_token(load, folder, ungated, cap
 
 def test_a_callers_ids_are_part_of_the_union(distribution, folder, ungated):
     write(folder, {"eos_token_id": 2}, None)
-    ungated(PATCH)
+    ungated("extra-eos")
     for ids in (4, [4]):
         if distribution == "mlx-lm":
             utils = importlib.import_module("mlx_lm.utils")
@@ -200,7 +194,7 @@ def test_a_callers_ids_are_part_of_the_union(distribution, folder, ungated):
 @pytest.mark.parametrize("distribution", ["mlx-lm"], indirect=True)
 def test_a_users_own_choice_afterwards_stays(distribution, folder, ungated):
     """A tokenizer's stop tokens can still be set to anything; a benchmark removes them all."""
-    ungated(PATCH)
+    ungated("extra-eos")
     tokenizer = importlib.import_module("mlx_lm.utils").load_tokenizer(folder, {})
     tokenizer.eos_token_ids = None
     assert tokenizer.eos_token_ids == set()
@@ -208,7 +202,7 @@ def test_a_users_own_choice_afterwards_stays(distribution, folder, ungated):
 
 def test_a_folder_can_be_named(distribution, folder, ungated):
     """Callers may pass ``model_path`` by name."""
-    ungated(PATCH)
+    ungated("extra-eos")
     if distribution == "mlx-lm":
         tokenizer = lm_loader()(model_path=folder)
         assert {probe.OWN, probe.IN_CONFIG} <= set(tokenizer.eos_token_ids)
@@ -224,30 +218,8 @@ def test_a_detokenizer_class_passes_through(distribution, folder, ungated):
     if "return_tokenizer" not in inspect.signature(lm_loader()).parameters:
         pytest.skip("this release's loader always returns a tokenizer")
     before = lm_loader()(folder, return_tokenizer=False)
-    ungated(PATCH)
+    ungated("extra-eos")
     assert lm_loader()(folder, return_tokenizer=False) is before
-
-
-def held(distribution: str) -> dict[str, Any]:
-    """Every object that the patch replaces, under each of its names in its package."""
-    utils = importlib.import_module(f"{distribution.replace('-', '_')}.utils")
-    if distribution == "mlx-lm":
-        aliases = [n for n in ("_load_tokenizer", "load_tokenizer") if n in vars(utils)]
-        return {"loader": lm_loader(), aliases[0]: vars(utils)[aliases[0]]}
-    criteria = vars(utils.StoppingCriteria)
-    return {"load_model": utils.load_model} | {n: criteria[n] for n in ("__init__", "reset")}
-
-
-def test_restore_gives_back_the_same_functions(distribution, ungated):
-    before = held(distribution)
-    manager = ungated(PATCH)
-    patched = held(distribution)
-    assert all(patched[name] is not before[name] for name in before)
-    status = {o.target: o.status for o in manager.status()}
-    assert {status[target.path] for target in present(distribution)} == {Status.APPLIED}
-    manager.restore()
-    restored = held(distribution)
-    assert all(restored[name] is before[name] for name in before)
 
 
 SOURCES = {
@@ -263,7 +235,7 @@ def test_a_source_left_out_turns_the_probe_red(distribution, load, folder, ungat
     dropped = set().union(*SOURCES.values()) - set(load(folder))
     watched = [source for source, ids in SOURCES.items() if ids & dropped]
     assert watched
-    ungated(PATCH)
+    ungated("extra-eos")
     targets = present(distribution)
     assert not any(run_probe(PATCH, target).red for target in targets)
     whole = model_files.stop_ids
@@ -284,9 +256,8 @@ def without(whole: Callable[..., Any], source: str) -> Callable[..., Any]:
     return stop_ids
 
 
-def first_id_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra_eos, "folder_ids", lambda folder: [])
-    monkeypatch.setattr(extra_eos, "tokenizer_ids", lambda tokenizer: [])
-
-
-MUTANTS = {"extra-eos": first_id_only}
+MUTANTS = {
+    "extra-eos": replaced(
+        extra_eos, folder_ids=lambda folder: [], tokenizer_ids=lambda tokenizer: []
+    )
+}

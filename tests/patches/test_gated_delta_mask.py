@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.masks.gated_delta_mask import patch as gated_delta_mask
 
+from .mutants import replaced
 
-def masks_of_the_last_axis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gated_delta_mask, "one_a_row", lambda mask: False)
-
-
-MUTANTS = {"gated-delta-mask": masks_of_the_last_axis}
+MUTANTS = {"gated-delta-mask": replaced(gated_delta_mask, one_a_row=lambda mask: False)}

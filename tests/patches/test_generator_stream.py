@@ -7,20 +7,19 @@ import importlib
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.generator_stream import patch as generator_stream
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose generators these are", allow_module_level=True)
-mx = pytest.importorskip("mlx.core")
 module = importlib.import_module("mlx_lm.generate")
-PATCH = catalogue.builtin().get("generator-stream")
 NAMES = ("generate_step", "speculative_generate_step")
 by_name = pytest.mark.parametrize("name", NAMES)
 
@@ -39,7 +38,7 @@ def model():
 
 @pytest.fixture
 def patched(ungated):
-    ungated(PATCH)
+    ungated("generator-stream")
 
 
 def begin(name, model, **kwargs):
@@ -54,7 +53,7 @@ def told(steps):
 @by_name
 def test_tokens_and_probabilities_are_the_releases(name, model, ungated):
     before = told(begin(name, model))
-    ungated(PATCH)
+    ungated("generator-stream")
     assert told(begin(name, model)) == before
     assert len(before) == 6
 
@@ -123,8 +122,4 @@ def test_other_errors_at_the_end_are_raised(patched):
     assert str(error) == "on purpose"
 
 
-def defaults_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator_stream, "write_defaults", lambda defaults: None)
-
-
-MUTANTS = {"generator-stream": defaults_that_stay}
+MUTANTS = {"generator-stream": replaced(generator_stream, write_defaults=lambda defaults: None)}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.positions.glm_rotary import patch as glm_rotary
 
+from .mutants import replaced
 
-def heads_that_are_rotated_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glm_rotary, "factor_of", lambda params: 1.0)
-
-
-MUTANTS = {"glm-rotary": heads_that_are_rotated_whole}
+MUTANTS = {"glm-rotary": replaced(glm_rotary, factor_of=lambda params: 1.0)}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import image_scenarios
 from mlx_patches.patches.positions.granite4_features import patch as granite4_features
-from mlx_patches.patches.positions.granite4_features.patch import FEATURES, MASK, PATCH
-from mlx_patches.probes import NotApplicable
+from mlx_patches.patches.positions.granite4_features.patch import FEATURES, MASK
 from mlx_patches.probes.batch_invariance import tiny
 
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import or_skip
+from .mutants import replaced
 
 
 def image(length, start=0, layers=2):
@@ -108,33 +109,29 @@ def log_probabilities(whole, prompt, begun=0, **options):
 
 
 @pytest.fixture
+@or_skip()
 def whole():
     """The family's tiny whole model."""
-    try:
-        return image_scenarios.whole_of(tiny("mlx-vlm", "granite4_vision"))
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    return image_scenarios.whole_of(tiny("mlx-vlm", "granite4_vision"))
 
 
 @pytest.mark.parametrize("number", range(len(image_scenarios.ROWS)))
 def test_a_prompt_alone_keeps_every_bit(number, whole, ungated):
     prompt = image_scenarios.prompts_of(whole)[number]
     released = log_probabilities(whole, prompt)
-    ungated(PATCH)
+    ungated("granite4-features")
     assert mx.array_equal(log_probabilities(whole, prompt), released)
 
 
 @pytest.mark.parametrize("begun", [0, 5], ids=["first turn", "later turn"])
 def test_a_prompt_alone_is_the_same_in_pieces(begun, whole, ungated):
-    ungated(PATCH)
+    ungated("granite4-features")
     prompt = image_scenarios.prompts_of(whole)[1]
     at_once = log_probabilities(whole, prompt, begun, prefill_step_size=None)
     in_pieces = log_probabilities(whole, prompt, begun, prefill_step_size=4)
     assert mx.allclose(at_once, in_pieces, atol=1e-5)
 
 
-def features_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(granite4_features, "order_by_row", lambda features, rows: features)
-
-
-MUTANTS = {"granite4-features": features_by_layer}
+MUTANTS = {
+    "granite4-features": replaced(granite4_features, order_by_row=lambda features, rows: features)
+}

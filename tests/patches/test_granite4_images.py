@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.lab.image_scenarios import whole_of
 from mlx_patches.lab.whole import END, IMAGE, START, embedded
 from mlx_patches.patches.models.granite4_images import patch as granite4_images
-from mlx_patches.patches.models.granite4_images.patch import PATCH, as_one_image, split
-from mlx_patches.probes import NotApplicable
+from mlx_patches.patches.models.granite4_images.patch import as_one_image, split
 from mlx_patches.probes.batch_invariance import tiny
 
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import or_skip
+from .mutants import replaced
+
 # The sizes of tiny images, and how many tiles and tokens each has.
 EDGE = 112
 SIZES = {(EDGE, EDGE): (2, 36), (EDGE, 2 * EDGE): (3, 52)}
 
 
 @pytest.fixture
+@or_skip()
 def model():
     """The family's tiny whole model, for images of these sizes."""
-    from mlx_patches.lab.image_scenarios import whole_of
-
-    try:
-        found = whole_of(tiny("mlx-vlm", "granite4_vision")).module
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    found = whole_of(tiny("mlx-vlm", "granite4_vision")).module
     found.config.image_grid_pinpoints = [list(size) for size in SIZES]
     return found
 
@@ -54,7 +53,7 @@ def features(model, *sizes):
 @pytest.mark.parametrize("order", [[*SIZES], [*SIZES][::-1]], ids=["padded first", "padded last"])
 def test_images_of_different_sizes_are_as_alone(order, model, ungated):
     alone = [features(model, size) for size in order]
-    ungated(PATCH)
+    ungated("granite4-images")
     again = [features(model, size) for size in order]
     assert all(map(mx.array_equal, alone, again))
     both = features(model, *order)
@@ -75,8 +74,4 @@ def test_features_that_are_not_of_these_images_stay_whole():
     assert whole is given
 
 
-def the_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(granite4_images, "as_one_image", lambda pixels, counts: pixels)
-
-
-MUTANTS = {"granite4-images": the_first_image}
+MUTANTS = {"granite4-images": replaced(granite4_images, as_one_image=lambda pixels, counts: pixels)}

@@ -10,6 +10,7 @@ from mlx_patches.patches.generation.image_prompts import hunyuan_vl
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
 
 from ..releases.models import images_cell
+from .mutants import replaced
 
 # Beyond the rounding of float32: position ids of another prompt are off by 0.0009.
 NEAR = 1e-5
@@ -118,8 +119,4 @@ def test_an_image_brings_its_position_ids(own, wanted):
     assert hunyuan_vl.embed(lambda model: features, model).position_ids == wanted
 
 
-def read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_prompts, "FAMILIES", set())
-
-
-MUTANTS = {"image-prompts": read_together}
+MUTANTS = {"image-prompts": replaced(image_prompts, FAMILIES=set())}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.positions.image_rows import patch as image_rows
 from mlx_patches.patches.positions.image_rows.patch import MASK, READER, UNREAD, complete_rows
 
-mx = pytest.importorskip("mlx.core")
+from .mutants import replaced
+
 PIXELS, WHOLE, *_ = UNREAD
 
 
@@ -38,8 +40,4 @@ def test_rows_that_can_be_joined_stay_as_they_came(rows):
     assert complete_rows(rows, [3] * len(rows)) is rows
 
 
-def rows_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_rows, "complete_rows", lambda rows, lengths: rows)
-
-
-MUTANTS = {"image-rows": rows_as_they_came}
+MUTANTS = {"image-rows": replaced(image_rows, complete_rows=lambda rows, lengths: rows)}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
+import mlx.core as mx
 
 from mlx_patches.patches.masks.indexer_padding import patch
 
-mx = pytest.importorskip("mlx.core")
+from .mutants import replaced
+
 NO_LIMIT = 2**31
 
 
@@ -60,8 +61,6 @@ def test_a_call_reads_no_device(device_reads):
     assert not device_reads
 
 
-def right_padding_counts_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "row_text", lambda left, limit, processed, length: (0, length))
-
-
-MUTANTS = {"indexer-padding": right_padding_counts_as_text}
+MUTANTS = {
+    "indexer-padding": replaced(patch, row_text=lambda left, limit, processed, length: (0, length))
+}

@@ -1,14 +1,35 @@
-"""A broken version of ``indexer-rope``: with it the probe must be red."""
+"""``indexer-rope``: models whose indexers are right, and configs that say so."""
 
 from __future__ import annotations
+
+import importlib
 
 import pytest
 
 from mlx_patches.patches.positions.indexer_rope import patch as indexer_rope
+from mlx_patches.patches.positions.indexer_rope.probe import make
+
+from ..releases.models import present
+from .mutants import replaced
+
+INDEXERS = present("mlx_lm.models.deepseek_v32", "mlx_vlm.models.deepseek_v32.language")
 
 
-def indexers_that_rotate_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexer_rope, "rotates_halves", lambda args: False)
+@pytest.mark.parametrize("module", INDEXERS)
+def test_an_indexer_of_glm_rotates_as_released(module, ungated):
+    module = importlib.import_module(module)
+    released = make(module, "glm_moe_dsa").rope.traditional
+    ungated("indexer-rope")
+    assert make(module, "glm_moe_dsa").rope.traditional == released
+    assert not make(module, "deepseek_v32").rope.traditional
 
 
-MUTANTS = {"indexer-rope": indexers_that_rotate_pairs}
+def test_a_config_may_say_that_pairs_are_rotated():
+    class Args:
+        model_type = "deepseek_v32"
+        indexer_rope_interleave = True
+
+    assert not indexer_rope.rotates_halves(Args())
+
+
+MUTANTS = {"indexer-rope": replaced(indexer_rope, rotates_halves=lambda args: False)}

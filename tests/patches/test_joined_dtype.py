@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
+from mlx_patches.core.packages import package_of
+from mlx_patches.lab import Family
+from mlx_patches.lab.build import build
 from mlx_patches.patches.caches.joined_dtype import patch as joined
 from mlx_patches.patches.caches.joined_dtype.patch import extend_in_own_dtype
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
 
-mx = pytest.importorskip("mlx.core")
-MODULES = [
-    f"{package}.models.cache"
-    for package in ("mlx_lm", "mlx_vlm")
-    if installed(package.replace("_", "-"))
-]
 KINDS = ["BatchKVCache", "BatchRotatingKVCache"]
 FAMILIES = {"llama": "KVCache alone", "gemma3_text": "windows beside it"}
 
 
-@pytest.fixture(params=MODULES)
-def caches(request):
-    module = importlib.import_module(request.param)
-    if not all(hasattr(module, kind) for kind in KINDS):
-        pytest.skip("no batch caches in this release")
-    return module
+@pytest.fixture
+def caches(distribution):
+    return module_or_skip(f"{package_of(distribution)}.models.cache", *KINDS)
 
 
 def batch(module, kind, rows, tokens=0, dtype=mx.bfloat16):
@@ -92,15 +85,9 @@ def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_that_join_keep_the_batch_in_bfloat16(family, ungated):
     """The batch stays bfloat16 in every step of the release's engine."""
-    if not installed("mlx-lm"):
-        pytest.skip("no mlx-lm, whose engine this is")
-    generate = importlib.import_module("mlx_lm.generate")
-    if not hasattr(generate, "PromptProcessingBatch"):
-        pytest.skip("no prompt joins others during prefill in this engine")
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-
-    ungated(catalogue.builtin().get("joined-dtype"))
+    # Without the class no prompt joins others while they are read.
+    generate = module_or_skip("mlx_lm.generate", "PromptProcessingBatch")
+    ungated("joined-dtype")
     model = build(Family("mlx-lm", family)).module
     model.set_dtype(mx.bfloat16)
     engine = generate.BatchGenerator(model, max_tokens=6, prefill_step_size=4)
@@ -123,8 +110,6 @@ def test_prompts_that_join_keep_the_batch_in_bfloat16(family, ungated):
 
 
 def columns_of_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlx.core as mx
-
     start_batch = joined.start_batch
 
     def start_float32(batch: Any, like: Any) -> None:

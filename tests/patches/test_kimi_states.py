@@ -8,9 +8,9 @@ import pytest
 
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.models.kimi_states import patch
-from mlx_patches.probes.fixtures import with_patches
 
-from ..releases.models import build_or_skip
+from ..releases.models import applicable, build_or_skip
+from .mutants import replaced
 
 OTHERS = ("offset-alias", "mask-by-offset", "empty-cache-ops", "recurrent-padding")
 
@@ -38,17 +38,11 @@ def test_a_cache_from_before_the_patch_is_left_to_the_layer():
 
 
 @pytest.mark.parametrize("name", ["extend", "filter", "history"])
-def test_rows_that_join_and_leave(name):
+def test_rows_that_join_and_leave(name, beside):
     model = build_or_skip("mlx-lm:kimi_linear")
-    with with_patches((*OTHERS, "kimi-states")):
-        cell = SCENARIOS[name](model)
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+    beside(*OTHERS, "kimi-states")
+    cell = applicable(SCENARIOS[name](model))
     assert cell.verdict == "green", cell.detail
 
 
-def as_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "has_slots", lambda cache: False)
-
-
-MUTANTS = {"kimi-states": as_released}
+MUTANTS = {"kimi-states": replaced(patch, has_slots=lambda cache: False)}

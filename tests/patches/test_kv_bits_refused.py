@@ -37,7 +37,7 @@ def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungate
         "reads_quantized_row",
         lambda *args: asked.append(args[1:]) or goes_on(*args),
     )
-    ungated(PATCH)
+    ungated("kv-bits-refused")
     model = build(Family("mlx-lm", name)).module
     for _ in range(3):
         answer(importlib.import_module("mlx_lm.generate").generate_step, [model])
@@ -117,7 +117,7 @@ def test_an_answer_alone_keeps_float_caches(name, ungated, monkeypatch, caplog):
     model = build_or_skip(f"mlx-vlm:{name}")
     monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
     kv_bits_refused.warn.cache_clear()
-    ungated(PATCH)
+    ungated("kv-bits-refused")
     assert answer_alone(model) == 6
     assert not is_quantized(answer_alone, model)
     (said,) = [one for one in caplog.records if "kv_bits is ignored" in one.message]
@@ -126,7 +126,7 @@ def test_an_answer_alone_keeps_float_caches(name, ungated, monkeypatch, caplog):
 
 @vlm
 def test_an_answer_alone_is_quantized_where_the_model_reads_it(ungated, caplog):
-    ungated(PATCH)
+    ungated("kv-bits-refused")
     assert is_quantized(answer_alone, build_or_skip("mlx-vlm:qwen2_5_vl"))
     assert not caplog.records
 

@@ -1,34 +1,21 @@
-"""``lfm2-moe-routing`` and ``phimoe-routing``: types, shapes and counts of experts."""
+"""``lfm2-moe-routing``: types, shapes and counts of experts, and drafts."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
+import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
-from mlx_patches.core.distributions import source_file
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.lfm2_moe_routing import patch as lfm2_routing
 from mlx_patches.patches.models.lfm2_moe_routing import probe as lfm2
-from mlx_patches.patches.models.phimoe_routing import patch as phimoe_routing
-from mlx_patches.patches.models.phimoe_routing import probe as phimoe
 
-from ..releases.conftest import is_tested
+from ..releases.models import present
 
-mx = pytest.importorskip("mlx.core")
-nn = pytest.importorskip("mlx.nn")
-
-
-def modules(*names):
-    """The modules that are tested here; each name is ``"distribution module"``."""
-    pairs = (name.split() for name in names)
-    return [module for one, module in pairs if is_tested(one) and source_file(module)]
-
-
-LFM2 = modules("mlx-lm mlx_lm.models.lfm2_moe", "mlx-vlm mlx_vlm.models.lfm2.language")
-PHIMOE = modules("mlx-lm mlx_lm.models.phimoe", "mlx-vlm mlx_vlm.models.phimoe.language")
-VERIFIER = modules("mlx-vlm mlx_vlm.models.lfm2.speculative_verifier")
+LFM2 = present("mlx_lm.models.lfm2_moe", "mlx_vlm.models.lfm2.language")
+VERIFIER = present("mlx_vlm.models.lfm2.speculative_verifier")
 
 
 def inputs(width=16, rows=2, length=5):
@@ -44,7 +31,7 @@ def is_close(answer, wanted):
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 4, 8])
 def test_lfm2_answers_as_it_was_trained(name, biased, normalized, count, ungated):
-    ungated(catalogue.builtin().get("lfm2-moe-routing"))
+    ungated("lfm2-moe-routing")
     options = {"use_expert_bias": biased, "norm_topk_prob": normalized}
     module = importlib.import_module(name)
     block = lfm2.make(module, num_experts_per_tok=count, **options)
@@ -56,13 +43,13 @@ def test_a_bfloat16_block_answers_in_bfloat16(name, ungated):
     block = lfm2.make(importlib.import_module(name))
     block.set_dtype(mx.bfloat16)
     block.expert_bias = block.expert_bias.astype(mx.float32)
-    ungated(catalogue.builtin().get("lfm2-moe-routing"))
+    ungated("lfm2-moe-routing")
     assert block(inputs().astype(mx.bfloat16)).dtype == mx.bfloat16
 
 
 @pytest.mark.parametrize("name", VERIFIER)
 def test_drafts_are_verified_by_what_a_token_alone_gets(name, ungated):
-    ungated(catalogue.builtin().get("lfm2-moe-routing"))
+    ungated("lfm2-moe-routing")
     language = importlib.import_module("mlx_vlm.models.lfm2.language")
     kind = importlib.import_module(name).Lfm2ExactSpeculativeVerifier
     verifier, x = kind.__new__(kind), inputs(rows=1)
@@ -73,38 +60,8 @@ def test_drafts_are_verified_by_what_a_token_alone_gets(name, ungated):
     assert mx.array_equal(verifier._feed_forward(plain, x), plain(x))
 
 
-@pytest.mark.parametrize("name", PHIMOE)
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
-def test_phimoe_keeps_its_type(name, dtype, ungated):
-    ungated(catalogue.builtin().get("phimoe-routing"))
-    block = phimoe.make(importlib.import_module(name))
-    block.set_dtype(dtype)
-    assert block(inputs().astype(dtype)).dtype == dtype
-
-
-@pytest.mark.parametrize(
-    "gates",
-    [
-        [1.0, 0.999, 0.5, -3.0],
-        [1.0, 1.0, 1.0, 1.0],
-        [-1.0, -1.005, -1.01, -2.0],
-        [5.0, 0.1, 0.0999, 0.0998],
-        [0.001, -0.001, -8.0, 8.0],
-    ],
-)
-def test_close_experts_share_their_weight(gates):
-    chosen, weights = phimoe_routing.route(mx.array([gates]), 2)
-    got = [0.0] * len(gates)
-    for expert, weight in zip(chosen[0].tolist(), weights[0].tolist(), strict=True):
-        got[expert] = weight
-    assert len(set(chosen[0].tolist())) == 2
-    assert sorted(got) == pytest.approx(sorted(phimoe.weighed(gates)), abs=1e-6)
-
-
 def experts_by_their_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     def route(block: Any, x: Any) -> Any:
-        import mlx.core as mx
-
         scores = mx.softmax(block.gate(x), axis=-1) + block.expert_bias
         chosen = mx.argpartition(scores, kth=-block.top_k, axis=-1)[..., -block.top_k :]
         weights = mx.take_along_axis(scores, chosen, axis=-1)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import Family, engine
-from mlx_patches.lab.build import build
-from mlx_patches.lab.rows import LENGTHS, rows_of
+from mlx_patches.lab import EXACT, engine, generators
+from mlx_patches.lab.compare import compare_generated
+from mlx_patches.lab.rows import LENGTHS, alone, rows_of
 from mlx_patches.lab.scenarios import SCENARIOS
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.lists import patch as lists
-from mlx_patches.probes.fixtures import with_patches
+from mlx_patches.patches.caches.lists.patch import as_plain, convert_to_batch
 
-from ..releases.conftest import installed
+from ..releases.models import applicable, build_or_skip, module_or_skip
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
-pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm")
-
-# Patches of other defects that a batch of Llama 4 meets in batch_generate.
+# Patches of the defects that a batch of Llama 4 meets in batch_generate.
 OTHERS = (
     "offset-alias",
     "mask-from-cache-list",
@@ -27,29 +25,29 @@ OTHERS = (
     "padded-prompts",
     "extend-solo-batch",
     "padding-nan",
+    "unknown-kwargs",
+    "chunked-front",
 )
 
 
-def test_a_prompt_alone_and_in_a_batch_generate_the_same_tokens():
-    model = build(Family("mlx-vlm", "llama4"))
-    with with_patches((*OTHERS, "unknown-kwargs", "chunked-front")):
-        cell = SCENARIOS["batch-generate"](model)
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+def test_a_prompt_alone_and_in_a_batch_generate_the_same_tokens(beside):
+    model = build_or_skip("mlx-vlm:llama4")
+    beside(*OTHERS)
+    cell = applicable(SCENARIOS["batch-generate"](model))
     assert cell.verdict == "green", cell.detail
 
 
 def test_decode_steps_alone_see_the_whole_chunk(ungated):
     """Each step's logits equal those of the whole text, which no cache holds."""
-    ungated(catalogue.builtin().get("chunked-front"))
-    model = build(Family("mlx-vlm", "llama4"))
+    ungated("chunked-front")
+    model = build_or_skip("mlx-vlm:llama4")
     assert same_as_uncached(model)
 
 
 def test_mutant_that_forgets_the_chunk(ungated, monkeypatch):
-    ungated(catalogue.builtin().get("chunked-front"))
+    ungated("chunked-front")
     monkeypatch.setattr(lists, "cuts_chunk", lambda cache: False)
-    model = build(Family("mlx-vlm", "llama4"))
+    model = build_or_skip("mlx-vlm:llama4")
     cache = model.module.make_cache()[0]
     cache.update_and_fetch(*[mx.zeros((1, 1, 5, 1))] * 2)
     cache.maybe_trim_front()
@@ -70,8 +68,45 @@ def same_as_uncached(model: object) -> bool:
     return mx.abs(mx.stack(out) - whole).max().item() <= 1e-3
 
 
-def layers_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "convert_to_batch", lambda layer: layer)
+@pytest.fixture(params=["mlx_lm.models.cache", "mlx_vlm.models.cache"])
+def caches(request):
+    module = module_or_skip(request.param, "ChunkedKVCache", "BatchKVCache")
+    if not hasattr(module.KVCache, "merge"):
+        pytest.skip("caches cannot be merged in this release")
+    return module
+
+
+def test_a_chunk_is_in_its_place(caches):
+    chunked = caches.ChunkedKVCache(4)
+    chunked.step = 2
+    for token in range(7):
+        chunked.maybe_trim_front()
+        chunked.update_and_fetch(*[mx.full((1, 1, 1, 2), token + 1.0)] * 2)
+    assert chunked.start_position > 0
+    batch = convert_to_batch(chunked)
+    assert batch.offset.tolist() == [7]
+    held = batch.keys[0, 0, :7, 0].tolist()
+    dropped = chunked.start_position
+    assert held == [0.0] * dropped + [float(token + 1) for token in range(dropped, 7)]
+
+
+def test_an_empty_chunk_is_an_empty_row(caches):
+    assert as_plain(caches.ChunkedKVCache(4)).keys is None
+    plain = caches.KVCache()
+    assert as_plain(plain) is plain
+
+
+def test_a_row_joins_llama4(monkeypatch, beside):
+    module_or_skip("mlx_vlm.generate", "Batch")  # without it the generator merges caches
+    model = build_or_skip("mlx-vlm:llama4")
+    # Real chunks are longer than a buffer's step; the generator creates the first row's caches.
+    chunked = next(type(c) for c in model.make_cache() if hasattr(c, "chunk_size"))
+    monkeypatch.setattr(chunked, "step", 4)
+    prompts = [5, 9, 2, 7], [8, 6, 10]
+    beside("row-by-row", "extend-solo-batch", "offset-alias", "mask-from-cache-list")
+    said = generators.generate(model, [prompts[0]], prompts[1], 24)
+    cell = compare_generated(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
+    assert cell.verdict == "green", cell.detail
 
 
 def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,14 +117,10 @@ def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "cuts_chunk", cuts_window)
 
 
-def states_of_another_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        lists, "read_states", lambda cache: [inner.state for inner in reversed(cache.caches)]
-    )
-
-
 MUTANTS = {
-    "extend-solo-batch": layers_as_they_are,
+    "extend-solo-batch": replaced(lists, convert_to_batch=lambda layer: layer),
     "chunked-front": chunks_that_end_with_the_token,
-    "cachelist-state": states_of_another_cache,
+    "cachelist-state": replaced(
+        lists, read_states=lambda cache: [inner.state for inner in reversed(cache.caches)]
+    ),
 }

@@ -1,16 +1,64 @@
-"""A broken version of ``long-rope``: with it the probe must be red."""
+"""Ropes that change at a length: rows get the bits that they get alone, without device reads."""
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.positions.long_rope import patch as long_rope
+from mlx_patches.probes.fixtures import cache_of
+
+from ..releases.conftest import run_probe
+from ..releases.models import module_or_skip
+from .mutants import replaced
+
+PATCH = catalogue.builtin().get("long-rope")
+LIMIT, WIDTH = 16, 8
 
 
-def rows_that_are_long_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        long_rope, "is_long", lambda ends, limit: (ends > limit) | (ends.max() > limit)
+def states(length):
+    return mx.random.normal((2, 2, length, WIDTH), key=mx.random.key(0))
+
+
+def rows_alone(rope, length, offsets):
+    return [rope(states(length)[row : row + 1], one)[0] for row, one in enumerate(offsets)]
+
+
+@pytest.fixture
+def long(ungated):
+    """A LongRoPE with two sets of frequencies and scales, which rotates a part of its input."""
+    module_or_skip("mlx_lm.models.rope_utils", "SuScaledRoPE")
+    if not run_probe(PATCH, *PATCH.targets).red:
+        pytest.skip("this release has one set of frequencies")
+    rope = cache_of(*PATCH.targets)(
+        WIDTH - 2,
+        max_position_embeddings=4 * LIMIT,
+        original_max_position_embeddings=LIMIT,
+        short_factor=[1.0] * (WIDTH // 2 - 1),
+        long_factor=[4.0] * (WIDTH // 2 - 1),
+        short_mscale=1.25,
+        long_mscale=1.5,
     )
+    ungated("long-rope")
+    return rope
 
 
-MUTANTS = {"long-rope": rows_that_are_long_together}
+@pytest.mark.parametrize("length", [1, 3])
+def test_every_row_has_the_bits_that_it_has_alone(long, length):
+    for offsets in ([0, 5], [-1, 20], [20, 17], [LIMIT - length, LIMIT - length + 1]):
+        together = long(states(length), mx.array(offsets))
+        for one, alone in zip(together, rows_alone(long, length, offsets), strict=True):
+            assert mx.array_equal(one, alone)
+
+
+def test_long_rope_reads_nothing_from_the_device(long):
+    turned = mx.compile(lambda x, offset: long(x, offset))(states(1), mx.array([2, 40]))
+    assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile
+
+
+MUTANTS = {
+    "long-rope": replaced(
+        long_rope, is_long=lambda ends, limit: (ends > limit) | (ends.max() > limit)
+    )
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
@@ -13,8 +14,8 @@ from mlx_patches.patches.masks.mask_after_update.probe import run
 from mlx_patches.probes.batch_invariance import batch_cache, tiny_of
 
 from ..releases.conftest import installed, run_probe
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mask-after-update")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 ROW = [list(range(1, 12))]
@@ -27,7 +28,7 @@ def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
     model = built.module.model
 
     before = run(model, ROW, (0,), built.make_cache())
-    ungated(PATCH)
+    ungated("mask-after-update")
     assert mx.array_equal(run(model, ROW, (0,), built.make_cache()), before)
     rows = [ROW[0], ROW[0][::-1]]
     together = run(model, rows, (0, 0), batch_cache(built, (0, 0)))
@@ -37,7 +38,7 @@ def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 def test_a_mask_that_is_given_is_used_as_it_is(target, ungated):
-    ungated(PATCH)
+    ungated("mask-after-update")
     built = tiny_of(target)
     model = built.module.model
     open_mask = mx.ones((1, 1, 11, 11), dtype=mx.bool_)
@@ -55,7 +56,7 @@ def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, un
         pytest.skip("this release cuts before the update")
     rows, padding = [ROW[0], [0, 0, *ROW[0][:-2]]], (0, 2)
     before = run(model, rows, padding, batch_cache(built, padding))
-    ungated(PATCH)
+    ungated("mask-after-update")
     after = run(model, rows, padding, batch_cache(built, padding))
     assert mx.array_equal(after[0], before[0])
     assert mx.array_equal(after[1, 2:], before[1, 2:])
@@ -64,7 +65,7 @@ def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, un
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 def test_the_model_itself_is_left_as_it_was(target, ungated):
-    ungated(PATCH)
+    ungated("mask-after-update")
     built = tiny_of(target)
     model = built.module.model
     layers = list(model.layers)
@@ -90,11 +91,7 @@ def test_a_whole_mask_stays_whole_only_when_it_is_cut_to_its_first_columns():
         assert mx.array_equal(whole[index], mask[index])
 
 
-def masks_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_after_update, "keep_whole", lambda mask: mask)
-
-
-MUTANTS = {"mask-after-update": masks_as_they_come}
+MUTANTS = {"mask-after-update": replaced(mask_after_update, keep_whole=lambda mask: mask)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {
     "mask-after-update": (

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt
+from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_by_offset import patch as mask_by_offset
 from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, filled, probe
-from mlx_patches.probes import NotApplicable
 
 from ..releases.conftest import installed
+from ..releases.models import or_skip
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mask-by-offset")
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 
 
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+@or_skip()
 def test_a_decode_step_reads_nothing_from_the_device(target, ungated):
     """MLX refuses to read an array while it compiles a function."""
-    try:
-        if not probe(target).red:
-            pytest.skip("the release is right")
-        model = build(Family(target.distribution, target.module.split(".")[2]))
-        layer = attention_of(model.module, target)
-    except (NotApplicable, NotBuilt) as reason:
-        pytest.skip(str(reason))
+    if not probe(target).red:
+        pytest.skip("the release is right")
+    model = build(Family(target.distribution, target.module.split(".")[2]))
+    layer = attention_of(model.module, target)
 
     def step(x, mask, places):
         cache = filled(layer)
@@ -39,7 +38,7 @@ def test_a_decode_step_reads_nothing_from_the_device(target, ungated):
     mask = filled(layer).make_mask(1, return_array=True)
     with pytest.raises((RuntimeError, ValueError), match="eval"):
         mx.compile(step)(x, mask, places)
-    ungated(PATCH)
+    ungated("mask-by-offset")
     assert mx.compile(step)(x, mask, places).shape == x.shape
 
 
@@ -59,8 +58,6 @@ def test_without_positions_the_attention_sees_the_cache_itself():
         assert mask_by_offset.attended(call, None, None, other, cache, mx.zeros(3)) is cache
 
 
-def masks_cut_to_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_by_offset, "columns", lambda mask: int(mask[0].sum().item()) - 2)
-
-
-MUTANTS = {"mask-by-offset": masks_cut_to_the_rows}
+MUTANTS = {
+    "mask-by-offset": replaced(mask_by_offset, columns=lambda mask: int(mask[0].sum().item()) - 2)
+}

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_from_cache_list import patch as mask_from_cache_list
 from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, own_function, same
-from mlx_patches.probes import NotApplicable
 
 from ..releases.conftest import installed, run_probe
+from ..releases.models import or_skip
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("mask-from-cache-list")
 
 
 @pytest.fixture(
     params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
 )
+@or_skip()
 def target(request) -> Target:
-    try:
-        own_function(request.param)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    own_function(request.param)
     return request.param
 
 
@@ -37,7 +36,7 @@ def caches(target):
 def test_a_solo_row_gets_what_it_got(target, caches, ungated):
     create = own_function(target)
     before = [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)]
-    ungated(PATCH)
+    ungated("mask-from-cache-list")
     create = own_function(target)
     assert [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)] == before
     assert (
@@ -46,7 +45,7 @@ def test_a_solo_row_gets_what_it_got(target, caches, ungated):
 
 
 def test_other_arguments_are_passed_on(target, caches, ungated):
-    ungated(PATCH)
+    ungated("mask-from-cache-list")
     create = own_function(target)
     cache = caches.BatchKVCache([2, 0])
     hidden = mx.zeros((2, 6, 4))
@@ -66,7 +65,7 @@ def test_models_that_imported_the_name_use_it(name, ungated):
         cache.__dict__.get("BatchKVCache")
         or importlib.import_module("mlx_lm.models.cache").BatchKVCache
     )
-    ungated(PATCH)
+    ungated("mask-from-cache-list")
     layers = [batch([2, 0]), batch([2, 0])]
     mask = mask_of(model.create_attention_mask, 5, layers)
     assert same(mask, layers[0].make_mask(5))
@@ -87,7 +86,7 @@ def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
     state = recurrent(caches)
     if not run_probe(PATCH, target).red:
         pytest.skip("the release takes the first of a list itself, of whatever kind")
-    ungated(PATCH)
+    ungated("mask-from-cache-list")
     create = own_function(target)
     batch = caches.BatchKVCache([2, 0])
     assert same(mask_of(create, tokens, [state, batch]), batch.make_mask(tokens))
@@ -100,7 +99,7 @@ def test_the_first_attention_cache_is_asked(window_first, target, caches, ungate
     """Gemma 3n of mlx-vlm 0.4 passes a slice that begins with a layer of the wanted kind."""
     if not hasattr(caches, "BatchRotatingKVCache"):
         pytest.skip("this release has no batches with windows")
-    ungated(PATCH)
+    ungated("mask-from-cache-list")
     create = own_function(target)
     layers = [caches.BatchKVCache([2, 0]), caches.BatchRotatingKVCache(4, [2, 0])]
     keys = mx.zeros((2, 1, 9, 4))
@@ -119,15 +118,13 @@ def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, un
     for layer in layers if held else ():
         layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
     before = mask_of(create, tokens, layers)
-    ungated(PATCH)
+    ungated("mask-from-cache-list")
     create = own_function(target)
     assert same(mask_of(create, tokens, layers), before)
     for given in (layers, layers[::-1], tuple(layers)):
         assert same(mask_of(create, tokens, given), mask_of(create, tokens, given[0]))
 
 
-def lists_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask_from_cache_list, "find_attention_cache", lambda caches: None)
-
-
-MUTANTS = {"mask-from-cache-list": lists_as_they_come}
+MUTANTS = {
+    "mask-from-cache-list": replaced(mask_from_cache_list, find_attention_cache=lambda caches: None)
+}

@@ -7,19 +7,18 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.max_kv_size_ignored import patch as max_kv_size_ignored
 from mlx_patches.patches.generation.max_kv_size_ignored.probe import SIZE, listened, model_of
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
-PATCH = catalogue.builtin().get("max-kv-size-ignored")
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 
 
 @pytest.fixture
 def module(ungated):
-    ungated(PATCH)
+    ungated("max-kv-size-ignored")
     return importlib.import_module("mlx_lm.models.cache")
 
 
@@ -56,8 +55,4 @@ def test_what_does_not_grow_is_no_matter(module):
     assert listened(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []
 
 
-def caches_that_never_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(max_kv_size_ignored, "grows", lambda layer: False)
-
-
-MUTANTS = {"max-kv-size-ignored": caches_that_never_grow}
+MUTANTS = {"max-kv-size-ignored": replaced(max_kv_size_ignored, grows=lambda layer: False)}

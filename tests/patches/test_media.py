@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from mlx_patches.core.distributions import find
 from mlx_patches.core.outcome import Status
 from mlx_patches.patches.server.media import fetch_policy
 from mlx_patches.patches.server.media import host as host_media
@@ -31,10 +32,11 @@ from mlx_patches.patches.server.media import limited as limited_media
 from mlx_patches.patches.server.media import limits as media_limits
 from mlx_patches.patches.server.media import public as public_media
 from mlx_patches.patches.server.media.paths import ROOTS
+from mlx_patches.patches.server.media.probe import a_server
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
 
-LIMITS, POLICY = limited_media.PATCH, public_media.PATCH
+LIMITS, POLICY = "media-limits", "media-policy"
 
 
 @pytest.fixture(autouse=True)
@@ -44,19 +46,12 @@ def no_folder_is_named(monkeypatch):
 
 @pytest.fixture
 def vlm():
-    if not installed("mlx-vlm"):
-        pytest.skip("mlx-vlm is not installed in this environment")
-    return importlib.import_module("mlx_vlm.utils")
+    return module_or_skip("mlx_vlm.utils")
 
 
 @pytest.fixture
 def lm():
-    if not installed("mlx-lm"):
-        pytest.skip("mlx-lm is not installed in this environment")
-    server = importlib.import_module("mlx_lm.server")
-    if not hasattr(server, "_inline_image_urls"):
-        pytest.skip("this release's server takes no images")
-    return server
+    return module_or_skip("mlx_lm.server", "_inline_image_urls")  # older ones take no images
 
 
 def png(width: int = 3, height: int = 2, pixels: bytes | None = None) -> bytes:
@@ -274,7 +269,7 @@ def test_malformed_messages_are_refused(lm, ungated, caplog, patch, messages):
     manager = ungated(patch)
     with pytest.raises(ValueError, match="Refused to load 'messages'"):
         lm._inline_image_urls(messages)
-    assert f"{patch.id} refused 'messages'" in caplog.text
+    assert f"{patch} refused 'messages'" in caplog.text
     assert not manager.failures
 
 
@@ -348,8 +343,6 @@ def test_public_images_are_fetched(vlm, lm_free_web, ungated):
 @pytest.fixture
 def lm_free_web(web, monkeypatch):
     """The server ``web``, whose address counts as public."""
-    from mlx_patches.patches.server.media import fetch_policy
-
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
     return web
 
@@ -398,12 +391,7 @@ def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch
 
 
 def test_images_that_a_request_edits_or_writes(media, ungated):
-    if not installed("mlx-vlm"):
-        pytest.skip("mlx-vlm is not installed in this environment")
-    try:
-        server = importlib.import_module("mlx_vlm.server.openai")
-    except ModuleNotFoundError:
-        pytest.skip("this release's server makes no images")
+    server = module_or_skip("mlx_vlm.server.openai")  # older ones make no images
     ungated(POLICY)
     outside = str(media.parent / "secret.png")
     assert server._image_edit_paths(SimpleNamespace(image=str(media / "a.png"))) == (
@@ -541,10 +529,7 @@ def test_fetched_content_is_no_url_to_releases_that_ask_it():
 
 
 def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
-    try:
-        audio = importlib.import_module("mlx_vlm.server.audio")
-    except ModuleNotFoundError:
-        pytest.skip("this release's server makes no speech")
+    audio = module_or_skip("mlx_vlm.server.audio")  # older ones make no speech
     ungated(POLICY)
     run: list[str] = []
 
@@ -571,11 +556,8 @@ def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
 
 
 def test_uploads_are_sounds(vlm, ungated):
-    try:
-        audio = importlib.import_module("mlx_vlm.server.audio")
-        parse = audio._parse_transcription_request
-    except (ModuleNotFoundError, AttributeError):
-        pytest.skip("this release's server transcribes nothing")
+    audio = module_or_skip("mlx_vlm.server.audio", "_parse_transcription_request")
+    parse = audio._parse_transcription_request
     forms = importlib.import_module("starlette.datastructures")
 
     def transcription(**form: Any) -> Any:
@@ -604,6 +586,100 @@ def test_uploads_are_sounds(vlm, ungated):
         with pytest.raises(Exception, match=said) as error:
             transcription(**form)
         assert error.value.status_code == 400
+    assert not manager.failures
+
+
+# -- hosts ---------------------------------------------------------------------------------------
+
+
+HOST = "host-media"
+PICTURE = png(30, 30)
+
+
+@pytest.fixture(params=["vllm-mlx", "rapid-mlx"])
+def mllm(request):
+    """The module of a host that writes a request's media to files."""
+    if not find(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    return importlib.import_module(f"{request.param.replace('-', '_')}.models.mllm")
+
+
+def test_mlx_vlm_loads_what_a_host_wrote(mllm, ungated):
+    utils = importlib.import_module("mlx_vlm.utils")
+    image_of = mllm.process_image_input
+    released = utils.load_image(image_of(data_url(PICTURE))).tobytes()
+    ungated(POLICY)
+    path = image_of(data_url(png(31, 30)))
+    refused(utils.load_image, path)  # so it was before the hosts' files were known
+    ungated(HOST)
+    assert utils.load_image(mllm.process_image_input(data_url(PICTURE))).tobytes() == released
+    # The host has a cache of what it wrote before.
+    assert utils.load_image(mllm.process_image_input(data_url(png(31, 30)))).size == (31, 30)
+    frame = importlib.import_module("numpy").zeros((30, 30, 3), dtype="uint8")
+    (path,) = mllm.save_frames_to_temp([frame])
+    assert utils.load_image(path).size == (30, 30)
+    mllm._temp_manager.cleanup_all()
+
+
+def test_what_a_host_refuses(mllm, ungated, tmp_path):
+    file = tmp_path / "a.wav"
+    file.write_bytes(sound())
+    manager = ungated(HOST)
+    with a_server() as web:
+        for kind in ("image", "video", "audio"):
+            if not hasattr(mllm, f"process_{kind}_input"):  # no audio below 0.3.0
+                continue
+            process = getattr(mllm, f"process_{kind}_input")
+            listed = data_url(PLAYLIST).replace("image/png", f"{kind}/mp4")
+            for source in (str(file), f"{web.url}/{kind}", listed, {"url": listed}, 5):
+                refused(process, source)
+    assert not web.asked
+    assert not manager.failures
+
+
+def test_uploads_and_voices_of_vllm_mlx(ungated, tmp_path):
+    if not find("vllm-mlx"):
+        pytest.skip("vllm-mlx is not installed")
+    stt = importlib.import_module("vllm_mlx.audio.stt")
+    tts = importlib.import_module("vllm_mlx.audio.tts")
+    ungated(HOST)
+    listener, speaker = stt.STTEngine("a"), tts.TTSEngine("a")
+    listener._loaded = speaker._loaded = True
+    listener.model = SimpleNamespace(generate=lambda path, **kwargs: SimpleNamespace(text=path))
+    speaker.model = SimpleNamespace(
+        generate=lambda **kwargs: [SimpleNamespace(audio=[0.0], sample_rate=8000)]
+    )
+    file = tmp_path / "a.wav"
+    file.write_bytes(sound())
+    assert listener.transcribe(str(file), language="en").text == str(file)
+    assert speaker.generate("a", voice="af_heart").sample_rate == 8000
+    assert [made.sample_rate for made in speaker.stream_generate("a", "af_heart")] == [8000]
+    refused(speaker.generate, "a", voice=str(file))
+    refused(speaker.stream_generate, "a", str(file))
+    file.write_bytes(PLAYLIST)
+    refused(listener.transcribe, str(file))
+
+
+def test_mlx_vlm_loads_what_mlx_openai_server_wrote(ungated, tmp_path):
+    images = pytest.importorskip("app.core.image_processor")
+    utils = importlib.import_module("mlx_vlm.utils")
+    ungated(POLICY)
+    manager = ungated(HOST)
+    file = tmp_path / "a.png"
+    file.write_bytes(PICTURE)
+
+    async def ask(source: str) -> Any:
+        processor = images.ImageProcessor()
+        try:
+            return utils.load_image(await processor.process_image_url(source)).size
+        finally:
+            await processor.cleanup()
+
+    with a_server() as web:
+        assert asyncio.run(ask(data_url(PICTURE))) == (30, 30)
+        for source in (str(file), f"{web.url}/image", data_url(PLAYLIST * 9)):
+            refused(asyncio.run, ask(source))
+    assert not web.asked
     assert not manager.failures
 
 

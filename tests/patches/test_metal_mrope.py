@@ -10,6 +10,8 @@ import pytest
 from mlx_patches.patches.positions.metal_mrope import patch
 from mlx_patches.patches.positions.metal_mrope.patch import lacks_positions, rotated
 
+from .mutants import replaced
+
 Q = mx.zeros((2, 4, 5, 8))
 
 
@@ -42,8 +44,4 @@ def test_positions_of_another_prompt_are_refused():
         given(mx.zeros((1, 7)))
 
 
-def as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "whole", lambda position_ids, q: position_ids)
-
-
-MUTANTS = {"metal-mrope": as_they_come}
+MUTANTS = {"metal-mrope": replaced(patch, whole=lambda position_ids, q: position_ids)}

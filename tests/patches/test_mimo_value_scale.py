@@ -1,14 +1,49 @@
-"""A broken version of ``mimo-value-scale``: with it the probe must be red."""
+"""``mimo-value-scale``: configs without a scale, and what a cache holds."""
 
 from __future__ import annotations
 
+import importlib
+
+import mlx.core as mx
 import pytest
 
+from mlx_patches.core.packages import package_of
 from mlx_patches.patches.models.mimo_value_scale import patch as mimo_values
+from mlx_patches.patches.models.mimo_value_scale.probe import SCALE, WIDTH, make
+
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
-def scales_that_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mimo_values, "scale_of", lambda attention: None)
+@pytest.fixture
+def package(distribution):
+    """The release's package, if it has the model."""
+    found = package_of(distribution)
+    module_or_skip(f"{found}.models.mimo_v2_flash")
+    return found
 
 
-MUTANTS = {"mimo-value-scale": scales_that_are_dropped}
+@pytest.mark.parametrize("more", [{}, {"attention_value_scale": None}])
+def test_a_config_without_a_scale_answers_as_released(package, distribution, more, ungated):
+    x = mx.random.normal((2, 6, WIDTH), key=mx.random.key(4))
+    released = make(distribution)(x)
+    ungated("mimo-value-scale")
+    assert mx.array_equal(make(distribution, **more)(x), released)
+
+
+def test_scaled_values_are_what_a_cache_holds(package, distribution, ungated):
+    ungated("mimo-value-scale")
+    KVCache = importlib.import_module(f"{package}.models.cache").KVCache
+    x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(4))
+    values = []
+    for more in ({}, {"attention_value_scale": SCALE}):
+        cache = KVCache()
+        layer = make(distribution, **more)
+        mx.eval(layer(x, cache=cache))
+        values.append(cache.state[1])
+    assert mx.array_equal(values[0] * SCALE, values[1])
+    parameters = layer.parameters()
+    assert set(parameters) == set(make(distribution).parameters())
+
+
+MUTANTS = {"mimo-value-scale": replaced(mimo_values, scale_of=lambda attention: None)}

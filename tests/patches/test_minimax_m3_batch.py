@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine
 from mlx_patches.lab.rows import LENGTHS, decode, prefill, rows_of
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.models.minimax_m3_batch import patch as minimax_m3_batch
-from mlx_patches.patches.models.minimax_m3_batch.patch import PATCH, RowBlocks
+from mlx_patches.patches.models.minimax_m3_batch.patch import RowBlocks
 from mlx_patches.patches.models.minimax_m3_batch.probe import build_model
 
-mx = pytest.importorskip("mlx.core")
 BATCHED = (
     "left-padded",
     "equal-lengths",
@@ -52,7 +52,7 @@ def language():
 
 @pytest.fixture
 def patched(language, ungated):
-    ungated(PATCH)
+    ungated("minimax-m3-batch")
     return language
 
 
@@ -124,7 +124,7 @@ def test_one_row_has_the_same_bits(language, ungated):
         return mx.concatenate([model.call(table, cache), model.call([[3]], cache)], axis=1)
 
     before = say()
-    ungated(PATCH)
+    ungated("minimax-m3-batch")
     assert mx.array_equal(say(), before).item()
 
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.positions.mistral_row_scale import patch as mistral_row_scale
 from mlx_patches.patches.positions.mistral_row_scale.probe import model_of, probe
-from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.batch_invariance import batch_cache
 
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import or_skip
+from .mutants import replaced
+
 PATCH = catalogue.builtin().get("mistral-row-scale")
 
 
 @pytest.fixture(params=["ministral3", "mistral4"])
+@or_skip()
 def model(request):
-    try:
-        probe(PATCH.targets[0])
-        return model_of(request.param)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    probe(PATCH.targets[0])
+    return model_of(request.param)
 
 
 def said(model, cache):
@@ -29,14 +29,14 @@ def said(model, cache):
 
 def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
     before = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
-    ungated(PATCH)
+    ungated("mistral-row-scale")
     after = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
     for one, other in zip(before, after, strict=True):
         assert all(map(mx.array_equal, one, other))
 
 
 def test_a_batch_leaves_nothing_behind(model, ungated):
-    ungated(PATCH)
+    ungated("mistral-row-scale")
     before = said(model, model.make_cache())
     cache = batch_cache(model, [2, 0])
     with pytest.raises(ValueError, match=r"."):
@@ -58,8 +58,4 @@ def test_the_scale_of_padding_is_that_of_the_first_position():
     assert mx.allclose(scale[:, 0, :, 0], mx.array([[1.0] * 4, [1.0, grown, grown, grown]]))
 
 
-def first_row_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mistral_row_scale, "offsets_of", lambda cache: None)
-
-
-MUTANTS = {"mistral-row-scale": first_row_for_all}
+MUTANTS = {"mistral-row-scale": replaced(mistral_row_scale, offsets_of=lambda cache: None)}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.models.mllama_text import patch as mllama_text
 
+from .mutants import replaced
 
-def layers_that_need_no_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mllama_text, "has_image", lambda states, cache: True)
-
-
-MUTANTS = {"mllama-text": layers_that_need_no_image}
+MUTANTS = {"mllama-text": replaced(mllama_text, has_image=lambda states, cache: True)}

@@ -20,14 +20,17 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.fingerprint import hash_file
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.loading.model_code_consent import patch as model_code
 from mlx_patches.patches.loading.model_code_consent import probe
-from mlx_patches.patches.loading.model_code_consent.patch import PATCH
 from tests.hosts.model import save
 from tests.hosts.server import free_port
 
 from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
+PATCH = catalogue.builtin().get("model-code-consent")
 CONSENT = model_code.CONSENT
 # Code that leaves a mark and raises, in place of a model's own code.
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise LookupError('it ran')\n"
@@ -43,25 +46,21 @@ def nobody_consents(monkeypatch):
 
 @pytest.fixture
 def lm(ungated):
-    if not installed("mlx-lm"):
-        pytest.skip("mlx-lm is not installed in this environment")
-    utils = importlib.import_module("mlx_lm.utils")
+    utils = module_or_skip("mlx_lm.utils")
     if "model_file" not in inspect.getsource(utils.load_model):
         pytest.skip("this release runs no model's file")
     if "trust_remote_code" in inspect.signature(utils.load_model).parameters:
         pytest.skip("this release asks")
-    ungated(PATCH)
+    ungated("model-code-consent")
     return utils
 
 
 @pytest.fixture
 def vlm(ungated):
-    if not installed("mlx-vlm"):
-        pytest.skip("mlx-vlm is not installed in this environment")
-    utils = importlib.import_module("mlx_vlm.utils")
+    utils = module_or_skip("mlx_vlm.utils")
     if "model_path" not in inspect.signature(utils.get_model_and_args).parameters:
         pytest.skip("this release runs no model's file")
-    ungated(PATCH)
+    ungated("model-code-consent")
     return utils
 
 
@@ -69,7 +68,7 @@ def vlm(ungated):
 def auto(ungated, tmp_path, monkeypatch) -> ModuleType:
     """transformers with the patch, which keeps its copies of code in the test's folder."""
     transformers = pytest.importorskip("transformers")
-    ungated(PATCH)
+    ungated("model-code-consent")
     monkeypatch.setattr(f"{DYNAMIC}.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     return transformers
@@ -388,9 +387,7 @@ def test_each_loader_hears_its_caller(auto, monkeypatch, distribution):
 
 
 def test_convert_does_not_take_its_default_for_consent(auto, tmp_path):
-    if not installed("mlx-vlm"):
-        pytest.skip("mlx-vlm is not installed in this environment")
-    convert = importlib.import_module("mlx_vlm.convert")
+    convert = module_or_skip("mlx_vlm.convert")
     mark = probe.write_folder(tmp_path, CODE)
     with pytest.raises(Exception) as raised:
         convert.convert(str(tmp_path), str(tmp_path / "out"))
@@ -502,8 +499,4 @@ def ask_until(done, port: int, model: Path) -> None:
             return
 
 
-def code_that_everybody_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_code, "has_consent", lambda: True)
-
-
-MUTANTS = {"model-code-consent": code_that_everybody_trusts}
+MUTANTS = {"model-code-consent": replaced(model_code, has_consent=lambda: True)}

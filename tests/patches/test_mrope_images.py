@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.positions.mrope_images import patch as mrope_images
-from mlx_patches.patches.positions.mrope_images.patch import PATCH, find_images
+from mlx_patches.patches.positions.mrope_images.patch import find_images
 from mlx_patches.patches.positions.mrope_images.probe import (
     CONFIG,
     IMAGE,
@@ -18,7 +20,9 @@ from mlx_patches.patches.positions.mrope_images.probe import (
     prompt,
 )
 
-mx = pytest.importorskip("mlx.core")
+from .mutants import replaced
+
+PATCH = catalogue.builtin().get("mrope-images")
 ONE, OTHER = (4, 6), (6, 4)
 TARGETS = [pytest.param(target, id=target.module.split(".")[2]) for target in PATCH.targets]
 
@@ -31,7 +35,7 @@ def model(ungated):
         importlib.import_module(target.module)
     except ImportError:
         pytest.skip("mlx-vlm is not installed")
-    ungated(PATCH)
+    ungated("mrope-images")
     return bare_model(target)
 
 
@@ -81,7 +85,7 @@ def test_one_image_is_left_to_the_release(target, ungated):
         pytest.skip("this release lacks the family")
     given = mx.array([prompt(ONE)] * 2), grids(ONE, ONE), None, None
     released = bare_model(target).get_rope_index(*given)
-    ungated(PATCH)
+    ungated("mrope-images")
     again = bare_model(target).get_rope_index(*given)
     assert all(map(mx.array_equal, released, again))
 
@@ -114,8 +118,4 @@ def test_images_are_found_by_their_first_tokens():
     assert find_images([5, 6], IMAGE) == []
 
 
-def images_as_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mrope_images, "split_rows", lambda texts, grids, image: iter(()))
-
-
-MUTANTS = {"mrope-images": images_as_one_part}
+MUTANTS = {"mrope-images": replaced(mrope_images, split_rows=lambda texts, grids, image: iter(()))}

@@ -1,14 +1,25 @@
-"""A broken version of ``nemotron-time-steps``: with it the probe must be red."""
+"""``nemotron-time-steps``: limits that a config names."""
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.models.nemotron_time_steps import patch as nemotron_steps
+from mlx_patches.patches.models.nemotron_time_steps.probe import answered
+
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
-def limits_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nemotron_steps, "_UNLIMITED", None)
+def test_limits_that_a_config_names_stay(ungated):
+    module = module_or_skip("mlx_lm.models.nemotron_h")
+    if not hasattr(module.ModelArgs, "__post_init__"):
+        pytest.skip("this release takes its limits from the config alone")
+    x = mx.random.normal((1, 8, 32), key=mx.random.key(1))
+    released = answered(module, x, time_step_limit=(0.01, 0.2))
+    ungated("nemotron-time-steps")
+    assert mx.array_equal(answered(module, x, time_step_limit=(0.01, 0.2)), released)
 
 
-MUTANTS = {"nemotron-time-steps": limits_that_stay}
+MUTANTS = {"nemotron-time-steps": replaced(nemotron_steps, _UNLIMITED=None)}

@@ -1,31 +1,33 @@
-"""Configs as transformers 5 saves them, and a broken version of ``nested-rope``."""
+"""Configs as transformers 5 saves them: what is read, and what stays as released."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mlx_patches.core.distributions import source_file
-from mlx_patches.core.manager import Manager
-from mlx_patches.core.patch import Patch
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.loading.nested_rope import patch as nested_rope
+from mlx_patches.patches.loading.nested_rope.patch import old_names
+from mlx_patches.patches.loading.nested_rope.probe import FLAT, NESTED, SCALING, SIZES, THETA
 
-NESTED = {"rope_theta": 20000.0, "rope_type": "default", "partial_rotary_factor": 0.25}
+from ..releases.models import module_or_skip
+from .mutants import replaced
+
+OWN = {"rope_theta": 20000.0, "rope_type": "default", "partial_rotary_factor": 0.25}
+KNOWN = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0.0)
+    for name in ("rope_theta", "rope_scaling", "partial_rotary_factor")
+}
 INFINITE = [0.0, {"__float__": "Infinity"}]
 
 
-@pytest.fixture(autouse=True)
-def applied(ungated: Callable[[Patch], Manager]) -> Manager:
-    for base in ("mlx_lm.models.base", "mlx_vlm.models.base"):
-        if source_file(base):
-            importlib.import_module(base)
-    return ungated(catalogue.builtin().get("nested-rope"))
+@pytest.fixture
+def nested(ungated):
+    ungated("nested-rope")
 
 
 def read(family: str, config: dict[str, Any]) -> Any:
@@ -56,21 +58,82 @@ def read(family: str, config: dict[str, Any]) -> Any:
     [
         ("qwen3_moe", {"num_local_experts": 4, "rope_theta": 1.0}, "num_experts", 4),
         ("mellum", {"num_local_experts": 4, "rope_theta": 1.0}, "num_experts", 4),
-        ("exaone4", {"rope_parameters": NESTED}, "rope_scaling", None),
-        ("glm4_moe", {"rope_parameters": NESTED}, "rope_scaling", None),
-        ("gpt_neox", {"rope_parameters": NESTED}, "rotary_pct", 0.25),
-        ("gpt_neox", {"rope_parameters": NESTED}, "rotary_emb_base", 20000.0),
-        ("mistral3", {"rope_parameters": NESTED, "use_qk_norm": False}, "rope_theta", 20000.0),
+        ("exaone4", {"rope_parameters": OWN}, "rope_scaling", None),
+        ("glm4_moe", {"rope_parameters": OWN}, "rope_scaling", None),
+        ("gpt_neox", {"rope_parameters": OWN}, "rotary_pct", 0.25),
+        ("gpt_neox", {"rope_parameters": OWN}, "rotary_emb_base", 20000.0),
+        ("mistral3", {"rope_parameters": OWN, "use_qk_norm": False}, "rope_theta", 20000.0),
         ("mamba2", {"time_step_limit": INFINITE}, "time_step_limit", [0.0, math.inf]),
     ],
 )
-def test_a_new_name_is_read(family, config, name, value):
+def test_a_new_name_is_read(family, config, name, value, nested):
     args = read(family, config)
     assert getattr(args, name) == value
 
 
-def names_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nested_rope, "old_names", lambda params, known: {})
+def args_of(name, **rope):
+    module = module_or_skip(f"mlx_lm.models.{name}")
+    return module.ModelArgs.from_dict({"model_type": name, **SIZES, **rope})
 
 
-MUTANTS = {"nested-rope": names_that_are_not_read}
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_both_configs_are_the_same(name, nested):
+    new, old = args_of(name, **NESTED), args_of(name, **FLAT)
+    scaling = {name: value for name, value in new.rope_scaling.items() if name != "type"}
+    assert (new.rope_theta, scaling) == (THETA, {**SCALING, "rope_theta": THETA})
+    assert (old.rope_theta, old.rope_scaling) == (THETA, SCALING)
+
+
+def test_a_rope_of_no_scaling_has_none(nested):
+    plain = {"rope_theta": THETA, "rope_type": "default"}
+    assert args_of("llama", rope_parameters=plain).rope_scaling is None
+    assert args_of("llama", rope_parameters={"rope_theta": THETA}).rope_theta == THETA
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {},
+        {"rope_parameters": None},
+        {"rope_parameters": {}},
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        {"rope_parameters": {"full_attention": 3}},
+        {"rope_theta": 123.0, "rope_parameters": {"rope_theta": 456.0, "rope_type": "default"}},
+    ],
+)
+def test_what_has_no_new_names_is_read_as_released(rope, ungated):
+    released = args_of("llama", **rope)
+    ungated("nested-rope")
+    assert args_of("llama", **rope) == released
+
+
+def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
+    given = {"rope_theta": THETA, "rope_type": "default"}
+    assert args_of("ministral3", rope_parameters=given).rope_parameters == given
+
+
+@pytest.mark.parametrize(
+    ("nested", "config", "wanted"),
+    [
+        ({"rope_theta": 1.0, "type": "yarn", "factor": 2}, {}, True),
+        ({"rope_theta": 1.0, "rope_type": "default", "mrope_section": [1]}, {}, False),
+        ({"rope_theta": 1.0, "rope_type": "yarn"}, {"rope_scaling": {"type": "su"}}, False),
+    ],
+)
+def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
+    old = old_names({**config, "rope_parameters": nested}, KNOWN)
+    assert old["rope_theta"] == 1.0
+    # Some classes ask for ``type``.
+    assert old.get("rope_scaling") == ({"type": "yarn", **nested} if wanted else None)
+
+
+def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
+    given = {"rope_theta": 1.0, "partial_rotary_factor": 0.5}
+    params = {"rope_parameters": given}
+    assert old_names(params, KNOWN) == given
+    own = {**params, "partial_rotary_factor": 0.25}
+    assert old_names(own, KNOWN) == {"rope_theta": 1.0}
+    assert old_names(params, {"rope_theta": KNOWN["rope_theta"]}) == {"rope_theta": 1.0}
+
+
+MUTANTS = {"nested-rope": replaced(nested_rope, old_names=lambda params, known: {})}

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.ngram_context import patch as ngram_context
 from mlx_patches.patches.models.ngram_context import prompt
 from mlx_patches.patches.models.ngram_context.patch import fill_context
 
-PATCH = catalogue.builtin().get("ngram-context")
+from .mutants import replaced
+
 pytestmark = pytest.mark.skipif(
     not source_file("mlx_lm.models.longcat_flash_ngram"), reason="no such model here"
 )
 
 
 def test_rows_go_on_as_alone(ungated):
-    import mlx.core as mx
-
-    ungated(PATCH)
+    ungated("ngram-context")
     model = build(Family("mlx-lm", "longcat_flash_ngram")).module
     release = importlib.import_module("mlx_lm.models.cache")
     rows = []
@@ -39,8 +38,6 @@ def test_rows_go_on_as_alone(ungated):
 
 
 def test_a_full_context_is_left_alone():
-    import mlx.core as mx
-
     context = mx.array([[1, 2, 3]])
     cache = [context]
     fill_context(cache, 3)
@@ -50,15 +47,7 @@ def test_a_full_context_is_left_alone():
     assert cache[0].dtype == context.dtype
 
 
-def contexts_as_short_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngram_context, "fill_context", lambda cache, width: None)
-
-
-def tokens_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "note", lambda *_: None)
-
-
 MUTANTS = {
-    "ngram-context": contexts_as_short_as_they_are,
-    "ngram-prompt": tokens_that_are_not_noted,
+    "ngram-context": replaced(ngram_context, fill_context=lambda cache, width: None),
+    "ngram-prompt": replaced(prompt, note=lambda *_: None),
 }

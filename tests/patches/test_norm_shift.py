@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.loading.norm_shift import patch as norm_shift
 from mlx_patches.patches.loading.norm_shift import probe
-from mlx_patches.patches.loading.norm_shift.patch import PATCH
 
 from ..releases.conftest import installed, verdict
+from .mutants import replaced
+
+PATCH = catalogue.builtin().get("norm-shift")
 
 
 def present():
@@ -27,8 +31,6 @@ def present():
 
 @pytest.mark.parametrize(("target", "kind"), list(present()))
 def test_a_published_checkpoint_is_sanitized_bit_for_bit_as_before(target, kind, ungated):
-    import mlx.core as mx
-
     def sanitize_all():
         return [
             kind.sanitize(probe.stand_in(), weights)
@@ -37,7 +39,7 @@ def test_a_published_checkpoint_is_sanitized_bit_for_bit_as_before(target, kind,
         ]
 
     before = sanitize_all()
-    ungated(PATCH)
+    ungated("norm-shift")
     for was, got in zip(before, sanitize_all(), strict=True):
         assert list(was) == list(got)
         assert all(was[name].dtype == got[name].dtype for name in was)
@@ -48,7 +50,7 @@ def test_a_published_checkpoint_is_sanitized_bit_for_bit_as_before(target, kind,
 def test_norms_of_a_converted_checkpoint_are_the_same_arrays(target, kind, ungated):
     if not verdict(PATCH, target).ok:
         pytest.skip("this release is right")
-    ungated(PATCH)
+    ungated("norm-shift")
     for label, weights, _ in probe.checkpoints(target):
         if "converted" in label:
             wanted = [v for n, v in weights.items() if n.endswith("norm.weight") and "mtp" not in n]
@@ -62,8 +64,6 @@ def test_weights_without_convolutions_say_nothing():
 
 
 def test_only_weights_of_one_axis_stand_aside():
-    import mlx.core as mx
-
     seen = {}
 
     def sanitize(model, weights):
@@ -78,9 +78,8 @@ def test_only_weights_of_one_axis_stand_aside():
     assert weights["a"].shape == (2,)
 
 
-def checkpoints_that_nobody_converted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm_shift, "is_converted", lambda weights: False)
-    monkeypatch.setattr(norm_shift, "is_published", lambda name: True)
-
-
-MUTANTS = {"norm-shift": checkpoints_that_nobody_converted}
+MUTANTS = {
+    "norm-shift": replaced(
+        norm_shift, is_converted=lambda weights: False, is_published=lambda name: True
+    )
+}

@@ -9,6 +9,8 @@ import pytest
 from mlx_patches.patches.positions.omni_positions import patch as omni_positions
 from mlx_patches.patches.positions.omni_positions.patch import GRIDS, embed_with_positions
 
+from .mutants import replaced
+
 
 def embed(**passed):
     """What the model is asked to compute while a prompt is embedded."""
@@ -42,8 +44,6 @@ def test_a_text_has_none_computed(passed):
     assert embed(**passed) == []
 
 
-def positions_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(omni_positions, "compute_positions", lambda model, ids, grids: None)
-
-
-MUTANTS = {"omni-positions": positions_of_each_call}
+MUTANTS = {
+    "omni-positions": replaced(omni_positions, compute_positions=lambda model, ids, grids: None)
+}

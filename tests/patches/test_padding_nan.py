@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from typing import Any
 
+import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.padding_nan import patch as padding
-from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.fixtures import cache_of, make
+from mlx_patches.probes.fixtures import cache_of, count_edges, make
 
 from ..releases.conftest import installed
+from ..releases.models import build_or_skip, or_skip
 
-mx = pytest.importorskip("mlx.core")
 PATCH = catalogue.builtin().get("padding-nan")
 
 
 @pytest.fixture(
     params=[t for t in PATCH.targets if installed(t.distribution)], ids=lambda target: target.path
 )
+@or_skip()
 def batch_class(request):
-    try:
-        return cache_of(request.param)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    return cache_of(request.param)
 
 
 def filled(cache, *pieces: int, width: int = 64):
@@ -40,7 +38,7 @@ def filled(cache, *pieces: int, width: int = 64):
 
 
 def test_padding_columns_are_zero_and_no_other(batch_class, ungated):
-    ungated(PATCH)
+    ungated("padding-nan")
     held = filled(make(batch_class, [3, 0, 5], 16), 4, 2, 1)
     assert held in (None, [[0.0] * pad + [1.0] * (7 - pad) for pad in (3, 0, 5)])
 
@@ -48,7 +46,7 @@ def test_padding_columns_are_zero_and_no_other(batch_class, ungated):
 def test_a_piece_of_one_column_may_be_padding(batch_class, ungated):
     if "Rotating" in batch_class.__name__:
         pytest.skip("writes such a piece where it writes a decode step's token")
-    ungated(PATCH)
+    ungated("padding-nan")
     held = filled(make(batch_class, [3, 0, 2], 16), 1, 1, 2, 1, 1)
     assert held in (None, [[0.0] * pad + [1.0] * (6 - pad) for pad in (3, 0, 2)])
 
@@ -56,7 +54,7 @@ def test_a_piece_of_one_column_may_be_padding(batch_class, ungated):
 def test_past_the_window_padding_is_still_told_apart(batch_class, ungated):
     if "Rotating" not in batch_class.__name__:
         pytest.skip("has no window")
-    ungated(PATCH)
+    ungated("padding-nan")
     cache = make(batch_class, [7, 0], 4)
     assert filled(cache, 5) == [[0.0] * 5, [1.0] * 5]
     assert filled(cache, 5) == [[0.0] * 5 + [1.0] * 3, [1.0] * 8]  # 3 kept + 2 new are padding
@@ -64,7 +62,7 @@ def test_past_the_window_padding_is_still_told_apart(batch_class, ungated):
 
 
 def test_types_and_values_stay(batch_class, ungated):
-    ungated(PATCH)
+    ungated("padding-nan")
     cache = make(batch_class, [0, 0], 16)
     keys = mx.random.normal((2, 1, 5, 64), key=mx.random.key(0)).astype(mx.bfloat16)
     held, _ = cache.update_and_fetch(keys, keys)
@@ -74,7 +72,7 @@ def test_types_and_values_stay(batch_class, ungated):
 
 
 def test_rows_that_the_cache_was_not_made_for_are_left_alone(batch_class, ungated):
-    manager = ungated(PATCH)
+    manager = ungated("padding-nan")
     cache = make(batch_class, [1, 2], 16)
     keys = mx.ones((4, 1, 5, 64), dtype=mx.bfloat16)
     held, _ = cache.update_and_fetch(keys, keys)
@@ -84,19 +82,11 @@ def test_rows_that_the_cache_was_not_made_for_are_left_alone(batch_class, ungate
 
 
 @pytest.mark.parametrize("name", ["gemma3n", "moondream3"])
+@or_skip()
 def test_models_whose_padding_is_nan(name, ungated):
     """No NaN leaves the model's caches, whichever package they are from."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm here")
-    from mlx_patches.lab import Family, NotBuilt
-    from mlx_patches.lab.build import build
-
-    importlib.import_module("mlx_vlm.models.cache")
-    try:
-        model = build(Family("mlx-vlm", name))
-        cache = model.make_batch_cache([3, 0])
-    except (NotBuilt, NotApplicable) as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip(f"mlx-vlm:{name}")
+    cache = model.make_batch_cache([3, 0])
     width = model.config["hidden_size"]
     table = mx.array([[0, 0, 0, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 7]])
     embeds = mx.random.normal((2, 7, width), key=mx.random.key(1))
@@ -109,18 +99,16 @@ def test_models_whose_padding_is_nan(name, ungated):
         before = said(cache)
     except (ValueError, TypeError) as crash:
         pytest.skip(f"this release cannot run such a batch: {crash}")
-    ungated(PATCH)
+    ungated("padding-nan")
     after = said(model.make_batch_cache([3, 0]))
     assert not mx.isnan(after).any()
     if not mx.isnan(before).any():
         assert mx.array_equal(before, after)
 
 
-def count_nodes(cache, tmp_path):
-    """The number of lines of the graph of the cache's keys and values."""
-    file = tmp_path / "graph.dot"
-    mx.export_to_dot(str(file), cache.state[:2])
-    return file.read_text().count("\n")
+def count_nodes(cache):
+    """The number of edges of the graph of the cache's keys and values."""
+    return count_edges(*(part for _, part in tree_flatten(cache.state[:2])))
 
 
 def feed_lazily(cache, *pieces: int):
@@ -135,23 +123,23 @@ PIECES = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
 
 
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
-def test_a_batch_without_padding_gets_no_operation(batch_class, pieces, ungated, tmp_path):
-    alone = count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces), tmp_path)
-    ungated(PATCH)
-    assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces), tmp_path) == alone
+def test_a_batch_without_padding_gets_no_operation(batch_class, pieces, ungated):
+    alone = count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces))
+    ungated("padding-nan")
+    assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces)) == alone
 
 
 @pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
 @pytest.mark.parametrize("window", [6, 64])
-def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, ungated, tmp_path):
+def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, ungated):
     """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
     added = []
     for count in (1, len(pieces)):
         alone = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
-        before = count_nodes(alone, tmp_path)
-        manager = ungated(PATCH)
+        before = count_nodes(alone)
+        manager = ungated("padding-nan")
         patched = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
-        added.append(count_nodes(patched, tmp_path) - before)
+        added.append(count_nodes(patched) - before)
         manager.restore()
     assert added[0] > 0
     assert added[1] == added[0]
@@ -163,7 +151,7 @@ def test_the_padding_is_read_once_a_batch(batch_class, window, ungated, monkeypa
     reads = []
     read = padding.read_padding_end
     monkeypatch.setattr(padding, "read_padding_end", lambda c: reads.append(c) or read(c))
-    ungated(PATCH)
+    ungated("padding-nan")
     cache = feed_lazily(make(batch_class, [3, 0], window), 4, 5, 5, 5)
     assert len(reads) == 1
     feed_lazily(cache, *[1] * 9)
@@ -171,7 +159,7 @@ def test_the_padding_is_read_once_a_batch(batch_class, window, ungated, monkeypa
 
 
 def test_a_copy_and_its_original_know_their_own_padding(batch_class, ungated):
-    ungated(PATCH)
+    ungated("padding-nan")
     cache = make(batch_class, [5, 0], 16)
     filled(cache, 2)
     for one in (copy.deepcopy(cache), copy.copy(cache), cache):
@@ -182,7 +170,7 @@ def test_rows_that_join_bring_their_padding(batch_class, ungated):
     """A batch without padding is joined by one whose padding is not completely written yet."""
     if not hasattr(batch_class, "extend"):
         pytest.skip("rows cannot join in this release")
-    ungated(PATCH)
+    ungated("padding-nan")
     cache, other = make(batch_class, [0], 16), make(batch_class, [5], 16)
     for one in (cache, other):
         filled(one, 2)
@@ -192,7 +180,7 @@ def test_rows_that_join_bring_their_padding(batch_class, ungated):
 
 
 def test_padding_that_is_taken_back_can_come_again(batch_class, ungated):
-    ungated(PATCH)
+    ungated("padding-nan")
     cache = make(batch_class, [3, 0], 16)
     filled(cache, 6)
     if not cache.is_trimmable():
@@ -207,7 +195,7 @@ def test_mutant_that_forgets_who_joined(batch_class, ungated, monkeypatch):
     """The mutant trusts the recorded padding, which does not cover rows that joined since."""
     if not hasattr(batch_class, "extend") or "Quantized" in batch_class.__name__:
         pytest.skip("rows cannot join in this release, or are not handed out")
-    ungated(PATCH)
+    ungated("padding-nan")
     read = padding.read_padding_end
 
     def read_note(cache):

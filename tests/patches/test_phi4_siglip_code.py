@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.loading.phi4_siglip_code import patch as phi4_siglip_code
 
+from .mutants import replaced
 
-def code_that_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phi4_siglip_code, "distrusting", lambda arguments: arguments)
-
-
-MUTANTS = {"phi4-siglip-code": code_that_is_trusted}
+MUTANTS = {"phi4-siglip-code": replaced(phi4_siglip_code, distrusting=lambda arguments: arguments)}

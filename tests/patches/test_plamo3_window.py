@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.masks.plamo3_window import patch as plamo3_window
 
+from .mutants import replaced
 
-def caches_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plamo3_window, "shown", lambda window_size: window_size)
-
-
-MUTANTS = {"plamo3-window": caches_of_the_window}
+MUTANTS = {"plamo3-window": replaced(plamo3_window, shown=lambda window_size: window_size)}

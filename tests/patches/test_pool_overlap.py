@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from contextlib import closing
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.pool_overlap import patch, windows
 from mlx_patches.patches.caches.pool_overlap.probe import LENGTH, RATIO, WIDTH, make_compressor
 
-from ..releases.conftest import installed
-
-pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
-PATCH = catalogue.builtin().get("pool-overlap")
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
 @pytest.fixture
 def module(ungated):
-    try:
-        found = importlib.import_module("mlx_vlm.models.deepseek_v4.language")
-    except ModuleNotFoundError:
-        pytest.skip("the release has no deepseek_v4")
-    ungated(PATCH)
+    found = module_or_skip("mlx_vlm.models.deepseek_v4.language")
+    ungated("pool-overlap")
     return found
 
 
@@ -39,8 +35,6 @@ def compressor(module):
 
 
 def text_of(row):
-    import mlx.core as mx
-
     return mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(row))
 
 
@@ -51,8 +45,6 @@ def fed(compressor, cache, row, stop, start=0):
 
 def stepped(compressor, batch, rows, starts, count):
     """Decode ``count`` steps of a batch; the texts' rows and their first positions are given."""
-    import mlx.core as mx
-
     for step in range(count):
         at = [start + step for start in starts]
         tokens = [text_of(row)[:, one : one + 1] for row, one in zip(rows, at, strict=True)]
@@ -62,8 +54,6 @@ def stepped(compressor, batch, rows, starts, count):
 
 def check(compressor, caches, found, row, stop):
     """What a row pooled up to a token is what it pools in one call."""
-    import mlx.core as mx
-
     own = fed(compressor, caches.PoolingCache(RATIO), row, stop)
     assert mx.allclose(found[: own.shape[1]], own[0], atol=1e-5)
 
@@ -87,8 +77,6 @@ def goes_on(compressor, caches, cache, start):
 
 def through_a_file(caches, cache, folder):
     """The cache from a file of the prefix cache."""
-    import mlx.core as mx
-
     apc = pytest.importorskip("mlx_vlm.apc")
     written = cache.__dict__[windows.WINDOWS]
     # As the engine does: another thread writes the file.
@@ -152,15 +140,13 @@ def test_a_row_goes_on(way, half, compressor, caches, tmp_path):
 
 
 def test_a_release_alone_reads_a_state_that_was_saved_with_the_last_window(half, caches, ungated):
-    import mlx.core as mx
-
     cache, start = half
     saved, pooled = cache.state, cache.pooled
     written = cache.__dict__.pop(windows.WINDOWS)
     own = cache.state
     assert written.ends == (start // RATIO,)
     fresh = caches.PoolingCache(RATIO)
-    patch_free = importlib.import_module("inspect").unwrap(type(fresh).state.fset)
+    patch_free = inspect.unwrap(type(fresh).state.fset)
     patch_free(fresh, saved)
     for one, other in zip(fresh.state, own, strict=True):
         assert (one is None and other is None) or mx.array_equal(one, other)
@@ -195,8 +181,6 @@ def test_rows_of_a_batch_say_what_they_say_alone(compressor, caches):
 
 def test_a_batch_in_pieces_with_padding(compressor, caches):
     """Rows with unequal histories are fed unequal prompts, in two pieces."""
-    import mlx.core as mx
-
     histories, lengths = [9, 4, 0], [8, 3, 6]
     rows = [caches.PoolingCache(RATIO) for _ in histories]
     for row, (cache, stop) in enumerate(zip(rows, histories, strict=True)):
@@ -255,8 +239,6 @@ def test_a_batch_s_draft_that_is_verified_in_part(compressor, caches):
 
 def test_a_cleared_cache_begins_anew(half, compressor, caches):
     """As 0.6 and 0.7.0 clear one; and with another text's state."""
-    import mlx.core as mx
-
     cache, _ = half
     cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = 0, None, None, None
     found = fed(compressor, cache, 1, LENGTH)
@@ -266,8 +248,6 @@ def test_a_cleared_cache_begins_anew(half, compressor, caches):
 
 
 def test_one_call_computes_what_it_did(module, compressor, caches, monkeypatch):
-    import mlx.core as mx
-
     found = fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
     monkeypatch.setattr(patch, "WithLastWindow", lambda cache: cache)
     assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
@@ -290,8 +270,6 @@ def test_a_decode_step_reads_no_device(compressor, caches, device_reads):
 
 def test_the_windows_keep_no_prompt_alive(compressor, caches):
     """They are computed with the step that pools, and own their memory."""
-    import mlx.core as mx
-
     text = mx.random.normal((1, 4096, WIDTH))
     mx.eval(text)
     before = mx.get_active_memory()
@@ -302,8 +280,4 @@ def test_the_windows_keep_no_prompt_alive(compressor, caches):
     assert mx.get_active_memory() - before < pooled_alone + text.nbytes // 4
 
 
-def no_window_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "read_windows", lambda cache: None)
-
-
-MUTANTS = {"pool-overlap": no_window_before}
+MUTANTS = {"pool-overlap": replaced(patch, read_windows=lambda cache: None)}

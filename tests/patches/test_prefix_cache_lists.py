@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_cache_lists import patch
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
 @pytest.fixture
 def caches():
     """The release's module of caches."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    return importlib.import_module("mlx_vlm.models.cache")
+    found = module_or_skip("mlx_vlm.models.cache")
+    if hasattr(found.KVCache, "extract"):
+        pytest.skip("a row can be taken out of every cache of this release")
+    return found
 
 
 def test_a_row_is_taken_out_of_batches_only(caches):
@@ -36,8 +36,4 @@ def test_the_release_is_asked_first(caches, says):
     assert not patch.ask_parts(lambda layers: says, [caches.CacheList(caches.KVCache())])
 
 
-def only_the_list_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "has_rows", lambda cache: True)
-
-
-MUTANTS = {"prefix-cache-lists": only_the_list_itself}
+MUTANTS = {"prefix-cache-lists": replaced(patch, has_rows=lambda cache: True)}

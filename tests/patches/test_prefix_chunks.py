@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_chunks import patch
 from mlx_patches.patches.caches.prefix_chunks.probe import CHUNK, chunked
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
 @pytest.fixture
 def caches():
     """The release's module of caches with chunks."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    found = importlib.import_module("mlx_vlm.models.cache")
-    if not hasattr(found, "ChunkedKVCache"):
-        pytest.skip("this release has no caches with chunks")
-    return found
+    return module_or_skip("mlx_vlm.models.cache", "ChunkedKVCache")
 
 
 @pytest.mark.parametrize("length", [0, CHUNK - 1, CHUNK, CHUNK + 3])
@@ -44,8 +38,4 @@ def test_another_cache_is_joined_as_it_is(caches):
     assert seen[1] == [0, 0]
 
 
-def the_caches_with_chunks_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "as_plain", lambda row: row)
-
-
-MUTANTS = {"prefix-chunks": the_caches_with_chunks_themselves}
+MUTANTS = {"prefix-chunks": replaced(patch, as_plain=lambda row: row)}

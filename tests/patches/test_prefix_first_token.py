@@ -10,6 +10,7 @@ from mlx_patches.patches.generation.prefix_first_token import patch
 from mlx_patches.patches.generation.prefix_first_token.probe import RESTS, Repeats, first_tokens
 
 from ..releases.models import prefix_engine
+from .mutants import replaced
 
 WANT = [rest[-1] for rest in RESTS]
 
@@ -18,7 +19,7 @@ WANT = [rest[-1] for rest in RESTS]
 def kind(ungated):
     """The release's class of a batch of prompts, patched."""
     found = prefix_engine().PromptProcessingBatch
-    ungated(patch.PATCH)
+    ungated("prefix-first-token")
     return found
 
 
@@ -74,8 +75,4 @@ def test_the_model_is_itself_again_when_it_fails():
     assert batch.model is model
 
 
-def only_the_last_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "keep_ended", lambda batch, logits: None)
-
-
-MUTANTS = {"prefix-first-token": only_the_last_piece}
+MUTANTS = {"prefix-first-token": replaced(patch, keep_ended=lambda batch, logits: None)}

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.prefix_kv_bits import patch
 from mlx_patches.patches.caches.prefix_kv_bits.probe import (
     ROWS,
@@ -18,16 +17,16 @@ from mlx_patches.patches.caches.prefix_kv_bits.probe import (
 )
 
 from ..releases.models import prefix_engine
+from .mutants import replaced
 
 
 @pytest.fixture
-def module(ungated):
+def module(ungated, beside):
     """The release's module of the generator, patched where it has the defect."""
     found = prefix_engine()
-    for one in ("batch-quantized", "batch-turbo-quant"):
-        ungated(catalogue.builtin().get(one))
+    beside("batch-quantized", "batch-turbo-quant")
     if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):
-        ungated(patch.PATCH)
+        ungated("prefix-kv-bits")
     return found
 
 
@@ -72,8 +71,4 @@ def test_the_bits_come_back_when_the_batch_cannot_be_built():
     assert generator.kv_bits == 8
 
 
-def the_caches_in_floats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "filled", lambda cache, empty, batch: cache)
-
-
-MUTANTS = {"prefix-kv-bits": the_caches_in_floats}
+MUTANTS = {"prefix-kv-bits": replaced(patch, filled=lambda cache, empty, batch: cache)}

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.generation.prefix_no_config import patch
 from mlx_patches.patches.generation.prefix_no_config.probe import generator_of, sequence_of
 
 from ..releases.models import prefix_engine
+from .mutants import replaced
 
 
 @pytest.fixture
 def module(ungated):
     """The release's module of the generator, patched."""
     found = prefix_engine()
-    ungated(patch.PATCH)
+    ungated("prefix-no-config")
     return found
 
 
 def test_a_stored_prompt_is_found(module):
-    import mlx.core as mx
-
     generator, sequence = generator_of(module), sequence_of(module)
     model, manager = generator.model, generator.apc_manager
     assert generator._apc_pick_for(sequence) is None
@@ -55,10 +55,6 @@ def test_the_model_is_itself_again_when_the_look_up_fails():
     assert generator.model is model
 
 
-def a_stand_in_without_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "SimpleNamespace", lambda config: object())
-
-
-MUTANTS = {"prefix-no-config": a_stand_in_without_a_config}
+MUTANTS = {"prefix-no-config": replaced(patch, SimpleNamespace=lambda config: object())}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"prefix-no-config": ((SimpleNamespace(model=SimpleNamespace(config={})), [0]), {})}

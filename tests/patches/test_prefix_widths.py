@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,8 @@ from mlx_patches.patches.caches.prefix_widths import patch
 from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences
 from mlx_patches.probes.fixtures import stored_prefixes
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 PLAIN = [((2, 4), (2, 4))] * 3
 UNLIKE = [((2, 4), (2, 4)), ((3, 4), (3, 4)), ((2, 8), (2, 4))]
@@ -20,21 +20,13 @@ UNLIKE = [((2, 4), (2, 4)), ((3, 4), (3, 4)), ((2, 8), (2, 4))]
 @pytest.fixture
 def apc():
     """The release's module of the prefix cache."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose prefix cache this is")
-    try:
-        found = importlib.import_module("mlx_vlm.apc")
-    except ModuleNotFoundError:
-        pytest.skip("this release has no prefix cache")
-    if not hasattr(found, "make_warm_batch_kv_cache_multi"):
-        pytest.skip("this release has no prefix cache in its batches")
-    return found
+    return module_or_skip("mlx_vlm.apc", "make_warm_batch_kv_cache_multi")
 
 
 @pytest.mark.parametrize("layers", [LATENT, UNLIKE], ids=["latent", "unlike"])
 @pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
 def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, lengths):
-    ungated(patch.PATCH)
+    ungated("prefix-widths")
     picks = stored_prefixes(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
     assert longest == max(lengths)
@@ -49,7 +41,7 @@ def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, leng
 
 def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated):
     """A pick may have a live cache, which may hold more than the prefix."""
-    ungated(patch.PATCH)
+    ungated("prefix-widths")
     (one, other) = stored_prefixes(LATENT, (5, 4))
     block = one["matched_blocks"][0]
     live = [
@@ -75,8 +67,4 @@ def test_models_with_one_shape_get_what_the_release_makes(apc):
     assert not differences(caches, picks, longest)
 
 
-def shapes_that_are_all_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "shape_of", lambda tensor: (2, 6))
-
-
-MUTANTS = {"prefix-widths": shapes_that_are_all_the_keys}
+MUTANTS = {"prefix-widths": replaced(patch, shape_of=lambda tensor: (2, 6))}

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.lab import Family, generators
+from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.processor_rows import patch as processor_rows
 from mlx_patches.patches.generation.processor_rows.patch import (
-    PATCH,
     filled,
     fitted,
     have_processors,
     rows_joined,
 )
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
+PATCH = catalogue.builtin().get("processor-rows")
 TOKENS = 12
 # Prompts with the repetition penalty of each; 0 means none.
 ROWS = [([5, 9, 2], 0.0), ([7, 3], 1.8), ([4, 4, 8, 1], 0.0), ([6, 2, 6], 2.5), ([3], 1.3)]
@@ -26,12 +29,7 @@ ROWS = [([5, 9, 2], 0.0), ([7, 3], 1.8), ([4, 4, 8, 1], 0.0), ([6, 2, 6], 2.5), 
 
 @pytest.fixture
 def generate():
-    if not installed("mlx-lm"):
-        pytest.skip("no mlx-lm, whose engine this is")
-    module = importlib.import_module("mlx_lm.generate")
-    if not hasattr(module, "PromptProcessingBatch"):
-        pytest.skip("the lists of this engine are never joined")
-    return module
+    return module_or_skip("mlx_lm.generate", "PromptProcessingBatch")  # which joins the lists
 
 
 def test_lists_have_an_entry_a_row():
@@ -81,7 +79,7 @@ def test_the_check_finds_processors_in_either_batch(processors, tokens, needed):
 @pytest.mark.parametrize("nothing", [None, []], ids=["None", "empty"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 2, 4, 1, 3), (2, 0, 0, 3, 1)], ids=str)
 def test_rows_that_come_and_go_are_as_alone(generate, order, nothing, ungated):
-    ungated(catalogue.builtin().get("processor-rows"))
+    ungated("processor-rows")
     model = llama()
     rows = [ROWS[index] for index in order]
     together = answers(generate, model, rows, nothing, every=6)
@@ -92,20 +90,15 @@ def test_rows_without_processors_are_bit_for_bit_as_released(generate, ungated):
     model = llama()
     rows = [(prompt, 0.0) for prompt, _ in ROWS]
     before = answers(generate, model, rows, [], every=3, told=float_bits)
-    ungated(catalogue.builtin().get("processor-rows"))
+    ungated("processor-rows")
     assert answers(generate, model, rows, [], every=3, told=float_bits) == before
 
 
 def llama():
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-
     return build(Family("mlx-lm", "llama")).module
 
 
 def float_bits(answer):
-    import mlx.core as mx
-
     return answer.logprobs.view(mx.uint32).tolist()
 
 
@@ -134,21 +127,14 @@ def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 4, 3), (1, 0, 2, 3), (2, 3, 0, 1)], ids=str)
 def test_rows_of_the_vision_engine_are_as_alone(order, ungated):
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose engine this is")
-    if not hasattr(importlib.import_module("mlx_vlm.generate"), "GenerationBatch"):
-        pytest.skip("this engine takes no processors")
-    ungated(catalogue.builtin().get("processor-rows"))
+    module_or_skip("mlx_vlm.generate", "GenerationBatch")  # which takes the processors
+    ungated("processor-rows")
     rows = [ROWS[index] for index in order]
     assert vision_answers(rows, every=2) == [vision_answers([row])[0] for row in rows]
 
 
 def vision_answers(rows, every=1):
     """The answers of mlx-vlm's engine for rows that join one by one and end one by one."""
-    import mlx.core as mx
-
-    from mlx_patches.lab import Family, generators
-    from mlx_patches.lab.build import build
 
     def penalized(penalty):
         def process(tokens, logits):
@@ -176,11 +162,10 @@ def vision_answers(rows, every=1):
     return [said[uid] for uid in order]
 
 
-def lists_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor_rows, "fitted", lambda lists, rows: lists)
-    monkeypatch.setattr(processor_rows, "filled", lambda lists, rows: lists)
-
-
-MUTANTS = {"processor-rows": lists_of_other_rows}
+MUTANTS = {
+    "processor-rows": replaced(
+        processor_rows, fitted=lambda lists, rows: lists, filled=lambda lists, rows: lists
+    )
+}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"processor-rows": ((SimpleNamespace(logits_processors=[], token_context=[]),) * 2, {})}

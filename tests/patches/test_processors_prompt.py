@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.generation.processors_prompt import patch as processors_prompt
 
+from .mutants import replaced
 
-def prompts_of_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors_prompt, "unseen", lambda prompt, tokens: prompt[:0])
-
-
-MUTANTS = {"processors-prompt": prompts_of_one_token}
+MUTANTS = {
+    "processors-prompt": replaced(processors_prompt, unseen=lambda prompt, tokens: prompt[:0])
+}

@@ -6,19 +6,17 @@ import importlib
 
 import pytest
 
-from mlx_patches.core.distributions import source_file
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.pythonic_calls import patch as pythonic_calls
 from mlx_patches.patches.server.pythonic_calls.patch import find_calls
 from mlx_patches.patches.server.pythonic_calls.probe import call, loaded
 
-from ..releases.conftest import is_tested
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
-PATCH = catalogue.builtin().get("pythonic-calls")
-needs_parser = pytest.mark.skipif(
-    not is_tested("mlx-lm") or not source_file("mlx_lm.tool_parsers.pythonic"),
-    reason="no such parser here",
-)
+
+@pytest.fixture
+def parser():
+    return module_or_skip("mlx_lm.tool_parsers.pythonic")
 
 
 @pytest.mark.parametrize(
@@ -51,26 +49,21 @@ def test_calls_that_are_python_are_read_and_none_is_run(text, wanted):
     assert list(find_calls(text)) == wanted
 
 
-@needs_parser
 @pytest.mark.parametrize("text", ["[look(city=Rome, days=5)]", "[look(city=Rome)] done"])
-def test_what_is_no_python_is_read_as_released(text, ungated):
-    module = importlib.import_module("mlx_lm.tool_parsers.pythonic")
-    released = module.parse_tool_call(text)
-    ungated(PATCH)
-    assert module.parse_tool_call(text) == released
+def test_what_is_no_python_is_read_as_released(text, parser, ungated):
+    released = parser.parse_tool_call(text)
+    ungated("pythonic-calls")
+    assert parser.parse_tool_call(text) == released
 
 
-@needs_parser
-def test_a_text_without_a_call_is_refused_as_released(ungated):
-    module = importlib.import_module("mlx_lm.tool_parsers.pythonic")
-    ungated(PATCH)
+def test_a_text_without_a_call_is_refused_as_released(parser, ungated):
+    ungated("pythonic-calls")
     with pytest.raises(ValueError, match="No function provided"):
-        module.parse_tool_call("nothing")
+        parser.parse_tool_call("nothing")
 
 
-@needs_parser
-def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(ungated):
-    ungated(PATCH)
+def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(parser, ungated):
+    ungated("pythonic-calls")
     module = importlib.import_module("mlx_lm.tokenizer_utils")
     tokenizer = loaded(module)
     assert tokenizer.has_tool_calling
@@ -83,9 +76,6 @@ def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(ungated):
     assert "pythonic" not in mistral.tool_parser.__module__
 
 
-def calls_that_are_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pythonic_calls, "find_calls", lambda text: [])
-    monkeypatch.setattr(pythonic_calls, "_START", "<nowhere>")
-
-
-MUTANTS = {"pythonic-calls": calls_that_are_no_python}
+MUTANTS = {
+    "pythonic-calls": replaced(pythonic_calls, find_calls=lambda text: [], _START="<nowhere>")
+}

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import quantized as contract
+from mlx_patches.patches._shared.quantized import merge_quantized
 from mlx_patches.patches.caches.quantized import affine, turbo
+from mlx_patches.patches.caches.quantized.affine import dequantize_row
 from mlx_patches.patches.caches.quantized.probe import restored
-from mlx_patches.probes.quantized_batches import BITS, WIDTH, Kind, feed
+from mlx_patches.probes.quantized_batches import WIDTH, Kind, feed
 
 from ..releases.conftest import installed
+from ..releases.models import module_or_skip
 
-mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCHES = catalogue.builtin()
 CLASSES = {
     "batch-quantized": ("mlx_vlm.models.cache", "BatchQuantizedKVCache"),
     "batch-turbo-quant": ("mlx_vlm.turboquant", "BatchTurboQuantKVCache"),
@@ -28,13 +28,13 @@ PADDING, LENGTHS, TOKENS = [2, 0, 3], [4, 6, 3], 6
 @pytest.fixture(params=CLASSES)
 def kind(request, ungated):
     module, name = CLASSES[request.param]
-    if not installed("mlx-vlm") or importlib.util.find_spec(module) is None:
-        pytest.skip("this release has no such module")
-    batch = getattr(importlib.import_module(module), name, None)
-    if batch is None:
-        pytest.skip(f"this release has no {name}")
-    ungated(PATCHES.get(request.param))
+    batch = getattr(module_or_skip(module, name), name)
+    ungated(request.param)
     return Kind(batch)
+
+
+# A test of one of the two kinds.
+affine_only, turbo_only = (pytest.mark.parametrize("kind", [one], indirect=True) for one in CLASSES)
 
 
 @pytest.fixture
@@ -125,6 +125,26 @@ def test_a_prompt_without_right_padding_moves_no_array(kind, batch):
     assert all(one is two for one, two in zip(parts, leaves(batch), strict=True))
 
 
+def merged(kind, rows):
+    if kind.turbo:
+        return kind.module.TurboQuantKVCache.merge(rows)
+    return merge_quantized(kind.batch_class, rows)
+
+
+def test_a_row_in_floats_is_quantized_like_the_others(kind):
+    plain, empty = (importlib.import_module("mlx_vlm.models.cache").KVCache() for _ in range(2))
+    feed(plain, [(1, 0)], 4)
+    assert not kind.wrong(merged(kind, [kind.solo(0, 6), plain, empty]), [6, 4, 0])
+
+
+def test_rows_quantized_otherwise_do_not_join(kind):
+    settings = {"bits": 3} if kind.turbo else {"group_size": 32, "bits": 8}
+    other = type(kind.solo(0, 0))(**settings)
+    feed(other, [(1, 0)], 4)
+    with pytest.raises(ValueError, match="quantized alike"):
+        merged(kind, [kind.solo(0, 6), other])
+
+
 @contextlib.contextmanager
 def without_reads(monkeypatch):
     """Reading the values of any array raises inside the block."""
@@ -138,8 +158,8 @@ def without_reads(monkeypatch):
         yield
 
 
-def test_a_decode_step_reads_nothing_from_the_device(kind, batch, ungated, monkeypatch):
-    ungated(PATCHES.get("quantized-masks"))
+def test_a_decode_step_reads_nothing_from_the_device(kind, batch, beside, monkeypatch):
+    beside("quantized-masks")
     feed(batch, list(enumerate(LENGTHS)), 1)
     step = mx.ones((3, 2, 1, WIDTH))
     with without_reads(monkeypatch):
@@ -159,30 +179,272 @@ def leaves(cache):
     return [part for _, part in tree_flatten((cache.keys, cache.values))]
 
 
-def test_one_rows_mask_reaches_attention_as_it_is(ungated):
-    """A row alone gets no added graph node: its mask broadcasts over groups of heads."""
-    from mlx_patches.patches.masks.quantized_masks.patch import add_group_axis, attend
-
-    mask = mx.ones((1, 1, 2, 6), mx.bool_)
-    assert add_group_axis(mask, 2) is mask
-    packed = mx.quantize(mx.ones((1, 2, 6, WIDTH)), group_size=WIDTH, bits=BITS)
-    seen = attend(lambda *args: args[4], mx.ones((1, 4, 2, WIDTH)), packed, packed, 1.0, mask)
-    assert seen is mask
+def packed(cache, index, start, end):
+    return [part[index, :, start:end].tolist() for part in (*cache.keys, *cache.values)]
 
 
-@pytest.mark.parametrize("padding", [[0, 0], [1, 0]])
-def test_qwens_decode_step_has_a_mask_where_a_row_has_padding(ungated, padding):
-    name = "mlx_vlm.models.qwen3_5.language"
-    if not installed("mlx-vlm") or importlib.util.find_spec("mlx_vlm.turboquant") is None:
-        pytest.skip("this release has no quantized batches")
-    language = importlib.import_module(name)
-    if not hasattr(language, "_create_qwen3_5_attention_mask"):
-        pytest.skip("this release makes its masks elsewhere")
-    kind = Kind(importlib.import_module("mlx_vlm.models.cache").BatchQuantizedKVCache)
-    cache = kind.batch(padding, 3)
-    ungated(PATCHES.get("quantized-decode-mask"))
-    mask = language._create_qwen3_5_attention_mask(mx.zeros((2, 1, 8)), cache)
-    assert (mask is None) == (not any(padding))
+@affine_only
+def test_unequal_right_padding_keeps_each_rows_own_length(kind):
+    cache = kind.batch([0, 0], 10)
+    cache.prepare(right_padding=[2, 5])
+    cache.finalize()
+    assert cache._idx == 10
+    for row, length in enumerate((8, 5)):
+        one = cache.extract(row)
+        assert one.offset == length
+        assert packed(one, 0, 0, length) == packed(kind.solo(row, length), 0, 0, length)
+
+
+@affine_only
+def test_what_is_merged_comes_out_again_bit_for_bit(kind):
+    rows = [kind.solo(row, length) for row, length in enumerate((5, 0, 270))]
+    batch = merge_quantized(kind.batch_class, rows)
+    for row, solo in enumerate(rows):
+        out = batch.extract(row)
+        assert (out.offset, out.bits, out.group_size) == (solo.offset, solo.bits, solo.group_size)
+        if solo.offset:
+            assert packed(out, 0, 0, solo.offset) == packed(solo, 0, 0, solo.offset)
+
+
+@affine_only
+def test_merged_rows_are_not_touched_by_the_batch(kind):
+    solo = kind.solo(0, 5)
+    before = packed(solo, 0, 0, 5)
+    batch = merge_quantized(kind.batch_class, [solo, kind.solo(1, 3)])
+    feed(batch, [(0, 9), (1, 9)], 1)
+    assert packed(solo, 0, 0, 5) == before
+    assert solo.offset == 5
+
+
+@affine_only
+def test_left_padding_only_before_the_first_token(kind):
+    with pytest.raises(ValueError, match="empty"):
+        kind.batch([0, 0], 3).prepare(left_padding=[1, 0])
+
+
+@affine_only
+def test_extend_leaves_the_other_side_as_it_was(kind):
+    cache, other = kind.batch([0]), kind.batch([0, 2], 5)
+    parts = other.keys
+    cache.extend(other)
+    assert other.keys is parts
+    assert not kind.wrong(cache, [0, 5, 3], rows=[2, 0, 1])
+
+
+@affine_only
+def test_a_row_that_stays_loses_the_padding_that_none_needs(kind):
+    cache = kind.batch([0, 0], 10)
+    cache.prepare(lengths=[8, 5], right_padding=[2, 5])
+    cache.finalize()
+    cache.filter(mx.array([1]))
+    assert cache.size() == 5
+    assert not kind.wrong(cache, [5], rows=[1])
+
+
+def loud(channels, tokens=4):
+    """Keys and values of one row; these channels have larger values."""
+    drawn = mx.random.normal((1, 2, tokens, WIDTH), key=mx.random.key(sum(channels)))
+    gain = mx.ones((WIDTH,))
+    gain[mx.array(channels)] = 9.0
+    return drawn * gain, -drawn * gain
+
+
+def split(module, channels):
+    """A solo cache whose codecs store these channels with more bits."""
+    try:
+        cache = module.TurboQuantKVCache(bits=3.5, key_bits=3.5, value_bits=3.5)
+    except TypeError:
+        pytest.skip("this release has one number of bits a side")
+    cache.update_and_fetch(*loud(channels))
+    assert set(channels) <= set(cache.key_codec.high_idx.tolist())
+    return cache
+
+
+def near(cache, row, start, keys):
+    seen = cache.dequantize()[0][row, :, start : cache._idx]
+    return (mx.linalg.norm(seen - keys[0]) / mx.linalg.norm(keys)).item() < 0.2
+
+
+@turbo_only
+def test_rows_whose_codecs_sort_channels_differently_merge(kind):
+    channels = (range(16), range(16, 32))
+    batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(c)) for c in channels])
+    for row, own in enumerate(channels):
+        assert near(batch, row, 0, loud(list(own))[0])
+
+
+@turbo_only
+def test_batches_whose_codecs_sort_channels_differently_extend(kind):
+    channels = (range(16), range(16, 32))
+    first, other = (
+        kind.module.TurboQuantKVCache.merge([split(kind.module, list(c))]) for c in channels
+    )
+    first.extend(other)
+    for row, own in enumerate(channels):
+        assert near(first, row, 0, loud(list(own))[0])
+
+
+@turbo_only
+def test_a_restored_batch_reads_its_channels_as_before(kind):
+    batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(range(5, 21)))])
+    again = restored(batch)
+    assert mx.array_equal(again.dequantize()[0], batch.dequantize()[0]).item()
+    assert again.key_codec.high_idx.tolist() == batch.key_codec.high_idx.tolist()
+
+
+@turbo_only
+def test_meta_state_is_text_and_an_empty_cache_has_the_releases_own(kind):
+    cache = kind.batch([0, 0])
+    before = len(cache.meta_state)
+    feed(cache, [(0, 0), (1, 0)], 3)
+    assert all(isinstance(entry, str) for entry in cache.meta_state)
+    assert len(cache.meta_state) == before + 1
+
+
+@turbo_only
+def test_a_state_written_without_the_patch_still_loads(kind):
+    cache = kind.batch([2, 0], 5)
+    again = type(cache).from_state(cache.state, cache.meta_state[:-1])
+    feed(again, [(0, 3), (1, 5)], 1)
+    assert not kind.wrong(again, [4, 6])
+
+
+@turbo_only
+def test_padding_that_came_late_is_known_to_attention(kind):
+    cache = kind.batch([0])
+    if not hasattr(cache, "fused_attention_eligible"):
+        pytest.skip("this release has one way of attention for batches")
+    cache.prepare(right_padding=[2])
+    feed(cache, [(0, 0)], 5)
+    cache.finalize()
+    assert not cache.fused_attention_eligible
+    assert kind.module.TurboQuantKVCache.merge([kind.solo(0, 3)]).fused_attention_eligible
+    assert not kind.module.TurboQuantKVCache.merge(
+        [kind.solo(0, 3), kind.solo(1, 1)]
+    ).fused_attention_eligible
+
+
+# -- quantized-merge -----------------------------------------------------------------------------
+
+
+CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
+
+
+def test_plain_rows_stay_the_same_object():
+    caches = importlib.import_module(CACHES)
+    row = caches.KVCache()
+    assert dequantize_row(row) is row
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_plain_row_has_the_type_and_the_room_of_its_tokens(dtype):
+    caches = importlib.import_module(CACHES)
+    row = caches.QuantizedKVCache(group_size=32, bits=8)
+    assert dequantize_row(row).keys is None
+    row.update_and_fetch(*[mx.ones((1, 2, 5, 64), getattr(mx, dtype))] * 2)
+    out = dequantize_row(row)
+    assert (out.offset, out.keys.shape) == (5, (1, 2, 5, 64))
+    assert out.keys.dtype == getattr(mx, dtype)
+    assert row.offset == 5
+
+
+@pytest.mark.skipif(not installed("mlx-lm"), reason="the generator is mlx-lm's")
+@pytest.mark.parametrize("heads", [1, 2])
+def test_quantized_prompts_speak_as_alone_in_floats(heads, ungated):
+    generate = importlib.import_module("mlx_lm.generate")
+    if not hasattr(generate, "BatchGenerator") or not hasattr(generate, "_merge_caches"):
+        pytest.skip("this release batches no prompts with a history")
+    ungated("quantized-merge")
+    model, caches = _llama(heads), importlib.import_module(CACHES)
+    prompts = [[5, 9, 2, 7], [3, 3, 8]]
+    histories = [list(range(1, 12)), list(range(20, 26))]
+    rows, alone = [], []
+    for history, prompt in zip(histories, prompts, strict=True):
+        cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
+        model(mx.array([history]), cache=cache)
+        rows.append(cache)
+        alone.append(_greedy(model, prompt, [dequantize_row(layer) for layer in cache]))
+    generator = generate.BatchGenerator(model, max_tokens=5)
+    uids = generator.insert(prompts, caches=rows)
+    assert _spoken(generator, uids) == alone
+
+
+def _greedy(model, prompt, cache, count=5):
+    said = []
+    tokens = prompt
+    for _ in range(count):
+        logits = model(mx.array([tokens]), cache=cache)
+        tokens = [mx.argmax(logits[0, -1]).item()]
+        said += tokens
+    return said
+
+
+def _spoken(generator, uids):
+    said = {uid: [] for uid in uids}
+    for _ in range(30):
+        answers = generator.next()
+        for answer in answers[1] if isinstance(answers, tuple) else answers:
+            said[answer.uid].append(answer.token)
+        if all(len(tokens) == 5 for tokens in said.values()):
+            break
+    return [said[uid] for uid in uids]
+
+
+def _llama(heads=2):
+    from mlx.utils import tree_map
+
+    module = importlib.import_module("mlx_lm.models.llama")
+    model = module.Model(
+        module.ModelArgs(
+            model_type="llama",
+            hidden_size=128,
+            num_hidden_layers=2,
+            intermediate_size=96,
+            num_attention_heads=4,
+            num_key_value_heads=heads,
+            rms_norm_eps=1e-6,
+            vocab_size=64,
+        )
+    )
+    keys = iter(mx.random.split(mx.random.key(0), 100))
+    model.update(
+        tree_map(
+            lambda x: (
+                mx.random.normal(x.shape, key=next(keys)) * x.shape[-1] ** -0.5 * 1.4
+                if x.ndim > 1
+                else x
+            ),
+            model.parameters(),
+        )
+    )
+    return model
+
+
+def test_what_a_row_alone_holds_is_not_touched(ungated):
+    ungated("quantized-merge")
+    caches = importlib.import_module(CACHES)
+    if not hasattr(caches.KVCache, "merge"):
+        pytest.skip("this release merges no caches by a method of theirs")
+    row, other = (caches.QuantizedKVCache(group_size=32, bits=4) for _ in range(2))
+    feed(row, [(0, 0)], 5)
+    feed(other, [(1, 0)], 3)
+    before = [part.tolist() for part in (*row.keys, *row.values)]
+    batch = caches.QuantizedKVCache.merge([row, other])
+    feed(batch, [(0, 5), (1, 3)], 1)
+    assert [part.tolist() for part in (*row.keys, *row.values)] == before
+
+
+@pytest.mark.skipif(not installed("mlx-lm"), reason="the model is mlx-lm's")
+def test_a_quantized_run_alone_is_bit_for_bit_as_before(ungated):
+    def logits():
+        model, caches = _llama(), importlib.import_module(CACHES)
+        cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
+        pieces = ([1, 2, 3, 4], [5, 6, 7], [8])
+        return [model(mx.array([piece]), cache=cache).tolist() for piece in pieces]
+
+    before = logits()
+    ungated("quantized-merge")
+    assert logits() == before
 
 
 def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
+from mlx_patches.core.packages import package_of
 from mlx_patches.patches.masks.quantized_masks import patch as quantized_masks
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
 
-mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = catalogue.builtin().get("quantized-masks")
 NAME = "quantized_scaled_dot_product_attention"
-MODULES = [
-    module
-    for distribution, module in (
-        ("mlx-lm", "mlx_lm.models.base"),
-        ("mlx-vlm", "mlx_vlm.models.base"),
-    )
-    if installed(distribution) and importlib.util.find_spec(module)
-]
 
 
-@pytest.fixture(params=MODULES)
-def base(request):
-    module = importlib.import_module(request.param)
-    if not hasattr(module, NAME):
-        pytest.skip("this release's attention over quantized keys is mlx-lm's")
-    return module
+@pytest.fixture
+def base(distribution):
+    return module_or_skip(f"{package_of(distribution)}.models.base", NAME)
 
 
 def attend(base, mask, rows=3, heads=4, groups=2):
@@ -46,12 +31,12 @@ def test_what_was_right_is_bit_for_bit_as_before(base, ungated, mask, heads):
     if mask == "array":
         mask = mx.arange(6)[None] <= mx.arange(4, 6)[:, None]
     before = attend(base, mask, rows=1, heads=heads).tolist()
-    ungated(PATCH)
+    ungated("quantized-masks")
     assert attend(base, mask, rows=1, heads=heads).tolist() == before
 
 
 def test_a_mask_in_numbers_does_what_one_in_booleans_does(base, ungated):
-    ungated(PATCH)
+    ungated("quantized-masks")
     padding = mx.array([0, 2, 3])
     seen = (mx.arange(6)[None] >= padding[:, None])[:, None, None]
     seen = mx.broadcast_to(seen, (3, 1, 2, 6))
@@ -60,10 +45,21 @@ def test_a_mask_in_numbers_does_what_one_in_booleans_does(base, ungated):
 
 
 def test_a_mask_of_no_rows_of_its_own_serves_all(base, ungated):
-    ungated(PATCH)
+    ungated("quantized-masks")
     causal = mx.arange(6)[None] <= mx.arange(4, 6)[:, None]
     every = mx.broadcast_to(causal, (3, 1, 2, 6))
     assert mx.allclose(attend(base, causal), attend(base, every), atol=1e-6).item()
+
+
+def test_one_rows_mask_reaches_attention_as_it_is():
+    """A row alone gets no added graph node: its mask broadcasts over groups of heads."""
+    mask = mx.ones((1, 1, 2, 6), mx.bool_)
+    assert quantized_masks.add_group_axis(mask, 2) is mask
+    packed = mx.quantize(mx.ones((1, 2, 6, 32)), group_size=32, bits=8)
+    seen = quantized_masks.attend(
+        lambda *args: args[4], mx.ones((1, 4, 2, 32)), packed, packed, 1.0, mask
+    )
+    assert seen is mask
 
 
 def masks_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:

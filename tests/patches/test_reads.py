@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.patch import Attribute
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared.handles import make_handle
 from mlx_patches.patches.caches.reads import patch as reads
+from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core", reason="every release set has MLX")
-PATCH = catalogue.builtin().get("offset-alias")
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
-
-
-def nodes(array, tmp_path):
-    file = tmp_path / "graph.dot"
-    mx.export_to_dot(str(file), array)
-    return file.read_text().count("\n")
 
 
 @pytest.fixture
 def caches(ungated):
-    import importlib
-
-    ungated(PATCH)
+    ungated("offset-alias")
     return importlib.import_module(CACHES)
 
 
-def test_a_handle_adds_no_node(tmp_path):
+def test_a_handle_adds_no_node():
     array = mx.array([1, 2]) + 3
-    before = nodes(array, tmp_path)
-    assert nodes(make_handle(array), tmp_path) == before
-    assert nodes(array + 0, tmp_path) > before
+    before = count_edges(array)
+    assert count_edges(make_handle(array)) == before
+    assert count_edges(array + 0) > before
 
 
 def test_evaluating_a_handle_evaluates_the_original():
@@ -75,11 +68,9 @@ def test_copies_do_not_move_with_the_original(caches):
 
 
 def test_instances_made_before_and_after_work_across_restore(ungated):
-    import importlib
-
     caches = importlib.import_module(CACHES)
     before = caches.BatchKVCache([2, 0])
-    manager = ungated(PATCH)
+    manager = ungated("offset-alias")
     during = caches.BatchKVCache([1, 0])
     assert before.offset.tolist() == [-2, 0]
     manager.restore()
@@ -92,12 +83,8 @@ def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "Attribute", lambda name, read: Attribute(name))
 
 
-def states_that_are_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads.copy_state, "__code__", (lambda state, cache=None: state).__code__)
-
-
 MUTANTS = {
     "offset-alias": handles_that_alias,
     "left-padding-alias": handles_that_alias,
-    "frozen-state": states_that_are_live,
+    "frozen-state": replaced(reads.copy_state, __code__=(lambda state, cache=None: state).__code__),
 }

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import importlib
+import random
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows, state
+from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 LM = installed("mlx-lm")
 pytestmark = pytest.mark.skipif(not LM, reason="no mlx-lm, whose caches these are")
 ArraysCache = importlib.import_module("mlx_lm.models.cache").ArraysCache if LM else None
@@ -67,7 +69,7 @@ def test_an_extend_that_raises_leaves_the_padding_of_both():
 
 
 def test_the_release_s_extend_raises_and_leaves_the_padding_of_both(ungated):
-    ungated(catalogue.builtin().get("arrays-rows"))
+    ungated("arrays-rows")
     cache, other = padded_batch(), padded_batch(width=3)
     with pytest.raises(ValueError):
         cache.extend(other)
@@ -75,7 +77,7 @@ def test_the_release_s_extend_raises_and_leaves_the_padding_of_both(ungated):
 
 
 def test_padding_follows_its_rows(ungated):
-    ungated(catalogue.builtin().get("arrays-rows"))
+    ungated("arrays-rows")
     cache = padded_batch()
     cache.filter(mx.array([2, 0]))
     assert held(cache) == {"left_padding": [2, 4], "lengths": [7, 9]}
@@ -85,7 +87,7 @@ def test_padding_follows_its_rows(ungated):
 
 @pytest.mark.parametrize("padded_first", [True, False])
 def test_rows_that_join_without_padding_have_none(ungated, padded_first):
-    ungated(catalogue.builtin().get("arrays-rows"))
+    ungated("arrays-rows")
     sides = [padded_batch(), one_row()][:: 1 if padded_first else -1]
     cache, other = sides
     before = held(other)
@@ -99,7 +101,7 @@ def test_rows_that_join_without_padding_have_none(ungated, padded_first):
 
 
 def test_rows_without_padding_get_no_array(ungated):
-    ungated(catalogue.builtin().get("arrays-rows"))
+    ungated("arrays-rows")
     cache = one_row()
     cache.extend(one_row())
     cache.filter(mx.array([1]))
@@ -211,18 +213,6 @@ def test_a_row_has_neither_the_padding_nor_the_rows_of_its_batch():
 # -- arrays-chunks ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """A list with one item for each read of an array."""
-    count = []
-    for name in ("tolist", "item"):
-        read = getattr(mx.array, name)
-        monkeypatch.setattr(
-            mx.array, name, lambda array, read=read: count.append(array) or read(array)
-        )
-    return count
-
-
 class Uncounted:
     """A cache whose model does not count the tokens it fed, as before mlx-lm 0.30.4."""
 
@@ -233,24 +223,24 @@ class Uncounted:
         return masks.mask_each_piece(lambda cache, N: None, self, N)
 
 
-def test_a_decode_step_reads_nothing(reads):
+def test_a_decode_step_reads_nothing(device_reads):
     cache = Uncounted([7, 0, 2])
     pieces = [cache.mask(3) for _ in range(3)]
     assert all(mask is not None for mask in pieces)
-    assert len(reads) == 3
-    reads.clear()
+    assert len(device_reads) == 3
+    device_reads.clear()
     assert cache.left_padding is None
     assert [cache.mask(1) for _ in range(4)] == [None] * 4
-    assert not reads
+    assert not device_reads
 
 
-def test_rows_without_padding_are_not_masked(reads):
+def test_rows_without_padding_are_not_masked(device_reads):
     cache = Uncounted([0, 0])
     assert cache.mask(3) is None
     assert cache.left_padding is None
-    reads.clear()
+    device_reads.clear()
     assert cache.mask(1) is None
-    assert not reads
+    assert not device_reads
 
 
 def test_no_piece_waits_for_the_device(monkeypatch):
@@ -260,6 +250,152 @@ def test_no_piece_waits_for_the_device(monkeypatch):
     for _ in range(3):
         cache.mask(3)
     assert cache.left_padding is None
+
+
+# -- arrays-advance ------------------------------------------------------------------------
+
+counts = pytest.mark.skipif(
+    not hasattr(ArraysCache, "advance"),
+    reason="this release's caches do not count, or count without a chain",
+)
+
+
+def padded(left=(3, 0), lengths=(9, 5)):
+    cache = ArraysCache(1, left_padding=list(left))
+    cache[0] = mx.zeros((len(left), 1))
+    cache.lengths = mx.array(list(lengths))
+    return cache
+
+
+def numbers(cache):
+    """The cache's padding and lengths, as lists or None."""
+    read = cache.left_padding, cache.lengths
+    return [None if values is None else values.tolist() for values in read]
+
+
+def live(seed):
+    """The padding of a batch after each of many operations, in an order that a host may use."""
+    choose = random.Random(seed)
+    cache = padded()
+    seen = []
+    for _ in range(120):
+        rows = cache[0].shape[0]
+        act = choose.choice(["advance"] * 6 + ["filter", "extend", "prepare", "copy", "finalize"])
+        if act == "advance":
+            cache.advance(choose.randrange(1, 5))
+        elif act == "filter" and rows > 1:
+            kept = mx.array(sorted(choose.sample(range(rows), rows - 1)))
+            cache.left_padding = cache.left_padding[kept]
+            cache.lengths = cache.lengths[kept]
+            cache[0] = cache[0][kept]
+        elif act == "extend" and rows < 6:
+            other = padded()
+            other.advance(2)
+            cache.left_padding = mx.concatenate([cache.left_padding, other.left_padding])
+            cache.lengths = mx.concatenate([cache.lengths, other.lengths])
+            cache[0] = mx.concatenate([cache[0], other[0]])
+        elif act == "prepare":
+            cache.lengths = mx.array([choose.randrange(9) for _ in range(rows)])
+        elif act == "copy":
+            cache = copy.copy(cache)
+        elif act == "finalize" and choose.random() < 0.2:
+            cache.left_padding = mx.array([0] * rows)
+        seen.append(numbers(cache))
+    return seen
+
+
+@counts
+@pytest.mark.parametrize("seed", range(4))
+def test_the_numbers_are_the_releases(seed, ungated):
+    before = live(seed)
+    manager = ungated("arrays-advance")
+    assert live(seed) == before
+    manager.restore()
+
+
+@counts
+def test_it_is_taken_out_and_put_back_in_the_middle_of_a_count(ungated):
+    cache = padded()
+    first = ungated("arrays-advance")
+    cache.advance(2)
+    first.restore()
+    cache.advance(3)  # by the release, in place: the array object stays the same
+    second = ungated("arrays-advance")
+    cache.advance(1)
+    assert numbers(cache) == [[-3, -6], [3, -1]]
+    second.restore()
+
+
+@counts
+def test_two_copies_count_apart(ungated):
+    ungated("arrays-advance")
+    cache = padded()
+    cache.advance(1)
+    other = copy.copy(cache)
+    other.advance(5)
+    cache.advance(1)
+    assert numbers(cache) == [[1, -2], [7, 3]]
+    assert numbers(other) == [[-3, -6], [3, -1]]
+
+
+@counts
+def test_what_was_read_stays(ungated):
+    ungated("arrays-advance")
+    cache = padded()
+    cache.advance(1)
+    left = cache.left_padding
+    cache.advance(1)
+    assert left.tolist() == [2, -1]
+
+
+@counts
+def test_a_cache_without_padding_is_left_alone(ungated):
+    ungated("arrays-advance")
+    cache = ArraysCache(1)
+    cache[0] = mx.zeros((2, 1))
+    cache.advance(1)
+    assert numbers(cache) == [None, None]
+    assert advance.NOTE not in vars(cache)
+
+
+@counts
+def test_a_step_adds_no_node(ungated):
+    cache = padded()
+    cache.advance(1)
+    before = count_edges(cache.left_padding, cache.lengths)
+    ungated("arrays-advance")
+    cache = padded()
+    cache.advance(1)
+    assert count_edges(cache.left_padding, cache.lengths) == before
+
+
+@counts
+def test_an_advance_that_raises_leaves_the_padding():
+    def failing(cache, N):
+        cache.left_padding = None
+        raise ValueError("on purpose")
+
+    cache = padded()
+    with pytest.raises(ValueError, match="on purpose"):
+        advance.advance_from_start(object(), failing, cache, 1)
+    assert numbers(cache) == [[3, 0], [9, 5]]
+
+
+@counts
+def test_rows_that_come_and_go_leave_no_chain(ungated):
+    """As in a batch that is never empty, because a new request joins every few steps."""
+    ungated("arrays-advance")
+    cache, sizes = padded(), []
+    for _ in range(12 * advance.CHANGES):
+        cache[0] = cache[0] + 1
+        cache.advance(1)
+        mx.eval(cache[0])
+        kept = mx.array([0])
+        cache.left_padding = mx.concatenate([cache.left_padding[kept], mx.array([0])])
+        cache.lengths = mx.concatenate([cache.lengths[kept], mx.array([9])])
+        sizes.append(count_edges(cache.left_padding, cache.lengths))
+    half = len(sizes) // 2
+    assert max(sizes[half:]) <= max(sizes[:half])
 
 
 def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,14 +415,6 @@ def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
     return {name: values[: len(kept)] for name, values in padding.items()}
 
 
-def batches_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "remember_rows", lambda cache, number: None)
-
-
-def states_without_left_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "PADDING", {"lengths": None})
-
-
 def rows_that_are_all_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     extract_row = extract.extract_row
     monkeypatch.setattr(extract, "extract_row", lambda cache, idx: extract_row(cache, 0))
@@ -297,23 +425,18 @@ def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masks, "subtract_fed", lambda left, N: subtract_fed(left, 0))
 
 
-def rows_that_are_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extract, "is_per_row", lambda padding: padding is not None)
-    monkeypatch.setattr(extract, "copy_as_row", lambda batch, states: copy.copy(batch))
-
-
-def counts_that_always_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "is_continued", lambda *_: False)
-
-
 MUTANTS = {
     "arrays-mask": lengths_that_are_one_longer,
-    "arrays-advance": counts_that_always_begin,
+    "arrays-advance": replaced(advance, is_continued=lambda *_: False),
     "arrays-rows": padding_of_other_rows,
-    "arrays-extend": batches_of_one_row,
-    "arrays-restored": states_without_left_padding,
+    "arrays-extend": replaced(rows, remember_rows=lambda cache, number: None),
+    "arrays-restored": replaced(state, PADDING={"lengths": None}),
     "arrays-chunks": pieces_that_do_not_count,
-    "mamba-rows": rows_that_are_the_batch,
+    "mamba-rows": replaced(
+        extract,
+        is_per_row=lambda padding: padding is not None,
+        copy_as_row=lambda batch, states: copy.copy(batch),
+    ),
     "recurrent-extract": rows_that_are_all_the_first,
 }
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import inspect
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.lab.engine_scenarios import compare_with_alone
 from mlx_patches.lab.scenarios import SCENARIOS
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared.rows import join_rows, recurrent, write_rows
 from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
-from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.fixtures import with_patches
 
 from ..releases.conftest import installed
-from ..releases.models import build_or_skip
-
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import applicable, build_or_skip, or_skip
 
 NEEDED = (
     "offset-alias",
@@ -29,6 +25,7 @@ NEEDED = (
     "rope-deltas",
     "padding-nan",
 )
+LAST_PIECES = ("recurrent-padding", "rotating-last-piece", *NEEDED)
 PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
 PADDING = [0, 3]
 TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
@@ -36,37 +33,31 @@ TOLERANCE = 1e-3
 
 
 @pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
-def test_a_quantized_batch_stays_quantized(family):
-    pytest.importorskip("mlx_vlm")
+def test_a_quantized_batch_stays_quantized(family, beside):
     model = build_or_skip(f"mlx-vlm:{family}")
-    with with_patches((*NEEDED, "recurrent-padding", "quantized-decode-mask")):
-        cell = SCENARIOS["quantized-8"](model)
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+    beside(*NEEDED, "recurrent-padding", "quantized-decode-mask")
+    cell = applicable(SCENARIOS["quantized-8"](model))
     assert cell.verdict == "green", cell.detail
 
 
 @pytest.fixture
-def repaired(ungated):
+def repaired(beside):
     """Builds a family's tiny model with the patch, and other patches that its batches need."""
     managers = []
 
     def prepare(name: str) -> LabModel:
         model = build_or_skip(name)
-        for patch in ("offset-alias", "mask-by-offset", "recurrent-padding"):
-            managers.append(ungated(catalogue.builtin().get(patch)))
+        managers.append(beside("offset-alias", "mask-by-offset", "recurrent-padding"))
         return model
 
     yield prepare
     assert not any(manager.withdrawn for manager in managers)
 
 
+@or_skip()
 def padded_batch(model: LabModel) -> list[object]:
     """The caches of a left-padded batch; skips where the release has none."""
-    try:
-        cache = engine.batch_cache(model, PADDING)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    cache = engine.batch_cache(model, PADDING)
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
         pytest.skip("the release batches no recurrent caches")
     return cache
@@ -80,6 +71,7 @@ def compare(batch: object, model: LabModel) -> None:
         assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
 
 
+NEMOTRON_H = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
 LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
 OMNI = "mlx-vlm:nemotron_h_nano_omni"
 VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl", OMNI)
@@ -119,11 +111,11 @@ def test_a_call_without_logits(name, repaired):
         assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
 
 
-def test_omni_states_of_a_history_and_every_layer(repaired):
+def test_omni_states_of_a_history_and_every_layer(repaired, beside):
     """It runs Nemotron-H's layers itself, or, from mlx-vlm 0.7.10 on, calls the patched model."""
     model = repaired(OMNI)
-    with with_patches(LAST_PIECES):
-        cell = SCENARIOS["history"](model)
+    beside(*LAST_PIECES)
+    cell = SCENARIOS["history"](model)
     assert cell.verdict == "green", cell.detail
     cache = padded_batch(model)
     out = model.module(mx.array(TABLE), cache=cache, output_hidden_states=True)
@@ -156,7 +148,7 @@ def test_a_decode_step_reads_nothing_and_a_prompt_little(name, repaired, device_
 
 
 def test_equal_rows_read_the_device_once(repaired, device_reads):
-    model = repaired("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    model = repaired(NEMOTRON_H)
     cache = padded_batch(model)
     for layer in recurrent(cache):
         layer.left_padding = mx.array([0, 0])
@@ -215,24 +207,32 @@ def test_a_piece_without_tokens_of_any_row(name, repaired):
     compare(model.call(TABLE, cache), model)
 
 
-LAST_PIECES = ("recurrent-padding", "rotating-last-piece", *NEEDED)
+@pytest.fixture
+def feed_last_piece(beside):
+    """Gives the cell of right-padded prompts with history whose last piece has one token."""
+
+    def feed(name: str):
+        model = build_or_skip(name)
+        beside(*LAST_PIECES)
+        return applicable(SCENARIOS["last-piece"](model))
+
+    return feed
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_a_last_piece_of_one_token_that_some_rows_lack(name):
+def test_a_last_piece_of_one_token_that_some_rows_lack(name, feed_last_piece):
     assert feed_last_piece(name).verdict == "green"
 
 
-def test_mutant_that_holds_no_states_in_the_last_piece(monkeypatch):
+def test_mutant_that_holds_no_states_in_the_last_piece(monkeypatch, feed_last_piece):
     def feed(call, bound, cache, fed):
         return call(*bound.args, **bound.kwargs)
 
     monkeypatch.setattr(recurrent_padding, "call_and_hold_states", feed)
-    name = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
-    assert feed_last_piece(name).verdict == "red"
+    assert feed_last_piece(NEMOTRON_H).verdict == "red"
 
 
-def test_a_last_piece_row_by_row_after_right_padding(monkeypatch):
+def test_a_last_piece_row_by_row_after_right_padding(monkeypatch, feed_last_piece):
     """The joined batch still has the padding of the pieces before, and none of the last one."""
 
     def by_row(call, bound, cache, fed):
@@ -240,38 +240,25 @@ def test_a_last_piece_row_by_row_after_right_padding(monkeypatch):
         return recurrent_padding.forward_per_row(call, bound, spans, [0] * len(fed))
 
     monkeypatch.setattr(recurrent_padding, "call_and_hold_states", by_row)
-    name = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
-    assert feed_last_piece(name).verdict == "green"
+    assert feed_last_piece(NEMOTRON_H).verdict == "green"
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])
-def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name):
+@or_skip()
+def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name, beside):
     """The models feed left-padded rows one by one themselves, but not in such a piece."""
     model = build_or_skip(name)
     prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
     requests = [generators.Request(0, prompt, 3) for prompt in prompts]
-    try:
-        with with_patches((*NEEDED, "recurrent-padding")):
-            said = generators.run_requests(model, requests, prefill_step_size=8)
-            cell = compare_with_alone(model, requests, said)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    beside(*NEEDED, "recurrent-padding")
+    said = generators.run_requests(model, requests, prefill_step_size=8)
+    cell = compare_with_alone(model, requests, said)
     assert cell.verdict == "green", cell.detail
-
-
-def feed_last_piece(name: str):
-    """The cell of right-padded prompts with history whose last piece has one token."""
-    model = build_or_skip(name)
-    with with_patches(LAST_PIECES):
-        cell = SCENARIOS["last-piece"](model)
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
-    return cell
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
-    model = build_or_skip("mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h")
+    model = build_or_skip(NEMOTRON_H)
     cache = padded_batch(model)
     release = inspect.unwrap(type(model.module).__call__)
     fed = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import LabModel, engine
@@ -12,12 +13,9 @@ from mlx_patches.patches._shared.rows import recurrent
 from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.patches.models.recurrent_padding.batch import Padding, announced
-from mlx_patches.probes import NotApplicable
 
 from ..releases.conftest import installed, is_tested, verdict
-from ..releases.models import build_or_skip
-
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import build_or_skip, or_skip
 
 PATCH = catalogue.builtin().get("recurrent-padding")
 OTHERS = ("offset-alias", "mask-by-offset", "mask-from-cache-list", "rope-deltas", "arrays-chunks")
@@ -40,22 +38,17 @@ def names() -> list[str]:
 
 
 @pytest.fixture
-def repaired(ungated):
+def repaired(beside):
     """Builds a family's tiny model with the patch, and other patches that its batches need."""
     managers = []
 
     def prepare(name: str) -> LabModel:
         model = build_or_skip(name)
-        for patch in (*OTHERS, PATCH.id):
-            managers.append(ungated(catalogue.builtin().get(patch)))
+        managers.append(beside(*OTHERS, PATCH.id))
         return model
 
     yield prepare
-    withdrawn = [manager.withdrawn for manager in managers]
-    # Two patches have a layer at one attribute: the one applied last is taken out first.
-    for manager in reversed(managers):
-        manager.restore()
-    assert not any(withdrawn)
+    assert not any(manager.withdrawn for manager in managers)
 
 
 def body_of(model: LabModel) -> object:
@@ -97,16 +90,14 @@ def feeds_rows_itself(name: str) -> bool:
     return any(one.endswith("left_padding_info") for one in own)
 
 
+@or_skip()
 def caches(model: LabModel, left: bool) -> list[object]:
     """The caches of a padded batch; skips if the release has none."""
-    try:
-        if left:
-            cache = engine.batch_cache(model, PADDING)
-        else:
-            cache = engine.empty_batch(model, len(PROMPTS))
-            engine.prepare(cache, [len(prompt) for prompt in PROMPTS])
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    if left:
+        cache = engine.batch_cache(model, PADDING)
+    else:
+        cache = engine.empty_batch(model, len(PROMPTS))
+        engine.prepare(cache, [len(prompt) for prompt in PROMPTS])
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
         pytest.skip("the release batches no recurrent caches")
     return cache
@@ -188,6 +179,7 @@ def test_padding_on_both_sides(name, repaired):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
+@or_skip()
 def test_equal_rows_keep_their_bits(name, repaired):
     """Also if the caches have padding arrays that mark no padding."""
     model = repaired(name)
@@ -195,10 +187,7 @@ def test_equal_rows_keep_their_bits(name, repaired):
     said = []
     for marked in (False, True):
         engine.forget(model)
-        try:
-            cache = engine.batch_cache(model, [0, 0])
-        except NotApplicable as reason:
-            pytest.skip(str(reason))
+        cache = engine.batch_cache(model, [0, 0])
         for layer in recurrent(cache):
             layer.left_padding = mx.array([0, 0]) if marked else None
             layer.lengths = mx.array([LONGEST] * 2) if marked else None

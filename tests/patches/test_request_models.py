@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.server.request_models import patch as request_models
 
+from .mutants import replaced
 
-def models_that_anybody_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_models, "is_allowed", lambda name, started: True)
-
-
-MUTANTS = {"request-models": models_that_anybody_names}
+MUTANTS = {"request-models": replaced(request_models, is_allowed=lambda name, started: True)}

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.lab.walks import engines, walk
 from mlx_patches.lab.walks.program import parse
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches._shared.row_record import read_column
 from mlx_patches.patches.models.ring_cache_batching import patch as ring_cache_batching
-from mlx_patches.patches.models.ring_cache_batching.patch import (
-    PATCH,
-    end_prompts,
-    in_order,
-    ring_mask,
-)
-from mlx_patches.probes import NotApplicable
+from mlx_patches.patches.models.ring_cache_batching.patch import end_prompts, in_order, ring_mask
 
-from ..releases.models import build_or_skip
+from ..releases.models import build_or_skip, or_skip
 
-mx = pytest.importorskip("mlx.core")
 WINDOW, PROMPT = 4, 3
 WALKS = [
     "mlx-vlm:unlimited_ocr prefill_step_size=3; add row=1 length=5 tokens=12",
@@ -47,16 +41,14 @@ def feed(ring, places):
 
 
 @pytest.mark.parametrize("line", WALKS)
-def test_the_engine_s_pieces_do_not_move_the_prompt_s_end(line, ungated):
+@or_skip()
+def test_the_engine_s_pieces_do_not_move_the_prompt_s_end(line, ungated, beside):
     """Pieces of one token are a prompt's as long as they come with embeddings."""
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     importlib.import_module("mlx_vlm.generate")
-    try:
-        engines.kinds(model)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    for patch in (PATCH, catalogue.builtin().get("kv-bits-refused")):
-        ungated(patch)
+    engines.kinds(model)
+    ungated("ring-cache-batching")
+    beside("kv-bits-refused")
     assert walk.run(model, parse(line)) == []
 
 
@@ -130,29 +122,20 @@ def test_a_ring_that_decodes_and_other_caches_stay_as_they_are(ring):
 
 @pytest.mark.parametrize("name", ["processors", "engine", "batch-generate", "last-piece"])
 def test_the_engine_answers_as_the_row_alone(name, ungated):
-    pytest.importorskip("mlx_vlm.models.unlimited_ocr.language")
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-    from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
-
-    model = build(Family("mlx-vlm", "unlimited_ocr"))
+    model = build_or_skip("mlx-vlm:unlimited_ocr")
     without = SCENARIOS[name](model)
     if ", step 0:" in without.detail:
         pytest.skip(f"another defect of this release, before a ring is full: {without.detail}")
     forget_solo_runs()
-    manager = ungated(PATCH)
+    manager = ungated("ring-cache-batching")
     cell = SCENARIOS[name](model)
     assert cell.verdict == "green", cell.detail
     assert not manager.withdrawn
 
 
 def test_a_prompt_with_embeddings_ends_alike_in_one_call_and_in_two(ungated):
-    pytest.importorskip("mlx_vlm.models.unlimited_ocr.language")
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-
-    manager = ungated(PATCH)
-    model = build(Family("mlx-vlm", "unlimited_ocr"))
+    model = build_or_skip("mlx-vlm:unlimited_ocr")
+    manager = ungated("ring-cache-batching")
     tokens = mx.array([[1, 2, 3, 4, 5]])
     embeddings = model.module.model.embed_tokens(tokens)
     said = []
@@ -170,12 +153,8 @@ def test_a_prompt_with_embeddings_ends_alike_in_one_call_and_in_two(ungated):
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["tokens", "embeddings"])
 def test_a_prompt_of_one_token_is_kept_in_a_ring_as_in_a_plain_cache(embedded, ungated):
-    pytest.importorskip("mlx_vlm.models.unlimited_ocr.language")
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-
-    manager = ungated(PATCH)
-    model = build(Family("mlx-vlm", "unlimited_ocr"))
+    model = build_or_skip("mlx-vlm:unlimited_ocr")
+    manager = ungated("ring-cache-batching")
     ring = model.make_cache()
     plain = [importlib.import_module("mlx_vlm.models.cache").KVCache() for _ in ring]
     said = []

@@ -7,32 +7,29 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt, alone_scenarios, engine
-from mlx_patches.lab.build import build
+from mlx_patches.lab import alone_scenarios, engine
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.lab.walks import program, walk
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, probe, prompts, turns
 from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
 from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
-from mlx_patches.probes import NotApplicable
 
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import build_or_skip, or_skip
+from .mutants import replaced
+
 pytest.importorskip("mlx_vlm")
-PATCH = catalogue.builtin().get("rope-deltas")
 
 
 @pytest.fixture(params=FAMILIES)
+@or_skip()
 def model(request):
-    try:
-        built = build(Family("mlx-vlm", request.param))
-        row_with_image(built, 11, (2, 2))
-    except (NotApplicable, NotBuilt) as reason:
-        pytest.skip(str(reason))
+    built = build_or_skip(f"mlx-vlm:{request.param}")
+    row_with_image(built, 11, (2, 2))
     engine.forget(built)
     return built
 
@@ -51,7 +48,7 @@ def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
         return [logits for row in [*rows, texts[1]] for logits in said(model, row)]
 
     before = alone()
-    ungated(PATCH)
+    ungated("rope-deltas")
     assert all(map(mx.array_equal, before, alone()))
 
 
@@ -175,7 +172,7 @@ def test_a_row_goes_on_from_a_prefix_cache_after_another_image(model, ungated, i
     """The cache has no record, as one that a prefix cache made from saved states."""
     if engine.own_positions(model):
         pytest.skip("the host passes positions")
-    ungated(PATCH)
+    ungated("rope-deltas")
 
     def go_on(other: Any = None) -> Any:
         engine.forget(model)
@@ -249,7 +246,7 @@ def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
 def test_a_second_turn_is_counted_on_from_the_first(model, ungated):
     if not probe.takes_turns(model):
         pytest.skip("the lab embeds no text as the release does")
-    ungated(PATCH)
+    ungated("rope-deltas")
     cell = alone_scenarios.worst(model, probe.two_turns(model))
     assert cell.verdict == "green", cell.detail
 
@@ -332,13 +329,11 @@ AMONG_OTHERS = (
 
 
 @pytest.mark.parametrize("line", AMONG_OTHERS)
+@or_skip()
 def test_a_prompt_in_pieces_among_others_stays_right(line, ungated):
-    try:
-        model = build(Family("mlx-vlm", line.split()[0].partition(":")[2]))
-        ungated(PATCH)
-        assert walk.run(model, program.parse(line)) == []
-    except (NotApplicable, NotBuilt) as reason:
-        pytest.skip(str(reason))
+    model = build_or_skip(line.split()[0])
+    ungated("rope-deltas")
+    assert walk.run(model, program.parse(line)) == []
 
 
 def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,8 +374,7 @@ def test_only_a_call_that_would_raise_gets_one_delta_of_0(stored, rows, given, r
         assert model._rope_deltas is deltas
 
 
-def deltas_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minicpm, "delta_for_all", lambda deltas: deltas)
-
-
-MUTANTS = {"rope-deltas": deltas_that_stay, "minicpm-deltas": deltas_of_all_rows}
+MUTANTS = {
+    "rope-deltas": deltas_that_stay,
+    "minicpm-deltas": replaced(minicpm, delta_for_all=lambda deltas: deltas),
+}

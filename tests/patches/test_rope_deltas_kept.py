@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine, offline
 from mlx_patches.lab.rows import LENGTHS, alone, rows_of
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared.row_calls import accepts_deltas
 from mlx_patches.patches._shared.row_record import fill_column, read_column
 from mlx_patches.patches.positions.rope_deltas import kept_deltas
@@ -14,18 +14,16 @@ from mlx_patches.patches.positions.rope_deltas import probe_kept as probe
 
 from ..releases.models import build_or_skip
 
-mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
 COUNT = 8
 
 
 @pytest.fixture(params=kept_deltas.FAMILIES)
-def model(request, ungated):
+def model(request, beside):
     built = build_or_skip(f"mlx-vlm:{request.param}")
     if not accepts_deltas(type(built.module).__call__):
         pytest.skip("the release's model accepts no rope deltas")
-    for patch in ("row-by-row", "rope-deltas", "padded-prompts"):  # the order of the catalogue
-        ungated(catalogue.builtin().get(patch))
+    beside("row-by-row", "rope-deltas", "padded-prompts")  # the order of the catalogue
     engine.forget(built)
     return built
 

@@ -1,14 +1,28 @@
-"""A broken version of ``rope-input``: with it the probe must be red."""
+"""``rope-input``: what is rotated has the bits that it had."""
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.positions.rope_input import patch as rope_input
+from mlx_patches.patches.positions.rope_input.probe import make
+
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
-def arrays_that_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rope_input, "make_handle", lambda x: x)
+@pytest.mark.parametrize("name", ["SuScaledRoPE", "YarnRoPE"])
+@pytest.mark.parametrize("offset", [0, 7])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=str)
+def test_what_is_rotated_is_what_was(name, offset, dtype):
+    """The same bits, from the same number of graph nodes."""
+    rope = make(module_or_skip("mlx_lm.models.rope_utils"), name)
+    plain = type(rope).__call__
+    x = mx.random.normal((1, 2, 4, 8), key=mx.random.key(5)).astype(dtype)
+    wanted = plain(rope, x.astype(x.dtype), offset=offset)
+    assert mx.array_equal(rope_input.rotated(plain, rope, x, offset=offset), wanted)
+    assert mx.array_equal(rope_input.rotated(plain, rope, x, offset), wanted)
 
 
-MUTANTS = {"rope-input": arrays_that_are_the_callers}
+MUTANTS = {"rope-input": replaced(rope_input, make_handle=lambda x: x)}

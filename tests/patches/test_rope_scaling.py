@@ -6,6 +6,8 @@ import pytest
 
 from mlx_patches.patches.positions.rope_scaling import patch as rope_scaling
 
+from .mutants import replaced
+
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
@@ -39,8 +41,4 @@ def test_a_config_without_a_scaling_has_none(config):
     assert rope_scaling.scaling_of(config) is None
 
 
-def scalings_that_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rope_scaling, "KINDS", ())
-
-
-MUTANTS = {"rope-scaling": scalings_that_are_not_read}
+MUTANTS = {"rope-scaling": replaced(rope_scaling, KINDS=())}

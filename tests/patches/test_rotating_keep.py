@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rotating_keep import patch as rotating_keep
 
-from ..releases.conftest import is_tested
+from .mutants import replaced
 
-PATCHES = ("rotating-merge", "batch-rotating-extract", "rotating-last-piece", "rotating-keep")
 WINDOW = 12
 
 
@@ -22,21 +21,14 @@ WINDOW = 12
 MODELS = {"mlx-lm": "qwen3", "mlx-vlm": "qwen2"}
 
 
-@pytest.fixture(params=MODELS)
-def distribution(request):
-    if not is_tested(request.param):
-        pytest.skip(f"tests of {request.param}")
-    return request.param
-
-
 @pytest.fixture
-def release(distribution, ungated):
+def release(distribution, ungated, beside):
     module = importlib.import_module(f"{package_of(distribution)}.models.cache")
     kind = getattr(module, "BatchRotatingKVCache", None)
     if kind is None or kind.__module__ != module.__name__ or not hasattr(kind, "merge"):
         pytest.skip("this release has no rotating caches of its own that merge")
-    for name in PATCHES:
-        ungated(catalogue.builtin().get(name))
+    beside("rotating-merge", "batch-rotating-extract", "rotating-last-piece")
+    ungated("rotating-keep")
     return module
 
 
@@ -58,8 +50,6 @@ class Model:
 
 def rows_of(release, model, *lengths, keep=4):
     """The caches of prompts of these lengths."""
-    import mlx.core as mx
-
     rows = []
     for length in lengths:
         caches = [release.RotatingKVCache(max_size=WINDOW, keep=keep) for _ in model.layers]
@@ -73,10 +63,14 @@ def merged(release, rows):
     return [kind.merge(list(layers)) for layers in zip(*rows, strict=True)]
 
 
+def rows_and_batch(release, model, *lengths, keep=4):
+    """The caches of prompts of these lengths, alone and merged."""
+    rows, others = (rows_of(release, model, *lengths, keep=keep) for _ in range(2))
+    return rows, merged(release, others)
+
+
 def step(model, batch, rows, tokens):
     """One decode step together and alone, with the same logits."""
-    import mlx.core as mx
-
     together = model(mx.array([[token] for token in tokens]), cache=batch)
     for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         alone = model(mx.array([[token]]), cache=row)
@@ -84,23 +78,18 @@ def step(model, batch, rows, tokens):
 
 
 def test_rows_outgrow_their_window_as_alone(release, model):
-    lengths = (2, WINDOW - 1, WINDOW, 30)
-    rows, batch = (
-        rows_of(release, model, *lengths),
-        merged(release, rows_of(release, model, *lengths)),
-    )
+    rows, batch = rows_and_batch(release, model, 2, WINDOW - 1, WINDOW, 30)
     for number in range(3 * WINDOW):
         step(model, batch, rows, [number % 50 + one for one in range(len(rows))])
 
 
 def test_rows_leave_and_join(release, model):
-    rows, batch = rows_of(release, model, 5, 30), merged(release, rows_of(release, model, 5, 30))
+    rows, batch = rows_and_batch(release, model, 5, 30)
     for number in range(WINDOW):
         step(model, batch, rows, [number, number + 1])
     for layer in batch:
         layer.filter([1])
-    more = rows_of(release, model, 3, 14)
-    joining = merged(release, rows_of(release, model, 3, 14))
+    more, joining = rows_and_batch(release, model, 3, 14)
     step(model, joining, more, [8, 9])
     for layer, other in zip(batch, joining, strict=True):
         layer.extend(other)
@@ -117,15 +106,10 @@ def test_rows_leave_and_join(release, model):
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)])
 def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
     """Unequal right-padded prompts; some rows' windows are full, some are not."""
-    import mlx.core as mx
-
     if not hasattr(release.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
-    lengths, prompts = (4, 11, 30), ([7, 8, 9], [5], [3, 4])
-    rows, batch = (
-        rows_of(release, model, *lengths),
-        merged(release, rows_of(release, model, *lengths)),
-    )
+    prompts = ([7, 8, 9], [5], [3, 4])
+    rows, batch = rows_and_batch(release, model, 4, 11, 30)
     padded = mx.array([prompt + [0] * (3 - len(prompt)) for prompt in prompts])
     for layer in batch:
         layer.prepare(
@@ -148,16 +132,13 @@ def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
 
 
 def test_rows_that_keep_nothing_are_the_release_s(release, model):
-    rows = rows_of(release, model, 5, 30, keep=0)
-    batch = merged(release, rows_of(release, model, 5, 30, keep=0))
+    rows, batch = rows_and_batch(release, model, 5, 30, keep=0)
     assert [layer.keep for layer in batch] == [0] * len(batch)
     for number in range(2 * WINDOW):
         step(model, batch, rows, [number, number + 1])
 
 
 def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
-    import mlx.core as mx
-
     batch = merged(release, rows_of(release, model, 5, 30))
     device_reads.clear()
     for number in range(2 * WINDOW):
@@ -166,13 +147,11 @@ def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, ungated):
+def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, beside):
     """``speculative-window`` trims the full window of a row alone, and knows one by its counts."""
-    import mlx.core as mx
-
     if distribution != "mlx-lm":
         pytest.skip("speculative-window is a patch of mlx-lm")
-    manager = ungated(catalogue.builtin().get("speculative-window"))
+    manager = beside("speculative-window")
     batch = release.BatchRotatingKVCache(8, [0, 2][:rows])
     keys = mx.ones((rows, 1, 12, 4))
     batch.update_and_fetch(keys, keys)  # one piece, longer than the window
@@ -183,10 +162,11 @@ def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, 
     assert not manager.withdrawn
 
 
-def columns_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating_keep, "move_oldest", lambda cache: None)
-    monkeypatch.setattr(rotating_keep, "move_kept", lambda cache, lost: None)
-    monkeypatch.setattr(rotating_keep, "with_keep", lambda caches, model, size: caches)
-
-
-MUTANTS = {"rotating-keep": columns_that_stay}
+MUTANTS = {
+    "rotating-keep": replaced(
+        rotating_keep,
+        move_oldest=lambda cache: None,
+        move_kept=lambda cache, lost: None,
+        with_keep=lambda caches, model, size: caches,
+    )
+}

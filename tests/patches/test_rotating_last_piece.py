@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.rotating_last_piece import patch as rotating_last_piece
 from mlx_patches.patches.caches.rotating_last_piece.patch import is_piece
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
-PATCH = catalogue.builtin().get("rotating-last-piece")
 HISTORIES = ([3, 1, 4], [1, 5, 9, 2, 6])
 # Once the window has wrapped, the first row still has padding in it.
 WRAPPED = ([3], [1, 5, 9, 2, 6, 5, 3, 5])
@@ -25,8 +25,6 @@ EVEN = ([5, 3, 5], [8, 9, 7])
 
 def last_logits(model, caches, rows, pieces):
     """Each row's logits after its last token; the rows are padded on the right."""
-    import mlx.core as mx
-
     longest = max(map(len, rows))
     padded = mx.array([row + [0] * (longest - len(row)) for row in rows])
     outputs, done = [], 0
@@ -47,14 +45,12 @@ def last_logits(model, caches, rows, pieces):
     ],
 )
 @pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "exaone4", "olmo3", "cohere2"])
-def test_a_model_says_what_it_says_alone(name, histories, prompts, pieces, ungated):
-    import mlx.core as mx
-
+def test_a_model_says_what_it_says_alone(name, histories, prompts, pieces, ungated, beside):
     cache_module = importlib.import_module("mlx_lm.models.cache")
     if not hasattr(cache_module.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
-    ungated(PATCH)
-    ungated(catalogue.builtin().get("padding-nan"))
+    ungated("rotating-last-piece")
+    beside("padding-nan")
     model = build(Family("mlx-lm", name)).module
     alone, rows = [], []
     for history in histories:
@@ -83,19 +79,17 @@ def batched(cache_module, layers):
 
 
 def test_a_decode_step_is_the_release_s(ungated):
-    import mlx.core as mx
-
     kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
     before = kind(4, [0, 2])
     assert not is_piece(before)
-    manager = ungated(PATCH)
+    manager = ungated("rotating-last-piece")
     after = kind(4, [0, 2])
     for length in (3, 1, 1, 1, 1):
         step = mx.random.normal((2, 1, length, 1))
         patched = after.make_mask(length), *after.update_and_fetch(step, step)
         manager.restore()
         released = before.make_mask(length), *before.update_and_fetch(step, step)
-        manager = ungated(PATCH)
+        manager = ungated("rotating-last-piece")
         assert all(map(mx.array_equal, patched, released))
     assert (after._idx, after._offset, after.rotated) == (
         before._idx,
@@ -104,9 +98,8 @@ def test_a_decode_step_is_the_release_s(ungated):
     )
 
 
-def pieces_that_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotating_last_piece, "is_piece", lambda cache: False)
-    monkeypatch.setattr(rotating_last_piece, "in_order", lambda cache: cache)
-
-
-MUTANTS = {"rotating-last-piece": pieces_that_are_steps}
+MUTANTS = {
+    "rotating-last-piece": replaced(
+        rotating_last_piece, is_piece=lambda cache: False, in_order=lambda cache: cache
+    )
+}

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.core.patch import Patch
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.lab.engine import MARKS
 from mlx_patches.lab.scenarios import SCENARIOS
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_calls
 from mlx_patches.patches.models.row_by_row import hunyuan_vl, offsets
 from mlx_patches.patches.models.row_by_row import patch as row_by_row
-from mlx_patches.probes.fixtures import with_patches
 
-from ..releases.models import build_or_skip
-
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import applicable, build_or_skip
 
 # Prompts of the last one with a mask are fed row by row.
 SOME = (
@@ -41,13 +37,13 @@ TOLERANCE = 1e-3
 
 
 @pytest.fixture(params=SOME)
-def model(request, ungated: Callable[[Patch], object]) -> Iterator[LabModel]:
+def model(request, ungated, beside) -> Iterator[LabModel]:
     """A tiny model, with the patch applied."""
     model = build_or_skip(request.param)
-    manager = ungated(catalogue.builtin().get("row-by-row"))
+    manager = ungated("row-by-row")
     # Other defects of these models' batches, repaired so that they do not interfere.
-    with with_patches(("offset-alias", "mllama-text")):
-        yield model
+    beside("offset-alias", "mllama-text")
+    yield model
     assert not manager.withdrawn
 
 
@@ -70,13 +66,11 @@ def compare_step(batch: object, model: LabModel) -> None:
 
 
 @pytest.mark.parametrize("family", ["cohere_compass", "ernie4_5_moe_vl"])
-def test_a_piece_that_is_all_padding(family):
-    pytest.importorskip("mlx_vlm")
+def test_a_piece_that_is_all_padding(family, ungated, beside):
     model = build_or_skip(f"mlx-vlm:{family}")
-    with with_patches(("row-by-row", "offset-alias", "rotating-max-size", "mask-from-cache-list")):
-        cell = SCENARIOS["chunked-batch"](model)
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
+    ungated("row-by-row")
+    beside("offset-alias", "rotating-max-size", "mask-from-cache-list")
+    cell = applicable(SCENARIOS["chunked-batch"](model))
     assert cell.verdict == "green", cell.detail
 
 
@@ -128,18 +122,6 @@ def test_no_cache_waits_for_the_cyclic_collector(model):
         assert sum(isinstance(one, rows) for one in gc.get_objects()) == before
     finally:
         gc.enable()
-
-
-def test_a_decode_step_reads_the_device_once(model, device_reads):
-    cache = engine.batch_cache(model, PADDING)
-    model.call(TABLE, cache)
-    device_reads.clear()
-    model.call([[1], [2]], cache)
-    assert len(device_reads) <= 1, device_reads
-
-
-def test_rows_are_as_alone(model):
-    compare(model.call(TABLE, engine.batch_cache(model, PADDING)), model)
 
 
 def test_a_cache_by_position(model):
@@ -208,7 +190,7 @@ def test_caches_that_a_host_subclasses(model):
 
 def test_every_output_is_joined(ungated):
     model = build_or_skip("mlx-vlm:mllama")
-    manager = ungated(catalogue.builtin().get("row-by-row"))
+    manager = ungated("row-by-row")
     width = model.module.config.hidden_size
     states = mx.random.normal((2, 7, width), key=mx.random.key(1))
     cache = engine.batch_cache(model, PADDING)
@@ -245,18 +227,18 @@ def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 2), (2, 0)])
-def test_a_row_decodes_with_its_own_delta(order, ungated):
+def test_a_row_decodes_with_its_own_delta(order, ungated, beside):
     model = build_or_skip("mlx-vlm:ernie4_5_moe_vl")
-    manager = ungated(catalogue.builtin().get("row-by-row"))
+    manager = ungated("row-by-row")
     engine._mark(model)
     made = [with_image(model, *of) for of in ((11, 3, 7), (9, 2, 14), (7, 0, 21))]
     prompts = [made[index] for index in order]
-    with with_patches(("offset-alias", "mask-from-cache-list")):
-        said, deltas = prefill_and_decode(model, prompts)
-        for row, prompt in enumerate(prompts):
-            alone, (own,) = prefill_and_decode(model, [prompt])
-            assert deltas[row] == own
-            assert mx.abs(said[row] - alone[0]).max().item() <= TOLERANCE
+    beside("offset-alias", "mask-from-cache-list")
+    said, deltas = prefill_and_decode(model, prompts)
+    for row, prompt in enumerate(prompts):
+        alone, (own,) = prefill_and_decode(model, [prompt])
+        assert deltas[row] == own
+        assert mx.abs(said[row] - alone[0]).max().item() <= TOLERANCE
     assert not manager.withdrawn
 
 

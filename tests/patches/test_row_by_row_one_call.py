@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.patch import Patch
 from mlx_patches.lab import LabModel, engine
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.row_by_row import offsets
 from mlx_patches.patches.models.row_by_row import patch as row_by_row
 from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.fixtures import with_patches
 
 from ..releases import costs
 from ..releases.models import build_or_skip
-
-mx = pytest.importorskip("mlx.core")
 
 ROWS = 8
 PROMPTS = [[1 + (7 * row + 3 * place) % 40 for place in range(3 + row)] for row in range(ROWS)]
@@ -52,28 +48,22 @@ def name_families() -> list[str]:
 
 
 @pytest.fixture
-def manager(ungated: Callable[[Patch], Manager]) -> Manager:
+def manager(ungated) -> Manager:
     """The patch, applied."""
-    return ungated(catalogue.builtin().get("row-by-row"))
+    return ungated("row-by-row")
 
 
 @pytest.fixture(params=name_families())
-def model(request, manager: Manager) -> Iterator[LabModel]:
+def model(request, manager: Manager, beside) -> Iterator[LabModel]:
     """A tiny model of the installed release."""
     model = build_or_skip(request.param)
     if model.family.name == "falcon_ocr" and hasattr(model.module, OLD):
         pytest.skip("its rows go one by one in this release")
+    beside(*OTHERS)
     engine.forget(model)
-    with with_patches(OTHERS):
-        yield model
+    yield model
     assert not manager.withdrawn
     assert not manager.failures
-
-
-@pytest.fixture
-def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each call of the decoder during the test."""
-    return costs.decoder_rows(model, monkeypatch)
 
 
 def step(model: LabModel, cache: list, number: int) -> object:

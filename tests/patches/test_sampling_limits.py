@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.core.packages import package_of
 from mlx_patches.patches.generation.sampling_limits import patch as sampling_limits
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
-MODULES = {"mlx-lm": "mlx_lm.sample_utils", "mlx-vlm": "mlx_vlm.sample_utils"}
 
-
-@pytest.fixture(params=MODULES)
-def samplers(request: pytest.FixtureRequest) -> Any:
-    if not installed(request.param):
-        pytest.skip(f"{request.param} is not installed in this environment")
-    module = importlib.import_module(MODULES[request.param])
-    if not hasattr(module, "make_logits_processors"):
-        pytest.skip("this release has no logits processors")
-    return module
+@pytest.fixture
+def samplers(distribution: str) -> Any:
+    return module_or_skip(f"{package_of(distribution)}.sample_utils", "make_logits_processors")
 
 
 def biased(samplers: Any, **options: Any) -> list[Any]:
-    import mlx.core as mx
-
     logits = mx.array([[0.5, 1.0, -2.0, 3.0, 0.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
     for processor in samplers.make_logits_processors(**options):
         logits = processor(mx.array([1, 2, 2]), logits)
@@ -37,7 +30,7 @@ def biased(samplers: Any, **options: Any) -> list[Any]:
 def test_numbers_within_limits_give_the_same_logits(samplers, ungated, bias):
     options = {"logit_bias": bias, "repetition_penalty": 1.5, "repetition_context_size": 2}
     before = biased(samplers, **options)
-    manager = ungated(sampling_limits.PATCH)
+    manager = ungated("sampling-limits")
     assert biased(samplers, **options) == before
     outside = {**bias, 5: 9.0, -1: 9.0, 10**9: 9.0, 10**30: 9.0}
     assert biased(samplers, **{**options, "logit_bias": outside}) == before
@@ -45,9 +38,7 @@ def test_numbers_within_limits_give_the_same_logits(samplers, ungated, bias):
 
 
 def test_a_processor_serves_logits_of_other_sizes(samplers, ungated):
-    import mlx.core as mx
-
-    ungated(sampling_limits.PATCH)
+    ungated("sampling-limits")
     (processor,) = samplers.make_logits_processors(logit_bias={1: 2.0, 6: 3.0})
     for size, wanted in ((2, [0, 2]), (8, [0, 2, 0, 0, 0, 0, 3, 0]), (1, [0])):
         assert processor([], mx.zeros((1, size))).tolist() == [wanted]
@@ -55,25 +46,20 @@ def test_a_processor_serves_logits_of_other_sizes(samplers, ungated):
 
 @pytest.mark.parametrize("top_k", [1, 3, 4, 5, 6, 10**30])
 def test_top_k_of_the_vocabulary_keeps_every_token(samplers, ungated, top_k):
-    import mlx.core as mx
-
     logprobs = mx.array([[0.5, 1.0, -2.0, 3.0, 0.0]])
-    ungated(sampling_limits.PATCH)
+    ungated("sampling-limits")
     kept = samplers.apply_top_k(logprobs, top_k).tolist()[0]
     assert sum(value > float("-inf") for value in kept) == min(top_k, 5)
 
 
 def test_a_bias_that_is_no_number_raises_where_it_does_without_the_patch(samplers, ungated):
     """Later it would raise in the thread that all requests share."""
-    manager = ungated(sampling_limits.PATCH)
+    manager = ungated("sampling-limits")
     with pytest.raises((ValueError, TypeError)):
         samplers.make_logits_processors(logit_bias={1: None})
     assert not manager.failures
 
 
-def numbers_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling_limits, "vocabulary", lambda logits: 2**100)
-    monkeypatch.setattr(sampling_limits, "SEEDS", 2**100)
-
-
-MUTANTS = {"sampling-limits": numbers_of_any_size}
+MUTANTS = {
+    "sampling-limits": replaced(sampling_limits, vocabulary=lambda logits: 2**100, SEEDS=2**100)
+}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,17 +11,18 @@ from threading import Barrier
 from typing import Any
 
 import httpx
+import mlx.core as mx
 import pytest
 
-from mlx_patches.core.patch import MISSING
-from mlx_patches.patches import catalogue
+from mlx_patches.core.packages import package_of
 from mlx_patches.patches.generation.sampling_threads import patch as sampling_threads
 from mlx_patches.probes.fixtures import in_a_thread
 from tests.hosts.server import serving
 
 from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
-PATCH = catalogue.builtin().get("sampling-threads")
 SAMPLERS = {
     "temperature": {},
     "top_p": {"top_p": 0.9},
@@ -34,20 +34,14 @@ SAMPLERS = {
 TOKENS, DRAWS = 64, 16
 
 
-@pytest.fixture(params=["mlx_lm.sample_utils", "mlx_vlm.sample_utils"])
-def make_sampler(request):
-    if not installed(request.param.partition(".")[0]):
-        pytest.skip("not installed")
-    made = vars(importlib.import_module(request.param)).get("make_sampler", MISSING)
-    if made is MISSING:
-        pytest.skip("this release samples with mlx-lm's samplers")
-    return made
+@pytest.fixture
+def make_sampler(distribution):
+    utils = f"{package_of(distribution)}.sample_utils"
+    return module_or_skip(utils, "make_sampler").make_sampler
 
 
 def draws(sampler, seed, number=DRAWS, wait=lambda: None):
     """Tokens that a sampler draws after a seed."""
-    import mlx.core as mx
-
     mx.random.seed(seed)
     logits = mx.arange(TOKENS) / 32
     logprobs = (logits - mx.logsumexp(logits))[None]
@@ -69,7 +63,7 @@ SOON = ("top_k", "all")
 def test_a_thread_draws_as_the_importing_thread_does(name, make_sampler, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS[name])
     before = [draws(sampler, seed) for seed in (1, 2)]
-    manager = ungated(PATCH)
+    manager = ungated("sampling-threads")
     assert [draws(sampler, seed) for seed in (1, 2)] == before
     assert [in_a_thread(lambda seed=seed: draws(sampler, seed)) for seed in (1, 2)] == before
     assert len(set(before[0])) > 4
@@ -81,11 +75,9 @@ def test_a_thread_draws_as_the_importing_thread_does(name, make_sampler, ungated
 def test_a_thread_goes_on_where_it_stopped(make_sampler, ungated):
     sampler = make_sampler(temp=1.0)
     whole = draws(sampler, 1)
-    ungated(PATCH)
+    ungated("sampling-threads")
 
     def halves():
-        import mlx.core as mx
-
         first = draws(sampler, 1, DRAWS // 2)
         logits = mx.arange(TOKENS) / 32
         logprobs = (logits - mx.logsumexp(logits))[None]
@@ -96,8 +88,6 @@ def test_a_thread_goes_on_where_it_stopped(make_sampler, ungated):
 
 @pytest.fixture
 def own_states():
-    import mlx.core as mx
-
     state = mx.random.state
     if isinstance(state, list) and in_a_thread(lambda: mx.random.state is state):
         pytest.skip("this MLX has one random state for all threads")
@@ -106,7 +96,7 @@ def own_states():
 def test_threads_at_once_do_not_read_each_others_state(make_sampler, own_states, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
     alone = [draws(sampler, seed) for seed in (1, 2, 3)]
-    ungated(PATCH)
+    ungated("sampling-threads")
     step = Barrier(3, timeout=60)
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(draws, sampler, seed, DRAWS, step.wait) for seed in (1, 2)]
@@ -117,7 +107,7 @@ def test_threads_at_once_do_not_read_each_others_state(make_sampler, own_states,
 def test_what_a_thread_calls_leaves_the_importing_thread_alone(make_sampler, own_states, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
     whole = draws(sampler, 1)
-    ungated(PATCH)
+    ungated("sampling-threads")
 
     def elsewhere():
         in_a_thread(lambda: draws(sampler, 2, 2))
@@ -145,12 +135,8 @@ def test_a_server_samples_each_request_by_its_seed(tmp_path):
         assert ask(seed=1) == ask(seed=1)
 
 
-def states_of_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling_threads.Compiled, "__init__", compile_nothing)
-
-
 def compile_nothing(own: Any, compiled: Callable[..., Any]) -> None:
     own.call = compiled
 
 
-MUTANTS = {"sampling-threads": states_of_no_thread}
+MUTANTS = {"sampling-threads": replaced(sampling_threads.Compiled, __init__=compile_nothing)}

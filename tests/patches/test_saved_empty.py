@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab.alone_scenarios import saved
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.saved_empty import patch as saved_empty
-from mlx_patches.probes.fixtures import with_patches
 
-from ..releases.conftest import verdict
+from ..releases.conftest import is_needed
 from ..releases.models import build_or_skip
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 caches = pytest.importorskip("mlx_lm.models.cache")
 
 OTHERS = ("cachelist-state", "arrays-restored", "empty-cache-ops")
 
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "kimi_linear"])
-def test_models_that_keep_values_of_width_0(family):
+def test_models_that_keep_values_of_width_0(family, beside):
     model = build_or_skip(f"mlx-lm:{family}")
-    others = [
-        one
-        for one in map(catalogue.builtin().get, OTHERS)
-        if any(verdict(one, target).ok for target in one.targets if target.distribution == "mlx-lm")
-    ]
-    with with_patches((*(one.id for one in others), "saved-empty")):
-        cell = saved(model)
+    beside(*(one for one in OTHERS if is_needed(one, "mlx-lm")), "saved-empty")
+    cell = saved(model)
     assert cell.verdict == "green", cell.detail
 
 
@@ -37,37 +31,34 @@ def fed(width: int) -> list[object]:
     return [cache]
 
 
-def test_other_files_are_the_release_s_own(tmp_path):
+def test_other_files_are_the_release_s_own(tmp_path, ungated):
     """To the byte, and a file that was saved without the patch loads with it."""
     files = [tmp_path / f"{number}.safetensors" for number in range(2)]
     caches.save_prompt_cache(str(files[0]), fed(4), {"own": "entry"})
-    with with_patches(("saved-empty",)):
-        caches.save_prompt_cache(str(files[1]), fed(4), {"own": "entry"})
-        cache, metadata = caches.load_prompt_cache(str(files[0]), return_metadata=True)
-        assert isinstance(caches.load_prompt_cache(str(files[0])), list)
+    ungated("saved-empty")
+    caches.save_prompt_cache(str(files[1]), fed(4), {"own": "entry"})
+    cache, metadata = caches.load_prompt_cache(str(files[0]), return_metadata=True)
+    assert isinstance(caches.load_prompt_cache(str(files[0])), list)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert metadata == {"own": "entry"} and cache[0].offset == 3
 
 
-def test_the_caches_that_are_saved_do_not_change(tmp_path):
+def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
     cache = fed(0)
     before = dict(vars(cache[0]))
     file = str(tmp_path / "cache.safetensors")
-    with with_patches(("saved-empty",)):
-        caches.save_prompt_cache(file, cache)
-        (loaded,) = caches.load_prompt_cache(file)
+    ungated("saved-empty")
+    caches.save_prompt_cache(file, cache)
+    (loaded,) = caches.load_prompt_cache(file)
     assert type(cache[0]) is type(loaded) is caches.KVCache
     assert all(vars(cache[0])[name] is value for name, value in before.items())
 
 
-def test_another_error_is_the_release_s_own(tmp_path):
-    with with_patches(("saved-empty",)), pytest.raises(Exception) as raised:
+def test_another_error_is_the_release_s_own(tmp_path, ungated):
+    ungated("saved-empty")
+    with pytest.raises(Exception) as raised:
         caches.save_prompt_cache(str(tmp_path / "no" / "cache.safetensors"), fed(4))
     assert "saved_empty" not in str(raised.value)
 
 
-def arrays_that_stay_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved_empty, "empty_again", lambda cache, shapes: None)
-
-
-MUTANTS = {"saved-empty": arrays_that_stay_filled}
+MUTANTS = {"saved-empty": replaced(saved_empty, empty_again=lambda cache, shapes: None)}

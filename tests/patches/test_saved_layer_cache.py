@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab.alone_scenarios import saved
 from mlx_patches.patches.caches.saved_layer_cache import patch
-from mlx_patches.probes.fixtures import with_patches
 
 from ..releases.models import build_or_skip
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 caches = pytest.importorskip("mlx_lm.models.cache")
 
 
-def test_a_model_goes_on_from_its_file():
+def test_a_model_goes_on_from_its_file(ungated):
     model = build_or_skip("mlx-lm:deepseek_v41")
-    with with_patches(("saved-layer-cache",)):
-        cell = saved(model)
+    ungated("saved-layer-cache")
+    cell = saved(model)
     assert cell.verdict == "green", cell.detail
 
 
-def test_other_files_are_the_release_s_own(tmp_path):
+def test_other_files_are_the_release_s_own(tmp_path, ungated):
     """To the byte, and a file that was saved without the patch loads with it."""
     files = [tmp_path / f"{number}.safetensors" for number in range(2)]
     cache = caches.KVCache()
     cache.update_and_fetch(*[mx.ones((1, 1, 3, 4))] * 2)
     caches.save_prompt_cache(str(files[0]), [cache], {"own": "entry"})
-    with with_patches(("saved-layer-cache",)):
-        caches.save_prompt_cache(str(files[1]), [cache], {"own": "entry"})
-        (loaded,), metadata = caches.load_prompt_cache(str(files[0]), return_metadata=True)
+    ungated("saved-layer-cache")
+    caches.save_prompt_cache(str(files[1]), [cache], {"own": "entry"})
+    (loaded,), metadata = caches.load_prompt_cache(str(files[0]), return_metadata=True)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert metadata == {"own": "entry"} and loaded.offset == 3
 
 
-def test_the_caches_that_are_saved_do_not_change(tmp_path):
+def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
     model = pytest.importorskip(patch.MODEL)
     cache = model.LayerCache(4)
     cache.update_window(mx.ones((1, 3, 2)))
     before = dict(vars(cache))
-    with with_patches(("saved-layer-cache",)):
-        caches.save_prompt_cache(str(tmp_path / "cache.safetensors"), [cache])
-        (loaded,) = caches.load_prompt_cache(str(tmp_path / "cache.safetensors"))
+    ungated("saved-layer-cache")
+    caches.save_prompt_cache(str(tmp_path / "cache.safetensors"), [cache])
+    (loaded,) = caches.load_prompt_cache(str(tmp_path / "cache.safetensors"))
     assert type(cache) is type(loaded) is model.LayerCache
     assert all(vars(cache)[name] is value for name, value in before.items())
 
 
-def under_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "is_layer_cache", lambda cache: False)
-
-
-MUTANTS = {"saved-layer-cache": under_their_own_names}
+MUTANTS = {"saved-layer-cache": replaced(patch, is_layer_cache=lambda cache: False)}

@@ -12,6 +12,8 @@ import pytest
 from mlx_patches.patches.server.server_batch_error import patch as server_batch_error
 from mlx_patches.patches.server.server_batch_error.patch import Taken, generating
 
+from .mutants import replaced
+
 
 def a_server(**more):
     return SimpleNamespace(requests=Queue(), taken=[], **more)
@@ -99,8 +101,4 @@ def test_an_error_that_follows_a_restart_at_once_ends_the_thread():
         generating(loop, server)
 
 
-def requests_that_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_batch_error, "answer", lambda answers, error: None)
-
-
-MUTANTS = {"server-batch-error": requests_that_nobody_answers}
+MUTANTS = {"server-batch-error": replaced(server_batch_error, answer=lambda answers, error: None)}

@@ -11,6 +11,8 @@ from packaging.version import Version
 from mlx_patches.patches.server.server_cache_bytes import patch as server_cache_bytes
 from mlx_patches.patches.server.server_cache_bytes.patch import begin_limited
 
+from .mutants import replaced
+
 
 def begun(own, most):
     """The limit of a prompt cache after a server started with it."""
@@ -52,8 +54,6 @@ def test_a_prompt_that_is_larger_than_the_limit_is_not_kept_beside_another():
     assert len(cache) == 1
 
 
-def caches_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_cache_bytes, "limit_bytes", lambda cache, provider: None)
-
-
-MUTANTS = {"server-cache-bytes": caches_without_a_limit}
+MUTANTS = {
+    "server-cache-bytes": replaced(server_cache_bytes, limit_bytes=lambda cache, provider: None)
+}

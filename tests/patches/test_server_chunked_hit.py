@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.server.server_chunked_hit import patch as server_chunked_hit
 
+from .mutants import replaced
 
-def hits_that_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_chunked_hit, "lacks", lambda cache, held: False)
-
-
-MUTANTS = {"server-chunked-hit": hits_that_lack_nothing}
+MUTANTS = {"server-chunked-hit": replaced(server_chunked_hit, lacks=lambda cache, held: False)}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.server.server_empty_prompt import patch as server_empty_prompt
 
+from .mutants import replaced
 
-def texts_without_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_empty_prompt, "beginning", lambda tokenizer: [])
-
-
-MUTANTS = {"server-empty-prompt": texts_without_beginning}
+MUTANTS = {"server-empty-prompt": replaced(server_empty_prompt, beginning=lambda tokenizer: [])}

@@ -6,22 +6,21 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.server_prefix_hit import patch as server_prefix_hit
-from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import cache_of
 
 from ..releases.conftest import installed
+from ..releases.models import or_skip
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 PATCH = catalogue.builtin().get("server-prefix-hit")
 
 
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
+@or_skip()
 def test_what_is_no_cache_is_the_host_s_own(target, ungated):
-    try:
-        prompts = cache_of(target)()
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
-    manager = ungated(PATCH)
+    prompts = cache_of(target)()
+    manager = ungated("server-prefix-hit")
     try:
         prompts.insert_cache("model", [1, 2], ["no cache"])
     except AttributeError:
@@ -30,10 +29,8 @@ def test_what_is_no_cache_is_the_host_s_own(target, ungated):
     assert all(outcome.status != "failed" for outcome in manager.status())
 
 
-def hits_that_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        server_prefix_hit, "one_back", lambda fetch, prompts, model, tokens, found: (found, [])
+MUTANTS = {
+    "server-prefix-hit": replaced(
+        server_prefix_hit, one_back=lambda fetch, prompts, model, tokens, found: (found, [])
     )
-
-
-MUTANTS = {"server-prefix-hit": hits_that_leave_nothing}
+}

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.server_short_prompt import patch as server_short_prompt
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose server this is", allow_module_level=True)
@@ -18,7 +18,6 @@ utils = importlib.import_module("mlx_lm.tokenizer_utils")
 if not hasattr(utils.TokenizerWrapper, "_find"):
     pytest.skip("this release does not look for thoughts in a prompt", allow_module_level=True)
 server = importlib.import_module("mlx_lm.server")
-PATCH = catalogue.builtin().get("server-short-prompt")
 THOUGHT = (98, 99)
 
 
@@ -58,7 +57,7 @@ def take_apart(prompt):
 @pytest.mark.parametrize("length", range(2, 15))
 @pytest.mark.parametrize("thinks", [True, False])
 def test_a_chat_of_any_length_is_taken_apart(length, thinks, ungated):
-    ungated(PATCH)
+    ungated("server-short-prompt")
     prompt = list(range(length))
     if thinks:
         prompt[-2:] = THOUGHT
@@ -83,12 +82,8 @@ def test_other_searches_are_the_releases(start, ungated):
         ]
 
     before = searches()
-    ungated(PATCH)
+    ungated("server-short-prompt")
     assert searches() == before
 
 
-def places_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_short_prompt, "first_place", lambda start: start)
-
-
-MUTANTS = {"server-short-prompt": places_before_the_first}
+MUTANTS = {"server-short-prompt": replaced(server_short_prompt, first_place=lambda start: start)}

@@ -6,11 +6,14 @@ import importlib
 
 import pytest
 
+from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.server_start_adapter import patch as server_start_adapter
-from mlx_patches.patches.server.server_start_adapter.patch import PATCH
 from mlx_patches.patches.server.server_start_adapter.probe import a_provider
 
 from ..releases.conftest import installed, verdict
+from .mutants import replaced
+
+PATCH = catalogue.builtin().get("server-start-adapter")
 
 
 @pytest.fixture
@@ -19,7 +22,7 @@ def kind(ungated):
         pytest.skip("mlx-lm is not installed in this environment")
     if not verdict(PATCH, PATCH.targets[0]).ok:
         pytest.skip("this release is right, or serves in another way")
-    ungated(PATCH)
+    ungated("server-start-adapter")
     return importlib.import_module("mlx_lm.server").ModelProvider
 
 
@@ -59,8 +62,6 @@ def test_arguments_by_name(kind):
     assert provider.asked == [("model", "adapter", None)]
 
 
-def starts_without_an_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_start_adapter, "adapter_of", lambda provider, model: None)
-
-
-MUTANTS = {"server-start-adapter": starts_without_an_adapter}
+MUTANTS = {
+    "server-start-adapter": replaced(server_start_adapter, adapter_of=lambda provider, model: None)
+}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -12,31 +10,17 @@ from mlx_patches.patches._shared.stop_strings import cut
 from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import answer
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
+from .pieces import said, splits
 
 
-def server():
-    if not installed("mlx-lm"):
-        pytest.skip("no mlx-lm, whose server this is")
-    module = importlib.import_module("mlx_lm.server")
-    if not hasattr(module, "ResponseGenerator"):
-        pytest.skip("this release's server has no ResponseGenerator")
-    return module
-
-
-def said(responses):
-    return "".join(response.text for response in responses)
-
-
-def splits(text):
-    """Every way to cut a text into pieces."""
-    for cuts in itertools.product((False, True), repeat=len(text) - 1):
-        pieces, last = [], 0
-        for place, is_cut in enumerate(cuts, 1):
-            if is_cut:
-                pieces.append(text[last:place])
-                last = place
-        yield [*pieces, text[last:]]
+@pytest.fixture
+def server(ungated):
+    """The release's server, patched."""
+    found = module_or_skip("mlx_lm.server", "ResponseGenerator")
+    ungated("server-stop-text")
+    return found
 
 
 @pytest.mark.parametrize(
@@ -53,22 +37,18 @@ def splits(text):
         ("abcdefg", ["x", ""], "abcdefg"),
     ],
 )
-def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(text, stops, wanted, ungated):
-    module = server()
-    ungated(patch.PATCH)
+def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(text, stops, wanted, server):
     for pieces in splits(text):
-        responses, context = answer(module, pieces, stops)
+        responses, context = answer(server, pieces, stops)
         assert said(responses) == wanted, pieces
         assert context._should_stop == (wanted != text)
 
 
-def test_the_answer_says_why_it_ended(ungated):
-    module = server()
-    ungated(patch.PATCH)
-    responses, context = answer(module, ["a", "b#", "#c"], ["##"])
+def test_the_answer_says_why_it_ended(server):
+    responses, context = answer(server, ["a", "b#", "#c"], ["##"])
     # The handler of mlx-lm 0.32 takes the end of the responses for a stop.
     assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
-    responses, _ = answer(module, ["a", "b"], ["##"])
+    responses, _ = answer(server, ["a", "b"], ["##"])
     assert responses[-1].finish_reason == "length"
 
 
@@ -83,11 +63,9 @@ def test_the_release_looks_for_no_stop_string_that_the_text_is_searched_for():
     assert (seen, args.stop_words) == ([[""]], ["##", ""])
 
 
-def test_without_stop_strings_the_responses_are_the_releases(ungated):
-    module = server()
-    ungated(patch.PATCH)
+def test_without_stop_strings_the_responses_are_the_releases(server):
     for stops in ([], None):
-        responses, _ = answer(module, ["a", "##", "b"], stops or ())
+        responses, _ = answer(server, ["a", "##", "b"], stops or ())
         assert [response.text for response in responses] == ["a", "##", "b"]
 
 
@@ -111,10 +89,6 @@ def test_a_stop_string_does_not_span_thoughts_and_answer():
     assert said(cut(responses, ["##"], print)) == "a##b"
 
 
-def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "cut", lambda responses, *stops: responses)
-
-
-MUTANTS = {"server-stop-text": stops_that_are_nowhere}
+MUTANTS = {"server-stop-text": replaced(patch, cut=lambda responses, *stops: responses)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"server-stop-text": ((None, None, SimpleNamespace(stop_words=[])), {})}

@@ -10,7 +10,8 @@ import pytest
 
 from mlx_patches.patches.server.server_tool_errors import patch
 
-from ..releases.conftest import installed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 TOOLS = [
     {
@@ -39,8 +40,6 @@ RIGHT = {"name": "f", "arguments": {"a": "x"}}
 
 def parsers():
     """The release's tool parsers, by name."""
-    if not installed("mlx-lm"):
-        return []
     try:
         package = importlib.import_module("mlx_lm.tool_parsers")
     except ModuleNotFoundError:
@@ -50,12 +49,8 @@ def parsers():
 
 @pytest.fixture
 def formatter(ungated):
-    if not installed("mlx-lm"):
-        pytest.skip("no mlx-lm, whose server this is")
-    server = importlib.import_module("mlx_lm.server")
-    if not hasattr(server, "ToolCallFormatter"):
-        pytest.skip("this release's server has no ToolCallFormatter")
-    ungated(patch.PATCH)
+    server = module_or_skip("mlx_lm.server", "ToolCallFormatter")
+    ungated("server-tool-errors")
     return server.ToolCallFormatter
 
 
@@ -94,8 +89,4 @@ def test_what_ends_the_process_is_not_caught(interrupt, formatter):
         formatter(parse, None)(["a"])
 
 
-def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "checked", lambda parse: parse)
-
-
-MUTANTS = {"server-tool-errors": calls_as_they_come}
+MUTANTS = {"server-tool-errors": replaced(patch, checked=lambda parse: parse)}

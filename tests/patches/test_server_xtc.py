@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.server_xtc import patch as server_xtc
 from mlx_patches.patches.server.server_xtc.patch import (
     complete,
@@ -17,6 +17,7 @@ from mlx_patches.patches.server.server_xtc.patch import (
 )
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm, whose server this is")
 
@@ -91,14 +92,12 @@ def test_a_tokenizer_is_itself_but_for_its_end():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_batch_of_the_server_is_sampled(dtype, ungated):
-    import mlx.core as mx
-
+def test_a_batch_of_the_server_is_sampled(dtype, ungated, beside):
     server = importlib.import_module("mlx_lm.server")
     if not hasattr(server, "_make_sampler"):
         pytest.skip("this release's server makes its samplers in its loop")
-    for patch in ("server-xtc", "xtc-rows"):
-        ungated(catalogue.builtin().get(patch))
+    ungated("server-xtc")
+    beside("xtc-rows")
     sampling = SimpleNamespace(
         temperature=1.0, top_p=0.0, top_k=0, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.1
     )
@@ -112,7 +111,7 @@ def test_a_batch_of_the_server_is_sampled(dtype, ungated):
 
 def test_handlers_keep_bodies_of_their_own(ungated):
     server = importlib.import_module("mlx_lm.server")
-    manager = ungated(catalogue.builtin().get("server-xtc"))
+    manager = ungated("server-xtc")
     one, other = (server.APIHandler.__new__(server.APIHandler) for _ in range(2))
     one.body, other.body = {"xtc_probability": 1.0}, "text"
     assert (one.body, other.body) == ({"xtc_probability": 1.0, "xtc_threshold": 0.1}, "text")
@@ -122,9 +121,4 @@ def test_handlers_keep_bodies_of_their_own(ungated):
     assert one.body == {"xtc_probability": 1.0}
 
 
-def thresholds_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_xtc, "flat", lambda tokens: tokens)
-    monkeypatch.setattr(server_xtc, "THRESHOLD", 0.0)
-
-
-MUTANTS = {"server-xtc": thresholds_of_nothing}
+MUTANTS = {"server-xtc": replaced(server_xtc, flat=lambda tokens: tokens, THRESHOLD=0.0)}

@@ -1,14 +1,57 @@
-"""A broken version of ``shared-layer-offset``: with it the probe must be red."""
+"""Gemma 3n and 4 in pieces and past the window, and the view of a cache."""
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.positions.shared_layer_offset import patch as shared_layer_offset
+from mlx_patches.probes.batch_invariance import TOLERANCE, differs, tiny
+
+from ..releases.models import or_skip
+from .mutants import replaced
 
 
-def offsets_after_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_layer_offset, "before", lambda cache, tokens: cache)
+@pytest.fixture
+def repaired(beside):
+    beside("offset-alias", "mask-from-cache-list", "shared-layer-offset", "altup-batch")
 
 
-MUTANTS = {"shared-layer-offset": offsets_after_the_update}
+def test_a_text_in_pieces_says_what_it_says_at_once(distribution, repaired):
+    model = tiny(distribution, "gemma3n")
+    assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
+
+
+@or_skip()
+def test_gemma4_in_pieces_says_what_it_says_at_once(repaired):
+    model = tiny("mlx-vlm", "gemma4")
+    assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("own", [{"num_kv_shared_layers": 0}, {}], ids=["own layers", "no cache"])
+def test_without_shared_layers_or_a_cache_nothing_changes(own, distribution, beside):
+    model = tiny(distribution, "gemma3n", **own)
+
+    def said():
+        return model.call([list(range(1, 8))], model.make_cache() if own else None)
+
+    before = said()
+    beside("shared-layer-offset", "altup-batch")
+    assert mx.array_equal(before, said())
+
+
+def test_the_view_is_of_the_cache_s_own_kind():
+    class Cache:
+        bits = 8
+        offset = mx.array([5, 2])
+        state = ("keys", "values", "offset", "padding")
+
+    view = shared_layer_offset.before(Cache(), 2)
+    assert isinstance(view, Cache)
+    assert view.bits == 8
+    assert view.state == ("keys", "values")
+    assert view.offset.tolist() == [3, 0]
+    assert shared_layer_offset.before(Cache, 2).__wrapped__.offset.tolist() == [5, 2]
+
+
+MUTANTS = {"shared-layer-offset": replaced(shared_layer_offset, before=lambda cache, tokens: cache)}

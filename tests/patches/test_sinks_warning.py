@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.generation.sinks_warning import patch as sinks_warning
 
+from .mutants import replaced
 
-def a_window_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks_warning, "warn", lambda size: None)
-
-
-MUTANTS = {"sinks-warning": a_window_without_a_word}
+MUTANTS = {"sinks-warning": replaced(sinks_warning, warn=lambda size: None)}

@@ -1,14 +1,47 @@
-"""A broken version of ``spare-tensors``: with it the probe must be red."""
+"""``spare-tensors``: tensors that nobody knows, and a head of its own."""
 
 from __future__ import annotations
 
+import importlib
+
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.loading.spare_tensors import patch as spare_tensors
+from mlx_patches.patches.loading.spare_tensors.probe import load, make, spare, weights_of
+
+from ..releases.conftest import is_needed
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
-def tensors_that_are_all_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spare_tensors, "is_spare", lambda model, name: False)
+@pytest.mark.parametrize("family", ["granite", "granitemoehybrid", "gemma4_text"])
+def test_a_tensor_that_nobody_knows_still_ends_the_load(family, ungated):
+    module_or_skip(f"mlx_lm.models.{family}")
+    ungated("spare-tensors")
+    model = make(family)
+    weights = {name: value + 0 for name, value in weights_of(model).items()}
+    load(model, {**weights, **spare(model)})
+    with pytest.raises(ValueError, match="nobodys"):
+        load(model, {**weights, "model.nobodys.weight": mx.zeros(1)})
+    missing = dict(list(weights.items())[1:])
+    with pytest.raises(ValueError, match=r"[Mm]issing"):
+        load(model, missing)
 
 
-MUTANTS = {"spare-tensors": tensors_that_are_all_needed}
+@pytest.mark.parametrize("family", ["granite", "granitemoehybrid"])
+def test_a_head_of_its_own_is_kept(family, ungated):
+    module_or_skip(f"mlx_lm.models.{family}")
+    if not is_needed("spare-tensors"):
+        pytest.skip("this release reads checkpoints by itself, and drops the head")
+    ungated("spare-tensors")
+    model = make(family)
+    nn = importlib.import_module("mlx.nn")
+    model.lm_head = nn.Linear(4, 4, bias=False)
+    weights = weights_of(model)
+    weights["lm_head.weight"] = mx.ones((4, 4))
+    load(model, weights)
+    assert mx.array_equal(model.lm_head.weight, mx.ones((4, 4)))
+
+
+MUTANTS = {"spare-tensors": replaced(spare_tensors, is_spare=lambda model, name: False)}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.generation.speculative_split import patch as speculative_split
 
+from .mutants import replaced
 
-def as_many_caches_as_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculative_split, "caches_of", lambda model: len(model.layers))
-
-
-MUTANTS = {"speculative-split": as_many_caches_as_layers}
+MUTANTS = {
+    "speculative-split": replaced(speculative_split, caches_of=lambda model: len(model.layers))
+}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.generation.speculative_window import patch as speculative_window
 
+from .mutants import replaced
 
-def windows_with_nothing_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculative_window, "count_trimmable", lambda layer: 0)
-
-
-MUTANTS = {"speculative-window": windows_with_nothing_to_spare}
+MUTANTS = {"speculative-window": replaced(speculative_window, count_trimmable=lambda layer: 0)}

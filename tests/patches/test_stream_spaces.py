@@ -6,22 +6,21 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.stream_spaces import patch as stream_spaces
 from mlx_patches.patches.generation.stream_spaces.probe import Tokenizer, stream
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose detokenizer this is", allow_module_level=True)
 utils = importlib.import_module("mlx_lm.tokenizer_utils")
-PATCH = catalogue.builtin().get("stream-spaces")
 TEXTS = ("x != y, a . b", "if (a ,b) { c ?.d }", "a .", ". .", "x  ,y", "a,b", "!", "a !b")
 
 
 @pytest.fixture
 def patched(ungated):
-    ungated(PATCH)
+    ungated("stream-spaces")
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -35,7 +34,7 @@ def test_a_tokenizer_that_cleans_is_streamed_as_before(text, ungated):
         return stream(utils.BPEStreamingDetokenizer, Tokenizer(cleaning=True), text)
 
     before = said()
-    ungated(PATCH)
+    ungated("stream-spaces")
     assert said() == before
 
 
@@ -53,8 +52,4 @@ def test_a_tokenizer_that_does_not_ask_for_it_is_not_tried(patched):
     assert detokenizer.text == "a ,b"
 
 
-def tokenizers_that_always_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_spaces, "cleans", lambda tokenizer: True)
-
-
-MUTANTS = {"stream-spaces": tokenizers_that_always_clean}
+MUTANTS = {"stream-spaces": replaced(stream_spaces, cleans=lambda tokenizer: True)}

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.token_names import patch as token_names
 
 from ..releases.models import build_or_skip
-
-PATCH = catalogue.builtin().get("token-names")
+from .mutants import replaced
 
 
 @pytest.mark.parametrize("family", ["phi", "recurrent_gemma", "zaya1_vl"])
 def test_the_logits_are_those_of_tokens_in_the_first_place(family, ungated):
-    import mlx.core as mx
-
     model = build_or_skip(f"mlx-vlm:{family}")
     tokens = mx.array([[1, 2, 3]])
     language = model.module
     first = language(tokens, cache=model.make_cache()).logits
-    ungated(PATCH)
+    ungated("token-names")
     for cache in (model.make_cache(), model.make_cache()):
         assert mx.array_equal(language(inputs=tokens, cache=cache).logits, first)
     assert mx.array_equal(language(tokens, cache=model.make_cache()).logits, first)
@@ -34,10 +31,6 @@ def test_tokens_in_the_first_place_stay_there():
     assert seen == (("model", 5), {"cache": 1})
 
 
-def names_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_names, "GIVEN", "tokens")
-
-
-MUTANTS = {"token-names": names_as_they_come}
+MUTANTS = {"token-names": replaced(token_names, GIVEN="tokens")}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"token-names": ((SimpleNamespace(), [[0]]), {})}

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 
-from mlx_patches.core.distributions import source_file
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.tool_arguments import patch as tool_arguments
 from mlx_patches.patches.server.tool_arguments.patch import close_names, find_calls, strip_name
 
-PATCH = catalogue.builtin().get("tool-arguments")
-pytestmark = pytest.mark.skipif(
-    not source_file("mlx_lm.tool_parsers.qwen3_coder"), reason="no such parsers here"
-)
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
 def convert(text, **schema):
-    module = importlib.import_module("mlx_lm.tool_parsers.qwen3_coder")
+    module = module_or_skip("mlx_lm.tool_parsers.qwen3_coder")
     return module._convert_param_value(text, "p", {"p": schema})
 
 
@@ -38,7 +32,7 @@ def convert(text, **schema):
     ],
 )
 def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
-    ungated(PATCH)
+    ungated("tool-arguments")
     value = convert(text, type=kind)
     assert value == wanted
     assert type(value) is type(wanted)
@@ -46,7 +40,7 @@ def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
 
 @pytest.mark.parametrize(("text", "kind"), [("seven", "integer"), ("7.5", "int"), ("x", "number")])
 def test_what_is_no_number_is_an_error(text, kind, ungated):
-    manager = ungated(PATCH)
+    manager = ungated("tool-arguments")
     for _ in range(5):
         with pytest.raises(ValueError):
             convert(text, type=kind)
@@ -78,18 +72,19 @@ def test_calls_are_found_where_they_are_complete(text, names):
 
 
 def test_a_call_that_is_cut_short_is_an_error(ungated):
-    ungated(PATCH)
-    module = importlib.import_module("mlx_lm.tool_parsers.mistral")
+    module = module_or_skip("mlx_lm.tool_parsers.mistral")
+    ungated("tool-arguments")
     with pytest.raises(ValueError):
         module.parse_tool_call('look[ARGS]{"days": ')
 
 
-def calls_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_arguments, "is_integer", lambda text: False)
-    monkeypatch.setattr(tool_arguments, "read_json", lambda text, default: None)
-    monkeypatch.setattr(tool_arguments, "close_names", lambda call: call)
-    monkeypatch.setattr(tool_arguments, "strip_name", lambda text: text)
-    monkeypatch.setattr(tool_arguments, "find_calls", lambda text: iter(()))
-
-
-MUTANTS = {"tool-arguments": calls_as_they_come}
+MUTANTS = {
+    "tool-arguments": replaced(
+        tool_arguments,
+        is_integer=lambda text: False,
+        read_json=lambda text, default: None,
+        close_names=lambda call: call,
+        strip_name=lambda text: text,
+        find_calls=lambda text: iter(()),
+    )
+}

@@ -1,14 +1,87 @@
-"""A broken version of ``top-p-dtype``: with it the probe must be red."""
+"""``top-p-dtype``: the nucleus in every dtype, and results as released."""
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.core.packages import package_of
 from mlx_patches.patches.generation.top_p_dtype import patch as top_p_dtype
+from mlx_patches.patches.generation.top_p_dtype.patch import applied, sampled
+
+from ..releases.models import module_or_skip
+from .mutants import replaced
+
+HALVES = [mx.bfloat16, mx.float16]
+TOKENS = 20_000
 
 
-def probabilities_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top_p_dtype, "precise", lambda logits: logits)
+@pytest.fixture
+def samplers(distribution):
+    return module_or_skip(f"{package_of(distribution)}.sample_utils", "apply_top_p")
 
 
-MUTANTS = {"top-p-dtype": probabilities_as_they_come}
+def drawn(shape=(2, TOKENS), scale=2.0):
+    return scale * mx.random.normal(shape, key=mx.random.key(7))
+
+
+def normalized(logits):
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("nucleus", [0.1, 0.5, 0.9, 0.95, 0.99])
+@pytest.mark.parametrize("scale", [0.0, 0.5, 2.0, 6.0])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_the_nucleus_is_that_of_float32(samplers, dtype, scale, nucleus):
+    logprobs = normalized(drawn(scale=scale).astype(dtype))
+    kept = applied(samplers.apply_top_p, logprobs, nucleus)
+    exact = samplers.apply_top_p(normalized(logprobs.astype(mx.float32)), nucleus)
+    assert kept.dtype == dtype
+    assert mx.array_equal(kept > -mx.inf, exact > -mx.inf)
+    assert mx.array_equal(mx.where(kept > -mx.inf, kept, logprobs), logprobs)
+    assert (kept > -mx.inf).any(axis=-1).all().item()
+
+
+def test_float32_goes_to_the_release_as_it_is(samplers):
+    logprobs = normalized(drawn())
+    seen = []
+    applied(lambda *args: seen.append(args), logprobs, 0.9)
+    assert seen[0][0] is logprobs
+    ours, theirs = applied(samplers.apply_top_p, logprobs, 0.9), samplers.apply_top_p(logprobs, 0.9)
+    assert mx.array_equal(ours.view(mx.uint32), theirs.view(mx.uint32))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_tokens_that_another_filter_dropped_stay_dropped(samplers, dtype):
+    logprobs = normalized(drawn().astype(dtype))
+    logprobs = mx.where(mx.arange(TOKENS) % 2 == 0, logprobs, -mx.inf)
+    assert logprobs.dtype == dtype
+    kept = applied(samplers.apply_top_p, logprobs, 0.9) > -mx.inf
+    assert kept.any(axis=-1).all().item()
+    assert not kept[:, 1::2].any().item()
+
+
+def test_types_that_the_release_takes_apart_are_not_converted():
+    for dtype, own in ((mx.float32, True), (mx.bfloat16, True), (mx.float16, False)):
+        logits = drawn().astype(dtype)
+        seen = sampled(lambda given, *args: given, logits, 0.9, 1.0)
+        assert (seen is logits) == own
+        assert seen.dtype == (dtype if own else mx.float32)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_a_models_sampler_draws_from_the_nucleus(samplers, dtype, ungated):
+    """``make_sampler`` looks up its filters when it draws, so it uses the patched one."""
+    ungated("top-p-dtype")
+    sampler = samplers.make_sampler(temp=1.0, top_p=0.5)
+    logprobs = normalized(drawn((1, TOKENS)).astype(dtype))
+    probabilities = mx.softmax(logprobs.astype(mx.float32), axis=-1)[0]
+    order = mx.argsort(-probabilities)
+    size = (mx.cumsum(probabilities[order]) < 0.5).sum().item()
+    ranks = mx.argsort(order).tolist()
+    mx.random.seed(3)
+    last = max(ranks[sampler(logprobs).item()] for _ in range(60))
+    assert size / 2 < last < size * 1.1
+
+
+MUTANTS = {"top-p-dtype": replaced(top_p_dtype, precise=lambda logits: logits)}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
+from mlx_patches.lab import Family
+from mlx_patches.lab.build import build
 from mlx_patches.patches.models.unknown_kwargs import patch as unknown_kwargs
 from mlx_patches.patches.models.unknown_kwargs.patch import tolerant
 from mlx_patches.patches.models.unknown_kwargs.probe import FORWARDED
 
 from ..releases.conftest import installed
-
-PATCH = catalogue.builtin().get("unknown-kwargs")
+from .mutants import replaced
 
 
 def test_known_arguments_arrive_and_others_do_not():
@@ -35,20 +36,11 @@ def test_a_call_that_takes_anything_gets_everything():
 @pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
 @pytest.mark.parametrize("family", ["aya_vision", "llava", "multi_modality"])
 def test_the_logits_are_those_without_them(family, ungated):
-    import mlx.core as mx
-
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-
     model = build(Family("mlx-vlm", family))
     before = model.call([[1, 2, 3]], model.make_cache())
-    ungated(PATCH)
+    ungated("unknown-kwargs")
     after = model.call([[1, 2, 3]], model.make_cache(), **dict.fromkeys(FORWARDED))
     assert mx.array_equal(before, after)
 
 
-def arguments_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unknown_kwargs, "accepted", lambda call: None)
-
-
-MUTANTS = {"unknown-kwargs": arguments_as_they_come}
+MUTANTS = {"unknown-kwargs": replaced(unknown_kwargs, accepted=lambda call: None)}

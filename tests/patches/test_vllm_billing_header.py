@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.vllm_mlx.vllm_billing_header import patch as billing_header
 
+from .mutants import replaced
 
-def lines_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(billing_header, "without_line", lambda system: system)
-
-
-MUTANTS = {"vllm-billing-header": lines_that_stay}
+MUTANTS = {"vllm-billing-header": replaced(billing_header, without_line=lambda system: system)}

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt import patch as empty_prompt
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, beside
 from mlx_patches.probes.vllm_scheduler import Server, llama
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
 
 @pytest.fixture(autouse=True)
 def _applied(ungated):
-    ungated(catalogue.builtin().get("vllm-empty-prompt"))
+    ungated("vllm-empty-prompt")
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,4 @@ def test_a_request_whose_prompt_is_tokenized_is_not_tokenized_again(model):
     assert list(server.scheduler.waiting) == [request]
 
 
-def prompts_that_have_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(empty_prompt, "is_empty", lambda scheduler, request: False)
-
-
-MUTANTS = {"vllm-empty-prompt": prompts_that_have_tokens}
+MUTANTS = {"vllm-empty-prompt": replaced(empty_prompt, is_empty=lambda scheduler, request: False)}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_attention import patch as gemma4_attention
 
+from .mutants import replaced
 
-def a_copy_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemma4_attention, "left_alone", lambda replace: replace())
-
-
-MUTANTS = {"vllm-gemma4-attention": a_copy_all_the_same}
+MUTANTS = {
+    "vllm-gemma4-attention": replaced(gemma4_attention, left_alone=lambda replace: replace())
+}

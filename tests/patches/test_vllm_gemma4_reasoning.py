@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning
 
+from .mutants import replaced
 
-def thoughts_that_are_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemma4_reasoning, "split", lambda text: ("", text))
-
-
-MUTANTS = {"vllm-gemma4-reasoning": thoughts_that_are_content}
+MUTANTS = {"vllm-gemma4-reasoning": replaced(gemma4_reasoning, split=lambda text: ("", text))}

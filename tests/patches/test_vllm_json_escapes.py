@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.vllm_mlx.vllm_json_escapes import patch as json_escapes
 
+from .mutants import replaced
 
-def bodies_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_escapes, "escaped", lambda body: body)
-
-
-MUTANTS = {"vllm-json-escapes": bodies_as_they_come}
+MUTANTS = {"vllm-json-escapes": replaced(json_escapes, escaped=lambda body: body)}

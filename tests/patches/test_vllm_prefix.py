@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
@@ -14,23 +15,23 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix import stored as stored_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare
-from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
 
 from ..releases.conftest import installed, verdict
+from ..releases.models import or_skip
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
-# Patches that merging and extracting rotating caches needs below mlx-lm 0.31.2.
-BELOW = ("batch-rotating-extract", "rotating-merge")
 QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
 
 
 @pytest.fixture(autouse=True)
-def _applied(ungated):
+def _applied(ungated, beside):
     importlib.import_module("mlx_lm.models.cache")
-    for id_ in ("prefix-hit", "legacy-prefix-hit", *BELOW):
-        ungated(catalogue.builtin().get(id_))
+    ungated("prefix-hit", "legacy-prefix-hit")
+    # Merging and extracting rotating caches need these below mlx-lm 0.31.2.
+    beside("batch-rotating-extract", "rotating-merge")
 
 
 def prompts(count=25, seed=3):
@@ -45,27 +46,18 @@ def prompts(count=25, seed=3):
     ]
 
 
+@pytest.mark.parametrize("cache", [{}, LEGACY], ids=["memory", "legacy"])
 @pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
-def test_no_answer_depends_on_what_was_asked_before(model):
-    try:
-        result = compare(model(), prompts())
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+@or_skip()
+def test_no_answer_depends_on_what_was_asked_before(model, cache):
+    result = compare(model(), prompts(), **cache)
     assert not result.red, result.detail
 
 
-@pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
-def test_nor_in_the_older_cache(model):
-    result = compare(model(), prompts(), **LEGACY)
-    assert not result.red, result.detail
-
-
+@or_skip()
 def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
     """Sliding layers are not quantized, so the answers are exact."""
-    try:
-        result = compare(windowed_llama(), prompts(), **QUANTIZED)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    result = compare(windowed_llama(), prompts(), **QUANTIZED)
     assert not result.red, result.detail
 
 
@@ -94,7 +86,6 @@ def test_a_cache_that_is_cut_without_asking_is_one_that_can_be_cut():
 
 
 def test_a_window_that_is_cut_back_stays_one_or_is_marked():
-    import mlx.core as mx
     from mlx_lm.models.cache import RotatingKVCache
 
     from mlx_patches.patches.vllm_mlx.vllm_prefix.hit import INCOMPLETE
@@ -118,14 +109,6 @@ def test_a_window_that_is_cut_back_stays_one_or_is_marked():
         assert hasattr(host._dequantize_cache(cut)[0], INCOMPLETE)
 
 
-def views_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_prefix, "detached", lambda layers: layers)
-
-
-def hits_that_stay_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched_prefix, "evaluate", lambda layers: None)
-
-
 def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
 
@@ -145,6 +128,6 @@ MUTANTS = {
     "prefix-hit": prefixes_as_they_come,
     "legacy-prefix-hit": first_layers_for_all,
     "paged-prefix": pieces_that_stand_alone,
-    "vllm-stored-prefix": views_that_are_kept,
-    "vllm-fetched-prefix": hits_that_stay_lazy,
+    "vllm-stored-prefix": replaced(stored_prefix, detached=lambda layers: layers),
+    "vllm-fetched-prefix": replaced(fetched_prefix, evaluate=lambda layers: None),
 }

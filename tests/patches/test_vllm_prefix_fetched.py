@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib
 from concurrent.futures import ThreadPoolExecutor
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_fetched import SHARED, TOKENS, stored
 
 from ..releases.conftest import is_tested
 
-mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
 
 
 @pytest.fixture
 def prefixes(ungated):
-    ungated(catalogue.builtin().get("vllm-fetched-prefix"))
+    ungated("vllm-fetched-prefix")
     return stored(importlib.import_module("vllm_mlx.memory_cache"))
 
 

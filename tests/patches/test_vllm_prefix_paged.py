@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_prefix.paged import INDEX, Index
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_paged import (
     BLOCK,
@@ -24,20 +24,16 @@ MODELS = {"llama": llama, "sliding": sliding_llama, "jamba": lambda: family("jam
 
 @pytest.fixture(autouse=True)
 def _applied(ungated):
-    ungated(catalogue.builtin().get("paged-prefix"))
+    ungated("paged-prefix")
 
 
 def kv(*shape):
     """Keys and values that count up."""
-    import mlx.core as mx
-
     keys = mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape)
     return keys, -keys
 
 
 def test_the_sequence_axis_is_the_one_before_the_last():
-    import mlx.core as mx
-
     states = [kv(1, 2, len(PREFIX), 4), kv(2, len(PREFIX), 4), kv(1, 1, len(PREFIX), 8)]
     restored = given_back(prefix_cache(), states)
     for (keys, values), layer in zip(states, restored, strict=True):
@@ -87,7 +83,6 @@ def test_a_prompt_of_whole_blocks_leaves_tokens_to_process():
 
 
 def test_a_quantized_layer_is_given_back_whole_or_not_at_all():
-    import mlx.core as mx
     from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
     plain, quantized = KVCache(), QuantizedKVCache(group_size=32, bits=8)
@@ -116,7 +111,6 @@ def test_a_quantized_layer_is_given_back_whole_or_not_at_all():
 
 
 def test_what_is_given_back_is_the_request_s_own():
-    import mlx.core as mx
     from mlx_lm.models.cache import ArraysCache
 
     layer = ArraysCache(2)

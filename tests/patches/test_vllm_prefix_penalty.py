@@ -6,12 +6,12 @@ import inspect
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty import patch as prefix_penalty
 from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
 from mlx_patches.probes.vllm_scheduler import MEMORY, llama
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -25,13 +25,13 @@ CONFIGS = {
 
 
 @pytest.fixture(autouse=True)
-def _applied(ungated):
+def _applied(ungated, beside):
     from mlx_lm.generate import BatchGenerator
 
     if "all_tokens" not in inspect.signature(BatchGenerator.insert).parameters:
         pytest.skip("this batch generator takes no tokens that come before")
-    for id_ in ("vllm-prefix-penalty", "prefix-hit", "legacy-prefix-hit", "paged-prefix"):
-        ungated(catalogue.builtin().get(id_))
+    ungated("vllm-prefix-penalty")
+    beside("prefix-hit", "legacy-prefix-hit", "paged-prefix")
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,4 @@ def test_a_penalized_request_is_given_the_cached_tokens_once(model):
     assert len(sequence[4]) == server.request.cached_tokens
 
 
-def prefixes_that_stay_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_penalty, "unseen", lambda prompt, segments: [])
-
-
-MUTANTS = {"vllm-prefix-penalty": prefixes_that_stay_unseen}
+MUTANTS = {"vllm-prefix-penalty": replaced(prefix_penalty, unseen=lambda prompt, segments: [])}

@@ -6,21 +6,20 @@ import importlib
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_stored import TOKENS, make
 from mlx_patches.patches.vllm_mlx.vllm_prefix.stored import arrays_of, copied, detached
 
 from ..releases.conftest import is_tested
 
-mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
 
 
 @pytest.fixture
 def prefixes(ungated):
-    ungated(catalogue.builtin().get("vllm-stored-prefix"))
+    ungated("vllm-stored-prefix")
     return new_cache()
 
 
@@ -75,7 +74,7 @@ def test_an_entry_that_is_known_is_not_copied_again(prefixes):
 
 
 def test_the_oldest_goes_where_the_true_size_does_not_fit(ungated):
-    ungated(catalogue.builtin().get("vllm-stored-prefix"))
+    ungated("vllm-stored-prefix")
     size = make()[1]
     prefixes = new_cache(max_memory_mb=1)
     for start in range(3):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.vllm_mlx.vllm_stop_tokens import patch as stop_tokens
 
+from .mutants import replaced
 
-def folders_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_tokens, "folder_of", lambda processor: None)
-
-
-MUTANTS = {"vllm-stop-tokens": folders_that_are_nowhere}
+MUTANTS = {"vllm-stop-tokens": replaced(stop_tokens, folder_of=lambda processor: None)}

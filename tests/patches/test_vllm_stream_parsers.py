@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_stream_parsers import patch as stream_parsers
 from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.probe import (
     REASONING,
@@ -19,10 +18,11 @@ from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.probe import (
 )
 
 from ..releases.conftest import is_tested
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
 
-PATCH = catalogue.builtin().get("vllm-stream-parsers")
 THINKING = REASONING["qwen3"]
 # The server looks for a tool call once it has seen "<" or the call's own marker.
 CALLS = (
@@ -33,9 +33,7 @@ CALLS = (
 
 @pytest.fixture
 def server(monkeypatch):
-    module = importlib.import_module("vllm_mlx.server")
-    if not hasattr(module, "_disconnect_guard") or not hasattr(module, "_reasoning_parser"):
-        pytest.skip("this release has no reasoning parsers")
+    module = module_or_skip("vllm_mlx.server", "_disconnect_guard", "_reasoning_parser")
     monkeypatch.setattr(module, "_model_name", "tiny")
     return module
 
@@ -68,14 +66,14 @@ def indices(events):
 def test_one_stream_at_a_time_is_as_the_release_has_it(server, monkeypatch, ungated, name):
     reasoning(server, monkeypatch, name)
     alone = [streamed(server, answer) for answer in REASONING[name]]
-    ungated(PATCH)
+    ungated("vllm-stream-parsers")
     assert [streamed(server, answer) for answer in REASONING[name]] == alone
 
 
 @pytest.mark.parametrize("name", REASONING)
 @pytest.mark.parametrize("late", [0, 1, 3])
 def test_many_streams_are_as_one(server, monkeypatch, ungated, name, late):
-    ungated(PATCH)
+    ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, name)
     answers = [*REASONING[name], [""] * late + REASONING[name][1], REASONING[name][0]]
     alone = [parted(*asyncio.run(beside(server, [answer]))) for answer in answers]
@@ -83,7 +81,7 @@ def test_many_streams_are_as_one(server, monkeypatch, ungated, name, late):
 
 
 def test_the_servers_parser_is_as_before(server, monkeypatch, ungated):
-    ungated(PATCH)
+    ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, "qwen3")
     attributes = vars(server._reasoning_parser)
     before = dict(attributes)
@@ -93,7 +91,7 @@ def test_the_servers_parser_is_as_before(server, monkeypatch, ungated):
 
 
 def test_tool_calls_are_counted_by_stream(tools, ungated):
-    ungated(PATCH)
+    ungated("vllm-stream-parsers")
     alone = [indices(*streamed(tools, answer)) for answer in CALLS]
     assert all(set(calls) == {0} for calls in alone)
     tools._tool_parser_instance = None  # the first stream builds it
@@ -101,7 +99,7 @@ def test_tool_calls_are_counted_by_stream(tools, ungated):
 
 
 def test_a_request_that_does_not_stream_leaves_a_stream_alone(tools, ungated):
-    ungated(PATCH)
+    ungated("vllm-stream-parsers")
     (alone,) = streamed(tools, CALLS[0])
 
     async def disturbed():
@@ -120,7 +118,7 @@ def request():
 
 @pytest.mark.parametrize("close", ["cancel", "close"])
 def test_a_stream_that_ends_early_leaves_the_other_alone(server, monkeypatch, ungated, close):
-    ungated(PATCH)
+    ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, "qwen3")
     first, second = THINKING
 
@@ -141,8 +139,4 @@ def test_a_stream_that_ends_early_leaves_the_other_alone(server, monkeypatch, un
     assert parted(asyncio.run(run())) == ("".join(second[1:6]), second[-1])
 
 
-def parsers_that_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_parsers, "new", vars)
-
-
-MUTANTS = {"vllm-stream-parsers": parsers_that_are_shared}
+MUTANTS = {"vllm-stream-parsers": replaced(stream_parsers, new=vars)}

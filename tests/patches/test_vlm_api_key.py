@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.server.vlm_api_key import patch as api_key
 
+from .mutants import replaced
 
-def routes_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_key, "asks", lambda app: True)
-
-
-MUTANTS = {"vlm-api-key": routes_without_a_key}
+MUTANTS = {"vlm-api-key": replaced(api_key, asks=lambda app: True)}

@@ -10,7 +10,8 @@ import pytest
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_finish_reason import patch
 from mlx_patches.patches.server.vlm_finish_reason.probe import answered
-from mlx_patches.patches.server.vlm_stop_text import patch as stop_text
+
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -26,8 +27,8 @@ def server():
 
 
 def test_requests_at_once_say_why_their_own_answers_ended(server, ungated):
-    ungated(stop_text.PATCH)
-    ungated(patch.PATCH)
+    pytest.importorskip("mlx_patches.patches.server.vlm_stop_text")  # else none ends at its stop
+    ungated("vlm-stop-text", "vlm-finish-reason")
     stops = {"cd": "ab", "x": "abcd", "bc": "a", "y": "abcd", "b": "a", "z": "abcd"}
     answers = answered("abcd", {}, *({"stop": stop} for stop in stops))
     for answer, text in zip(answers, ["abcd", *stops.values()], strict=True):
@@ -39,7 +40,7 @@ def test_requests_at_once_say_why_their_own_answers_ended(server, ungated):
 
 def test_an_answer_that_came_to_its_end_says_so(server, ungated, monkeypatch):
     wanted = server.ChatChoice(message=server.ChatMessage(role="assistant", content="a"))
-    ungated(patch.PATCH)
+    ungated("vlm-finish-reason")
     for reasons, said in ((None, "stop"), ([], "stop"), (["stop"], "stop"), (["length"], "length")):
         monkeypatch.setattr(patch, "ENDED", ContextVar("ended", default=reasons))
         message = server.ChatMessage(role="assistant", content="a")
@@ -50,14 +51,12 @@ def test_an_answer_that_came_to_its_end_says_so(server, ungated, monkeypatch):
 
 
 def test_a_streamed_answer_is_the_releases(server, ungated):
-    ungated(patch.PATCH)
+    ungated("vlm-finish-reason")
     streamed = server.ChatRequest(model="m", messages=[], stream=True)
     assert not hasattr(server._build_gen_args(streamed), "ended")
     assert server._build_gen_args(server.ChatRequest(model="m", messages=[])).ended == []
 
 
-def nothing_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "find_generation_arguments", lambda *args, **options: None)
-
-
-MUTANTS = {"vlm-finish-reason": nothing_noted}
+MUTANTS = {
+    "vlm-finish-reason": replaced(patch, find_generation_arguments=lambda *args, **options: None)
+}

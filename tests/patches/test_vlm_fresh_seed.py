@@ -6,19 +6,15 @@ import importlib
 
 import pytest
 
-from mlx_patches.core.distributions import source_file
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.vlm_fresh_seed import patch as fresh_seed
 
-PATCH = catalogue.builtin().get("vlm-fresh-seed")
-pytestmark = pytest.mark.skipif(
-    not source_file("mlx_vlm.server.schemas"), reason="no such server here"
-)
+from ..releases.models import module_or_skip
+from .mutants import replaced
 
 
 @pytest.fixture
 def schemas():
-    return importlib.import_module("mlx_vlm.server.schemas")
+    return module_or_skip("mlx_vlm.server.schemas")
 
 
 def a_chat(schemas, **sent):
@@ -29,7 +25,7 @@ def a_chat(schemas, **sent):
 def test_a_request_has_the_seed_that_it_was_sent_with(schemas, ungated):
     earlier = a_chat(schemas)
     assert earlier.seed == 0
-    manager = ungated(PATCH)
+    manager = ungated("vlm-fresh-seed")
     assert earlier.seed is None
     assert a_chat(schemas).seed is None
     assert [a_chat(schemas, seed=seed).seed for seed in (0, 7)] == [0, 7]
@@ -40,7 +36,7 @@ def test_a_request_has_the_seed_that_it_was_sent_with(schemas, ungated):
 
 
 def test_a_sampler_draws_its_own_seed_unless_it_has_one(schemas, ungated):
-    ungated(PATCH)
+    ungated("vlm-fresh-seed")
     kind = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
     settings = {"temperature": 0.7, "top_p": 1.0}
     seeds = {kind(seed=None, **settings).seed for _ in range(8)}
@@ -49,8 +45,4 @@ def test_a_sampler_draws_its_own_seed_unless_it_has_one(schemas, ungated):
     assert [kind(seed=seed, **settings).seed for seed in (0, 42)] == [0, 42]
 
 
-def seeds_that_are_all_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_seed, "draw_seed", lambda: 0)
-
-
-MUTANTS = {"vlm-fresh-seed": seeds_that_are_all_one}
+MUTANTS = {"vlm-fresh-seed": replaced(fresh_seed, draw_seed=lambda: 0)}

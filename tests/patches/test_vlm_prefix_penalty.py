@@ -8,13 +8,14 @@ from mlx_patches.patches.generation.vlm_prefix_penalty import patch
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of
 
 from ..releases.models import prefix_engine
+from .mutants import replaced
 
 
 @pytest.fixture
 def kind(ungated):
     """The release's class of a batch of prompts."""
     found = prefix_engine().PromptProcessingBatch
-    ungated(patch.PATCH)
+    ungated("vlm-prefix-penalty")
     return found
 
 
@@ -37,8 +38,4 @@ def test_without_the_prefix_cache_the_batch_is_the_releases(kind):
     assert batch_of(kind, [[3], [4, 5]], None)._token_context == [[3], [4, 5]]
 
 
-def prompts_that_stay_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "whole_prompt", lambda meta: [])
-
-
-MUTANTS = {"vlm-prefix-penalty": prompts_that_stay_unseen}
+MUTANTS = {"vlm-prefix-penalty": replaced(patch, whole_prompt=lambda meta: [])}

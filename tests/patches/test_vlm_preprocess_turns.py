@@ -12,6 +12,7 @@ from mlx_patches.patches.server.vlm_preprocess_turns import patch as preprocess_
 from mlx_patches.patches.server.vlm_preprocess_turns.probe import make_server
 
 from ..releases.conftest import verdict
+from .mutants import replaced
 
 PATCH = catalogue.builtin().get("vlm-preprocess-turns")
 
@@ -20,7 +21,7 @@ def test_a_failed_request_ends_its_turn(ungated):
     needed = [target for target in PATCH.targets if verdict(PATCH, target).ok]
     if not needed:
         pytest.skip("this release prepares requests in turn, or in one thread")
-    ungated(PATCH)
+    ungated("vlm-preprocess-turns")
     server = make_server(importlib.import_module(needed[0].module).ResponseGenerator)
     tokenizer = server.processor
     server.processor = None
@@ -32,8 +33,4 @@ def test_a_failed_request_ends_its_turn(ungated):
     assert prepared["input_ids"].tolist() == [[1, 2]]
 
 
-def requests_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preprocess_turns, "_turn", contextlib.nullcontext())
-
-
-MUTANTS = {"vlm-preprocess-turns": requests_all_at_once}
+MUTANTS = {"vlm-preprocess-turns": replaced(preprocess_turns, _turn=contextlib.nullcontext())}

@@ -6,16 +6,15 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import find_cuttable_prefix
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
 from mlx_patches.probes.fixtures import feed_one_by_one
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
-PATCH = catalogue.builtin().get("vlm-prompt-cache-cut")
 HELD = 8
 
 
@@ -78,12 +77,8 @@ def test_every_class_that_a_release_has_is_repaired(place, ungated):
         kind = importlib.import_module(place).PromptCacheState
     except (ImportError, AttributeError):
         pytest.skip(f"{place} has no PromptCacheState")
-    ungated(PATCH)
+    ungated("vlm-prompt-cache-cut")
     assert otherwise(kind, *CASES[0]) == ""
 
 
-def windows_that_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_cache_cut, "is_whole", lambda cache: True)
-
-
-MUTANTS = {"vlm-prompt-cache-cut": windows_that_are_whole}
+MUTANTS = {"vlm-prompt-cache-cut": replaced(prompt_cache_cut, is_whole=lambda cache: True)}

@@ -6,30 +6,27 @@ import functools
 import logging
 import threading
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import server_thread
 from mlx_patches.lab.image_scenarios import Prompt, judged, whole_of
 from mlx_patches.lab.server_thread import Client, Clients, Processor, running
 from mlx_patches.lab.whole import build_whole
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.server.vlm_request_failure import patch, probe
-from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.fixtures import BATCH_PATCHES
 
-from ..releases.models import build_or_skip
+from ..releases.models import build_or_skip, or_skip
+from .mutants import replaced
 
-mx = pytest.importorskip("mlx.core")
 FAILURE = "mlx_patches: a request failed; the server goes on with the others"
 
 
 @pytest.fixture
+@or_skip()
 def kind():
     """The release's class, whose loop computes the embeddings."""
-    try:
-        return server_thread.response_generator()
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    return server_thread.response_generator()
 
 
 @pytest.fixture
@@ -41,10 +38,9 @@ def whole(kind):
 @pytest.mark.parametrize(
     ("count", "fails"), [(4, (1,)), (4, (2,)), (4, (3,)), (4, (1, 3)), (4, (1, 2, 3)), (1, (0,))]
 )
-def test_the_others_are_answered_as_alone(kind, whole, count, fails, ungated):
-    for id_ in BATCH_PATCHES:
-        ungated(catalogue.builtin().get(id_))
-    ungated(patch.PATCH)
+def test_the_others_are_answered_as_alone(kind, whole, count, fails, ungated, beside):
+    beside(*BATCH_PATCHES)
+    ungated("vlm-request-failure")
     prompts = [prompt_of(whole, row, row in fails) for row in range(count)]
     last = prompt_of(whole, count)
     said = served(kind, whole, prompts, last, fails)
@@ -86,7 +82,7 @@ def served(kind, whole, prompts, last, fails):
 
 @pytest.mark.parametrize(("first", "others"), [(20, ()), (2, (20,)), (2, (20, 22)), (2, (6, 22))])
 def test_each_failure_is_its_own(kind, first, others, ungated, caplog):
-    ungated(patch.PATCH)
+    ungated("vlm-request-failure")
     with caplog.at_level(logging.ERROR):
         said = probe.served(kind, first, others)
     wanted = {one: probe.wanted(one) for one in (first, *others)}
@@ -98,7 +94,7 @@ def test_each_failure_is_its_own(kind, first, others, ungated, caplog):
 
 @pytest.mark.parametrize("thread", [None, threading.Thread()])
 def test_an_error_outside_of_the_loop_is_raised(kind, thread, ungated):
-    ungated(patch.PATCH)
+    ungated("vlm-request-failure")
     server = kind.__new__(kind)
     server.model, server.vision_cache = probe.make_model(), None
     if thread:
@@ -120,8 +116,4 @@ def test_a_failed_request_keeps_no_arrays(kind):
         tokens.squeeze(0)
 
 
-def errors_as_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "is_generating", lambda server: False)
-
-
-MUTANTS = {"vlm-request-failure": errors_as_released}
+MUTANTS = {"vlm-request-failure": replaced(patch, is_generating=lambda server: False)}

@@ -6,6 +6,7 @@ import importlib
 import threading
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.distributions import source_file
@@ -13,7 +14,8 @@ from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import answer
 from mlx_patches.probes.vlm_server import silent
 
-from .test_server_stop_text import said, splits
+from .mutants import replaced
+from .pieces import said, splits
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -42,7 +44,7 @@ def build():
 def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
     text, stop, wanted, build, ungated
 ):
-    ungated(patch.PATCH)
+    ungated("vlm-stop-text")
     listed = [stop] if isinstance(stop, str) else stop
     for pieces in splits(text):
         tokens, cancelled = answer(pieces, stop=stop)
@@ -55,9 +57,7 @@ def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
 
 
 def test_the_last_token_reports_the_memory(build, ungated, monkeypatch):
-    import mlx.core as mx
-
-    ungated(patch.PATCH)
+    ungated("vlm-stop-text")
     monkeypatch.setattr(mx, "get_peak_memory", lambda: 5e9)
     tokens, _ = answer(["a", "b", "##", "c"], stop="##")
     assert [token.peak_memory for token in tokens] == [0, 0, 5]
@@ -66,7 +66,7 @@ def test_the_last_token_reports_the_memory(build, ungated, monkeypatch):
 @pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
 def test_without_stop_strings_the_tokens_are_the_releases(sent, build, ungated):
     wanted, _ = answer(["a", "##", "b"], **sent)
-    ungated(patch.PATCH)
+    ungated("vlm-stop-text")
     assert answer(["a", "##", "b"], **sent) == (wanted, [])
     generator = silent("ab")
     kind = type(generator.generate("hi")[1])
@@ -74,7 +74,7 @@ def test_without_stop_strings_the_tokens_are_the_releases(sent, build, ungated):
 
 
 def test_requests_at_once_end_at_their_own_stop_strings(build, ungated):
-    ungated(patch.PATCH)
+    ungated("vlm-stop-text")
     generator = silent(["one ", "two ", "three ", "four"])
     found = {}
 
@@ -95,7 +95,7 @@ def test_requests_at_once_end_at_their_own_stop_strings(build, ungated):
 
 
 def test_a_client_that_goes_away_cancels_its_row(build, ungated):
-    ungated(patch.PATCH)
+    ungated("vlm-stop-text")
     generator = silent("abc")
     for leave in (lambda tokens: tokens.close(), lambda tokens: None):
         _, tokens = generator.generate("hi", args=build(stop="x"))
@@ -120,10 +120,6 @@ def test_a_summary_has_no_stop_strings():
     assert patch.without_stops(compact, plain)[0] is plain
 
 
-def stops_that_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch, "cut", lambda tokens, *stops: tokens)
-
-
-MUTANTS = {"vlm-stop-text": stops_that_are_nowhere}
+MUTANTS = {"vlm-stop-text": replaced(patch, cut=lambda tokens, *stops: tokens)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"vlm-stop-text": ((None, "hi"), {"args": SimpleNamespace()})}

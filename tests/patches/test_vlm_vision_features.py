@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.server.vlm_vision_features import patch as vision_features
@@ -15,27 +16,23 @@ from mlx_patches.patches.server.vlm_vision_features.patch import (
 )
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
 
 
 def inputs(pixels, **more):
-    import mlx.core as mx
-
     ids = more.pop("input_ids", mx.array([[1, 2, 3]]))
     return {"input_ids": ids, "attention_mask": ids * 0 + 1, "pixel_values": pixels, **more}
 
 
 def test_the_text_is_no_part_of_an_image():
-    import mlx.core as mx
-
     pixels = mx.arange(6.0).reshape(2, 3)
     one = name_pixels(inputs(pixels))
     assert one == name_pixels(inputs(mx.arange(6.0).reshape(2, 3), input_ids=mx.array([[4, 5]])))
 
 
 def test_all_that_the_tower_reads_is():
-    import mlx.core as mx
     import numpy as np
 
     pixels = mx.arange(6.0).reshape(2, 3)
@@ -56,8 +53,6 @@ def test_all_that_the_tower_reads_is():
 
 
 def test_a_server_without_a_cache_reads_no_pixels(device_reads):
-    import mlx.core as mx
-
     class Server:
         vision_cache = None
 
@@ -98,9 +93,8 @@ def test_an_address_is_never_kept():
     assert features.get("data:image/png;base64,AA") == 2
 
 
-def images_that_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vision_features, "name_pixels", lambda inputs: "an image")
-    monkeypatch.setattr(vision_features, "name_state", lambda image: image)
-
-
-MUTANTS = {"vlm-vision-features": images_that_never_change}
+MUTANTS = {
+    "vlm-vision-features": replaced(
+        vision_features, name_pixels=lambda inputs: "an image", name_state=lambda image: image
+    )
+}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.masks.window_mask import patch as window_mask
 
+from .mutants import replaced
 
-def windows_that_nothing_outgrows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_mask, "outgrown", lambda tokens, window_size: False)
-
-
-MUTANTS = {"window-mask": windows_that_nothing_outgrows}
+MUTANTS = {"window-mask": replaced(window_mask, outgrown=lambda tokens, window_size: False)}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.generation.xtc_rows import patch as xtc_rows
 
+from .mutants import replaced
 
-def rows_at_one_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xtc_rows, "several", lambda logits: False)
-
-
-MUTANTS = {"xtc-rows": rows_at_one_threshold}
+MUTANTS = {"xtc-rows": replaced(xtc_rows, several=lambda logits: False)}

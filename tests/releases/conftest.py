@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -19,7 +20,7 @@ from mlx_patches.auditing.audit import judge_file
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.outcome import Verdict
-from mlx_patches.core.patch import Patch, Target
+from mlx_patches.core.patch import Attribute, Patch, Target
 from mlx_patches.lab import child
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.matrix.matrix import CompatMatrix
@@ -35,6 +36,7 @@ ONLY = "MLX_PATCHES_TEST_ONLY"
 # The number of a patch's targets that `make test-all` tries in one release; the evidence of the
 # patch has all of them, and the session `whole` tries the remaining ones.
 SAMPLE = 3
+OURS = str(Path(mlx_patches.__file__).parent)
 REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 
 
@@ -122,6 +124,18 @@ def verdict(patch: Patch, target: Target) -> Verdict:
     return judge_file(Session(catalogue.builtin(), CompatMatrix.builtin()), patch, target)
 
 
+def is_needed(patch_id: str, distribution: str = "") -> bool:
+    """Whether a release here, or that of one distribution, needs a patch.
+
+    None needs a patch that was deleted.
+    """
+    if patch_id not in catalogue.builtin():
+        return False
+    patch = catalogue.builtin().get(patch_id)
+    own = [t for t in patch.targets if distribution in ("", t.distribution)]
+    return any(verdict(patch, target).ok for target in own)
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """The same random numbers in every test, whichever tests ran before."""
@@ -129,23 +143,69 @@ def seeded() -> None:
         sys.modules["mlx.core"].random.seed(0)
 
 
-@pytest.fixture
-def ungated() -> Iterator[Callable[[Patch], Manager]]:
-    """Applies a patch without the gate, and takes it out after the test."""
-    managers: list[Manager] = []
+@functools.cache
+def places() -> list[tuple[str, str]]:
+    """The module and the name of each target of each patch."""
+    targets = (target for patch in catalogue.builtin().each_declared() for target in patch.targets)
+    return sorted({(t.module, t.name) for t in targets if installed(t.distribution)})
 
-    def apply(patch: Patch) -> Manager:
-        for target in patch.targets:
-            if installed(target.distribution) and source_file(target.module):
-                importlib.import_module(target.module)
-        manager = Manager(open_gate(patch))
-        managers.append(manager)
-        manager.apply(patch)
-        return manager
+
+def patched_places() -> list[str]:
+    """The targets at which code of ours is in effect."""
+    found = []
+    for module, name in places():
+        here: object = sys.modules.get(module)
+        for part in name.split("."):
+            here = getattr(here, "__dict__", {}).get(part)
+        here = getattr(here, "fget", None) or getattr(here, "__func__", here)
+        code = getattr(here, "__code__", None)
+        if isinstance(here, Attribute) or (code and code.co_filename.startswith(OURS)):
+            found.append(f"{module}:{name}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A test that leaves a patch in effect fails: another test would meet it."""
+    yield
+    assert not patched_places()
+
+
+@pytest.fixture
+def ungated() -> Iterator[Callable[..., Manager]]:
+    """Applies patches, or those of ids, without the gate, and takes them out after the test."""
+    managers: list[Manager] = []
+    registry = catalogue.builtin()
+
+    def apply(*given: Patch | str) -> Manager:
+        patches = [registry.get(one) if isinstance(one, str) else one for one in given]
+        managers.append(Manager(open_gate(*patches), registry))
+        for patch in patches:
+            for target in patch.targets:
+                if installed(target.distribution) and source_file(target.module):
+                    importlib.import_module(target.module)
+            managers[-1].apply(patch)
+        return managers[-1]
 
     yield apply
-    for manager in managers:
+    # Two patches may have a layer at one attribute: the one applied last is taken out first.
+    for manager in reversed(managers):
         manager.restore()
+
+
+@pytest.fixture
+def beside(ungated: Callable[..., Manager]) -> Callable[..., Manager]:
+    """Applies the patches of other defects that a test would meet; one that is gone is left out."""
+    registry = catalogue.builtin()
+    return lambda *ids: ungated(*(id_ for id_ in ids if id_ in registry))
+
+
+@pytest.fixture(params=["mlx-lm", "mlx-vlm"])
+def distribution(request: pytest.FixtureRequest) -> str:
+    """Each of the two packages that is tested here."""
+    if not is_tested(request.param):
+        pytest.skip("this set tests another package")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import mlx.core as mx
+
 import mlx_patches
 from mlx_patches.core.packages import MODEL_PACKAGES, MODELS
 from mlx_patches.lab import LabModel, engine
@@ -58,8 +60,6 @@ def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
     from C too. ``memoryview`` reads through the buffer protocol, so it is replaced by name in the
     modules of mlx_patches; calls to numpy are seen by a profiler.
     """
-    import mlx.core as mx
-
     seen = Reads(ours)
     undo: list[Callable[[], None]] = []
 
@@ -109,8 +109,6 @@ def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
 
 def nodes(outputs: Any, folder: Path) -> Counter[str]:
     """The number of primitives that are not evaluated yet for these arrays, by name."""
-    import mlx.core as mx
-
     file = folder / "graph.dot"
     mx.export_to_dot(str(file), *arrays(outputs))
     lines = file.read_text().splitlines()
@@ -149,8 +147,6 @@ class Batch:
 
     def evaluate(self, logits: Any = None) -> None:
         """Evaluate the logits and the caches."""
-        import mlx.core as mx
-
         mx.eval(arrays([logits, self.cache]))
 
     def _call(self, tokens: Rows, places: Rows | None) -> Any:
@@ -175,8 +171,6 @@ def tokens_of(length: int, row: int) -> list[int]:
 
 def evaluated_nodes(batch: Batch, steps: int, folder: Path) -> int:
     """How many nodes an engine evaluates in decode steps if it evaluates only the logits."""
-    import mlx.core as mx
-
     total = 0
     for step in range(steps):
         logits = batch.step(step)
@@ -187,8 +181,6 @@ def evaluated_nodes(batch: Batch, steps: int, folder: Path) -> int:
 
 def live_bytes(make: Callable[[], Any]) -> int:
     """How many bytes of arrays stay alive for an object, and elsewhere, after making it."""
-    import mlx.core as mx
-
     gc.collect()
     collects = gc.isenabled()
     gc.disable()

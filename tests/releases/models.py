@@ -1,52 +1,83 @@
-"""Tiny models of the installed release."""
+"""Modules and tiny models of the installed release; a test is skipped where it lacks them."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pytest
 
+from mlx_patches.core.distributions import source_file
+from mlx_patches.core.packages import DISTRIBUTIONS
 from mlx_patches.lab import Cell, Family, LabModel, NotBuilt
 from mlx_patches.lab.build import build
 from mlx_patches.lab.named_scenarios import NAMED
+from mlx_patches.probes import NotApplicable
 
-from .conftest import installed
+from .conftest import installed, is_tested
 
 
+@contextmanager
+def or_skip() -> Iterator[None]:
+    """Skips where the release lacks what the block, or the decorated function, asks it for."""
+    try:
+        yield
+    except (NotApplicable, NotBuilt) as reason:
+        pytest.skip(str(reason))
+
+
+def module_or_skip(name: str, *having: str) -> ModuleType:
+    """A module of the installed release; skips where it is missing, or lacks one of these names."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as reason:
+        if not f"{name}.".startswith(f"{reason.name}."):
+            raise  # the release has it, and lacks what it imports
+        pytest.skip(str(reason))
+    for one in having:
+        if not hasattr(module, one):
+            pytest.skip(f"this release's {name} has no {one}")
+    return module
+
+
+def present(*modules: str) -> list[str]:
+    """Those of these modules that the tested releases have."""
+    here = filter(lambda one: is_tested(DISTRIBUTIONS[one.partition(".")[0]]), modules)
+    return list(filter(source_file, here))
+
+
+@or_skip()
 def build_or_skip(family: Family | str) -> LabModel:
     """A family's tiny model; skips where the release has none. ``mlx-lm:llama`` is a name."""
     if isinstance(family, str):
         family = Family(*family.split(":"))
     if not installed(family.distribution):
         pytest.skip(f"{family.distribution} is not installed")
-    try:
-        return build(family)
-    except NotBuilt as reason:
-        pytest.skip(str(reason))
+    return build(family)
 
 
-def images_cell(scenario: str, family: str) -> Cell:
-    """A family's cell in a scenario of images; skips where it does not apply to the release."""
-    cell = NAMED[scenario](build_or_skip(f"mlx-vlm:{family}"))
+def applicable(cell: Cell) -> Cell:
+    """The cell; skips where its scenario does not apply to the release."""
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
     return cell
 
 
+def images_cell(scenario: str, family: str) -> Cell:
+    """A family's cell in a scenario of images; skips where it does not apply to the release."""
+    return applicable(NAMED[scenario](build_or_skip(f"mlx-vlm:{family}")))
+
+
 def vlm_engine() -> ModuleType:
     """The module of the installed mlx-vlm that has its batch engine, or a skip."""
-    if not installed("mlx-vlm"):
-        pytest.skip("no mlx-vlm, whose batch engine this is")
     try:
         return importlib.import_module("mlx_vlm.generate.ar")
     except ModuleNotFoundError:
-        return importlib.import_module("mlx_vlm.generate")
+        return module_or_skip("mlx_vlm.generate")
 
 
 def prefix_engine() -> ModuleType:
     """The module of the installed mlx-vlm whose batch engine has a prefix cache, or a skip."""
-    module = vlm_engine()
-    if hasattr(module, "_apc"):
-        return module
-    pytest.skip("this release has no prefix cache in its batches")
+    return module_or_skip(vlm_engine().__name__, "_apc")

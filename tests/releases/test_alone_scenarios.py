@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 
 import pytest
@@ -12,10 +11,10 @@ from mlx_patches.lab import Cell, draws, tokenizers
 from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.release_scenarios import cells
-from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
-from .conftest import is_tested, verdict
+from .conftest import is_needed, is_tested
+from .faults import off, plant
 from .models import build_or_skip
 
 
@@ -23,27 +22,6 @@ def run(scenario: str, family: str) -> Cell:
     if not is_tested(family.partition(":")[0]):
         pytest.skip("this set tests another package")
     return NAMED[scenario](build_or_skip(family))
-
-
-def off(value):
-    """A little off."""
-    return value * 1.125
-
-
-def plant(monkeypatch, place: str, around) -> None:
-    """Put ``around(original, ...)`` in place of ``module:Class.method``."""
-    module, path = place.split(":")
-    holder = importlib.import_module(module)
-    *parts, name = path.split(".")
-    for part in parts:
-        holder = getattr(holder, part)
-    original = getattr(holder, name)
-
-    @functools.wraps(original)
-    def inside(*args, **kwargs):
-        return around(original, *args, **kwargs)
-
-    monkeypatch.setattr(holder, name, inside)
 
 
 RIGHT = ("mlx-lm:llama", "mlx-lm:gemma3_text", "mlx-lm:qwen3_next", "mlx-vlm:gemma3")
@@ -187,10 +165,9 @@ def no_server(*args):
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
 def test_draws_in_threads(distribution, monkeypatch):
     monkeypatch.setattr(draws, "serving", no_server)
-    patch = catalogue.builtin().get("sampling-threads")
     names = reds("draws", distribution)
     # mlx-vlm has samplers of its own from 0.6 on, and those of mlx-lm before.
-    affected = any(verdict(patch, one).ok for one in patch.targets)
+    affected = is_needed("sampling-threads")
     assert bool(names) is affected
     assert not affected or {"temperature", "top_p", "min_p", "top_k", "xtc"} <= names
     mlx_patches.apply(patches=every_patch())

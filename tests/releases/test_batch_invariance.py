@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 import mlx_patches
@@ -29,9 +30,6 @@ SHAPES = [
     {"seed": 7},
 ]
 LENGTHS = [(5, 9), (1, 2, 17), (12, 12), (30, 4, 8, 21)]
-
-
-ALIASES = ["offset-alias", "left-padding-alias", "frozen-state"]
 
 
 def has_defect() -> bool:
@@ -62,9 +60,7 @@ def test_gemma4_batch_equals_solo(shape, lengths, applied):
 
 
 @needs_vlm
-def test_solo_generation_is_bit_for_bit_the_same(applied):
-    import mlx.core as mx
-
+def test_solo_generation_is_bit_for_bit_the_same(beside):
     model = tiny("mlx-vlm", "gemma4")
     (prompt,), (continuation,) = random_rows([11], 14)
 
@@ -75,7 +71,7 @@ def test_solo_generation_is_bit_for_bit_the_same(applied):
         return [step.tolist() for step in steps]
 
     before = run()
-    applied(patches=ALIASES)
+    beside("offset-alias", "left-padding-alias", "frozen-state")
     assert run() == before
     mx.clear_cache()
 
@@ -107,8 +103,9 @@ def test_llama_is_right_in_a_batch():
 def test_importing_gemma4_activates_its_row(applied):
     tiny("mlx-vlm", "gemma4")
     applied()
-    asked = {outcome.patch for outcome in mlx_patches.status()}
-    assert {"offset-alias", "frozen-state"} <= asked
+    row = set(filter(session().relevant, session().gate.patches_for("gemma4", "mlx-vlm")))
+    assert row
+    assert row <= {outcome.patch for outcome in mlx_patches.status()}
 
 
 def test_unknown_kind_of_cache_is_not_applicable():

@@ -18,7 +18,6 @@ from mlx_patches.core.packages import MODELS
 from mlx_patches.lab import build as lab_build
 from mlx_patches.lab.shrink import grow_config
 
-pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow
 
 OURS = Path(mlx_patches.__file__).parent

@@ -6,18 +6,17 @@ import threading
 import time
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios, server_thread
 from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embedded, fit
-from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 
-from .conftest import is_tested, verdict
+from .conftest import is_needed, is_tested
 from .models import build_or_skip, vlm_engine
 
-mx = pytest.importorskip("mlx.core")
 SCENARIOS = ("features", "features-in-pieces", "features-served")
 # Families whose embedding step returns embeddings alone, or positions, or layers of features.
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl")
@@ -79,8 +78,7 @@ def test_a_right_family_is_green(scenario, family):
 
 @pytest.mark.usefixtures("batches_images")
 def test_served_features_are_wrong_as_released():
-    patch = catalogue.builtin().get("deepstack-rows")
-    affected = any(verdict(patch, one).ok for one in patch.targets)
+    affected = is_needed("deepstack-rows")
     assert run("features-served", "qwen3_vl").verdict == ("red" if affected else "green")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.patches import catalogue
-
 from .conftest import installed
+from .models import build_or_skip
 
 TOKENS = 6
 PIECE = 4
@@ -26,13 +26,9 @@ if not hasattr(generate, "PromptProcessingBatch"):
 
 @pytest.mark.parametrize("lengths", CASES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answers_are_those_alone(family, lengths, ungated):
-    from mlx_patches.lab import Family
-    from mlx_patches.lab.build import build
-
-    for name in ("empty-cache-ops", "arrays-extend"):
-        ungated(catalogue.builtin().get(name))
-    model = build(Family("mlx-lm", family)).module
+def test_answers_are_those_alone(family, lengths, beside):
+    beside("empty-cache-ops", "arrays-extend")
+    model = build_or_skip(f"mlx-lm:{family}").module
     first, late = ([prompt(length) for length in part] for part in lengths)
     assert together(model, first, late) == [alone(model, one) for one in (*first, *late)]
 
@@ -42,8 +38,6 @@ def prompt(length):
 
 
 def alone(model, tokens):
-    import mlx.core as mx
-
     steps = generate.generate_step(mx.array(tokens), model, max_tokens=TOKENS)
     return [int(token) for token, _ in steps]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
@@ -81,8 +82,6 @@ LARGE = [0.0, 2.0, 0.0, 0.0]
     ],
 )
 def test_an_engines_rounding_proves_nothing(dtype, rows, verdict):
-    import mlx.core as mx
-
     from mlx_patches.lab import TOLERANCES, Generated, compare
 
     said = [[Generated(token)] for token, _ in rows]
@@ -91,8 +90,6 @@ def test_an_engines_rounding_proves_nothing(dtype, rows, verdict):
 
 
 def test_nan_log_probabilities_are_no_rounding():
-    import mlx.core as mx
-
     from mlx_patches.lab import TOLERANCES, Generated, compare
 
     for token in (0, 1):

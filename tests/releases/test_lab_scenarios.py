@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 from packaging.version import Version
 
@@ -21,10 +22,10 @@ from mlx_patches.lab.child import device, main
 from mlx_patches.lab.engine_scenarios import penalized, second_best
 from mlx_patches.lab.rows import LENGTHS
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
-from mlx_patches.patches import catalogue
 from mlx_patches.probes.batch_invariance import tiny
 
-from .conftest import installed, verdict
+from .conftest import installed, is_needed
+from .models import applicable
 from .test_batch_invariance import has_defect
 
 pytestmark = pytest.mark.slow
@@ -48,6 +49,17 @@ def applied():
     mlx_patches.restore()
 
 
+def patched_cell(scenario, model):
+    """A model's cell with the patches applied."""
+    mlx_patches.apply()
+    try:
+        forget_solo_runs()
+        return SCENARIOS[scenario](model)
+    finally:
+        mlx_patches.restore()
+        forget_solo_runs()
+
+
 # Scenarios that are n/a for a plain attention model in some or all releases.
 MAY_LACK = {
     "right-padded",
@@ -64,19 +76,12 @@ MAY_LACK = {
 }
 
 
-def needs(patch_id: str, distribution: str) -> bool:
-    """Whether this release of a distribution has the defect that a patch repairs."""
-    patch = catalogue.builtin().get(patch_id)
-    own = [target for target in patch.targets if target.distribution == distribution]
-    return any(verdict(patch, target).ok for target in own)
-
-
 def wrong_engine(distribution: str) -> set[str]:
     """The scenarios that a defect of the release's engine turns red for every family."""
     wrong = set()
-    if needs("processor-rows", distribution):
+    if is_needed("processor-rows", distribution):
         wrong |= {"processors", "samplers"} if distribution == "mlx-lm" else {"processors"}
-    if needs("top-p-rows", distribution):
+    if is_needed("top-p-rows", distribution):
         wrong.add("samplers")
     return wrong
 
@@ -262,8 +267,6 @@ def test_a_sampler_of_another_row_is_red(right, applied, monkeypatch):
 
 
 def token_of_the_first_row(logprobs):
-    import mlx.core as mx
-
     return mx.broadcast_to(mx.argmax(logprobs[:1], axis=-1), logprobs.shape[:1])
 
 
@@ -290,22 +293,12 @@ def test_a_row_that_leaves_in_a_wrong_way_is_red(right, applied, monkeypatch, ch
 @needs_vlm
 def test_images_in_the_engine():
     model = build(Family("mlx-vlm", "glm4v"))
-    cell = SCENARIOS["engine-images"](model)
-    if cell.verdict == "n/a":
-        pytest.skip(cell.detail)
-    assert cell.verdict == ("red" if needs("rope-deltas", "mlx-vlm") else "green"), cell.detail
-    mlx_patches.apply()
-    try:
-        forget_solo_runs()
-        assert SCENARIOS["engine-images"](model).verdict == "green"
-    finally:
-        mlx_patches.restore()
-        forget_solo_runs()
+    cell = applicable(SCENARIOS["engine-images"](model))
+    assert cell.verdict == ("red" if is_needed("rope-deltas", "mlx-vlm") else "green"), cell.detail
+    assert patched_cell("engine-images", model).verdict == "green"
 
 
 def test_a_chain_that_grows_with_each_token_is_red(right, monkeypatch):
-    import mlx.core as mx
-
     for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
         original = kind.update_and_fetch
 
@@ -318,8 +311,6 @@ def test_a_chain_that_grows_with_each_token_is_red(right, monkeypatch):
 
 
 def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
-    import mlx.core as mx
-
     # The dtype of the weights does not matter: a cache must have the dtype that it has alone.
     model = replace(right, dtype=BFLOAT16)
     if SCENARIOS["cache-dtype"](model).verdict == "n/a":
@@ -360,17 +351,11 @@ def test_a_scenario_is_red_where_the_release_has_the_defect(scenario, name, patc
             pytest.skip("the batch generator of this release takes no max_kv_size")
     cell = SCENARIOS[scenario](model)
     right = ("green", "n/a")
-    if needs(patch, "mlx-lm"):
+    if is_needed(patch, "mlx-lm"):
         assert cell.verdict == "red", cell.detail
     elif patch != "arrays-advance":  # nemotron_h also has attention layers, with offset-chain
         assert cell.verdict in right, cell.detail
-    mlx_patches.apply()
-    try:
-        forget_solo_runs()
-        cell = SCENARIOS[scenario](model)
-    finally:
-        mlx_patches.restore()
-        forget_solo_runs()
+    cell = patched_cell(scenario, model)
     assert cell.verdict in right, cell.detail
 
 
@@ -395,8 +380,6 @@ def test_a_defect_that_shows_after_the_window_has_wrapped(applied, monkeypatch):
 
 
 def test_nan_is_red(right):
-    import mlx.core as mx
-
     def call(tokens, cache, **kwargs):
         said = right.call(tokens, cache, **kwargs)
         return mx.where(mx.array(len(tokens) > 1), mx.array(float("nan")), said)
@@ -407,8 +390,6 @@ def test_nan_is_red(right):
 
 
 def test_another_favourite_token_is_red_however_small_the_difference(right):
-    import mlx.core as mx
-
     def call(tokens, cache, **kwargs):
         said = right.call(tokens, cache, **kwargs)
         said = said / mx.abs(said).max() * 1e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import Family, NotBuilt
@@ -17,7 +18,6 @@ LLAMA = Family("mlx-lm", "llama")
 
 def saved(folder, dtype, config=None):
     """A folder with a tiny llama in it."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     model = build(LLAMA)
@@ -30,8 +30,6 @@ def saved(folder, dtype, config=None):
 
 @pytest.mark.parametrize("name", ("float32", "float16", "bfloat16"))
 def test_a_right_model_is_green_in_its_own_type(tmp_path, name):
-    import mlx.core as mx
-
     model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
     for scenario in ("left-padded", "extend", "filter"):
         cell = SCENARIOS[scenario](model)
@@ -42,7 +40,6 @@ def test_a_right_model_is_green_in_its_own_type(tmp_path, name):
 @pytest.mark.parametrize("name", ("float32", "bfloat16"))
 def test_a_row_at_the_wrong_position_is_red(tmp_path, name, monkeypatch):
     """The second row's tokens are rotated one position too far."""
-    import mlx.core as mx
     from mlx_lm.models import cache
 
     model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
@@ -63,8 +60,6 @@ def test_a_row_at_the_wrong_position_is_red(tmp_path, name, monkeypatch):
 
 
 def test_code_in_the_folder_is_not_run(tmp_path):
-    import mlx.core as mx
-
     saved(tmp_path, mx.float32, {"model_file": "evil.py"})
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     with pytest.raises(NotBuilt, match="model_file"):
@@ -72,8 +67,6 @@ def test_code_in_the_folder_is_not_run(tmp_path):
 
 
 def test_a_folder_without_weights_is_a_reason(tmp_path):
-    import mlx.core as mx
-
     saved(tmp_path, mx.float32)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(NotBuilt, match="FileNotFoundError"):

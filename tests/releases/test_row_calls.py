@@ -7,6 +7,7 @@ from collections import namedtuple
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.patches._shared.row_calls import (
@@ -17,8 +18,6 @@ from mlx_patches.patches._shared.row_calls import (
     slice_argument,
     slice_call,
 )
-
-mx = pytest.importorskip("mlx.core")
 
 # Two rows of four positions; the second row's tokens are the last two.
 SHAPE = (2, 4)

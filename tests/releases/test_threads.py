@@ -32,13 +32,14 @@ import mlx_patches
 from mlx_patches.lab import Family, LabModel
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 
 from .costs import Batch
 
 pytestmark = pytest.mark.slow
 
 
+# The patch of the threads' models: without it, other models are needed here.
+recurrent_batch = pytest.importorskip("mlx_patches.patches.models.recurrent_padding.batch")
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MLX_PATCHES_THREAD_SECONDS", "3"))
 # Seconds for everything but the threads' work, on a busy machine.

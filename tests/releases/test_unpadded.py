@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-
+import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
-from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared.unpadded import is_unpadded
 
 from . import costs
-from .conftest import installed
-
-mx = pytest.importorskip("mlx.core")
-# With this patch an update in place creates a new array object; without it the object stays.
-ALIAS = catalogue.builtin().get("left-padding-alias")
+from .models import module_or_skip
 
 
-@pytest.fixture(params=["mlx-lm", "mlx-vlm"])
-def caches(request):
-    if not installed(request.param):
-        pytest.skip(f"no {request.param} here")
-    module = importlib.import_module(f"{package_of(request.param)}.models.cache")
-    if not hasattr(module, "BatchKVCache"):
-        pytest.skip("this release has no batch caches")
-    return module
+@pytest.fixture
+def caches(distribution):
+    return module_or_skip(f"{package_of(distribution)}.models.cache", "BatchKVCache")
 
 
 @pytest.fixture(params=[False, True], ids=["in place", "rebound"], autouse=True)
-def alias(request, ungated):
+def alias(request, beside):
+    """With this patch an update in place creates a new array; without it the array stays."""
     if request.param:
-        ungated(ALIAS)
+        beside("left-padding-alias")
 
 
 def feed(cache, tokens):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections import deque
-from collections.abc import Callable
 
+import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import LabModel
@@ -16,11 +15,11 @@ from mlx_patches.lab.walks.walk import run
 from mlx_patches.probes import NotApplicable
 
 from .conftest import is_tested
+from .faults import off, plant
 from .models import build_or_skip
 
 # How many walks find a planted fault, and how many of each kind are right without one.
 MOST, RIGHT = 40, 1
-TINY = 1 / 8
 
 
 def built(family: str) -> LabModel:
@@ -68,29 +67,6 @@ def test_the_walks_of_a_right_model_are_right(family, patched):
     assert not first_red(model, may, RIGHT * len(may))
 
 
-def off(values):
-    """Arrays that are off by little, and anything else as it is."""
-    import mlx.core as mx
-    from mlx.utils import tree_map
-
-    return tree_map(lambda one: one * (1 + TINY) if isinstance(one, mx.array) else one, values)
-
-
-def wrap(monkeypatch, holder: object, name: str, around: Callable) -> None:
-    """Put ``around(original, ...)`` in place of a function, a method or a class method."""
-    bound = getattr(holder, name)
-    if getattr(bound, "__self__", None) is holder:
-        original = bound.__func__
-        inside = classmethod(lambda *args, **kwargs: around(original, *args, **kwargs))
-    else:
-
-        @functools.wraps(bound)
-        def inside(*args, **kwargs):
-            return around(bound, *args, **kwargs)
-
-    monkeypatch.setattr(holder, name, inside)
-
-
 def keys_off(original, self, *args, **kwargs):
     """A method of a cache, after which its keys are off."""
     result = original(self, *args, **kwargs)
@@ -106,8 +82,6 @@ def one_less(original, self, n):
 
 def first_rows(original, self, indices):
     """Keep so many rows, but the first ones."""
-    import mlx.core as mx
-
     return original(self, mx.arange(len(indices)))
 
 
@@ -195,8 +169,6 @@ def copies_off(original, *args, **kwargs):
 
 def text_axes(original, self, *args, position_ids=None, **kwargs):
     """A model that gives a batch with an image the positions of text: one for all three axes."""
-    import mlx.core as mx
-
     if position_ids is not None and position_ids.ndim == 3 and position_ids.shape[1] > 1:
         position_ids = mx.broadcast_to(position_ids[:1], position_ids.shape)
     return original(self, *args, position_ids=position_ids, **kwargs)
@@ -291,9 +263,5 @@ def test_a_fault_in_an_operation_is_seen(operation, patched, monkeypatch):
         pytest.skip(f"no walk with {having} is right in this release")
     SEEN.clear()
     for module, path, around in faults:
-        holder = importlib.import_module(module)
-        *parts, name = path.split(".")
-        for part in parts:
-            holder = getattr(holder, part)
-        wrap(monkeypatch, holder, name, around)
+        plant(monkeypatch, f"{module}:{path}", around)
     assert first_red(model, may)

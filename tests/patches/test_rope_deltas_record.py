@@ -8,36 +8,32 @@ import importlib
 import importlib.util
 import weakref
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import Family, NotBuilt, engine
-from mlx_patches.lab.build import build
+from mlx_patches.lab import engine
 from mlx_patches.lab.compare import differences
 from mlx_patches.lab.rows import feed, record_logits, row_with_image, rows_of, solo, text_and_image
 from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
 from mlx_patches.patches.positions.rope_deltas import prompts
-from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.fixtures import BATCH_PATCHES
 
-mx = pytest.importorskip("mlx.core")
+from ..releases.models import build_or_skip, or_skip
+
 PATCH = catalogue.builtin().get("rope-deltas")
 # Families whose models keep the positions, in every release that has the family.
 FAMILIES = ("glm4v", "paddleocr_vl")
-OTHERS = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
 @pytest.fixture(params=FAMILIES)
-def model(request, ungated):
-    pytest.importorskip("mlx_vlm")
-    try:
-        built = build(Family("mlx-vlm", request.param))
-        row_with_image(built, 11, (2, 2))
-    except (NotApplicable, NotBuilt) as reason:
-        pytest.skip(str(reason))
-    for name in OTHERS:
-        ungated(catalogue.builtin().get(name))
-    ungated(PATCH)
+@or_skip()
+def model(request, ungated, beside):
+    built = build_or_skip(f"mlx-vlm:{request.param}")
+    row_with_image(built, 11, (2, 2))
+    beside(*BATCH_PATCHES)
+    ungated("rope-deltas")
     return built
 
 

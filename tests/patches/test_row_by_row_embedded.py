@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from mlx_patches.core.manager import Manager
-from mlx_patches.core.patch import Patch
 from mlx_patches.lab import Generated, LabModel, engine, generators
-from mlx_patches.patches import catalogue
 from mlx_patches.patches.models.row_by_row import cohere_compass, hunyuan_vl
-from mlx_patches.probes import NotApplicable
-from mlx_patches.probes.fixtures import with_patches
 
-from . import costs
-from .models import build_or_skip
+from ..releases import costs
+from ..releases.models import build_or_skip, or_skip
 
-mx = pytest.importorskip("mlx.core")
 pytest.importorskip("mlx_vlm")
 
 FAMILIES = ("cohere_compass", "ernie4_5_moe_vl", "hunyuan_vl")
@@ -32,27 +27,20 @@ STEPS = ([12, 3, 8], [2, 30, 7], [21, 4, 4])
 # What an engine passes for a text of Cohere Compass beside its embeddings.
 SHOWN = mx.array([[0] * pad + [1] * (LONGEST - pad) for pad in PADDING])
 TOLERANCE = 1e-3
-OTHERS = ("offset-alias", "rotating-max-size", "mask-from-cache-list", "extend-solo-batch")
 
 
 @pytest.fixture(params=FAMILIES)
-def model(request, ungated: Callable[[Patch], Manager]) -> Iterator[LabModel]:
+def model(request, ungated, beside) -> Iterator[LabModel]:
     """A tiny model, with the patch applied."""
     built = build_or_skip(f"mlx-vlm:{request.param}")
-    manager = ungated(catalogue.builtin().get("row-by-row"))
+    manager = ungated("row-by-row")
+    beside("offset-alias", "rotating-max-size", "mask-from-cache-list", "extend-solo-batch")
     engine.forget(built)
-    with with_patches(OTHERS):
-        yield built
+    yield built
     engine.forget(built)
     engine.unmark()
     assert not manager.withdrawn
     assert not manager.failures
-
-
-@pytest.fixture
-def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each call of the decoder during the test."""
-    return costs.decoder_rows(model, monkeypatch)
 
 
 def embedded(model: LabModel, table: list[list[int]]) -> Any:
@@ -278,33 +266,29 @@ class Embedded(generators.TextOnly):
         return SimpleNamespace(logits=self._model.call(tokens, cache, **more))
 
 
+@or_skip()
 def test_the_engine_feeds_texts_in_one_call(model, calls):
     """Its prompts of one batch, with what their embedding step returns."""
     count = 4
-    try:
-        generator = generators.make_generator(model, count)
-        generator.release.model = Embedded(model)
-        if generator.by_row:
-            more = [
-                {
-                    "inputs_embeds": mx.zeros((1, len(text), 1)),
-                    **with_mask(model, mx.ones((1, len(text)), mx.int32)),
-                }
-                for text in TEXTS
-            ]
-            order = list(
-                generator.release.insert([list(text) for text in TEXTS], prompt_kwargs=more)
-            )
-        else:
-            order = generator.insert(TEXTS)
-        found: dict[int, list[Generated]] = {uid: [] for uid in order}
-        for _ in range(10 * count):
-            for uid, one in generator.next():
-                found[uid].append(one)
-            if all(len(row) == count for row in found.values()):
-                break
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    generator = generators.make_generator(model, count)
+    generator.release.model = Embedded(model)
+    if generator.by_row:
+        more = [
+            {
+                "inputs_embeds": mx.zeros((1, len(text), 1)),
+                **with_mask(model, mx.ones((1, len(text)), mx.int32)),
+            }
+            for text in TEXTS
+        ]
+        order = list(generator.release.insert([list(text) for text in TEXTS], prompt_kwargs=more))
+    else:
+        order = generator.insert(TEXTS)
+    found: dict[int, list[Generated]] = {uid: [] for uid in order}
+    for _ in range(10 * count):
+        for uid, one in generator.next():
+            found[uid].append(one)
+        if all(len(row) == count for row in found.values()):
+            break
     assert set(calls) == {len(TEXTS)}
     # Some engines feed the last token of the prompts by itself.
     assert len(calls) <= count + 2

@@ -14,9 +14,7 @@ from mlx_patches.patches.models.recurrent_padding import by_row as recurrent_by_
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 from mlx_patches.probes import NotApplicable
 
-from .models import build_or_skip
-
-pytest.importorskip("mlx.core")
+from ..releases.models import build_or_skip
 
 pytestmark = pytest.mark.usefixtures("patched")
 

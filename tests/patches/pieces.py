@@ -1,0 +1,20 @@
+"""Texts in pieces, as tokens bring them."""
+
+from __future__ import annotations
+
+import itertools
+
+
+def said(responses):
+    return "".join(response.text for response in responses)
+
+
+def splits(text):
+    """Every way to cut a text into pieces."""
+    for cuts in itertools.product((False, True), repeat=len(text) - 1):
+        pieces, last = [], 0
+        for place, is_cut in enumerate(cuts, 1):
+            if is_cut:
+                pieces.append(text[last:place])
+                last = place
+        yield [*pieces, text[last:]]

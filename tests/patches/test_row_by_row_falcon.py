@@ -1,0 +1,223 @@
+"""Prompts of Falcon OCR in one call: texts, rows with images, and those that go one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from mlx_patches.lab import LabModel, engine
+from mlx_patches.patches.models.row_by_row import falcon_ocr
+
+from ..releases import costs
+from ..releases.models import build_or_skip
+
+pytest.importorskip("mlx_vlm")
+
+TEXTS = ([5, 9, 2, 7, 3], [8, 6], [4, 11, 13, 1])
+DELTAS = [-3, 0, -1]
+# (height, width) in patches, and the numbers of tokens before and after the image.
+IMAGES = (((2, 2), 2, 3), ((1, 2), 0, 1), ((2, 3), 1, 2))
+STEPS = ([12, 3, 8], [2, 30, 7], [21, 4, 4])
+TOLERANCE = 1e-3
+
+
+@pytest.fixture
+def model(ungated, beside) -> Iterator[LabModel]:
+    """A tiny model, with the patch applied."""
+    built = build_or_skip("mlx-vlm:falcon_ocr")
+    if not hasattr(built.module, falcon_ocr.DELTAS):
+        pytest.skip("its rows go one by one in this release")
+    manager = ungated("row-by-row")
+    beside("offset-alias")
+    engine.forget(built)
+    yield built
+    assert not manager.withdrawn
+    assert not manager.failures
+
+
+def left_padded(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """Each row's padding, and the rows with it."""
+    longest = max(map(len, rows))
+    padding = [longest - len(row) for row in rows]
+    return padding, [[0] * pad + list(row) for pad, row in zip(padding, rows, strict=True)]
+
+
+def check(said: Any, alone: Any) -> None:
+    """Compare logits of one row."""
+    assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
+
+
+def embedded(model: LabModel, table: Sequence[Sequence[int]]) -> Any:
+    """Embeddings of token ids; those of special tokens are beyond the tiny model's vocabulary."""
+    return model.module.model.embed_tokens(mx.array(table) % model.module.args.vocab_size)
+
+
+def with_history(model: LabModel) -> list[list[Any]]:
+    """Each row's caches after its text."""
+    caches = [model.make_cache() for _ in TEXTS]
+    for cache, text in zip(caches, TEXTS, strict=True):
+        mx.eval(model.call([text], cache))
+    return caches
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_a_text_is_as_alone(model, calls, embeddings):
+    """At every position, and with the deltas that another request left on the model."""
+    padding, table = left_padded(TEXTS)
+    model.module._rope_deltas = mx.array([[-2]])
+
+    def given(rows: list[list[int]]) -> dict[str, Any]:
+        return {"inputs_embeds": embedded(model, rows)} if embeddings else {}
+
+    said = model.call(table, engine.batch_cache(model, padding), **given(table))
+    assert calls == [len(TEXTS)]
+    for row, text in enumerate(TEXTS):
+        alone = model.call([text], model.make_cache(), **given([text]))[0]
+        check(said[row, padding[row] :], alone)
+
+
+def test_one_row_of_a_batch_is_as_alone(model, calls):
+    cache = engine.batch_cache(model, [2])
+    with costs.reads(costs.with_models()) as seen:
+        said = model.call([[0, 0, *TEXTS[0]]], cache)
+    assert not seen, "\n".join(seen)
+    assert calls == [1]
+    check(said[0, 2:], model.call([TEXTS[0]], model.make_cache())[0])
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_a_second_prompt_is_as_alone(model, calls, embeddings):
+    """Rows of unequal length, with deltas of their own, that are fed a second prompt."""
+    second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    alone = []
+    for row, cache in enumerate(with_history(model)):
+        more = {"inputs_embeds": embedded(model, second[row : row + 1])} if embeddings else {}
+        own = {"rope_deltas": mx.array([[DELTAS[row]]]), **more}
+        alone.append(model.call([second[row]], cache, **own)[0])
+    batch = engine.merge(model, with_history(model))
+    deltas = mx.array(DELTAS)[:, None]
+    calls.clear()
+    more = {"inputs_embeds": embedded(model, second)} if embeddings else {}
+    said = model.call(second, batch, rope_deltas=deltas, **more)
+    assert calls == [len(TEXTS)]
+    assert model.module._rope_deltas is deltas
+    for row, own in enumerate(alone):
+        check(said[row], own)
+
+
+def test_a_text_leaves_no_deltas_on_the_model(model):
+    padding, table = left_padded(TEXTS)
+    model.call(table, engine.batch_cache(model, padding))
+    assert model.module._rope_deltas is None
+
+
+def with_image(model: LabModel, grid: tuple[int, int], before: int, after: int) -> dict[str, Any]:
+    """A prompt with an image, as the release's own embedding step returns it."""
+    config = model.module.config
+    image = [config.image_cls_token_id, *[config.img_id] * (grid[0] * grid[1]), config.img_end_id]
+    ids = [*range(1, 1 + before), *image, *range(20, 20 + after)]
+    positions, places, delta, mask = model.module.get_rope_index(mx.array([ids]), [grid])
+    return {
+        "ids": ids,
+        "inputs_embeds": embedded(model, [ids]),
+        "position_ids": positions[None],
+        "pos_hw": places,
+        "rope_deltas": mx.array([[delta]]),
+        "attention_mask_4d": mask,
+    }
+
+
+def joined(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tuple[list[int], dict]:
+    """Each row's padding, and the prompts as one left-padded batch.
+
+    Args:
+        prompts: what ``with_image`` returned.
+        hidden: whether the mask itself hides padding.
+    """
+    longest = max(len(one["ids"]) for one in prompts)
+    padding = [longest - len(one["ids"]) for one in prompts]
+    whole: dict[str, Any] = {"ids": left_padded([one["ids"] for one in prompts])[1]}
+    for name in prompts[0]:
+        if name == "ids":
+            continue
+        rows = [one[name] for one in prompts]
+        if name == "attention_mask_4d":
+            sides = [[(0, 0), (0, 0), (pad, 0), (pad, 0)] for pad in padding]
+            rows = [
+                mx.pad(row.astype(mx.int32), side, constant_values=int(not hidden)).astype(mx.bool_)
+                for row, side in zip(rows, sides, strict=True)
+            ]
+        elif name != "rope_deltas":
+            rows = [
+                mx.pad(row, [(0, 0), (pad, 0), *[(0, 0)] * (row.ndim - 2)])
+                for row, pad in zip(rows, padding, strict=True)
+            ]
+        whole[name] = mx.concatenate(rows)
+    return padding, whole
+
+
+def fed(model: LabModel, prompt: dict[str, Any], cache: list[Any], **more: Any) -> Any:
+    """The logits of prompts with images."""
+    given = {name: value for name, value in prompt.items() if name != "ids"}
+    ids = prompt["ids"]
+    return model.call(ids if isinstance(ids[0], list) else [ids], cache, **{**given, **more})
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_images_are_as_alone(model, calls, hidden):
+    """In unequal rows, whether the mask hides padding or not, and in the steps after them."""
+    prompts = [with_image(model, *image) for image in IMAGES]
+    padding, whole = joined(prompts, hidden)
+    batch = engine.batch_cache(model, padding)
+    with costs.reads(costs.with_models()) as seen:
+        said = fed(model, whole, batch)
+    assert not seen, "\n".join(seen)
+    assert calls == [len(IMAGES)]
+    steps = [
+        model.call([[token] for token in tokens], batch, rope_deltas=whole["rope_deltas"])
+        for tokens in STEPS
+    ]
+    for row, prompt in enumerate(prompts):
+        own = model.make_cache()
+        check(said[row, padding[row] :], fed(model, prompt, own)[0])
+        for step, tokens in zip(steps, STEPS, strict=True):
+            alone = model.call([[tokens[row]]], own, rope_deltas=prompt["rope_deltas"])
+            check(step[row], alone[0])
+
+
+def test_images_leave_their_deltas_on_the_model(model):
+    """The engine of 0.5.0 reads them there."""
+    padding, whole = joined([with_image(model, *image) for image in IMAGES])
+    fed(model, whole, engine.batch_cache(model, padding))
+    assert model.module._rope_deltas is whole["rope_deltas"]
+
+
+@pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])
+def test_rows_without_their_own_arguments_go_one_by_one(model, calls, name):
+    """Two equal prompts, of which one's argument is missing: what is left is both rows'."""
+    _, whole = joined([with_image(model, *IMAGES[0])] * 2)
+    if name == "inputs_embeds":
+        whole["ids"] = [[one % model.module.args.vocab_size for one in row] for row in whole["ids"]]
+        del whole[name]
+    else:
+        whole[name] = whole[name][:1]
+    mx.eval(fed(model, whole, engine.batch_cache(model, [0, 0])))
+    assert calls == [1, 1]
+
+
+def test_a_mask_of_the_host_goes_row_by_row(model, calls):
+    padding, table = left_padded(TEXTS)
+    cache = engine.batch_cache(model, padding)
+    mask = cache[0].make_mask(len(table[0]))
+    mx.eval(model.call(table, cache, mask=mask))
+    assert calls == [1] * len(TEXTS)
+
+
+def test_a_mask_of_numbers_goes_row_by_row(model, calls):
+    padding, whole = joined([with_image(model, *image) for image in IMAGES], hidden=True)
+    whole["attention_mask_4d"] = mx.where(whole["attention_mask_4d"], 0.0, -1e9)
+    mx.eval(fed(model, whole, engine.batch_cache(model, padding)))
+    assert calls == [1] * len(IMAGES)
