@@ -12,14 +12,14 @@ from types import ModuleType
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, TINY, write_folder
 
 
 def probe(target: Target) -> Result:
     """Red where a stop token that the folder or the tokenizer names is not used."""
-    if not hasattr(importlib.import_module(target.module), target.name.partition(".")[0]):
-        raise NotApplicable(f"{target.path} does not exist in this release")
+    require(target)
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         seen, wanted = _LOADED[target.name](target, Path(folder))

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
@@ -59,13 +60,11 @@ def _load_tokenizer(folder: Path) -> Any:
     """Load a folder's tokenizer as a release does, with the copies of its code in the folder."""
     from transformers import AutoTokenizer, dynamic_module_utils
 
-    cache, path = dynamic_module_utils.HF_MODULES_CACHE, list(sys.path)
-    dynamic_module_utils.HF_MODULES_CACHE = str(folder / "modules")
-    try:
+    with (
+        mock.patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(folder / "modules")),
+        mock.patch.object(sys, "path", [*sys.path]),
+    ):
         return eval(_CALL, {"__name__": "mlx_vlm.probe"})(AutoTokenizer.from_pretrained, folder)
-    finally:
-        dynamic_module_utils.HF_MODULES_CACHE = cache
-        sys.path[:] = path
 
 
 def write_folder(folder: Path, code: str = _CODE, model_type: str = "mlx_patches_none") -> Path:
