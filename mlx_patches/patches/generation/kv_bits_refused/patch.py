@@ -67,21 +67,19 @@ def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
 
 
 def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
-    """The result of a model's trial, which is made the first time that it is asked for."""
-    answers = answers_of(model)
+    """The result of a model's trial, which is kept as long as the model exists.
+
+    Args:
+        key: of the trial.
+        succeeds: makes the trial, the first time that it is asked for.
+    """
+    place = id(model)  # a model is a dict, which is not hashable
+    if place not in _ANSWERS or _ANSWERS[place][0]() is not model:
+        _ANSWERS[place] = weakref.ref(model, lambda _: _ANSWERS.pop(place, None)), {}
+    answers = _ANSWERS[place][1]
     if key not in answers:
         answers[key] = succeeds()
     return answers[key]
-
-
-def answers_of(model: Any) -> dict[Any, bool]:
-    """The results of a model's trials by their options, kept as long as the model exists."""
-    key = id(model)  # a model is a dict, which is not hashable
-    known = _ANSWERS.get(key)
-    if known is None or known[0]() is not model:
-        known = weakref.ref(model, lambda _: _ANSWERS.pop(key, None)), {}
-        _ANSWERS[key] = known
-    return known[1]
 
 
 def reads_quantized_row(model: Any, bits: int, group_size: int) -> bool:
