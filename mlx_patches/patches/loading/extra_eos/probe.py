@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
@@ -81,11 +81,8 @@ def _tiny_family() -> Iterator[None]:
     import mlx.core as mx
     import mlx.nn as nn
 
-    class Config:
+    class Config(SimpleNamespace):
         eos_token_id: Any = None
-
-        def __init__(self, **values: Any):
-            self.__dict__.update(values)
 
         @classmethod
         def from_dict(cls, values: dict[str, Any]) -> Config:
