@@ -143,11 +143,9 @@ def find_spans(masks: Sequence[Sequence[int]], gaps: bool = False) -> list[Span]
 def cut(
     row: Mapping[str, Any], span: Span, length: int, aligned: Callable[..., bool]
 ) -> dict[str, Any]:
-    """A prompt's arguments with the padding's entries removed.
+    """A prompt's arguments, arrays of one row each, with the padding's entries removed.
 
     Args:
-        row: the arguments, arrays of one row each.
-        span: the prompt's span.
         length: the number of tokens, with the padding.
         aligned: the release's function that tells whether an argument has an entry a token.
     """

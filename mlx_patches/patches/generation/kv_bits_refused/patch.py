@@ -67,12 +67,7 @@ def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
 
 
 def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
-    """The result of a model's trial, which is kept as long as the model exists.
-
-    Args:
-        key: of the trial.
-        succeeds: makes the trial, the first time that it is asked for.
-    """
+    """The result of a model's trial, kept as long as the model exists; ``succeeds`` makes it."""
     place = id(model)  # a model is a dict, which is not hashable
     if place not in _ANSWERS or _ANSWERS[place][0]() is not model:
         _ANSWERS[place] = weakref.ref(model, lambda _: _ANSWERS.pop(place, None)), {}
@@ -179,8 +174,6 @@ def readable_options(
     """A call's arguments, without those for quantized caches if the model cannot read them.
 
     Args:
-        model: the language model.
-        kwargs: the arguments.
         options: those of the quantization.
         reads: the trial, ``reads(model, function, options)``.
         function: the release's, which makes or quantizes the caches.

@@ -32,12 +32,7 @@ _CONTEXT = 2**31 - 1
 def within_vocabulary(
     make: Callable[..., Any], bias: dict[int, float]
 ) -> Callable[[Any, Any], Any]:
-    """A release's ``logit_bias`` for the token ids that the logits have.
-
-    Args:
-        make: makes the release's logits processors.
-        bias: by token id.
-    """
+    """What ``make`` makes of a ``logit_bias``, for the token ids that the logits have."""
 
     @functools.cache
     def processors(size: int) -> Any:

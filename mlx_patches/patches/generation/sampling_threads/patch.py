@@ -48,14 +48,7 @@ class Compiled(threading.local):
         state = mx.random.state
         self.call = compiled
         if functions and not any(one is state for one in held):
-            self.call = compile_with(functions[0], state)
-
-
-def compile_with(function: Callable[..., Any], state: Any) -> Callable[..., Any]:
-    """Compile a function that reads and writes a random state."""
-    import mlx.core as mx
-
-    return mx.compile(function, inputs=state, outputs=state)  # type: ignore[no-any-return]
+            self.call = mx.compile(functions[0], inputs=state, outputs=state)
 
 
 def in_each_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:

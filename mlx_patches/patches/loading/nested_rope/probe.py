@@ -35,11 +35,7 @@ MODELS = ("llama", "qwen2", "qwen3")
 # Gemma 3's, with a base of its own for sliding layers. That of the others is its classes' default,
 # which some of them take whatever ``rope_theta`` is.
 LOCAL, GLOBAL = 20000.0, 1000000.0
-FLAT_LOCAL: dict[str, Any] = {
-    "rope_theta": GLOBAL,
-    "rope_scaling": SCALING,
-    "rope_local_base_freq": LOCAL,
-}
+FLAT_LOCAL = {**FLAT, "rope_theta": GLOBAL, "rope_local_base_freq": LOCAL}
 NESTED_LOCAL: dict[str, Any] = {
     "rope_parameters": {
         "full_attention": {"rope_theta": GLOBAL, **SCALING},
