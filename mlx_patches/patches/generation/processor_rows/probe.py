@@ -15,23 +15,27 @@ from ....probes import Result
 from ....probes.fixtures import require_own
 
 _VOCABULARY = 128
-# Turn to the rows that join then: first token, how many tokens they generate, and step. A row
+# The rows: the turn at which each joins, first token, how many tokens it generates, and step. A row
 # without processors has step 1. The longer rows stay while others join and leave. When all rows
 # with processors have ended, the row of 30 tokens ends before one that joined it: mlx-vlm 0.6.0 to
 # 0.6.3 crash there.
-_JOINING = {
-    0: [(3, 2, 1), (7, 30, 1)],
-    5: [(11, 12, 2)],
-    8: [(13, 4, 1), (17, 12, 3)],
-    12: [(19, 3, 1)],
-    26: [(23, 8, 1)],
-    32: [(29, 5, 1), (31, 6, 4)],
-}
+_ROWS = (
+    (0, 3, 2, 1),
+    (0, 7, 30, 1),
+    (5, 11, 12, 2),
+    (8, 13, 4, 1),
+    (8, 17, 12, 3),
+    (12, 19, 3, 1),
+    (26, 23, 8, 1),
+    (32, 29, 5, 1),
+    (32, 31, 6, 4),
+)
 _REMOVED, _REMOVED_AT = 2, 9  # a row that is removed before its end, and its last turn
 
 
 @dataclass
 class _Row:
+    turn: int
     first: int
     length: int
     step: int
@@ -67,13 +71,11 @@ def probe(target: Target) -> Result:
     """Red where a row's tokens, or the number of calls of its processor, differ from alone."""
     require_own(target)
     module = importlib.import_module(target.module)
-    together, alone = _rows(), _rows()
+    together, alone = ([_Row(*one) for one in _ROWS] for _ in range(2))
     _generate(module, together)
-    for turn, rows in alone.items():
-        for row in rows:
-            _generate(module, {turn: [row]})
-    pairs = zip(_in_order(together), _in_order(alone), strict=True)
-    for index, (row, same) in enumerate(pairs):
+    for row in alone:
+        _generate(module, [row])
+    for index, (row, same) in enumerate(zip(together, alone, strict=True)):
         if index == _REMOVED:  # removed before its end: compare its tokens up to there
             said, calls = same.said[: len(row.said)], row.calls
         else:
@@ -85,15 +87,7 @@ def probe(target: Target) -> Result:
     return Result(False, "each row generates the same tokens as alone")
 
 
-def _rows() -> dict[int, list[_Row]]:
-    return {turn: [_Row(*one) for one in rows] for turn, rows in _JOINING.items()}
-
-
-def _in_order(rows: dict[int, list[_Row]]) -> list[_Row]:
-    return [row for joining in rows.values() for row in joining]
-
-
-def _generate(module: ModuleType, joining: dict[int, list[_Row]]) -> None:
+def _generate(module: ModuleType, rows: list[_Row]) -> None:
     """Let rows join, be removed and generate, in 60 turns."""
     if module.__name__ == "mlx_lm.generate":
         sizes = {"prefill_batch_size": 4, "completion_batch_size": 8}
@@ -102,13 +96,13 @@ def _generate(module: ModuleType, joining: dict[int, list[_Row]]) -> None:
         generator = _Joining(module)
     uids: dict[int, _Row] = {}
     for turn in range(60):
-        if rows := joining.get(turn):
+        if joining := [row for row in rows if row.turn == turn]:
             found = generator.insert(
-                [[1, row.first] for row in rows],
-                [row.length for row in rows],
-                logits_processors=[row.processors() for row in rows],
+                [[1, row.first] for row in joining],
+                [row.length for row in joining],
+                logits_processors=[row.processors() for row in joining],
             )
-            uids.update(zip(found, rows, strict=True))
+            uids.update(zip(found, joining, strict=True))
         if turn == _REMOVED_AT and len(uids) > _REMOVED:
             generator.remove([[*uids][_REMOVED]])
         for answer in generator.next()[1]:
