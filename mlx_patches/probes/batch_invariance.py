@@ -89,21 +89,28 @@ def difference(
 
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
-    cache = batch_cache(model, padding)
-    rows = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
-    batch = [_last(model, rows, cache)]
-    for tokens in zip(*continuations, strict=True):
-        batch.append(_last(model, [[token] for token in tokens], cache))
-
+    padded = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
+    together = _run_rows(model, batch_cache(model, padding), padded, continuations)
     apart: list[float] = []
     for row, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
-        solo_cache = model.make_cache()
-        solo = [_last(model, [list(prompt)], solo_cache)]
-        for token in continuation:
-            solo.append(_last(model, [[token]], solo_cache))
-        for in_batch, alone in zip(batch, solo, strict=True):
-            apart.append(mx.abs(in_batch[row] - alone[0]).max().item())
+        alone = _run_rows(model, model.make_cache(), [list(prompt)], [continuation])
+        for here, there in zip(together, alone, strict=True):
+            apart.append(mx.abs(here[row] - there[0]).max().item())
     return largest(apart)
+
+
+def _run_rows(
+    model: Any, cache: list[Any], prompts: list[list[int]], continuations: Sequence[Sequence[int]]
+) -> list[Any]:
+    """The rows' last logits after the prompts, and after each step."""
+    import mlx.core as mx
+
+    said = []
+    steps = ([[token] for token in tokens] for tokens in zip(*continuations, strict=True))
+    for tokens in (prompts, *steps):
+        said.append(model.call(tokens, cache)[:, -1])
+        mx.eval(said)
+    return said
 
 
 def relative(said: Any, wanted: Any) -> float:
@@ -150,14 +157,6 @@ def random_rows(lengths: Sequence[int], steps: int) -> tuple[list[list[int]], li
         return [draw.randrange(1, VOCABULARY) for _ in range(count)]
 
     return [tokens(n) for n in lengths], [tokens(steps) for _ in lengths]
-
-
-def _last(model: Any, rows: list[list[int]], cache: list[Any]) -> Any:
-    import mlx.core as mx
-
-    logits = model.call(rows, cache)[:, -1]
-    mx.eval(logits)
-    return logits
 
 
 def differs(model: Any, ways: Sequence[Sequence[int]]) -> float:

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from ..core.patch import Target
 from . import NotApplicable, Result
@@ -31,10 +32,10 @@ def imported(name: str) -> Any:
 
 
 def cache_of(target: Target) -> Any:
-    """Return the cache class of a target.
+    """Return the class of a target.
 
     Raises:
-        NotApplicable: the target's module does not define the class.
+        NotApplicable: the target's module does not define it.
     """
     name = target.name.partition(".")[0]
     cache_class = getattr(importlib.import_module(target.module), name, None)
@@ -65,13 +66,13 @@ def require_own(target: Target) -> Any:
     Raises:
         NotApplicable: the module only imports it, or the class only inherits it.
     """
-    module = importlib.import_module(target.module)
     owner, _, attribute = target.name.rpartition(".")
-    holder = getattr(module, owner, None) if owner else module
-    is_own = holder is module or getattr(holder, "__module__", None) == target.module
-    if holder is None or not is_own or attribute not in vars(holder):
+    holder = cache_of(target) if owner else importlib.import_module(target.module)
+    found = getattr(holder, attribute, None)
+    is_own = bool(owner) or getattr(found, "__module__", None) == target.module
+    if attribute not in vars(holder) or not is_own:
         raise NotApplicable(f"{target.module} defines no {target.name}")
-    return getattr(holder, attribute)
+    return found
 
 
 def require(target: Target) -> Any:
@@ -101,12 +102,9 @@ def class_of(target: Target) -> Any:
 @contextlib.contextmanager
 def without_variable(name: str) -> Iterator[None]:
     """Leave an environment variable out inside the block."""
-    kept = os.environ.pop(name, None)
-    try:
+    with mock.patch.dict(os.environ):
+        os.environ.pop(name, None)
         yield
-    finally:
-        if kept is not None:
-            os.environ[name] = kept
 
 
 @contextlib.contextmanager
@@ -119,15 +117,15 @@ def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
     from ..patches import catalogue
     from .child import open_gate
 
-    registry, managers = catalogue.builtin(), []
-    for patch in [registry.get(id_) for id_ in patches if id_ in registry]:
-        managers.append(Manager(open_gate(patch)))
-        managers[-1].apply(patch)
+    registry = catalogue.builtin()
+    found = [registry.get(id_) for id_ in patches if id_ in registry]
+    manager = Manager(open_gate(*found))
     try:
+        for patch in found:
+            manager.apply(patch)
         yield
     finally:
-        for manager in reversed(managers):
-            manager.restore()
+        manager.restore()
 
 
 def bare_generator(module: Any, **state: Any) -> Any:

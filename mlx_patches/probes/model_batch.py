@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.patch import Target
@@ -18,18 +18,16 @@ _STEPS = 3
 
 def probe(target: Target) -> Result:
     """Red where the batch raises, or a row's logits differ from those alone."""
-
-    return compared(target, left)
+    return compared(target, CHUNK)
 
 
 def whole(target: Target) -> Result:
     """The same with whole prompts: in chunks, some of these models are wrong even alone."""
+    return compared(target, max(map(len, PROMPTS)))
 
-    return compared(target, lambda model: left(model, max(map(len, PROMPTS))))
 
-
-def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
-    """Compare the logits of a batch that ``feed`` runs with those of its rows alone."""
+def compared(target: Target, size: int) -> Result:
+    """Compare the logits of a batch, fed in chunks of this size, with those of its rows alone."""
     from ..lab import engine
 
     model = tiny_of(target)
@@ -39,7 +37,7 @@ def compared(target: Target, feed: Callable[[Any], list[list[Any]]]) -> Result:
         engine.batch_cache(model, [0, 0])
     except Exception as error:
         raise NotApplicable(f"no cache for a batch of it: {engine.where(error)}") from None
-    said = feed(model)
+    said = left(model, size)
     worst = max(difference(said[i], alone(model, prompt)) for i, prompt in enumerate(PROMPTS))
     detail = f"largest difference {worst:.2g} of the logits' scale"
     return Result(not worst <= TOLERANCE, detail, worst)

@@ -8,15 +8,7 @@ from typing import Any
 
 from . import NotApplicable
 
-HEADS = 2
-
-
-WIDTH = 32
-
-
-BITS = 4
-
-
+HEADS, WIDTH, BITS = 2, 32, 4
 # Quantizing the same token in another batch may round some values to a neighbouring level.
 TOLERANCE = 0.05
 
@@ -30,23 +22,19 @@ class Kind:
         self.batch_class = batch
         self.module = importlib.import_module(batch.__module__)
         self.turbo = "Turbo" in batch.__name__
+        self.settings = {"bits": BITS} if self.turbo else {"bits": BITS, "group_size": WIDTH}
 
     def batch(self, padding: Sequence[int], tokens: int = 0) -> Any:
         """Make a left-padded batch with ``tokens`` columns, padding included."""
-        if self.turbo:
-            cache = self.batch_class(list(padding), bits=BITS)
-        else:
-            cache = self.batch_class(list(padding), group_size=WIDTH, bits=BITS)
+        cache = self.batch_class(list(padding), **self.settings)
         if tokens:
             feed(cache, [(row, -pad) for row, pad in enumerate(padding)], tokens)
         return cache
 
     def solo(self, row: int, tokens: int) -> Any:
         """Make a cache that holds one row."""
-        if self.turbo:
-            cache = self.module.TurboQuantKVCache(bits=BITS)
-        else:
-            cache = self.module.QuantizedKVCache(group_size=WIDTH, bits=BITS)
+        name = "TurboQuantKVCache" if self.turbo else "QuantizedKVCache"
+        cache = getattr(self.module, name)(**self.settings)
         if tokens:
             feed(cache, [(row, 0)], tokens)
         return cache

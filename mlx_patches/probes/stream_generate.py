@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,6 +14,10 @@ class Asked(Exception):
 
 def asked(module: Any, **options: Any) -> dict[str, Any]:
     """Call ``stream_generate``; returns the keyword arguments that its model would get."""
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise Asked(kwargs)
+
     tokenizer = SimpleNamespace(all_special_ids=[], stopping_criteria=lambda token: False)
     processor = SimpleNamespace(
         tokenizer=tokenizer, detokenizer=SimpleNamespace(reset=lambda: None), chat_template=None
@@ -24,28 +27,13 @@ def asked(module: Any, **options: Any) -> dict[str, Any]:
         language_model=SimpleNamespace(layers=[]),
         encode_image=lambda pixels: pixels + 0,
     )
-    with no_generation(module):
-        try:
-            next(module.stream_generate(model, processor, "", **options))
-        except Asked as stop:
-            given: dict[str, Any] = stop.args[0]
-            return given
-    raise AssertionError("stream_generate did not call its model")
-
-
-@contextmanager
-def no_generation(module: Any) -> Iterator[None]:
-    """Stop a stream where it would call the model."""
-
-    def stop(*args: Any, **kwargs: Any) -> None:
-        raise Asked(kwargs)
-
-    @contextmanager
-    def no_limit(*args: Any) -> Iterator[None]:
-        yield
-
-    stands = {"generate_step": stop, "wired_limit": no_limit}
+    stands = {"generate_step": stop, "wired_limit": lambda *args: nullcontext()}
     if hasattr(module, "make_streaming_detokenizer"):
         stands["make_streaming_detokenizer"] = lambda processor: None
     with mock.patch.dict(vars(module), stands):
-        yield
+        try:
+            next(module.stream_generate(model, processor, "", **options))
+        except Asked as stopped:
+            given: dict[str, Any] = stopped.args[0]
+            return given
+    raise AssertionError("stream_generate did not call its model")

@@ -18,20 +18,14 @@ def compare_images(family: str) -> Result:
     Raises:
         NotApplicable: the release's model cannot be built, or takes no two images.
     """
+    import mlx.core as mx
+
     from ..lab.image_scenarios import whole_of
+    from ..lab.whole import embedded
 
     whole = whole_of(tiny("mlx-vlm", family))
     if whole.images.most < 2:
         raise NotApplicable("a prompt has one image at most")
-    return hold_images(whole)
-
-
-def hold_images(whole: Any) -> Result:
-    """Compare the embeddings of a prompt of two images with those of its halves."""
-    import mlx.core as mx
-
-    from ..lab.whole import embedded
-
     halves = [1, 2, *whole.tokens, 3], [4, *whole.tokens, 5, 6]
     seeds = [1], [2]
 

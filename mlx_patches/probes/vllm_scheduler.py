@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import NotApplicable
+from .batch_invariance import tiny
 from .fixtures import imported
 
 WINDOW = 8
@@ -64,22 +65,15 @@ class Server:
         return str(self.request.request_id)
 
 
-def llama(layer_types: Sequence[str] | None = None) -> Any:
+def llama(layer_types: Sequence[str] = ("full_attention",) * _LAYERS) -> Any:
     """Build a tiny Llama; any sliding layers have a window of ``WINDOW`` tokens."""
-    config: dict[str, Any] = {
-        "model_type": "llama",
-        "hidden_size": 128,
-        "num_hidden_layers": len(layer_types or ()) or _LAYERS,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": 96,
-        "tie_word_embeddings": False,
-    }
-    if layer_types:
-        config |= {"layer_types": list(layer_types), "sliding_window": WINDOW}
-    return family("llama", config)
+    return family(
+        "llama",
+        layer_types=list(layer_types),
+        num_hidden_layers=len(layer_types),
+        sliding_window=WINDOW if "sliding_attention" in layer_types else None,
+        tie_word_embeddings=False,
+    )
 
 
 def sliding_llama() -> Any:
@@ -96,12 +90,9 @@ def windowed_llama() -> Any:
     return model
 
 
-def family(name: str, config: dict[str, Any] | None = None) -> Any:
-    """Build a tiny model of one of mlx-lm's families with the lab."""
-    from ..lab import Family
-    from ..lab.build import build
-
-    return build(Family("mlx-lm", name), config=config).module
+def family(name: str, **fields: Any) -> Any:
+    """Build a tiny model of one of mlx-lm's families, with these fields in its config."""
+    return tiny("mlx-lm", name, **fields).module
 
 
 class _Tokenizer:

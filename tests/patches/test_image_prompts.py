@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.generation.image_prompts import hunyuan_vl
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
 
 from ..releases.models import images_cell
@@ -108,7 +107,7 @@ def test_images_are_right_to_the_last_digits(scenario, family):
 def test_position_ids_of_another_model_stay():
     model = model_of("qwen2_vl.language")
     model._position_ids = 7
-    hunyuan_vl.begin(lambda *args: None, None, model)
+    image_prompts.forget_positions(lambda *args: None, None, model)
     assert model._position_ids == 7
 
 
@@ -116,7 +115,7 @@ def test_position_ids_of_another_model_stay():
 def test_an_image_brings_its_position_ids(own, wanted):
     features = SimpleNamespace(position_ids=own)
     model = SimpleNamespace(language_model=SimpleNamespace(_position_ids=7))
-    assert hunyuan_vl.embed(lambda model: features, model).position_ids == wanted
+    assert image_prompts.embed_with_positions(lambda model: features, model).position_ids == wanted
 
 
 MUTANTS = {"image-prompts": replaced(image_prompts, FAMILIES=set())}

@@ -38,10 +38,11 @@ def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungate
         lambda *args: asked.append(args[1:]) or goes_on(*args),
     )
     ungated("kv-bits-refused")
-    model = build(Family("mlx-lm", name)).module
+    built = build(Family("mlx-lm", name))
     for _ in range(3):
-        answer(importlib.import_module("mlx_lm.generate").generate_step, [model])
+        answer(importlib.import_module("mlx_lm.generate").generate_step, built)
     assert asked == [(8, 32)]
+    model = built.module
     assert kv_bits_refused.reads_quantized(model, 4, 32) is reads
     assert kv_bits_refused.reads_quantized(model, 4, 32) is reads
     assert asked == [(8, 32), (4, 32)]

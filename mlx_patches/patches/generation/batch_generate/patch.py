@@ -110,11 +110,8 @@ def padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
         return None
     if tuple(mask.shape) != (len(prompts), len(prompts[0])):
         return None
-    spans = [find_span(row) for row in mask.tolist()]
-    known = [span for span in spans if span is not None]
-    if len(known) < len(spans) or set(known) == {(0, len(prompts[0]))}:
-        return None
-    return known
+    spans = find_spans(mask.tolist())
+    return None if spans is None or set(spans) == {(0, len(prompts[0]))} else spans
 
 
 def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> list[Span] | None:
@@ -123,32 +120,32 @@ def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> l
     The longest prompt has no padding. If it begins or ends with that token, its chat template has
     put it there, and in all other prompts too.
     """
-    spans = [find_span([token != padding for token in prompt], gaps=True) for prompt in prompts]
-    known = [span for span in spans if span is not None]
-    if padding is None or len(known) < len(spans):
+    spans = find_spans([[token != padding for token in prompt] for prompt in prompts], gaps=True)
+    if padding is None or spans is None:
         return None
     length = len(prompts[0])
-    first, last = min(start for start, _ in known), max(stop for _, stop in known)
-    own = [(start - first, stop + length - last) for start, stop in known]
+    first, last = min(start for start, _ in spans), max(stop for _, stop in spans)
+    own = [(start - first, stop + length - last) for start, stop in spans]
     return None if set(own) == {(0, length)} else own
 
 
-def find_span(mask: Sequence[int], gaps: bool = False) -> Span | None:
-    """The span of a row's prompt; None if it is empty, or has gaps that ``gaps`` does not allow."""
-    kept = [place for place, keep in enumerate(mask) if keep]
-    if not kept or (not gaps and kept[-1] - kept[0] + 1 != len(kept)):
-        return None
-    return kept[0], kept[-1] + 1
+def find_spans(masks: Sequence[Sequence[int]], gaps: bool = False) -> list[Span] | None:
+    """The span of each row's prompt; None if one is empty, or has gaps without ``gaps``."""
+    spans = []
+    for mask in masks:
+        kept = [place for place, keep in enumerate(mask) if keep]
+        if not kept or (not gaps and kept[-1] - kept[0] + 1 != len(kept)):
+            return None
+        spans.append((kept[0], kept[-1] + 1))
+    return spans
 
 
 def cut(
     row: Mapping[str, Any], span: Span, length: int, aligned: Callable[..., bool]
 ) -> dict[str, Any]:
-    """A prompt's arguments with the padding's entries removed.
+    """A prompt's arguments, arrays of one row each, with the padding's entries removed.
 
     Args:
-        row: the arguments, arrays of one row each.
-        span: the prompt's span.
         length: the number of tokens, with the padding.
         aligned: the release's function that tells whether an argument has an entry a token.
     """

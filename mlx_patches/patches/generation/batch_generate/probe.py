@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, with_patches
+from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 _LENGTHS = (3, 5, 8)
 _TOKENS = 4
@@ -37,11 +37,7 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     from ....lab.compare import compare_generated
     from ....lab.rows import rows_of
 
-    module = importlib.import_module(target.module)
-    owner, _, method = target.name.rpartition(".")
-    holder = getattr(module, owner, None) if owner else module
-    if getattr(getattr(holder, method, None), "__module__", "") != target.module:
-        raise NotApplicable(f"{target.module} does not define {target.name}")
+    require_own(target)
     model = tiny("mlx-vlm", family)
     prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, _LENGTHS)]
     alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
@@ -23,7 +23,7 @@ def probe(target: Target) -> Result:
     if not hasattr(kind, "remove"):
         raise NotApplicable("this release takes no row out of prompts in reading")
     if target.name.endswith("generate"):
-        padding = read(kind, dropped=(0, 2)).padding
+        _, _, padding = read(kind, dropped=(0, 2))
         return Result(padding > 0, f"a row alone has {padding} positions of padding")
     masked, held, _ = read(kind, dropped=(1,))
     want = [[*rest, *ANSWER] for rest in (RESTS[0], RESTS[2])]
@@ -31,20 +31,6 @@ def probe(target: Target) -> Result:
         masked > 0 or held != want,
         f"masks leave out {masked} tokens of the answer, a rotating cache holds {held[0]}",
     )
-
-
-class Read(NamedTuple):
-    """What caches hold after an answer.
-
-    Args:
-        masked: how many tokens of the answer the recurrent cache's masks left out.
-        held: each row's tokens in the rotating cache.
-        padding: the padding that all rows have in the plain cache.
-    """
-
-    masked: int
-    held: list[list[int]]
-    padding: int
 
 
 class Reads:
@@ -63,10 +49,16 @@ class Reads:
         return mx.eye(WORDS)[tokens]
 
 
-def read(kind: Any, dropped: Sequence[int], rests: Any = RESTS, left: bool = False) -> Read:
+def read(
+    kind: Any, dropped: Sequence[int], rests: Any = RESTS, left: bool = False
+) -> tuple[int, list[list[int]], int]:
     """Read prompts without the rows that are dropped after the first piece, then an answer.
 
-    ``left``: they are padded on the left.
+    Returns how many tokens of the answer the recurrent cache's masks left out, each row's tokens in
+    the rotating cache, and the padding that all rows have in the plain cache.
+
+    Args:
+        left: the prompts are padded on the left.
     """
     mx: Any = importlib.import_module("mlx.core")
     batch = start(kind, rests, left)
@@ -83,7 +75,7 @@ def read(kind: Any, dropped: Sequence[int], rests: Any = RESTS, left: bool = Fal
         Reads()(mx.array([[token]] * rows), caches)
     held = [rotating.extract(row).keys.flatten().tolist() for row in range(rows)]
     tokens = [[int(token) for token in row] for row in held]
-    return Read(masked, tokens, plain.left_padding.min().item())
+    return masked, tokens, plain.left_padding.min().item()
 
 
 def start(kind: Any, rests: Any, left: bool = False) -> Any:

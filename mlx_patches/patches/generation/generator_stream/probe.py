@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from threading import Thread
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import tiny
+from ....probes.fixtures import in_a_thread
 
 
 def probe(target: Target) -> Result:
@@ -27,20 +27,13 @@ def probe(target: Target) -> Result:
         next(tokens)
         return tokens
 
-    def leave(tokens: Any) -> None:
-        try:
-            tokens.close()
-        except RuntimeError as error:
-            faults.append(str(error))
-
     try:
         tokens = begin()
         if mx.default_stream(device) != before:
             faults.append("the default stream changes between two tokens")
         tokens.close()
-        other = Thread(target=leave, args=(begin(),))
-        other.start()
-        other.join()
+        if error := in_a_thread(begin().close):
+            faults.append(str(error))
         if mx.default_stream(device) != before:
             faults.append("the default stream stays changed after the end")
     finally:

@@ -8,7 +8,8 @@ Why
 How
     A prompt with an image of these models is read whole and by itself, through the generator's own
     settings, in force while it begins to read it. Texts are read together as before, and all answer
-    in one batch.
+    in one batch. An image's position ids come with its prompt in Hunyuan VL, and stay on the model
+    for no other.
 Upstream
     Not mended in mlx-vlm 0.7.10.
 Retire when
@@ -20,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
+from ....core.patch import Patch, Target, around
 from ..._shared.targets import GENERATORS, at
-from . import hunyuan_vl
 
-FAMILIES = {"cohere_compass", "ernie4_5_moe_vl", "falcon_ocr", "hunyuan_vl", "mllama"}
+_HUNYUAN = "hunyuan_vl"
+FAMILIES = {"cohere_compass", "ernie4_5_moe_vl", "falcon_ocr", _HUNYUAN, "mllama"}
 # Arguments of a prompt that only an image brings.
 IMAGE = (
     "pixel_values",
@@ -90,6 +91,23 @@ def read_whole(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return generate(*args, **{**kwargs, "prefill_step_size": None})
 
 
+def embed_with_positions(embed: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Hunyuan VL: a prompt's embeddings, with its position ids if it has an image."""
+    features = embed(model, *args, **kwargs)
+    if getattr(features, "position_ids", None) is None:
+        features.position_ids = getattr(model.language_model, "_position_ids", None)
+    return features
+
+
+def forget_positions(
+    init: Callable[..., None], batch: Any, model: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Begin to read prompts; Hunyuan VL forgets an image's position ids, as for a prompt alone."""
+    if type(model).__module__ == f"mlx_vlm.models.{_HUNYUAN}.language":
+        model._position_ids = None
+    init(batch, model, *args, **kwargs)
+
+
 PATCH = Patch(
     id="image-prompts",
     every_model=True,
@@ -97,6 +115,17 @@ PATCH = Patch(
     targets=(
         *at(GENERATORS, {"BatchGenerator._next": around(read_alone)}, when=has_images_next),
         *at(GENERATORS, {"generate_step": around(read_whole)}, when=is_image),
-        *hunyuan_vl.TARGETS,
+        Target(
+            "mlx-vlm",
+            f"mlx_vlm.models.{_HUNYUAN}.{_HUNYUAN}",
+            "Model.get_input_embeddings",
+            around(embed_with_positions),
+            supports=True,
+        ),
+        *at(
+            GENERATORS,
+            {"PromptProcessingBatch.__init__": around(forget_positions)},
+            supports=True,
+        ),
     ),
 )

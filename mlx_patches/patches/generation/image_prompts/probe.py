@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
 from ....probes.fixtures import BATCH_PATCHES, require_own
 from ....probes.images import images_cells, worst_of
 
@@ -24,9 +22,7 @@ def probe(target: Target) -> Result:
     """
     from ....lab.image_scenarios import features, features_alone
 
-    own: Any = require_own(target)
-    if own.__module__ != target.module:
-        raise NotApplicable(f"{target.module} only imports {target.name}")
+    require_own(target)
     in_batch = [] if target.name == "generate_step" else images_cells(features, _TOGETHER, _OTHERS)
     # A supporting target is needed where any other is.
     own_alone = target.supports or target.name == "generate_step"

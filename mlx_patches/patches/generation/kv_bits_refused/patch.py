@@ -67,21 +67,14 @@ def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
 
 
 def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
-    """The result of a model's trial, which is made the first time that it is asked for."""
-    answers = answers_of(model)
+    """The result of a model's trial, kept as long as the model exists; ``succeeds`` makes it."""
+    place = id(model)  # a model is a dict, which is not hashable
+    if place not in _ANSWERS or _ANSWERS[place][0]() is not model:
+        _ANSWERS[place] = weakref.ref(model, lambda _: _ANSWERS.pop(place, None)), {}
+    answers = _ANSWERS[place][1]
     if key not in answers:
         answers[key] = succeeds()
     return answers[key]
-
-
-def answers_of(model: Any) -> dict[Any, bool]:
-    """The results of a model's trials by their options, kept as long as the model exists."""
-    key = id(model)  # a model is a dict, which is not hashable
-    known = _ANSWERS.get(key)
-    if known is None or known[0]() is not model:
-        known = weakref.ref(model, lambda _: _ANSWERS.pop(key, None)), {}
-        _ANSWERS[key] = known
-    return known[1]
 
 
 def reads_quantized_row(model: Any, bits: int, group_size: int) -> bool:
@@ -181,8 +174,6 @@ def readable_options(
     """A call's arguments, without those for quantized caches if the model cannot read them.
 
     Args:
-        model: the language model.
-        kwargs: the arguments.
         options: those of the quantization.
         reads: the trial, ``reads(model, function, options)``.
         function: the release's, which makes or quantizes the caches.

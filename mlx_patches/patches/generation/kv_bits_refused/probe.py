@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
+from unittest import mock
 
+from ....core.packages import package_of
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
@@ -16,64 +19,47 @@ from ....probes.fixtures import require_own
 _PROMPT = [5, 9, 2, 7]
 _TOKENS = 6
 _BITS = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 2}
-_READS, _REFUSES = "qwen3", ("gemma2", "phi")
-# Families of mlx-vlm, of which the first that a release has is tried.
-_VLM_READS, _VLM_REFUSES = ("qwen2_5_vl",), ("gemma4", "falcon_ocr")
-# The same for an answer alone.
-_ALONE_REFUSES = ("falcon_ocr", "gemma3")
+# Families that read quantized caches, and that do not; in mlx-vlm the first of the latter that a
+# release has is tried, in a batch or alone.
+_READS = {"mlx-lm": "qwen3", "mlx-vlm": "qwen2_5_vl"}
+_LM_REFUSES = ("gemma2", "phi")
+_BATCH_REFUSES, _ALONE_REFUSES = ("gemma4", "falcon_ocr"), ("falcon_ocr", "gemma3")
 # Its own caches drop tokens of an answer, which quantized ones would keep.
 _VLM_DROPS = "unlimited_ocr"
 
 
 def probe(target: Target) -> Result:
     """Red where a model raises, or one that supports quantized caches gets none."""
-    if target.distribution == "mlx-vlm":
-        return probe_vlm(target)
-    step = getattr(importlib.import_module(target.module), target.name)
-    models = 2 if target.name.startswith("speculative") else 1
-    for name in _REFUSES:
-        model = tiny("mlx-lm", name).module
-        try:
-            said = answer(step, [model] * models)
-        except Exception as error:
-            return Result(True, f"{name}: {type(error).__name__}: {error}".splitlines()[0])
-        if len(said) != _TOKENS:
-            return Result(True, f"{name}: {len(said)} tokens, not {_TOKENS}")
-    with counted("mlx_lm", "QuantizedKVCache") as quantized:
-        answer(step, [tiny("mlx-lm", _READS).module] * models)
-    if not any(length > 1 for length in quantized):  # length 1: the patch's own trial
-        return Result(True, f"the cache of {_READS} is not quantized")
-    return Result(False, f"{', '.join(_REFUSES)} keep float caches, {_READS} quantizes its own")
-
-
-def probe_vlm(target: Target) -> Result:
-    """Red where a model of mlx-vlm raises, or one that supports quantized caches gets none."""
     require_own(target)
     own = getattr(importlib.import_module(target.module), target.name.partition(".")[0])
-    if own.__module__ != target.module:
-        raise NotApplicable(f"{target.module} only imports {target.name}")
     if "kv_bits" not in inspect.signature(own).parameters:
         return Result(False, "this release's batches have no quantized caches")
-    in_batch = inspect.isclass(own)
-    answered = answer_in_batch if in_batch else answer_alone
-    refusing = first_built(_VLM_REFUSES if in_batch else _ALONE_REFUSES)
-    reading = first_built(_VLM_READS)
-    try:
-        said = answered(refusing)
-    except NotApplicable:
-        raise
-    except Exception as error:
-        return Result(True, f"{refusing.family}: {type(error).__name__}: {error}".splitlines()[0])
-    if said != _TOKENS:
-        return Result(True, f"{refusing.family}: {said} tokens, not {_TOKENS}")
+    answered: Callable[[Any], int]
+    refusing: Iterable[Any]
+    if target.distribution == "mlx-lm":
+        answered = partial(answer, own)
+        refusing = (tiny("mlx-lm", name) for name in _LM_REFUSES)
+    elif inspect.isclass(own):
+        answered, refusing = answer_in_batch, [first_built(_BATCH_REFUSES)]
+    else:
+        answered, refusing = answer_alone, [first_built(_ALONE_REFUSES)]
+    for model in refusing:
+        try:
+            said = answered(model)
+        except NotApplicable:
+            raise
+        except Exception as error:
+            return Result(True, f"{model.family}: {type(error).__name__}: {error}".splitlines()[0])
+        if said != _TOKENS:
+            return Result(True, f"{model.family}: {said} tokens, not {_TOKENS}")
+    reading = tiny(target.distribution, _READS[target.distribution])
     if not is_quantized(answered, reading):
         return Result(True, f"the cache of {reading.family} is not quantized")
-    with suppress(NotApplicable):
-        if is_quantized(answered, tiny("mlx-vlm", _VLM_DROPS)):
-            return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
-    return Result(
-        False, f"{refusing.family} keeps float caches, {reading.family} quantizes its own"
-    )
+    if target.distribution == "mlx-vlm":
+        with suppress(NotApplicable):
+            if is_quantized(answered, tiny("mlx-vlm", _VLM_DROPS)):
+                return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
+    return Result(False, f"{model.family} keeps float caches, {reading.family} quantizes its own")
 
 
 def first_built(names: Sequence[str]) -> Any:
@@ -89,9 +75,10 @@ def first_built(names: Sequence[str]) -> Any:
 def is_quantized(answered: Callable[[Any], int], model: Any) -> bool:
     """Whether a prompt is read with quantized caches."""
     name = "BatchQuantizedKVCache" if answered is answer_in_batch else "QuantizedKVCache"
+    own = importlib.import_module(f"{package_of(model.family.distribution)}.models.cache")
     # Older releases of mlx-vlm quantize with mlx-lm's.
-    caches = importlib.import_module("mlx_vlm.models.cache")
-    with counted("mlx_vlm" if hasattr(caches, name) else "mlx_lm", name) as quantized:
+    caches = own if hasattr(own, name) else importlib.import_module("mlx_lm.models.cache")
+    with counted(getattr(caches, name)) as quantized:
         answered(model)
     return any(length > 1 for length in quantized)  # length 1: the patch's own trial
 
@@ -119,26 +106,23 @@ def answer_alone(model: Any) -> int:
     return sum(1 for _ in step(prompt, whole_model(model, None), **options))
 
 
-def answer(step: Any, models: Sequence[Any]) -> list[int]:
-    """Generate tokens; in speculative decoding the model is also its own draft model."""
+def answer(step: Any, model: Any) -> int:
+    """How many tokens mlx-lm gives; in speculative decoding the model is its own draft model."""
     import mlx.core as mx
 
-    steps = step(mx.array(_PROMPT), *models, max_tokens=_TOKENS, **_BITS)
-    return [int(one[0]) for one in steps]
+    drafts = [model.module] if "draft_model" in inspect.signature(step).parameters else []
+    steps = step(mx.array(_PROMPT), model.module, *drafts, max_tokens=_TOKENS, **_BITS)
+    return sum(1 for _ in steps)
 
 
 @contextmanager
-def counted(package: str, name: str) -> Iterator[list[int]]:
-    """Record the number of columns of each quantized cache at each of its updates."""
-    kind = getattr(importlib.import_module(f"{package}.models.cache"), name)
+def counted(kind: Any) -> Iterator[list[int]]:
+    """Record the number of columns of each cache of a class at each of its updates."""
     update, given = kind.update_and_fetch, []
 
     def noted(cache: Any, keys: Any, values: Any) -> Any:
         given.append(int(getattr(cache, "_idx", cache.offset)))
         return update(cache, keys, values)
 
-    kind.update_and_fetch = noted
-    try:
+    with mock.patch.object(kind, "update_and_fetch", noted):
         yield given
-    finally:
-        kind.update_and_fetch = update

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import itertools
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import listened
+from ....probes import Result
+from ....probes.fixtures import listened, require_own
 
 SIZE = 4
 _TOKENS = 3 * SIZE
@@ -18,10 +17,7 @@ _serial = itertools.count()
 
 def probe(target: Target) -> Result:
     """Red where a cache outgrows the limit without a warning."""
-    module = importlib.import_module(target.module)
-    make = getattr(module, "make_prompt_cache", None)
-    if make is None or inspect.unwrap(make).__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no make_prompt_cache of its own")
+    make, module = require_own(target), importlib.import_module(target.module)
     caches, heard = listened(lambda: make(model_of(module), SIZE))
     held = max(map(tokens_held, caches))
     if held <= SIZE:

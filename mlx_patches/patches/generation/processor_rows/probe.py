@@ -6,32 +6,36 @@ The model's next token is the last one plus 1. A row's processor changes that to
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require_own
 
 _VOCABULARY = 128
-# Turn to the rows that join then: first token, how many tokens they generate, and step. A row
+# The rows: the turn at which each joins, first token, how many tokens it generates, and step. A row
 # without processors has step 1. The longer rows stay while others join and leave. When all rows
 # with processors have ended, the row of 30 tokens ends before one that joined it: mlx-vlm 0.6.0 to
 # 0.6.3 crash there.
-_JOINING = {
-    0: [(3, 2, 1), (7, 30, 1)],
-    5: [(11, 12, 2)],
-    8: [(13, 4, 1), (17, 12, 3)],
-    12: [(19, 3, 1)],
-    26: [(23, 8, 1)],
-    32: [(29, 5, 1), (31, 6, 4)],
-}
-_REMOVED = {9: 2}  # turn to the row that is removed then
+_ROWS = (
+    (0, 3, 2, 1),
+    (0, 7, 30, 1),
+    (5, 11, 12, 2),
+    (8, 13, 4, 1),
+    (8, 17, 12, 3),
+    (12, 19, 3, 1),
+    (26, 23, 8, 1),
+    (32, 29, 5, 1),
+    (32, 31, 6, 4),
+)
+_REMOVED, _REMOVED_AT = 2, 9  # a row that is removed before its end, and its last turn
 
 
 @dataclass
 class _Row:
+    turn: int
     first: int
     length: int
     step: int
@@ -65,20 +69,14 @@ class _Counting:
 
 def probe(target: Target) -> Result:
     """Red where a row's tokens, or the number of calls of its processor, differ from alone."""
+    require_own(target)
     module = importlib.import_module(target.module)
-    batch = getattr(module, "GenerationBatch", None)
-    if batch is None or batch.__module__ != target.module:
-        raise NotApplicable(f"{target.module} defines no GenerationBatch")
-    generate = _prompted if target.distribution == "mlx-lm" else _joined
-    together = _rows()
-    generate(module, together.items())
-    alone = _rows()
-    for turn, rows in alone.items():
-        for row in rows:
-            generate(module, [(turn, [row])])
-    pairs = zip(_in_order(together), _in_order(alone), strict=True)
-    for index, (row, same) in enumerate(pairs):
-        if index in _REMOVED.values():  # removed before its end: compare its tokens up to there
+    together, alone = ([_Row(*one) for one in _ROWS] for _ in range(2))
+    _generate(module, together)
+    for row in alone:
+        _generate(module, [row])
+    for index, (row, same) in enumerate(zip(together, alone, strict=True)):
+        if index == _REMOVED:  # removed before its end: compare its tokens up to there
             said, calls = same.said[: len(row.said)], row.calls
         else:
             said, calls = same.said, same.calls
@@ -89,74 +87,64 @@ def probe(target: Target) -> Result:
     return Result(False, "each row generates the same tokens as alone")
 
 
-def _rows() -> dict[int, list[_Row]]:
-    return {turn: [_Row(*one) for one in rows] for turn, rows in _JOINING.items()}
-
-
-def _in_order(rows: dict[int, list[_Row]]) -> list[_Row]:
-    return [row for joining in rows.values() for row in joining]
-
-
-def _prompted(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> None:
-    """Let rows join through the release's ``BatchGenerator``."""
-    generator = module.BatchGenerator(_Counting(), prefill_batch_size=4, completion_batch_size=8)
-    waiting = dict(joining)
+def _generate(module: ModuleType, rows: list[_Row]) -> None:
+    """Let rows join, be removed and generate, in 60 turns."""
+    if module.__name__ == "mlx_lm.generate":
+        sizes = {"prefill_batch_size": 4, "completion_batch_size": 8}
+        generator = module.BatchGenerator(_Counting(), **sizes)
+    else:
+        generator = _Joining(module)
     uids: dict[int, _Row] = {}
-    order: list[int] = []
     for turn in range(60):
-        rows = waiting.get(turn, [])
-        found = (
-            generator.insert(
-                [[1, row.first] for row in rows],
-                [row.length for row in rows],
-                logits_processors=[row.processors() for row in rows],
+        if joining := [row for row in rows if row.turn == turn]:
+            found = generator.insert(
+                [[1, row.first] for row in joining],
+                [row.length for row in joining],
+                logits_processors=[row.processors() for row in joining],
             )
-            if rows
-            else []
-        )
-        order += found
-        uids.update(zip(found, rows, strict=True))
-        if turn in _REMOVED and len(order) > _REMOVED[turn]:
-            generator.remove([order[_REMOVED[turn]]])
+            uids.update(zip(found, joining, strict=True))
+        if turn == _REMOVED_AT and len(uids) > _REMOVED:
+            generator.remove([[*uids][_REMOVED]])
         for answer in generator.next()[1]:
             uids[answer.uid].said.append(answer.token)
 
 
-def _joined(module: ModuleType, joining: Iterable[tuple[int, list[_Row]]]) -> None:
-    """Let rows join as the release's generator does: a new batch each turn, then ``extend``."""
-    import mlx.core as mx
+class _Joining:
+    """Lets rows join as mlx-vlm's generator does: a new batch each turn, then ``extend``."""
 
-    waiting = dict(joining)
-    uids: dict[int, _Row] = {}
-    order: list[int] = []
-    batch: Any = None
-    for turn in range(60):
-        rows = waiting.get(turn, [])
-        if rows:
-            found = list(range(len(order), len(order) + len(rows)))
-            order += found
-            uids.update(zip(found, rows, strict=True))
-            told = any(row.processors() for row in rows)
-            other = module.GenerationBatch(
-                model=_Counting(),
-                uids=found,
-                inputs=mx.array([row.first for row in rows]),
-                prompt_cache=[],
-                sampler=lambda logprobs: mx.argmax(logprobs, axis=-1),
-                stop_criteria=lambda token: False,
-                max_tokens=[row.length for row in rows],
-                token_context=[[row.first] for row in rows] if told else [],
-                logits_processors=[row.processors() for row in rows],
-            )
-            other.compute_logprobs = False
-            if batch is None:
-                batch = other
-            else:
-                batch.extend(other)
-        if batch is None:
-            continue
-        if turn in _REMOVED and _REMOVED[turn] in batch.uids:
-            batch.filter([i for i, uid in enumerate(batch.uids) if uid != _REMOVED[turn]])
-        if batch.uids:
-            for answer in batch.next():
-                uids[answer.uid].said.append(answer.token)
+    def __init__(self, module: ModuleType):
+        self.module, self.count = module, 0
+        self.batch: Any = None
+
+    def insert(
+        self, prompts: list[list[int]], lengths: list[int], logits_processors: list[Any]
+    ) -> range:
+        import mlx.core as mx
+
+        uids = range(self.count, self.count + len(prompts))
+        self.count = uids.stop
+        last = [prompt[-1] for prompt in prompts]
+        batch = self.module.GenerationBatch(
+            model=_Counting(),
+            uids=list(uids),
+            inputs=mx.array(last),
+            prompt_cache=[],
+            sampler=lambda logprobs: mx.argmax(logprobs, axis=-1),
+            stop_criteria=lambda token: False,
+            max_tokens=lengths,
+            token_context=[[token] for token in last] if any(logits_processors) else [],
+            logits_processors=logits_processors,
+        )
+        batch.compute_logprobs = False
+        if self.batch is None:
+            self.batch = batch
+        else:
+            self.batch.extend(batch)
+        return uids
+
+    def remove(self, uids: list[int]) -> None:
+        kept = [index for index, uid in enumerate(self.batch.uids) if uid not in uids]
+        self.batch.filter(kept)
+
+    def next(self) -> tuple[list[Any], list[Any]]:
+        return [], self.batch.next() if self.batch is not None and self.batch.uids else []

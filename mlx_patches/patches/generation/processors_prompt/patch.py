@@ -36,13 +36,15 @@ def generated(
 
 def seeing(prompt: Any, processor: Processor) -> Processor:
     """A processor for one generation that is called with the whole prompt."""
+    import mlx.core as mx
+
     missing: Any = None
 
     def process(processor: Processor, tokens: Any, logits: Any) -> Any:
         nonlocal missing
         if missing is None:
             missing = unseen(prompt, tokens)
-        return processor(join_tokens(missing, tokens), logits)
+        return processor(mx.concatenate([missing, tokens]) if missing.size else tokens, logits)
 
     return hand_over("processors-prompt", process, processor)
 
@@ -50,13 +52,6 @@ def seeing(prompt: Any, processor: Processor) -> Processor:
 def unseen(prompt: Any, tokens: Any) -> Any:
     """The part of the prompt (length,) that comes before its last tokens, ``tokens`` (length,)."""
     return prompt[: max(0, prompt.size - tokens.size)]
-
-
-def join_tokens(missing: Any, tokens: Any) -> Any:
-    """Join both to all tokens so far."""
-    import mlx.core as mx
-
-    return mx.concatenate([missing, tokens]) if missing.size else tokens
 
 
 PATCH = Patch(

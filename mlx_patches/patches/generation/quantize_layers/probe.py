@@ -6,7 +6,7 @@ import importlib
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, keys_and_values
+from ....probes.fixtures import cache_of, keys_and_values, require_own
 
 
 def rotating(target: Target) -> Result:
@@ -29,9 +29,7 @@ def rotating(target: Target) -> Result:
 
 def last_layer(target: Target) -> Result:
     """Red where the last of more than two layers is quantized."""
-    quantize = getattr(importlib.import_module(target.module), target.name, None)
-    if quantize is None or quantize.__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no {target.name} of its own")
+    quantize = require_own(target)
     kind = importlib.import_module("mlx_vlm.models.cache").KVCache
     for count in (1, 2, 3, 5):
         layers = [kind() for _ in range(count)]

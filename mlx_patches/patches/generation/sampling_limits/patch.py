@@ -16,6 +16,7 @@ Retire when
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -28,30 +29,21 @@ SEEDS = 2**64
 _CONTEXT = 2**31 - 1
 
 
-class WithinVocabulary:
-    """A release's ``logit_bias`` for the token ids that the logits have.
+def within_vocabulary(
+    make: Callable[..., Any], bias: dict[int, float]
+) -> Callable[[Any, Any], Any]:
+    """What ``make`` makes of a ``logit_bias``, for the token ids that the logits have."""
 
-    Args:
-        make: makes the release's logits processors.
-        bias: by token id.
-    """
+    @functools.cache
+    def processors(size: int) -> Any:
+        return make({token: value for token, value in bias.items() if 0 <= token < size})
 
-    def __init__(self, make: Callable[..., Any], bias: dict[int, float]):
-        self.make = make
-        self.bias = bias
-        self.size = -1
-        self.processors: list[Any] = []
-
-    def __call__(self, tokens: Any, logits: Any) -> Any:
-        """The logits (rows, vocabulary) with the bias."""
-        size = vocabulary(logits)
-        if size != self.size:
-            kept = {token: value for token, value in self.bias.items() if 0 <= token < size}
-            self.processors = self.make(kept)
-            self.size = size
-        for processor in self.processors:
+    def process(tokens: Any, logits: Any) -> Any:
+        for processor in processors(vocabulary(logits)):
             logits = processor(tokens, logits)
         return logits
+
+    return process
 
 
 def within_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +59,7 @@ def within_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if name.endswith("context_size") and isinstance(value, int):
             given[name] = min(value, _CONTEXT)
     processors = make(*call.args, **call.kwargs)
-    return [WithinVocabulary(make, bias), *processors] if bias else processors
+    return [within_vocabulary(make, bias), *processors] if bias else processors
 
 
 def top_k_within(apply: Callable[..., Any], logprobs: Any, top_k: Any, *args: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import queue
 import threading
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.fixtures import class_of, require
 
 _SIZE = 5  # of the vocabulary
 _ODD = 10**20
@@ -20,14 +19,10 @@ _BIAS = {2: 1.0, _SIZE: 1.0, -1: 1.0, 999: 1.0}
 
 def probe(target: Target) -> Result:
     """Red where such a number reaches an array or raises."""
+    if target.name == "ResponseGenerator.generate":
+        return _seed(class_of(target))
     function = require(target)
-    owner, _, name = target.name.rpartition(".")
-    asked = {
-        "apply_top_k": _top_k,
-        "make_logits_processors": _processors,
-        "generate": _seed,
-    }[name]
-    return asked(importlib.import_module(target.module) if owner else function)
+    return _top_k(function) if target.name == "apply_top_k" else _processors(function)
 
 
 def _top_k(apply: Any) -> Result:
@@ -83,17 +78,18 @@ class Logits:
         return self
 
 
-def _seed(module: Any) -> Result:
+def _seed(kind: Any) -> Result:
     """Red where the generation thread would seed with a number that raises."""
     import mlx.core as mx
 
-    class Requests:
-        def put(self, request: tuple[queue.Queue[Any], Any, Any]) -> None:
-            request[0].put(LookupError("seen"))
+    def refuse(request: tuple[queue.Queue[Any], Any, Any]) -> None:
+        request[0].put(LookupError("seen"))
 
-    server = object.__new__(module.ResponseGenerator)
+    server = object.__new__(kind)
     vars(server).update(
-        requests=Requests(), _generation_thread=threading.current_thread(), _generation_failed=False
+        requests=SimpleNamespace(put=refuse),
+        _generation_thread=threading.current_thread(),
+        _generation_failed=False,
     )
     for seed in (-1, _ODD, 7):
         options = SimpleNamespace(seed=seed)

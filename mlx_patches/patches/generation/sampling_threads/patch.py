@@ -28,6 +28,7 @@ from types import FunctionType
 from typing import Any
 
 from ....core.patch import Patch, Target
+from ..._shared.targets import SAMPLERS
 
 
 class Compiled(threading.local):
@@ -48,14 +49,7 @@ class Compiled(threading.local):
         state = mx.random.state
         self.call = compiled
         if functions and not any(one is state for one in held):
-            self.call = compile_with(functions[0], state)
-
-
-def compile_with(function: Callable[..., Any], state: Any) -> Callable[..., Any]:
-    """Compile a function that reads and writes a random state."""
-    import mlx.core as mx
-
-    return mx.compile(function, inputs=state, outputs=state)  # type: ignore[no-any-return]
+            self.call = mx.compile(functions[0], inputs=state, outputs=state)
 
 
 def in_each_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,13 +75,6 @@ PATCH = Patch(
     mlx=("0.31.2", "0.32.0"),
     summary="with MLX 0.31.2 and 0.32.0, sampling in a thread draws the same token for ever",
     targets=tuple(
-        Target(
-            distribution,
-            f"{distribution.replace('-', '_')}.sample_utils",
-            name,
-            in_each_thread,
-        )
-        for distribution, names in _NAMES.items()
-        for name in names
+        Target(*place, name, in_each_thread) for place in SAMPLERS for name in _NAMES[place[0]]
     ),
 )

@@ -49,13 +49,7 @@ def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
 
 
 def misfits(model: Any, file: str, folder: Path) -> list[str]:
-    """The tensors that do not fit, a line for each.
-
-    Args:
-        model: the model, with the adapter's layers in it.
-        file: the file with the adapter's tensors.
-        folder: the folder of ``adapter_config.json``.
-    """
+    """The tensors of an adapter's file that do not fit the model with its layers, a line each."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 

@@ -48,17 +48,10 @@ def make() -> Any:
     """A model of one layer with one projection."""
     import mlx.nn as nn
 
-    class Layer(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.proj = nn.Linear(WIDTH, WIDTH, bias=False)
-
-    class Model(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = [Layer()]
-
-    return Model()
+    model, layer = nn.Module(), nn.Module()
+    layer.proj = nn.Linear(WIDTH, WIDTH, bias=False)
+    model.layers = [layer]
+    return model
 
 
 def load_into(load: Any, model: Any, tensors: dict[str, Any], **config: Any) -> Any:

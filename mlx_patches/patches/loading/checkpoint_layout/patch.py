@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.targets import models
 
 Weights = dict[str, Any]
 _STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")
@@ -49,11 +50,8 @@ def with_experts(sanitize: Callable[..., Weights], model: Any, weights: Weights)
 
 def _targets(family: str, wrapper: Callable[..., Any]) -> tuple[Target, ...]:
     return tuple(
-        Target(distribution, module, f"{owner}.sanitize", around(wrapper))
-        for distribution, module, owner in (
-            ("mlx-lm", f"mlx_lm.models.{family}", "Model"),
-            ("mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel"),
-        )
+        Target(*place, f"{owner}.sanitize", around(wrapper))
+        for place, owner in zip(models(family), ("Model", "LanguageModel"), strict=True)
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import tiny_of
@@ -17,7 +15,8 @@ def falcon_h1(target: Target) -> Result:
     """Red where the factors of keys and values are not in the weights."""
     import mlx.core as mx
 
-    model = built(target)
+    require(target)
+    model = tiny_of(target).module
     model.args.key_multiplier, model.args.attention_in_multiplier = KEY, VALUE
     names = {f"{_LAYER}self_attn.{part}_proj.weight": part for part in "qkv"}
     weights = {name: mx.ones((2, 2)) for name in names}
@@ -31,7 +30,8 @@ def gpt_oss(target: Target) -> Result:
     """Red where the experts of a model do not get the weights that transformers saves."""
     import mlx.core as mx
 
-    model = built(target)
+    require(target)
+    model = tiny_of(target).module
     experts = model.layers[0].mlp.experts
     gate, up, down = (experts[name]["weight"] for name in ("gate_proj", "up_proj", "down_proj"))
     both = mx.stack([gate, up], axis=-2).reshape(gate.shape[0], -1, gate.shape[-1])
@@ -49,10 +49,3 @@ def gpt_oss(target: Target) -> Result:
         if got is None or not mx.array_equal(got, value).item():
             return Result(True, f"no {name} of the experts, but {sorted(read)}"[:160])
     return Result(False, "the experts have their weights")
-
-
-def built(target: Target) -> Any:
-    """A tiny model of the target's family."""
-
-    require(target)
-    return tiny_of(target).module

@@ -8,43 +8,19 @@ from typing import Any
 from ....core.patch import Target
 from ....lab.shrink import small_config
 from ....probes import Result
-from ....probes.fixtures import NEMOTRON_H
 
-LFM2: dict[str, Any] = {
-    "model_type": "lfm2",
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "norm_eps": 1e-5,
-    "conv_bias": False,
-    "conv_L_cache": 3,
-    "block_dim": 32,
-    "block_ff_dim": 48,
-    "block_multiple_of": 8,
-    "block_ffn_dim_multiplier": 1.0,
-    "block_auto_adjust_ff_dim": False,
-    "rope_theta": 10000.0,
-    "full_attn_idxs": [1],
-    "layer_types": ["conv", "full_attention"],
-}
-# By module: a config with the old names, and the changes that make it one with the new names.
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "lfm2": (LFM2, {"block_ff_dim": None, "intermediate_size": 48}),
+Fields = dict[str, Any]
+# By module: a few fields of a config, others under their old names, and those under the new ones.
+CASES: dict[str, tuple[Fields, Fields, Fields]] = {
+    "lfm2": (
+        {"layer_types": ["conv", "full_attention"] * 2, "full_attn_idxs": [1, 3]},
+        {"block_ff_dim": 48},
+        {"intermediate_size": 48},
+    ),
     "nemotron_h": (
-        {
-            **NEMOTRON_H,
-            "hybrid_override_pattern": ["M", "*", "M", "-"],
-            "num_hidden_layers": 4,
-            "time_step_limit": [0.0, 100.0],
-        },
-        {
-            "hybrid_override_pattern": None,
-            "num_hidden_layers": None,
-            "layers_block_type": ["linear_attention", "full_attention", "mamba", "mlp"],
-        },
+        {"time_step_limit": [0.0, 100.0]},
+        {"hybrid_override_pattern": ["M", "*", "M", "-"], "num_hidden_layers": 4},
+        {"layers_block_type": ["linear_attention", "full_attention", "mamba", "mlp"]},
     ),
 }
 
@@ -54,11 +30,13 @@ def probe(target: Target) -> Result:
     module = importlib.import_module(target.module)
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))
-    old, new = CASES[target.module.rpartition(".")[2]]
-    wanted = layers_of(module, old)
-    renamed = {name: value for name, value in {**old, **new}.items() if value is not None}
+    fields, old, new = CASES[target.module.rpartition(".")[2]]
+    config = {**small_config(module.ModelArgs), **fields}
+    wanted = layers_of(module, config | old)
+    for name in old.keys() & config.keys():
+        del config[name]
     try:
-        given = layers_of(module, renamed)
+        given = layers_of(module, config | new)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         return Result(True, f"the config is not loaded: {type(error).__name__}: {error}")
     detail = "both build the same layers" if given == wanted else f"{given}, not {wanted}"

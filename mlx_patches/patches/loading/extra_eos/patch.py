@@ -26,6 +26,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target, around
 from ..._shared.stop_tokens import folder_ids
+from ..._shared.targets import at
 
 
 def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,6 +81,8 @@ def ids_of(value: Any) -> list[Any]:
     return ids
 
 
+_UTILS = ("mlx-vlm", "mlx_vlm.utils")
+_CRITERIA = ("StoppingCriteria.__init__", "StoppingCriteria.reset")
 PATCH = Patch(
     id="extra-eos",
     every_model=True,
@@ -90,31 +93,16 @@ PATCH = Patch(
                 "mlx-lm",
                 "mlx_lm.tokenizer_utils",
                 name,  # load_tokenizer below 0.28.4, load since
-                around(lambda load, *args, **kwargs: tokenizer_loaded(load, *args, **kwargs)),
+                around(tokenizer_loaded),
                 fingerprint_of=(name, "TokenizerWrapper.__init__"),
             )
             for name in ("load_tokenizer", "load")
         ),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.utils",
-            "load_model",
-            around(lambda load, *args, **kwargs: model_loaded(load, *args, **kwargs)),
-            fingerprint_of=("load_config",),
-        ),
-        *(
-            Target(
-                "mlx-vlm",
-                "mlx_vlm.utils",
-                f"StoppingCriteria.{name}",
-                around(lambda fill, *args, **kwargs: criteria_filled(fill, *args, **kwargs)),
-                fingerprint_of=(
-                    "StoppingCriteria.__init__",
-                    "StoppingCriteria.reset",
-                    "resolve_eos_token_ids",
-                ),
-            )
-            for name in ("__init__", "reset")
+        *at([_UTILS], {"load_model": around(model_loaded)}, fingerprint_of=("load_config",)),
+        *at(
+            [_UTILS],
+            dict.fromkeys(_CRITERIA, around(criteria_filled)),
+            fingerprint_of=(*_CRITERIA, "resolve_eos_token_ids"),
         ),
     ),
 )

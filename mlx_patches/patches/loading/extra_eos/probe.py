@@ -8,18 +8,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, TINY, write_folder
 
 
 def probe(target: Target) -> Result:
     """Red where a stop token that the folder or the tokenizer names is not used."""
-    if not hasattr(importlib.import_module(target.module), target.name.partition(".")[0]):
-        raise NotApplicable(f"{target.path} does not exist in this release")
+    require(target)
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         seen, wanted = _LOADED[target.name](target, Path(folder))
@@ -81,11 +81,8 @@ def _tiny_family() -> Iterator[None]:
     import mlx.core as mx
     import mlx.nn as nn
 
-    class Config:
+    class Config(SimpleNamespace):
         eos_token_id: Any = None
-
-        def __init__(self, **values: Any):
-            self.__dict__.update(values)
 
         @classmethod
         def from_dict(cls, values: dict[str, Any]) -> Config:

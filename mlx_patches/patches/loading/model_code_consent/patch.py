@@ -39,6 +39,7 @@ from ....core.errors import is_refusal, refusal
 from ....core.packages import DISTRIBUTIONS
 from ....core.patch import Patch, Target, around
 from ..._shared.callers import callers
+from ..._shared.targets import at
 
 logger = logging.getLogger("mlx_patches")
 
@@ -218,11 +219,10 @@ def refuse(model: Any, file: Any) -> None:
     raise error
 
 
-def _listening(distribution: str, module: str, *names: str) -> list[Target]:
+def _listening(distribution: str, module: str, *names: str) -> tuple[Target, ...]:
     """Loaders whose callers may consent."""
-    return [
-        Target(distribution, module, name, around(hear_caller), supports=True) for name in names
-    ]
+    loaders = dict.fromkeys(names, around(hear_caller))
+    return at([(distribution, module)], loaders, supports=True)
 
 
 _DYNAMIC = "transformers.dynamic_module_utils"

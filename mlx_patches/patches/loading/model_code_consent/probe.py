@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
@@ -35,37 +36,30 @@ def probe(target: Target) -> Result:
         if not hasattr(utils, "load_model"):
             raise NotApplicable("this release has no load_model")
         load = utils.load_model
+    # transformers has a class of its own for one of the two models.
+    known = target.name == "resolve_trust_remote_code"
     with without_variable(CONSENT), tempfile.TemporaryDirectory() as folder:
-        # transformers has a class of its own for one of the two models.
-        known = target.name == "resolve_trust_remote_code"
-        return _load(load, Path(folder), "gpt2" if known else "mlx_patches_none")
-
-
-def _load(load: Callable[[Path], Any], folder: Path, model_type: str) -> Result:
-    mark = write_folder(folder, model_type=model_type)
-    said = ""
-    try:
-        load(folder)
-    except (Exception, KeyboardInterrupt) as error:
-        said = f"{type(error).__name__}: {error}"
-    if mark.exists():
-        return Result(True, f"loading ran {_FILE} of the model's folder")
-    if _FILE in said:
-        return Result(False, f"{_FILE} was not run, and the error says so")
-    return Result(False, f"{_FILE} was not run")
+        mark = write_folder(Path(folder), model_type="gpt2" if known else "mlx_patches_none")
+        said = ""
+        try:
+            load(Path(folder))
+        except (Exception, KeyboardInterrupt) as error:
+            said = f"{type(error).__name__}: {error}"
+        if mark.exists():
+            return Result(True, f"loading ran {_FILE} of the model's folder")
+    more = ", and the error says so" if _FILE in said else ""
+    return Result(False, f"{_FILE} was not run{more}")
 
 
 def _load_tokenizer(folder: Path) -> Any:
     """Load a folder's tokenizer as a release does, with the copies of its code in the folder."""
     from transformers import AutoTokenizer, dynamic_module_utils
 
-    cache, path = dynamic_module_utils.HF_MODULES_CACHE, list(sys.path)
-    dynamic_module_utils.HF_MODULES_CACHE = str(folder / "modules")
-    try:
+    with (
+        mock.patch.object(dynamic_module_utils, "HF_MODULES_CACHE", str(folder / "modules")),
+        mock.patch.object(sys, "path", [*sys.path]),
+    ):
         return eval(_CALL, {"__name__": "mlx_vlm.probe"})(AutoTokenizer.from_pretrained, folder)
-    finally:
-        dynamic_module_utils.HF_MODULES_CACHE = cache
-        sys.path[:] = path
 
 
 def write_folder(folder: Path, code: str = _CODE, model_type: str = "mlx_patches_none") -> Path:

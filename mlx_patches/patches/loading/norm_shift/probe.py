@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
+from ....probes.fixtures import require
 
 
 def probe(target: Target) -> Result:
     """Red where either's norm weights are not shifted exactly once, conversion included."""
-    name, _, method = target.name.partition(".")
-    kind: Any = getattr(importlib.import_module(target.module), name, None)
-    if not hasattr(kind, method):
-        raise NotApplicable("this release has no such model")
-    wrong = []
+    sanitize, wrong = require(target), []
     for label, weights, wanted in checkpoints(target):
-        got = norm_of(getattr(kind, method)(stand_in(), weights))
+        got = norm_of(sanitize(stand_in(), weights))
         if got != wanted:
             wrong.append(f"{label}: {got:g}, not {wanted:g}")
     return Result(bool(wrong), "; ".join(wrong) or "every checkpoint's norms are shifted once")
@@ -44,7 +40,8 @@ def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
             ("a published MTP head", {"mtp.norm.weight": mx.full((4,), 0.25)}, 1.25),
         ]
     # mlx-lm renames the weights before this call; mlx-vlm passes them with their published names.
-    published = "language_model.model." if _is_text(target) else "model.language_model."
+    lm = target.distribution == "mlx-lm"
+    published = "language_model.model." if lm else "model.language_model."
     out = []
     for label, prefix, norm, convolution in (
         ("a converted checkpoint", "language_model.model.", 1.25, (8, 4, 1)),
@@ -59,10 +56,6 @@ def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
                 weights["mtp.norm.weight"] = mx.zeros((4,))
             out.append((label + more, weights, 1.25))
     return out
-
-
-def _is_text(target: Target) -> bool:
-    return target.distribution == "mlx-lm"
 
 
 def norm_of(weights: dict[str, Any]) -> float:

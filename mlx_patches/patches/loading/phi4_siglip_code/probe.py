@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import tempfile
-from typing import Any
+from contextlib import suppress
+from unittest import mock
 
 from ....core.patch import Target
 from ....probes import Result
+from ....probes.fixtures import require
 
 
 class _Asked(Exception):
@@ -16,24 +17,14 @@ class _Asked(Exception):
 
 def probe(target: Target) -> Result:
     """Red where the tokenizer is loaded with permission to run the folder's code."""
-    import transformers
+    from transformers import AutoTokenizer
 
-    name, _, method = target.name.partition(".")
-    load = getattr(getattr(importlib.import_module(target.module), name), method)
-    asked: list[dict[str, Any]] = []
-
-    def noted(path: Any, **kwargs: Any) -> Any:
-        asked.append(kwargs)
-        raise _Asked
-
-    kept = transformers.AutoTokenizer.from_pretrained
-    transformers.AutoTokenizer.from_pretrained = noted
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            load(folder, trust_remote_code=True)
-    except _Asked:
-        pass
-    finally:
-        transformers.AutoTokenizer.from_pretrained = kept
-    trusted = bool(asked[-1].get("trust_remote_code"))
+    load = require(target)
+    with (
+        mock.patch.object(AutoTokenizer, "from_pretrained", side_effect=_Asked) as asked,
+        tempfile.TemporaryDirectory() as folder,
+        suppress(_Asked),
+    ):
+        load(folder, trust_remote_code=True)
+    trusted = bool(asked.call_args.kwargs.get("trust_remote_code"))
     return Result(trusted, f"the tokenizer is {'' if trusted else 'not '}allowed to run code")
