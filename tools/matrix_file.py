@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import fastjsonschema
+import plain_yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
+from release_sets import ROOT
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-import plain_yaml  # noqa: E402
-
-from mlx_patches.core import files  # noqa: E402
-from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
-from mlx_patches.matrix.matrix import FORMAT, CompatMatrix  # noqa: E402
-from mlx_patches.matrix.ranges import find_in_both  # noqa: E402
+from mlx_patches.core import files
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.matrix.matrix import FORMAT, CompatMatrix
+from mlx_patches.matrix.ranges import find_in_both
 
 MATRIX = ROOT / "compat_matrix.yaml"
 SCHEMA = 1

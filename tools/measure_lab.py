@@ -39,19 +39,16 @@ import measure_walks
 import real_judge
 import release_sets
 import shards
-from release_sets import ReleaseSet
+from release_sets import ROOT, ReleaseSet
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.auditing import recommend  # noqa: E402
-from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
-from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
-from mlx_patches.evidence import code, outside, store, words  # noqa: E402
-from mlx_patches.evidence.store import cell_pairs  # noqa: E402
-from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32, METAL_EMULATED  # noqa: E402
-from mlx_patches.lab import record, runner  # noqa: E402
-from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
+from mlx_patches.auditing import recommend
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.evidence import code, outside, store, words
+from mlx_patches.evidence.store import cell_pairs
+from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32, METAL_EMULATED
+from mlx_patches.lab import record, runner
+from mlx_patches.lab.record import Cells, details, letters
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py

@@ -29,14 +29,13 @@ import model_rows
 import patch_evidence
 import release_sets
 import shards
+from matrix_file import MATRIX
 from patch_evidence import Cells, Evidence
 from release_sets import ReleaseSet
 
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
-ROOT = Path(__file__).parent.parent
-MATRIX = ROOT / "compat_matrix.yaml"
 BEGIN = "# -- measured: written by tools/measure_matrix.py from the patches' evidence.json --\n"
 END = "# -- end of what is measured --\n"
 
