@@ -34,7 +34,7 @@ def load(path: Path = MATRIX) -> CompatMatrix:
     Raises:
         MlxPatchesError: naming file, line and key.
     """
-    return CompatMatrix(read(path), str(path))
+    return CompatMatrix(read(path))
 
 
 def compile_matrix(path: Path = MATRIX) -> str:
@@ -48,7 +48,7 @@ def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
 
     A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
     """
-    matrix = CompatMatrix(document, "compat_matrix.yaml")
+    matrix = CompatMatrix(document)
     made: dict[str, Any] = json.loads(json.dumps(document))
     for patch, rules in made["patches"].items():
         for distribution, raw in rules.items():

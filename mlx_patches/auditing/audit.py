@@ -21,7 +21,7 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, REPAIRED, Outcome, Status, Verdict
-from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
+from ..core.packages import CORE, DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.record import fields
 from ..core.resolve import in_file
@@ -36,7 +36,6 @@ from .verdict import ModelVerdict, PatchState, headline, patch_severity
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
 _OPTIONAL = "optional: ask for it by name"
-CORE = ("mlx", "mlx-lm", "mlx-vlm")
 # What a process says of a target whose code it has not seen.
 _BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..activation.session import Session
 from ..core.distributions import Installed, source_file
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import CORE, MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..core.registry import Registry
 from ..evidence import outside, store
@@ -24,8 +24,6 @@ Needs = Callable[[Patch, Target], bool]
 Evidence = Mapping[str, Mapping[str, Any]]
 # Distribution to model to the patches that its cells needed, for models with every repair traced.
 Measured = Mapping[str, Mapping[str, Sequence[str]]]
-# The distributions whose patches may repair a model.
-_MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
 def verdicts_of_model(
@@ -232,7 +230,7 @@ def possible(
     for id_ in dict.fromkeys((*current.matrix.always, *entry)):
         if id_ not in current.registry:
             continue
-        targets = [t for t in current.registry.declared(id_).targets if t.distribution in _MATTER]
+        targets = [t for t in current.registry.declared(id_).targets if t.distribution in CORE]
         if id_ not in entry:
             targets = [t for t in targets if t.module.startswith(MODEL_CODE)]
         if modules is not None:

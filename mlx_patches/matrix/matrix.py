@@ -102,10 +102,9 @@ _UNMEASURED = Rule(EVERY, note="not measured: patched in every release", declare
 
 
 class CompatMatrix:
-    """The loaded matrix. ``source`` names the file in messages."""
+    """The loaded matrix."""
 
-    def __init__(self, document: Mapping[str, Any], source: str):
-        self.source = source
+    def __init__(self, document: Mapping[str, Any]):
         self._document = document
         self.releases: dict[str, tuple[str, ...]] = {
             name: tuple(versions) for name, versions in document["releases"].items()
@@ -124,7 +123,7 @@ class CompatMatrix:
         try:
             compiled = json.loads(packaged(COMPILED))
             if compiled["format"] == FORMAT:
-                return cls(compiled["document"], str(COMPILED))
+                return cls(compiled["document"])
             problem = f"its format is {compiled['format']!r}, not {FORMAT}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
@@ -161,11 +160,6 @@ class CompatMatrix:
         self._contributed[patch] = rules
         if not optional:
             self.always = (*self.always, patch)
-
-    @cached_property
-    def patches(self) -> tuple[str, ...]:
-        """The ids that have a rule."""
-        return tuple(self._document["patches"])
 
     @cached_property
     def models(self) -> tuple[str, ...]:
