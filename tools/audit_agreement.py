@@ -34,7 +34,7 @@ def main() -> None:
     words: Counter[str] = Counter()
     agree, differ = 0, []
     for distribution in MODEL_PACKAGES.values():
-        evidence = store.load_set(distribution, installed.get(distribution, ""))
+        evidence = store.load_set(f"{distribution} {installed.get(distribution)}")
         for family in evidence["without"] if evidence else ():
             try:
                 report = mlx_patches.audit(family)

@@ -204,7 +204,7 @@ def measure(
     todo = [part for part in parts if again or part not in evidence]
     wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
     if place.is_emulated and not only.families:  # the others run there what they run on a CPU
-        only = replace(only, families=tuple(store.metal_branches(*one.name.split()) or ()))
+        only = replace(only, families=tuple(store.metal_branches(one.name) or ()))
     if only.families:
         known = evidence.get("without") or evidence_of(one).get("without", {})
         only = replace(only, families=tuple(f for f in only.families if f in known))
@@ -578,7 +578,7 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
     """A table of the variants' cells, a line for each set; it names those unlike the plain ones."""
     lines = []
     for one in evidence:
-        plain = cell_pairs(store.load_set(*one["set"].split()) or {"without": {}})
+        plain = cell_pairs(store.load_set(one["set"]) or {"without": {}})
         found = [
             (pair, plain.get(family, {}).get(scenario, pair), f"{family} {scenario} ({variant})")
             for variant, cells_ in one["variants"].items()

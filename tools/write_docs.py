@@ -86,7 +86,7 @@ def numbers() -> dict[str, tuple[int, ...]]:
     """Sentences of the README, and the numbers in them."""
     lab = measure_lab.load()
     newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
-    metal = store.metal_branches(*newest["set"].split()) or {}
+    metal = store.metal_branches(newest["set"]) or {}
     emulated = measure_lab.Place(words.METAL_EMULATED)
     run = measure_lab.evidence_of(release_sets.load()[newest["set"]], emulated)
     results = measure_lab.family_results(run).values()

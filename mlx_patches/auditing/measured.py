@@ -49,7 +49,7 @@ def verdicts_of_model(
         if here is None:
             continue
         where = code.measured(here, family)
-        evidence = _load(where)
+        evidence = store.load_set(where.set)
         note = _note(current, where.note(here), evidence)
         module = f"{package_of_models(distribution)}.{family}"
         if evidence and config is not None and not may_slide(config, module):
@@ -66,10 +66,9 @@ def verdicts_of_model(
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
-        held = outside.held(where.set, model_type, family) if where.set else None
+        held = outside.held(where.set, model_type, family)
         one = (evidence, distribution, here.version, family, ids, note, metal, alone)
-        beside = _measured_beside(where, family)
-        found.append(judge(*one, held=held, config=config, **beside))
+        found.append(judge(*one, held=held, config=config, **_beside(where.set, family)))
     return tuple(found)
 
 
@@ -121,14 +120,14 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     found = []
     for here in _installed(current):
         for family, where in code.measured_families(here):
-            evidence = _load(where)
+            evidence = store.load_set(where.set)
             note = _note(current, where.note(here), evidence)
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
-            held = outside.held(where.set, family) if where.set else None
+            held = outside.held(where.set, family)
             one = (evidence, here.name, here.version, family, likely, note, metal)
-            found.append(judge(*one, held=held, **_measured_beside(where, family)))
+            found.append(judge(*one, held=held, **_beside(where.set, family)))
     return tuple(found)
 
 
@@ -175,7 +174,7 @@ def needed_here(current: Session) -> Measured:
 
     @cache  # most families were measured in one set
     def needed(where: code.Measured) -> Mapping[str, Sequence[str]]:
-        evidence = _load(where)
+        evidence = store.load_set(where.set)
         return store.needed_patches(evidence) if evidence else {}
 
     found: dict[str, dict[str, Sequence[str]]] = {}
@@ -194,22 +193,14 @@ def _installed(current: Session) -> list[Installed]:
 
 def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
-    marked = store.metal_branches(*where.set.split()) if where.set else None
+    marked = store.metal_branches(where.set)
     return None if marked is None else marked.get(family, ())
 
 
-def _measured_beside(where: code.Measured, family: str) -> dict[str, Any]:
+def _beside(name: str, family: str) -> dict[str, Any]:
     """What was measured of a family beside the lab's scenarios, as ``judge`` takes it."""
-    if not where.set:
-        return {}
-    return {
-        "prefill": outside.own_prefill(where.set, family),
-        "images": outside.with_images(where.set, family),
-    }
-
-
-def _load(where: code.Measured) -> Mapping[str, Any] | None:
-    return store.load_set(*where.set.split()) if where.set else None
+    images = outside.with_images(name, family)
+    return {"prefill": outside.own_prefill(name, family), "images": images}
 
 
 def possible(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged
 from ..core.record import fields
@@ -148,7 +149,6 @@ def host_limits(host: str) -> dict[str, str]:
     import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet
-    from packaging.utils import canonicalize_name
 
     try:
         required = importlib_metadata.requires(host) or []
@@ -163,7 +163,7 @@ def host_limits(host: str) -> dict[str, str]:
         except InvalidRequirement:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            name = canonicalize_name(requirement.name)
+            name = canonical(requirement.name)
             # A distribution may have several lines; all of them apply.
             limits[name] = limits.get(name, SpecifierSet()) & requirement.specifier
     return {name: str(specifier) for name, specifier in limits.items()}

@@ -5,6 +5,7 @@ held against its own prefill; ``with_images``, whole models with images in a bat
 
 One file for each release set that was held: ``tools/measure_reference.py`` writes it from the rows
 of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
+A broken file raises ``MlxPatchesError``.
 """
 
 from __future__ import annotations
@@ -158,11 +159,7 @@ def folder() -> Path:
 
 
 def held(release: str, *names: str) -> Held | None:
-    """The cells of the first of these model types that was held in a release; None if none was.
-
-    Raises:
-        MlxPatchesError: the release's file is broken.
-    """
+    """The cells of the first of these model types that was held in a release; None if none was."""
     types = held_types(release)
     return next((types[name] for name in names if name in types), None)
 
@@ -179,13 +176,7 @@ def held_types(release: str) -> Mapping[str, Held]:
 
 
 def own_prefill(release: str, family: str) -> HeldCell | None:
-    """Whether a request alone decodes what the family's own prefill says; None if not measured.
-
-    ``tools/measure_alone.py`` writes the file of a release.
-
-    Raises:
-        MlxPatchesError: the release's file is broken.
-    """
+    """Whether a request alone decodes what the family's own prefill says; None if not measured."""
     return _measured(release, PREFILL).get(family)
 
 
@@ -193,9 +184,6 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
     """What a whole model of the family does with images, in a batch and alone in pieces.
 
     Empty if not measured.
-
-    Raises:
-        MlxPatchesError: the release's file is broken.
     """
     cells = (_measured(release, name).get(family) for name in (FEATURES, IN_PIECES, IMAGES_ALONE))
     return tuple(one for one in cells if one)

@@ -162,6 +162,11 @@ class CompatMatrix:
             self.always = (*self.always, patch)
 
     @cached_property
+    def patches(self) -> tuple[str, ...]:
+        """The ids that have a rule."""
+        return tuple(self._document["patches"])
+
+    @cached_property
     def models(self) -> tuple[str, ...]:
         """The model types that have an entry of their own."""
         return tuple(name for name in self._document["models"] if name != "default")

@@ -201,7 +201,7 @@ def _cell(
             and scenario(name).severity != CRASH
         ],
         "results": {place: family_result(cells) for place, cells in by_place.items()},
-        "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
+        "metal": list((metal_branches(one["set"]) or {}).get(family, ())),
         "row": _applying(matrix.patches_for(family, one["set"].split()[0]), one["set"])
         if found in (RED, REPAIRED) and not traced
         else [],
