@@ -27,9 +27,9 @@ from ..core.record import fields
 from ..core.resolve import in_file
 from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
-from ..matrix.sets import BrokenSet, Warned
+from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
-from .models import ModelFolder, folder_of, hint, implementations, unused_stops
+from .models import ModelFolder, folder_of, implementations, unknown_type, unused_stops
 from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
@@ -455,9 +455,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
     found = implementations(model)
     installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
     if not found and installed:
-        model = quoted(model)
-        where = hint(model, current.matrix.models)
-        raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{where}")
+        raise unknown_type(model, installed, current.matrix.models)
     rows = {
         distribution: current.gate.patches_for(name, distribution)
         for distribution, name in found.items()

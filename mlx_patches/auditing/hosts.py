@@ -12,7 +12,7 @@ from ..core.errors import MlxPatchesError
 from ..core.outcome import IN_EFFECT, Outcome, Status
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..core.record import fields
-from ..matrix.sets import BrokenSet
+from ..matrix.ranges import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
 

@@ -20,7 +20,7 @@ from ..core.packages import UNMEASURED
 if TYPE_CHECKING:
     from typing import Literal
 
-    from .sets import BrokenSet, Warned
+    from .ranges import BrokenSet, Warned
 
     # What a rule says of a version; ``clear`` is outside of both ranges.
     Decision = Literal["affected", "fixed", "clear", "unmeasured"]
@@ -189,13 +189,13 @@ class CompatMatrix:
     @cached_property
     def broken_sets(self) -> tuple[BrokenSet, ...]:
         """Sets of releases that cannot work at all."""
-        from .sets import BrokenSet
+        from .ranges import BrokenSet
 
         return tuple(BrokenSet(**raw) for raw in self._document["broken_sets"])
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
         """Known defects that no patch can repair."""
-        from .sets import Warned
+        from .ranges import Warned
 
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))
