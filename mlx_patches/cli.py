@@ -38,35 +38,23 @@ _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
 
 
 def _host(value: str) -> str:
-    """The name of a host's distribution.
-
-    Raises:
-        click.BadParameter: the name is empty; the command would apply to every host.
-    """
+    """The name of a host's distribution."""
     from .core.distributions import canonical
 
-    if not canonical(value).strip("- "):
+    if not canonical(value).strip("- "):  # the command would apply to every host
         raise click.BadParameter("it needs the name of a distribution")
     return quoted(value)
 
 
 def _seconds(context: Any, parameter: Any, value: float | None) -> float | None:
-    """A time limit in seconds.
-
-    Raises:
-        click.BadParameter: the value is not a finite number above 0.
-    """
+    """A time limit in seconds."""
     if value is not None and not (math.isfinite(value) and value > 0):
         raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
     return value
 
 
 def _severities(value: str) -> frozenset[str]:
-    """The severities that a user names.
-
-    Raises:
-        click.BadParameter: a severity is unknown, or none is named.
-    """
+    """The severities that a user names."""
     names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
     # An empty list would make every audit exit with 0.
     if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
@@ -473,9 +461,10 @@ def lab(
             "walks run the lab's own tiny models: leave out --config, --weights, --dtype,"
             " --variant, --device and --evidence"
         )
-    if replay is not None and (models or scenarios or walks or out):
-        raise click.UsageError("--replay runs the one walk that its line says, and nothing else")
     if replay is not None:
+        if models or scenarios or walks or out:
+            said = "--replay runs the one walk that its line says, and nothing else"
+            raise click.UsageError(said)
         for one in walking.replay(replay, mode or "both", every_patch, timeout):
             hear(one)
         _show_lab([one.row() for one in walked], walked, as_json)

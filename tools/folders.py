@@ -13,11 +13,7 @@ CATALOGUE = "mlx_patches/patches/catalogue.py"
 
 
 def check() -> None:
-    """Check folders, ids and probes.
-
-    Raises:
-        SystemExit: what is missing, in one line.
-    """
+    """Check folders, ids and probes."""
     ids = [id_ for id_, _, _ in catalogue.ENTRIES]
     named = set()
     for id_, place, _ in catalogue.ENTRIES:

@@ -273,11 +273,7 @@ def mark_code() -> None:
 
 
 def check_devices(found: set[str], wanted: str) -> None:
-    """Check that MLX computed on the device that evidence is written for.
-
-    Raises:
-        SystemExit: it computed on another one.
-    """
+    """Check that MLX computed on the device that evidence is written for."""
     if other := found - {wanted, ""}:
         raise SystemExit(f"MLX computes on {', '.join(other)} here, not on {wanted}: see --device")
 
@@ -287,9 +283,6 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
 
     With ``again``, the set's evidence gets the patches that such a cell needs: beside its needs if
     it is red as released, else as the companions of the entry.
-
-    Raises:
-        SystemExit: the set was not measured with every patch.
     """
     evidence = evidence_of(one)
     if "with" not in evidence:
@@ -323,9 +316,6 @@ def take(file: Path, again: bool = False) -> str:
 
     Args:
         again: replace evidence of the same families.
-
-    Raises:
-        SystemExit: the file is rejected; the message is one line with the reason.
     """
     try:
         sent = record.read(file)

@@ -287,11 +287,7 @@ def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]
 
 
 def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
-    """True where the release has the defect and the patch repairs it.
-
-    Raises:
-        SystemExit: the patch turned a green target red, or left a red one red.
-    """
+    """True where the release has the defect and the patch repairs it."""
     for target, seen in targets.items():
         if seen["with"] == "red":
             was = "broke" if seen["without"] == "green" else "did not repair"
@@ -302,11 +298,7 @@ def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
 def target_bodies(
     patch: str, seen: list[tuple[str, dict[str, Any]]]
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """Target name to its red fingerprints and its green ones.
-
-    Raises:
-        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
-    """
+    """Target name to its red fingerprints and its green ones."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for release, targets in seen:
         for target, cell in targets.items():
@@ -315,7 +307,7 @@ def target_bodies(
                 continue
             lists = found.setdefault(target.partition(":")[2], ([], []))
             mine, other = lists if cell["without"] == "red" else lists[::-1]
-            if body in other:
+            if body in other:  # the target's ``fingerprint_of`` must name more functions
                 raise SystemExit(f"{patch} {target}: body {body} is red and green ({release})")
             if body not in mine:
                 mine.append(body)

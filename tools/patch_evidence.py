@@ -42,11 +42,7 @@ def folder_of(patch: Patch) -> Path:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A folder's evidence; empty if nothing was measured.
-
-    Raises:
-        SystemExit: the file is not such evidence.
-    """
+    """A folder's evidence; empty if nothing was measured."""
     file = folder / NAME
     if not file.exists():
         return {}

@@ -68,11 +68,7 @@ def main() -> None:
 
 
 def readme() -> str:
-    """The README, with the numbers of today.
-
-    Raises:
-        SystemExit: it has no such sentence any more.
-    """
+    """The README, with the numbers of today."""
     text = README.read_text()
     for sentence, counts in numbers().items():
         pattern = re.escape(sentence).replace(r"\{\}", r"\d+")

@@ -126,11 +126,7 @@ class Registry:
         return rows if isinstance(rows, dict) else {}
 
     def complete(self, patch_id: str, target: Target) -> Target:
-        """A declared target with its factory and its check; imports the patch's module.
-
-        Raises:
-            MlxPatchesError: the patch has no such target.
-        """
+        """A declared target with its factory and its check; imports the patch's module."""
         if target.factory is not _incomplete:
             return target
         for one in self.get(patch_id).targets:
