@@ -111,6 +111,12 @@ def _real_path(error: Any, document: Any) -> list[str]:
 
 
 def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
+    def check(specifier: str, *at: str | int) -> None:
+        try:
+            SpecifierSet(specifier)
+        except InvalidSpecifier as error:
+            raise fail(at, str(error)) from None
+
     for distribution, versions in document["releases"].items():
         where = ("releases", distribution)
         try:
@@ -123,10 +129,7 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
         for distribution, rule in rules.items():
             at = ("patches", patch, distribution)
             for key in ("affected", "fixed"):
-                try:
-                    SpecifierSet(rule.get(key, ""))
-                except InvalidSpecifier as error:
-                    raise fail((*at, key), str(error)) from None
+                check(rule.get(key, ""), *at, key)
             if not rule["affected"]:
                 raise fail((*at, "affected"), "an empty range would match every release")
             if fixed := rule.get("fixed", ""):
@@ -141,10 +144,7 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
     for table in ("broken_sets", "warnings"):
         for index, one in enumerate(document.get(table, ())):
             for name, specifier in one["when"].items():
-                try:
-                    SpecifierSet(specifier)
-                except InvalidSpecifier as error:
-                    raise fail((table, index, "when", name), str(error)) from None
+                check(specifier, table, index, "when", name)
 
 
 def _check_ids(document: Mapping[str, Any], fail: Any) -> None:

@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import folders
 import matrix_file
 import measure_lab
 import model_rows
@@ -53,7 +52,7 @@ def main() -> None:
     parser.add_argument("--take", type=Path, help="a folder of checkouts that measured too")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
-    folders.check()
+    patch_evidence.check_folders()
     if options.take:
         patch_evidence.take(options.take)
     if not options.write:

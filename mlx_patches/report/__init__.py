@@ -47,7 +47,22 @@ def save(
     Raises:
         MlxPatchesError: the file cannot be written, or is not a report page.
     """
-    _write(path, page(content(evidence, audit)))
+    text = page(content(evidence, audit))
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
+    if not _may_replace(target):
+        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
+    part = target.with_name(f".mlx-patches-{os.getpid()}")  # no reader finds half a page
+    try:
+        try:
+            with part.open("x", encoding="utf-8") as file:
+                file.write(text)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def content(
@@ -93,25 +108,6 @@ def page(shown: Mapping[str, Any]) -> str:
         before, after = html.split(f"[[{name}]]", 1)
         html = before + text + after
     return html
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    target = Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
-    if not _may_replace(target):
-        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
-    part = target.with_name(f".mlx-patches-{os.getpid()}")
-    try:
-        try:
-            with part.open("x", encoding="utf-8") as file:
-                file.write(text)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def _may_replace(target: Path) -> bool:
