@@ -32,7 +32,7 @@ def main() -> None:
     longest = screen.rows(screen.lines(plain))
     installed = {one.name: one.version for one in plain.distributions}
     words: Counter[str] = Counter()
-    agree, differ = 0, []
+    differ = []
     for distribution in MODEL_PACKAGES.values():
         evidence = store.load_set(f"{distribution} {installed.get(distribution)}")
         for family in evidence["without"] if evidence else ():
@@ -45,14 +45,15 @@ def main() -> None:
             expected = verdict_of(family_result(store.pairs_of(evidence or {}, family)))
             own = [one for one in report.verdicts if one.distribution == distribution]
             if [one.verdict for one in own if one.family == family] == [expected]:
-                agree += 1
                 words[f"{expected}, exit {own[0].exit_code(report.here())}"] += 1
             else:
                 differ.append(
                     f"{distribution}:{family}: {[one.verdict for one in own]}, {expected}"
                 )
-    total = agree + len(differ)
-    print(f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree")
+    agree, total = words.total(), words.total() + len(differ)
+    print(
+        f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree"
+    )
     print("; ".join(f"{count} {word}" for word, count in sorted(words.items())))
     print(f"longest screen: {longest} lines; mlx-patches audit: {seconds:.2f} s")
     print("\n".join(differ))

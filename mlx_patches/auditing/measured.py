@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any
 
 from ..activation.session import Session
@@ -132,7 +131,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
 
 
 def affected_models(
-    gate: Gate, registry: Registry, needs: Needs, measured: Measured = MappingProxyType({})
+    gate: Gate, registry: Registry, needs: Needs, measured: Measured
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
 

@@ -371,7 +371,7 @@ def _measured(
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
     marked = [one for one in verdicts if one.metal]
-    emulated = [one for one in marked if words.METAL_EMULATED in one.devices]
+    emulated = [o for o in marked if any(words.METAL_EMULATED in c.name for c in o.cells)]
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if marked:

@@ -141,11 +141,6 @@ class ModelVerdict:
         """The scenarios that are wrong with the patches too, or were not measured with them."""
         return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
 
-    @property
-    def devices(self) -> set[str]:
-        """Those on which its scenarios were run."""
-        return {words.place_of(cell.name)[1] for cell in self.cells}
-
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong in this environment."""
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
@@ -260,10 +255,8 @@ def judge(
     """The verdict on one family; see ``ModelVerdict``.
 
     Args:
-        evidence: the evidence of this version's release set; None if there is none.
-        possible: returns the patches that the family may need, for scenarios whose repair was not
-            traced.
-        note: how the installed releases differ from those of the evidence.
+        evidence: that of the release set with this code; None if there is none.
+        possible: returns the patches that the family may need, where a repair was not traced.
         config: the model's own config.
     """
     pairs = store.pairs_of(evidence, family) if evidence else {}

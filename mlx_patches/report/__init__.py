@@ -128,11 +128,7 @@ def _package(
     number: Mapping[str, int],
 ) -> dict[str, Any]:
     """One heat map: the releases, and for each family its cell in each release."""
-    sets = {
-        version: one
-        for distribution, version, one in ((*one["set"].split(), one) for one in evidence)
-        if distribution == name
-    }
+    sets = {one["set"].split()[1]: one for one in evidence if one["set"].split()[0] == name}
     cells = {
         version: {
             family: _cell(one, family, pairs, scenarios, number)

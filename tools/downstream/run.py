@@ -175,10 +175,8 @@ def from_index(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> No
 def from_git(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> None:
     command = ["git", "clone", "--quiet", "--depth=1", "--filter=blob:none", "--no-checkout"]
     do(recipe, [*command, "--branch", f"v{one.version}", recipe.git, str(folder)])
-    do(
-        recipe,
-        ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--", recipe.tests.split("/")[0]],
-    )
+    command = ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--"]
+    do(recipe, [*command, recipe.tests.partition("/")[0]])
 
 
 def make_stand_ins(recipe: Recipe, python: Path, hub: Path) -> None:
