@@ -452,6 +452,7 @@ def lab(
             click.echo(line)
 
     session_of_readable()
+    mode = mode or "both"
     if walking.WALKS in scenarios:
         walks = walks or walking.SECONDS
     if (walks or replay is not None) and (
@@ -465,7 +466,7 @@ def lab(
         if models or scenarios or walks or out:
             said = "--replay runs the one walk that its line says, and nothing else"
             raise click.UsageError(said)
-        for one in walking.replay(replay, mode or "both", every_patch, timeout):
+        for one in walking.replay(replay, mode, every_patch, timeout):
             hear(one)
         _show_lab([one.row() for one in walked], walked, as_json)
     if config and weights:
@@ -494,7 +495,7 @@ def lab(
     tasks = runner.tasks(
         models,
         named,
-        mode or "both",
+        mode,
         config,
         every_patch,
         weights,
@@ -506,7 +507,7 @@ def lab(
     if evidence:
         record.check_tasks(tasks, evidence)
     fixed = tasks if named or not scenarios else []
-    ways = runner.tasks(models, (), mode or "both", every_patch=every_patch) if walks else []
+    ways = runner.tasks(models, (), mode, every_patch=every_patch) if walks else []
     with report.progress(len(fixed) + len(ways)) as tell:
         rows = runner.run(fixed, jobs, timeout, out, tell)
         if walks:

@@ -51,9 +51,7 @@ def main() -> None:
                     f"{distribution}:{family}: {[one.verdict for one in own]}, {expected}"
                 )
     agree, total = words.total(), words.total() + len(differ)
-    print(
-        f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree"
-    )
+    print(f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree")
     print("; ".join(f"{count} {word}" for word, count in sorted(words.items())))
     print(f"longest screen: {longest} lines; mlx-patches audit: {seconds:.2f} s")
     print("\n".join(differ))

@@ -129,11 +129,7 @@ def known_families() -> list[str]:
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence that the wheel includes.
-
-    Raises:
-        MlxPatchesError: it is missing or broken.
-    """
+    """The summary of the lab's evidence that the wheel includes."""
     with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(packaged(SUMMARY))
         summary["sets"]
@@ -141,11 +137,7 @@ def load_summary() -> dict[str, Any]:
 
 
 def host_limits(host: str) -> dict[str, str]:
-    """Distribution to the specifier that an installed host requires in this environment.
-
-    Raises:
-        MlxPatchesError: the host is not installed.
-    """
+    """Distribution to the specifier that an installed host requires in this environment."""
     import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet

@@ -53,11 +53,7 @@ class Registry:
         self._ranks: dict[str, int] = {}
 
     def add(self, patch: Patch, origin: str = "") -> None:
-        """Add a patch.
-
-        Raises:
-            ValueError: the id is taken.
-        """
+        """Add a patch."""
         if patch.id in self:
             raise ValueError(f"patch {patch.id!r} is registered already")
         self._patches[patch.id] = patch
