@@ -102,7 +102,7 @@ class Session:
         for origin, one in [*ours, *contributions.contributions(self.disabled)]:
             note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
-                from ..matrix.ranges import declared_rules
+                from ..matrix.declared import declared_rules
 
                 rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
                 self.registry.add(one.patch, origin)

@@ -1,4 +1,4 @@
-"""Version ranges: the releases that they describe, and the rules that packages declare by them.
+"""Version ranges, and the releases that they describe.
 
 Not for start-up: ``packaging`` costs too much to import there.
 """
@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-
-from .matrix import Rule
 
 
 def is_within(specifier: str, version: Version) -> bool:
@@ -45,29 +43,6 @@ def _find_ends(ranges: Iterable[str]) -> Iterator[Version]:
                 continue
             version = Version(specifier.version.removesuffix(".*"))
             yield from (version, Version(f"{version.base_version}.0.1"))
-
-
-def declared_rules(
-    patch: str, affected: Mapping[str, str], fixed: Mapping[str, str], note: str = ""
-) -> dict[str, Rule]:
-    """Build the rules of a contributed patch from the ranges that its package declares.
-
-    Raises:
-        ValueError: a range is not a version specifier, is empty, overlaps the other one, or
-            ``fixed`` names a distribution that ``affected`` does not name.
-    """
-    if strange := fixed.keys() - affected.keys():
-        raise ValueError(f"{patch}: {min(strange)} is fixed and was never affected")
-    rules = {}
-    for distribution, specifier in affected.items():
-        if not str(SpecifierSet(specifier)):
-            raise ValueError(f"{patch}: an empty range would match every {distribution}")
-        rule = Rule(specifier, fixed.get(distribution, ""), note=note, declared=True)
-        point = find_in_both(rule.affected, rule.fixed) if rule.fixed else None
-        if point is not None:
-            raise ValueError(f"{patch}: {distribution} {point} is both affected and fixed")
-        rules[distribution] = rule
-    return rules
 
 
 class BrokenSet(NamedTuple):
