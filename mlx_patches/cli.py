@@ -20,7 +20,7 @@ from . import __version__
 from .core.errors import MlxPatchesError
 from .core.files import printable, quoted
 from .core.packages import MODEL_PACKAGES
-from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, VARIANTS
+from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, SEVERITIES, VARIANTS
 
 Rows = list[dict[str, Any]]
 # Long enough for a cold import of a release on a slow machine.
@@ -37,24 +37,29 @@ PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
 _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
 
 
-def _host(context: Any, parameter: Any, value: str | None) -> str | None:
-    """The name of a host's distribution.
-
-    Raises:
-        click.BadParameter: the name is empty; the command would apply to every host.
-    """
+def _host(value: str) -> str:
+    """The name of a host's distribution."""
     from .core.distributions import canonical
 
-    if value is None:
-        return None
-    if not canonical(value).strip("- "):
+    if not canonical(value).strip("- "):  # the command would apply to every host
         raise click.BadParameter("it needs the name of a distribution")
     return quoted(value)
 
 
-def _quoted(context: Any, parameter: Any, value: str) -> str:
-    """A name that is safe to repeat in a message."""
-    return quoted(value)
+def _seconds(context: Any, parameter: Any, value: float | None) -> float | None:
+    """A time limit in seconds."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
+    return value
+
+
+def _severities(value: str) -> frozenset[str]:
+    """The severities that a user names."""
+    names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
+    # An empty list would make every audit exit with 0.
+    if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SEVERITIES)}, any")
+    return frozenset(SEVERITIES) if "any" in names else names
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -64,7 +69,7 @@ _model_option = click.option(
 
 
 def _host_option(text: str) -> Callable[[Any], Any]:
-    return click.option("--host", callback=_host, metavar="DISTRIBUTION", help=text)
+    return click.option("--host", type=_host, metavar="DISTRIBUTION", help=text)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -98,9 +103,10 @@ def cli() -> None:
 @click.option(
     "--fail-on",
     metavar="SEVERITY,...",
-    callback=lambda context, parameter, value: _severities(value),
-    help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any."
-    "  [default: wrong-text,crash,security]",
+    type=_severities,
+    default="wrong-text,crash,security",
+    show_default=True,
+    help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any.",
 )
 @click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
 @click.option("--ignore", multiple=True, metavar="PATCH", help="Do not fail on what it repairs.")
@@ -121,7 +127,7 @@ def audit(
     html: Path | None,
 ) -> None:
     """Report whether the installed models batch right, what repairs them, and what to run."""
-    from .auditing import formats
+    from .auditing import formats, screen
     from .auditing.audit import audit as make_audit
 
     form = "json" if as_json else form
@@ -138,10 +144,12 @@ def audit(
         save(html, load(), report.as_dict())
     if form == "json":
         click.echo(formats.as_json(report, code, verbose))
-    elif form != "text":
-        click.echo(formats.FORMATS[form](report, code))
+    elif form == "markdown":
+        click.echo(formats.markdown(report, code))
+    elif form == "sarif":
+        click.echo(formats.sarif(report, code))
     elif quiet:
-        click.echo(formats.quiet(report))
+        click.echo(screen.verdict(report))
     else:
         _print_audit(report, code, verbose or show_all, show_all)
     sys.exit(code)
@@ -173,7 +181,7 @@ def report(model: str | None, host: str | None) -> None:
 
 
 @cli.command()
-@click.argument("patch", callback=_quoted)
+@click.argument("patch", type=quoted)
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, its upstream status and when it retires."""
     from .auditing.preflight import session_of_readable
@@ -256,7 +264,7 @@ def list_patches(profile: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("name", callback=_quoted, metavar="PATCH|MODEL")
+@click.argument("name", type=quoted, metavar="PATCH|MODEL")
 @_json_option
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
@@ -334,7 +342,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option(
     "--model",
     "models",
-    callback=lambda context, parameter, value: tuple(map(quoted, value)),
+    type=quoted,
     multiple=True,
     metavar="NAME",
     help="Only this family, or the families of this distribution.",
@@ -350,7 +358,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     "--walks",
     metavar="S",
     type=float,
-    callback=lambda context, parameter, value: None if value is None else _seconds(value),
+    callback=_seconds,
     help="After the scenarios, run random programs for S seconds a family.",
 )
 @click.option(
@@ -380,7 +388,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     default=120.0,
     show_default=True,
     metavar="S",
-    callback=lambda context, parameter, value: _seconds(value),
+    callback=_seconds,
     help="Time limit of each process, or of each walk, in seconds.",
 )
 @click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
@@ -444,6 +452,7 @@ def lab(
             click.echo(line)
 
     session_of_readable()
+    mode = mode or "both"
     if walking.WALKS in scenarios:
         walks = walks or walking.SECONDS
     if (walks or replay is not None) and (
@@ -453,10 +462,11 @@ def lab(
             "walks run the lab's own tiny models: leave out --config, --weights, --dtype,"
             " --variant, --device and --evidence"
         )
-    if replay is not None and (models or scenarios or walks or out):
-        raise click.UsageError("--replay runs the one walk that its line says, and nothing else")
     if replay is not None:
-        for one in walking.replay(replay, mode or "both", every_patch, timeout):
+        if models or scenarios or walks or out:
+            said = "--replay runs the one walk that its line says, and nothing else"
+            raise click.UsageError(said)
+        for one in walking.replay(replay, mode, every_patch, timeout):
             hear(one)
         _show_lab([one.row() for one in walked], walked, as_json)
     if config and weights:
@@ -485,7 +495,7 @@ def lab(
     tasks = runner.tasks(
         models,
         named,
-        mode or "both",
+        mode,
         config,
         every_patch,
         weights,
@@ -497,7 +507,7 @@ def lab(
     if evidence:
         record.check_tasks(tasks, evidence)
     fixed = tasks if named or not scenarios else []
-    ways = runner.tasks(models, (), mode or "both", every_patch=every_patch) if walks else []
+    ways = runner.tasks(models, (), mode, every_patch=every_patch) if walks else []
     with report.progress(len(fixed) + len(ways)) as tell:
         rows = runner.run(fixed, jobs, timeout, out, tell)
         if walks:
@@ -525,7 +535,7 @@ def _show_lab(
 
 
 @cli.command()
-@click.option("--model", callback=_quoted, required=True, metavar="TYPE", help="A model type.")
+@click.option("--model", type=quoted, required=True, metavar="TYPE", help="A model type.")
 @_host_option("Only releases that this installed host admits.")
 @_json_option
 def recommend(model: str, host: str | None, as_json: bool) -> None:
@@ -654,34 +664,6 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
         from .tables import show
 
         show(*screen.details(report, show_all))
-
-
-def _seconds(value: float) -> float:
-    """A time limit in seconds.
-
-    Raises:
-        click.BadParameter: the value is not a finite number above 0.
-    """
-    if not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
-    return value
-
-
-def _severities(value: str | None) -> frozenset[str]:
-    """The severities that a user names.
-
-    Raises:
-        click.BadParameter: a severity is unknown, or none is named.
-    """
-    from .evidence.words import FAIL_ON, SEVERITIES
-
-    if value is None:
-        return FAIL_ON
-    names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
-    # An empty list would make every audit exit with 0.
-    if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
-        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SEVERITIES)}, any")
-    return frozenset(SEVERITIES) if "any" in names else names
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -32,9 +32,9 @@ def main() -> None:
     longest = screen.rows(screen.lines(plain))
     installed = {one.name: one.version for one in plain.distributions}
     words: Counter[str] = Counter()
-    agree, differ = 0, []
+    differ = []
     for distribution in MODEL_PACKAGES.values():
-        evidence = store.load_set(distribution, installed.get(distribution, ""))
+        evidence = store.load_set(f"{distribution} {installed.get(distribution)}")
         for family in evidence["without"] if evidence else ():
             try:
                 report = mlx_patches.audit(family)
@@ -45,13 +45,12 @@ def main() -> None:
             expected = verdict_of(family_result(store.pairs_of(evidence or {}, family)))
             own = [one for one in report.verdicts if one.distribution == distribution]
             if [one.verdict for one in own if one.family == family] == [expected]:
-                agree += 1
                 words[f"{expected}, exit {own[0].exit_code(report.here())}"] += 1
             else:
                 differ.append(
                     f"{distribution}:{family}: {[one.verdict for one in own]}, {expected}"
                 )
-    total = agree + len(differ)
+    agree, total = words.total(), words.total() + len(differ)
     print(f"{', '.join(map(str, plain.distributions))}: {agree} of {total} families agree")
     print("; ".join(f"{count} {word}" for word, count in sorted(words.items())))
     print(f"longest screen: {longest} lines; mlx-patches audit: {seconds:.2f} s")

@@ -9,17 +9,12 @@ that a patch mentions.
 from __future__ import annotations
 
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import release_sets
 from release_sets import ReleaseSet
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.core import known_files  # noqa: E402
+from mlx_patches.core import known_files
 
 # Runs in a set's environment.
 DESCRIBE = """

@@ -30,10 +30,9 @@ def main() -> None:
         table = json.loads(code.TABLE.read_bytes())
     for package, distribution in MODEL_PACKAGES.items():
         here = distributions.find(distribution)
-        evidence = store.load_set(distribution, here.version) if here else None
+        name = f"{distribution} {here.version if here else ''}"
         # A release without evidence of its own is only a dependency here: skip it.
-        if evidence is not None:
-            name = f"{distribution} {here.version}"
+        if (evidence := store.load_set(name)) is not None:
             metal[name] = marks(package, distribution)
             add(table, name, package, evidence["without"])
     rows = [f"{json.dumps(name)}: {json.dumps(metal[name])}" for name in sorted(metal)]

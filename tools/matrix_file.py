@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import fastjsonschema
+import plain_yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
+from release_sets import ROOT
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-import plain_yaml  # noqa: E402
-
-from mlx_patches.core import files  # noqa: E402
-from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
-from mlx_patches.matrix.matrix import FORMAT, CompatMatrix  # noqa: E402
-from mlx_patches.matrix.ranges import find_in_both  # noqa: E402
+from mlx_patches.core import files
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.matrix.matrix import FORMAT, CompatMatrix
+from mlx_patches.matrix.ranges import find_in_both
 
 MATRIX = ROOT / "compat_matrix.yaml"
 SCHEMA = 1
@@ -33,12 +29,8 @@ _SCHEMA_FILE = Path(__file__).parent / "matrix_schema.json"
 
 
 def load(path: Path = MATRIX) -> CompatMatrix:
-    """Read and check a matrix file.
-
-    Raises:
-        MlxPatchesError: naming file, line and key.
-    """
-    return CompatMatrix(read(path), str(path))
+    """Read and check a matrix file."""
+    return CompatMatrix(read(path))
 
 
 def compile_matrix(path: Path = MATRIX) -> str:
@@ -52,7 +44,7 @@ def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
 
     A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
     """
-    matrix = CompatMatrix(document, "compat_matrix.yaml")
+    matrix = CompatMatrix(document)
     made: dict[str, Any] = json.loads(json.dumps(document))
     for patch, rules in made["patches"].items():
         for distribution, raw in rules.items():
@@ -65,11 +57,7 @@ def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the document of a matrix file that satisfies the schema and contradicts nothing.
-
-    Raises:
-        MlxPatchesError: naming file, line and key.
-    """
+    """Return the document of a matrix file that satisfies the schema and contradicts nothing."""
     document, lines = plain_yaml.read(path)
 
     def fail(at: Iterable[str | int], problem: str) -> MlxPatchesError:
@@ -123,6 +111,12 @@ def _real_path(error: Any, document: Any) -> list[str]:
 
 
 def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
+    def check(specifier: str, *at: str | int) -> None:
+        try:
+            SpecifierSet(specifier)
+        except InvalidSpecifier as error:
+            raise fail(at, str(error)) from None
+
     for distribution, versions in document["releases"].items():
         where = ("releases", distribution)
         try:
@@ -135,10 +129,7 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
         for distribution, rule in rules.items():
             at = ("patches", patch, distribution)
             for key in ("affected", "fixed"):
-                try:
-                    SpecifierSet(rule.get(key, ""))
-                except InvalidSpecifier as error:
-                    raise fail((*at, key), str(error)) from None
+                check(rule.get(key, ""), *at, key)
             if not rule["affected"]:
                 raise fail((*at, "affected"), "an empty range would match every release")
             if fixed := rule.get("fixed", ""):
@@ -153,10 +144,7 @@ def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
     for table in ("broken_sets", "warnings"):
         for index, one in enumerate(document.get(table, ())):
             for name, specifier in one["when"].items():
-                try:
-                    SpecifierSet(specifier)
-                except InvalidSpecifier as error:
-                    raise fail((table, index, "when", name), str(error)) from None
+                check(specifier, table, index, "when", name)
 
 
 def _check_ids(document: Mapping[str, Any], fail: Any) -> None:

@@ -21,16 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import release_sets
 import shards
+from release_sets import ROOT
 from shards import Shard
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.activation import settings  # noqa: E402
-from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL  # noqa: E402
-from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED  # noqa: E402
-from mlx_patches.patches import catalogue  # noqa: E402
+from mlx_patches.activation import settings
+from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL
+from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED
+from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "alone"
 # Seconds for one family, and for one scenario of the release.
@@ -76,8 +75,6 @@ def measure(
     name: str, python: str, scenarios: Sequence[str], only: Sequence[str], jobs: int = 1
 ) -> None:
     """Run the scenarios without and with the patches, and write the set's file."""
-    import release_sets
-
     slug = release_sets.find(name).slug
     file = EVIDENCE / f"{slug}.json"
     found = json.loads(file.read_text()) if file.exists() else {"set": name}
@@ -220,11 +217,7 @@ def table() -> list[str]:
 
 
 def reasons() -> list[str]:
-    """A table of Markdown of the families and cases that stay wrong: why no patch mends them.
-
-    Raises:
-        SystemExit: what stays wrong has no reason, or a reason is of what is right.
-    """
+    """A table of Markdown of the families and cases that stay wrong: why no patch mends them."""
     sets: dict[tuple[str, str], set[str]] = {}
     for found in (json.loads(file.read_text()) for file in sorted(EVIDENCE.glob("*.json"))):
         for scenario, cells in found[PARTS[1]].items():

@@ -39,19 +39,16 @@ import measure_walks
 import real_judge
 import release_sets
 import shards
-from release_sets import ReleaseSet
+from release_sets import ROOT, ReleaseSet
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.auditing import recommend  # noqa: E402
-from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
-from mlx_patches.core.packages import MODEL_PACKAGES  # noqa: E402
-from mlx_patches.evidence import code, outside, store, words  # noqa: E402
-from mlx_patches.evidence.store import cell_pairs  # noqa: E402
-from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32, METAL_EMULATED  # noqa: E402
-from mlx_patches.lab import record, runner  # noqa: E402
-from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
+from mlx_patches.auditing import recommend
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.core.packages import MODEL_PACKAGES
+from mlx_patches.evidence import code, outside, store, words
+from mlx_patches.evidence.store import cell_pairs
+from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32, METAL_EMULATED
+from mlx_patches.lab import record, runner
+from mlx_patches.lab.record import Cells, details, letters
 
 EVIDENCE = ROOT / "tools" / "evidence" / "lab"
 VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
@@ -207,7 +204,7 @@ def measure(
     todo = [part for part in parts if again or part not in evidence]
     wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
     if place.is_emulated and not only.families:  # the others run there what they run on a CPU
-        only = replace(only, families=tuple(store.metal_branches(*one.name.split()) or ()))
+        only = replace(only, families=tuple(store.metal_branches(one.name) or ()))
     if only.families:
         known = evidence.get("without") or evidence_of(one).get("without", {})
         only = replace(only, families=tuple(f for f in only.families if f in known))
@@ -276,11 +273,7 @@ def mark_code() -> None:
 
 
 def check_devices(found: set[str], wanted: str) -> None:
-    """Check that MLX computed on the device that evidence is written for.
-
-    Raises:
-        SystemExit: it computed on another one.
-    """
+    """Check that MLX computed on the device that evidence is written for."""
     if other := found - {wanted, ""}:
         raise SystemExit(f"MLX computes on {', '.join(other)} here, not on {wanted}: see --device")
 
@@ -290,9 +283,6 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
 
     With ``again``, the set's evidence gets the patches that such a cell needs: beside its needs if
     it is red as released, else as the companions of the entry.
-
-    Raises:
-        SystemExit: the set was not measured with every patch.
     """
     evidence = evidence_of(one)
     if "with" not in evidence:
@@ -326,9 +316,6 @@ def take(file: Path, again: bool = False) -> str:
 
     Args:
         again: replace evidence of the same families.
-
-    Raises:
-        SystemExit: the file is rejected; the message is one line with the reason.
     """
     try:
         sent = record.read(file)
@@ -581,7 +568,7 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
     """A table of the variants' cells, a line for each set; it names those unlike the plain ones."""
     lines = []
     for one in evidence:
-        plain = cell_pairs(store.load_set(*one["set"].split()) or {"without": {}})
+        plain = cell_pairs(store.load_set(one["set"]) or {"without": {}})
         found = [
             (pair, plain.get(family, {}).get(scenario, pair), f"{family} {scenario} ({variant})")
             for variant, cells_ in one["variants"].items()

@@ -22,21 +22,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import folders
 import matrix_file
 import measure_lab
 import model_rows
 import patch_evidence
 import release_sets
 import shards
+from matrix_file import MATRIX
 from patch_evidence import Cells, Evidence
 from release_sets import ReleaseSet
 
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
-ROOT = Path(__file__).parent.parent
-MATRIX = ROOT / "compat_matrix.yaml"
 BEGIN = "# -- measured: written by tools/measure_matrix.py from the patches' evidence.json --\n"
 END = "# -- end of what is measured --\n"
 
@@ -54,7 +52,7 @@ def main() -> None:
     parser.add_argument("--take", type=Path, help="a folder of checkouts that measured too")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
-    folders.check()
+    patch_evidence.check_folders()
     if options.take:
         patch_evidence.take(options.take)
     if not options.write:
@@ -288,11 +286,7 @@ def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]
 
 
 def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
-    """True where the release has the defect and the patch repairs it.
-
-    Raises:
-        SystemExit: the patch turned a green target red, or left a red one red.
-    """
+    """True where the release has the defect and the patch repairs it."""
     for target, seen in targets.items():
         if seen["with"] == "red":
             was = "broke" if seen["without"] == "green" else "did not repair"
@@ -303,11 +297,7 @@ def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
 def target_bodies(
     patch: str, seen: list[tuple[str, dict[str, Any]]]
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """Target name to its red fingerprints and its green ones.
-
-    Raises:
-        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
-    """
+    """Target name to its red fingerprints and its green ones."""
     found: dict[str, tuple[list[str], list[str]]] = {}
     for release, targets in seen:
         for target, cell in targets.items():
@@ -316,7 +306,7 @@ def target_bodies(
                 continue
             lists = found.setdefault(target.partition(":")[2], ([], []))
             mine, other = lists if cell["without"] == "red" else lists[::-1]
-            if body in other:
+            if body in other:  # the target's ``fingerprint_of`` must name more functions
                 raise SystemExit(f"{patch} {target}: body {body} is red and green ({release})")
             if body not in mine:
                 mine.append(body)

@@ -22,18 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import release_sets
+from release_sets import ROOT
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.activation import settings  # noqa: E402
-from mlx_patches.core.packages import package_of  # noqa: E402
-from mlx_patches.core.patch import Patch  # noqa: E402
-from mlx_patches.evidence import outside  # noqa: E402
-from mlx_patches.evidence.words import GREEN, LETTERS, RED  # noqa: E402
-from mlx_patches.lab import reference  # noqa: E402
-from mlx_patches.lab.record import PARTS  # noqa: E402
-from mlx_patches.patches import catalogue  # noqa: E402
+from mlx_patches.activation import settings
+from mlx_patches.core.packages import package_of
+from mlx_patches.core.patch import Patch
+from mlx_patches.evidence import outside
+from mlx_patches.evidence.words import GREEN, LETTERS, RED
+from mlx_patches.lab import reference
+from mlx_patches.lab.record import PARTS
+from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "reference"
 # The modules of models that every family loads by.

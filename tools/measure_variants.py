@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,9 @@ import release_sets
 from measure_lab import VARIED, Lab, Only, has_models
 from release_sets import ReleaseSet
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.lab.child import BUILD  # noqa: E402
-from mlx_patches.lab.record import Cells, details, letters  # noqa: E402
-from mlx_patches.lab.variants import VARIANTS  # noqa: E402
+from mlx_patches.lab.child import BUILD
+from mlx_patches.lab.record import Cells, details, letters
+from mlx_patches.lab.variants import VARIANTS
 
 # The scenarios that depend on positions, masks and windows.
 SCENARIOS = ("left-padded", "chunked-batch", "merge", "extend", "engine")

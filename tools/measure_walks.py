@@ -12,19 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import release_sets
+from release_sets import ROOT
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.core.errors import MlxPatchesError  # noqa: E402
-from mlx_patches.evidence.words import GREEN, RED  # noqa: E402
-from mlx_patches.lab.runner import Row, read_rows  # noqa: E402
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.evidence.words import GREEN, RED
+from mlx_patches.lab.runner import Row, read_rows
 
 EVIDENCE = ROOT / "tools" / "evidence" / "walks"
 COUNTS = ("walks", "sequences")
@@ -61,10 +58,6 @@ def kept(
         rows: those of its walks.
         before: the evidence that is kept.
         more: add the counts to those that are kept.
-
-    Raises:
-        SystemExit: a row is of another set, of other releases than the evidence that is kept, or
-            of walks without the patches.
     """
     before = before or {}
     families: dict[str, dict[str, Any]] = {**before.get("families", {})}

@@ -10,13 +10,9 @@ generic patches: those that target no family's module. So does the entry ``defau
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch

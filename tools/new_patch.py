@@ -89,11 +89,7 @@ def main() -> None:
 
 
 def start(patch_id: str, area: str, root: Path = ROOT) -> None:
-    """Write the files of a new patch.
-
-    Raises:
-        SystemExit: the id, the folder or one of the files cannot be; nothing was written.
-    """
+    """Write the files of a new patch, or none of them."""
     name = patch_id.replace("-", "_")
     parent = root / "mlx_patches" / "patches" / area
     if not _ID.fullmatch(patch_id):
@@ -120,18 +116,12 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         file.write_text(
             text.replace("{id}", patch_id).replace("{name}", name).replace("{area}", area)
         )
-    insert(
-        catalogue, "\n)\n", f'\n    ("{patch_id}", "{area}.{name}.patch", ""),', after="ENTRIES = ("
-    )
+    text = catalogue.read_text()
+    place = text.index("\n)\n", text.index("ENTRIES = ("))
+    line = f'\n    ("{patch_id}", "{area}.{name}.patch", ""),'
+    catalogue.write_text(text[:place] + line + text[place:])
     print("\n".join(str(file.relative_to(root)) for file in (*files, catalogue)))
     print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
-
-
-def insert(file: Path, before: str, text: str, after: str = "") -> None:
-    """Insert text into a file, before the first ``before`` that follows ``after``."""
-    content = file.read_text()
-    place = content.index(before, content.index(after))
-    file.write_text(content[:place] + text + content[place:])
 
 
 if __name__ == "__main__":

@@ -8,11 +8,10 @@ The set's environment is kept beside those of the tests. Needs uv.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import release_sets
+from release_sets import ROOT
 
-ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 SET, MODEL = "mlx-vlm 0.4.3", "gemma4"
 COMMAND = f"$ mlx-patches audit --model {MODEL} "

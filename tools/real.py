@@ -34,10 +34,9 @@ from real_child import SERVED
 from real_judge import ANOTHER, EVIDENCE, FLOAT32, KINDS, LEADS, SCENARIOS, WRONG, Verdict
 from real_weights import GEMMA3, SMOLLM2, Weights, save
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mlx_patches.lab.kernels import kernel_folder  # noqa: E402
+from mlx_patches.lab.kernels import kernel_folder
 
 REMEDY = "run make real again"
 TOKENS = 6

@@ -16,17 +16,16 @@ from typing import Any
 
 from real_judge import ANOTHER, FLOAT32, Step
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mlx_patches.lab import Family, LabModel, NotBuilt, generators, offline  # noqa: E402
-from mlx_patches.lab import engine as engines  # noqa: E402
-from mlx_patches.lab.build import lab_model, unfilled  # noqa: E402
-from mlx_patches.lab.families import families  # noqa: E402
-from mlx_patches.lab.rows import alone as steps_alone  # noqa: E402
-from mlx_patches.lab.weights import TOLERANCES  # noqa: E402
-from mlx_patches.lab.whole import with_vision_tower  # noqa: E402
-from mlx_patches.probes import NotApplicable  # noqa: E402
+from mlx_patches.lab import Family, LabModel, NotBuilt, generators, offline
+from mlx_patches.lab import engine as engines
+from mlx_patches.lab.build import lab_model, unfilled
+from mlx_patches.lab.families import families
+from mlx_patches.lab.rows import alone as steps_alone
+from mlx_patches.lab.weights import TOLERANCES
+from mlx_patches.lab.whole import with_vision_tower
+from mlx_patches.probes import NotApplicable
 
 # How many of the likeliest tokens a step of an answer alone keeps.
 KEPT = 8

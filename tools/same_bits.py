@@ -17,11 +17,15 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mlx_patches.evidence.words import RED
+
 SECONDS = 400
 
 
@@ -38,15 +42,15 @@ def main() -> None:
     from mlx_patches.lab.families import families
 
     names = [options.target] if ":" in options.target else [*map(str, families(options.target))]
-    changed = 0
+    changed = False
     with ThreadPoolExecutor(options.jobs) as pool:
         for line in pool.map(child, names):
-            changed += bool(line.get("right") and line.get("changed"))
+            changed |= bool(line.get("changed"))
             print(json.dumps(line), flush=True)
             if options.out:
                 with open(options.out, "a") as file:
                     file.write(json.dumps(line) + "\n")
-    sys.exit(1 if changed else 0)
+    sys.exit(changed)
 
 
 def child(family: str) -> dict[str, Any]:
@@ -58,10 +62,9 @@ def child(family: str) -> dict[str, Any]:
         with kernel_folder() as kernels:
             env = {**os.environ, "TMPDIR": str(kernels)}
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=env)
-        line: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        line = {"family": family, "problem": f"{type(error).__name__}"}
-    return line
+        return {"family": family, "problem": type(error).__name__}
 
 
 def compared(family: str) -> dict[str, Any]:
@@ -75,8 +78,7 @@ def compared(family: str) -> dict[str, Any]:
         before = digests(family)
     except NotBuilt as reason:
         return {"family": family, "problem": str(reason)}
-    right = all(verdict != "red" for verdict, _ in before.values())
-    if not right:
+    if any(verdict == RED for verdict, _ in before.values()):
         return {"family": family, "right": False}
     others = {patch.id for patch in catalogue.builtin() if patch.changes_alone}
     mlx_patches.apply(patches=set(every_patch()) - others)
@@ -114,27 +116,17 @@ def digests(family: str) -> dict[str, tuple[str, str]]:
         return real_compare_generated(said, *rest)
 
     real_differences, real_compare_generated = compare.differences, compare.compare_generated
-    patched = [
-        (module, name, wrapper)
-        for module in [m for n, m in sys.modules.items() if n.startswith("mlx_patches.lab")]
-        for name, wrapper in (
-            ("differences", differences),
-            ("compare_generated", compare_generated),
-        )
-        if getattr(module, name, None) in (real_differences, real_compare_generated)
-    ]
-    for module, name, wrapper in patched:
-        setattr(module, name, wrapper)
     found = {}
-    try:
+    with ExitStack() as replaced:
+        for module in [m for n, m in sys.modules.items() if n.startswith("mlx_patches.lab")]:
+            for wrapper in (differences, compare_generated):
+                name = wrapper.__name__
+                if getattr(module, name, None) in (real_differences, real_compare_generated):
+                    replaced.enter_context(mock.patch.object(module, name, wrapper))
         for name, scenario in scenarios.SCENARIOS.items():
             digest = hashlib.sha256()
             verdict = scenario(model).verdict
             found[name] = (verdict, digest.hexdigest())
-    finally:
-        for module, name, wrapper in patched:
-            real = real_differences if wrapper is differences else real_compare_generated
-            setattr(module, name, real)
     return found
 
 

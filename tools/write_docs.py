@@ -10,20 +10,23 @@ from __future__ import annotations
 import json
 import re
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import api_page
+import matrix_file
+import measure_lab
+import patch_evidence
+import release_sets
+from release_sets import ROOT
 
-    from mlx_patches.core.patch import Patch
-    from mlx_patches.matrix.matrix import CompatMatrix
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-
-from mlx_patches.evidence.words import WRONG_TEXT  # noqa: E402
-from mlx_patches.patches.catalogue import DECLARATIONS, builtin  # noqa: E402
+import mlx_patches
+from mlx_patches import plugin
+from mlx_patches.activation import git_hosts
+from mlx_patches.activation.profiles import profiles_of
+from mlx_patches.activation.settings import SAFE
+from mlx_patches.core.patch import Patch
+from mlx_patches.evidence import store, words
+from mlx_patches.patches.catalogue import DECLARATIONS, builtin
 
 README = ROOT / "README.md"
 API = ROOT / "docs" / "api.md"
@@ -65,11 +68,7 @@ def main() -> None:
 
 
 def readme() -> str:
-    """The README, with the numbers of today.
-
-    Raises:
-        SystemExit: it has no such sentence any more.
-    """
+    """The README, with the numbers of today."""
     text = README.read_text()
     for sentence, counts in numbers().items():
         pattern = re.escape(sentence).replace(r"\{\}", r"\d+")
@@ -81,15 +80,9 @@ def readme() -> str:
 
 def numbers() -> dict[str, tuple[int, ...]]:
     """Sentences of the README, and the numbers in them."""
-    import measure_lab
-    import patch_evidence
-    import release_sets
-
-    from mlx_patches.evidence import store, words
-
     lab = measure_lab.load()
     newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
-    metal = store.metal_branches(*newest["set"].split()) or {}
+    metal = store.metal_branches(newest["set"]) or {}
     emulated = measure_lab.Place(words.METAL_EMULATED)
     run = measure_lab.evidence_of(release_sets.load()[newest["set"]], emulated)
     results = measure_lab.family_results(run).values()
@@ -109,11 +102,6 @@ def numbers() -> dict[str, tuple[int, ...]]:
 
 def api() -> str:
     """The text of docs/api.md."""
-    import api_page
-
-    import mlx_patches
-    from mlx_patches import plugin
-
     return api_page.page(mlx_patches, plugin)
 
 
@@ -126,12 +114,7 @@ def declarations() -> str:
 
 def catalogue() -> str:
     """The text of docs/catalogue.md: a line for each patch, in the order of application."""
-    from mlx_patches.activation import git_hosts
-    from mlx_patches.activation.profiles import profiles_of
-    from mlx_patches.activation.settings import SAFE
-
-    matrix = the_matrix()
-    registry = builtin()
+    matrix, registry = matrix_file.load(), builtin()
     rows: dict[str, list[str]] = {name: [] for name in SECTIONS}
     safe = []
     for patch in registry:
@@ -155,15 +138,8 @@ def row(patch: Patch, affected: Mapping[str, str]) -> str:
     """A patch's line of the index."""
     link = f"[{patch.id}](../{patch.module.replace('.', '/')}.py)"
     ranges = ", ".join(f"`{name}{range_}`" for name, range_ in affected.items())
-    severity = "" if patch.severity == WRONG_TEXT else f" ({patch.severity})"
+    severity = "" if patch.severity == words.WRONG_TEXT else f" ({patch.severity})"
     return f"- {link}{severity}: {patch.summary}. {ranges}"
-
-
-def the_matrix() -> CompatMatrix:
-    """The committed matrix."""
-    import matrix_file
-
-    return matrix_file.load()
 
 
 if __name__ == "__main__":

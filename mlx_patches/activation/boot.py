@@ -62,9 +62,9 @@ def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) 
     """Whether a command line of Python runs one of these scripts or a module of these packages."""
     arguments = iter(argv[1:])
     for argument in arguments:
-        if _short(argument) and argument.endswith("m"):
+        if is_short(argument) and argument.endswith("m"):
             return next(arguments, "").partition(".")[0] in modules
-        if _short(argument) and argument.endswith("c"):
+        if is_short(argument) and argument.endswith("c"):
             return False
         if argument in _TAKES_ONE:
             next(arguments, "")
@@ -73,7 +73,7 @@ def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) 
     return False
 
 
-def _short(argument: str) -> bool:
+def is_short(argument: str) -> bool:
     """Whether an argument is a group of one-letter options, as in ``-um``."""
     return argument[:1] == "-" and argument[1:2] not in ("-", "W", "X")
 
@@ -120,8 +120,7 @@ def _apply() -> None:
         if again:
             auto.activate()
     except Exception:
-        if _watcher.strict:
-            raise  # the watcher stays: the next import raises again
-        _watcher.uninstall()
+        if not _watcher.strict:  # else it stays: the next import raises again
+            _watcher.uninstall()
         raise
     _watcher.uninstall()

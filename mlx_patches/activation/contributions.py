@@ -31,7 +31,7 @@ HOSTS = "mlx_patches.hosts"
 INFO = ".dist-info"
 
 
-def contributions(blocked: Collection[str] = ()) -> list[tuple[str, Contribution]]:
+def contributions(blocked: Collection[str]) -> list[tuple[str, Contribution]]:
     """(distribution, contribution) of every package that declares patches."""
     points = [(d.name, p) for d in declaring(PATCHES) for p in d.entry_points.select(group=PATCHES)]
     if not points:  # the usual case: start-up does not import the types

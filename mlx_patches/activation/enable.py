@@ -6,9 +6,10 @@ import os
 import sys
 import sysconfig
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.contribution import Host
+from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
 from ..core.packages import SERVERS
 from .profiles import choose
@@ -40,34 +41,20 @@ _defer(site)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The host whose processes are to be patched, and how they are started."""
-
-    host: str
-    scripts: tuple[str, ...]
-    modules: tuple[str, ...]
-
-
-def line(limit: Limit | None = None, profile: str = SAFE) -> str:
+def line(limit: Host | None = None, profile: str = SAFE) -> str:
     """The line that ``site`` executes at the start of each process of the environment."""
     arguments = f"profile={profile!r}"
     if limit is not None:
-        arguments = f"{limit.host!r}, {limit.scripts!r}, {limit.modules!r}, {arguments}"
+        arguments = f"{limit.name!r}, {limit.scripts!r}, {limit.modules!r}, {arguments}"
     off = sorted(OFF)
     settings = {"strict": STRICT, "switch": SWITCH, "off": off, "lenient": ["", *off]}
     source = SOURCE.format(arguments=arguments, **settings)
     return f"import site; exec({source!r})\n"
 
 
-def limit_to(host: str) -> Limit:
-    """Return how an installed host's processes are started, from its own metadata.
-
-    Raises:
-        MlxPatchesError: it is not installed, or installs no command.
-    """
+def limit_to(host: str) -> Host:
+    """Return how an installed host's processes are started, from its own metadata."""
     import importlib_metadata
-    from packaging.utils import canonicalize_name
 
     from .contributions import hosts
 
@@ -79,25 +66,21 @@ def limit_to(host: str) -> Limit:
             f"{host} is not installed in this environment; leave --host out, or install it"
         ) from None
     if host in SERVERS:
-        return Limit(host, (host,), (host.partition(".")[0],))
-    name = canonicalize_name(host)
+        return Host(host, (host,), (host.partition(".")[0],))
+    name = canonical(host)
     for own in hosts().values():
-        if canonicalize_name(own.name) == name:
-            return Limit(host, own.scripts, own.modules)
+        if canonical(own.name) == name:
+            return own._replace(name=host)
     commands = found.entry_points.select(group="console_scripts")
     if not commands:
         raise MlxPatchesError(f"{host} installs no command; leave --host out")
     modules = {command.module.partition(".")[0] for command in commands}
     modules.add(name.replace("-", "_"))
-    return Limit(host, tuple(sorted(c.name for c in commands)), tuple(sorted(modules)))
+    return Host(host, tuple(sorted(c.name for c in commands)), tuple(sorted(modules)))
 
 
-def enable(limit: Limit | None = None, profile: str = SAFE) -> Path:
-    """Write the file, for all processes or for one host's; returns its path.
-
-    Raises:
-        MlxPatchesError: site-packages cannot be written, or there is no such profile.
-    """
+def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
+    """Write the file, for all processes or for one host's; returns its path."""
     choose(profile)
     path = _path()
     try:
@@ -131,11 +114,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def disable() -> Path | None:
-    """Remove the file; returns its path, or None if there was none.
-
-    Raises:
-        MlxPatchesError: it cannot be removed.
-    """
+    """Remove the file; returns its path, or None if there was none."""
     path = _path()
     try:
         path.with_name(START_NAME).unlink(missing_ok=True)

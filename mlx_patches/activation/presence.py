@@ -29,8 +29,7 @@ class Presence:
     Threads take turns: once one has closed a descriptor, its number may belong to another file.
     """
 
-    def __init__(self, folder: Path | None = None):
-        self._folder = folder
+    def __init__(self) -> None:
         self._file: io.FileIO | None = None
         self._pid = 0
         self._turn = threading.Lock()
@@ -74,11 +73,11 @@ class Presence:
             return
         with contextlib.suppress(OSError):
             self._file.close()
-            (self._folder or folder()).joinpath(f"{self._pid}.json").unlink(missing_ok=True)
+            folder().joinpath(f"{self._pid}.json").unlink(missing_ok=True)
         self._file = None
 
     def _open(self) -> io.FileIO | None:
-        place = self._folder or folder()
+        place = folder()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not is_ours_alone(place):
             return None

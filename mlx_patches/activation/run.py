@@ -19,6 +19,7 @@ from pathlib import Path
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from . import settings
+from .boot import is_short
 from .profiles import choose
 from .settings import SAFE, SWITCH
 
@@ -66,7 +67,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         # The interpreter's own options are before the script or module.
         ends = ("-c", "-m", "-")
         own = itertools.takewhile(lambda a: a[:1] == "-" and a not in ends, command[1:])
-        options = list(filter(_short, own))
+        options = list(filter(is_short, own))
         if any(flag in option for option in options for flag in (*ISOLATED, "S")):
             raise MlxPatchesError(
                 f"python {' '.join(options)} ignores what run sets up; leave the option out, or use"
@@ -83,7 +84,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         )
         return Launch((found, *command[1:]), _variables(profile), warning)
     _require_package(interpreter)
-    if any(flag in option for option in interpreter[1:] for flag in ISOLATED if _short(option)):
+    if any(flag in option for option in interpreter[1:] for flag in ISOLATED if is_short(option)):
         warning = (
             f"{found} starts Python with {' '.join(interpreter[1:])}: patched in this process"
             " only, not in child processes; mlx-patches enable covers those"
@@ -91,10 +92,6 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         boot = (*interpreter, "-c", ISOLATED_BOOT, found, *command[1:])
         return Launch(boot, {SWITCH: "1", settings.PROFILE: profile}, warning)
     return Launch((found, *command[1:]), _variables(profile))
-
-
-def _short(option: str) -> bool:
-    return option.startswith("-") and not option.startswith("--") and option[1:2] not in "WX"
 
 
 def is_python(path: Path) -> bool:
@@ -166,11 +163,7 @@ def _require_package(interpreter: Sequence[str]) -> None:
 
 
 def execute(launch: Launch) -> None:
-    """Replace this process with the command; does not return.
-
-    Raises:
-        MlxPatchesError: it cannot be started.
-    """
+    """Replace this process with the command; does not return."""
     on = f"the patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are on"
     print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
     sys.stdout.flush()

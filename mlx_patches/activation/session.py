@@ -261,21 +261,12 @@ class Session:
         self._log_once()
 
     def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
-        """The patch ids that a caller named.
-
-        Raises:
-            MlxPatchesError: one is unknown, or ``patches`` is not a list of strings.
-        """
+        """The patch ids that a caller named."""
         names = _listed("patches", "ids", patches)
         return None if names is None else [self.registry.declared(name).id for name in names]
 
     def _models(self, models: Iterable[str] | None) -> list[str] | None:
-        """The model types that a caller named.
-
-        Raises:
-            MlxPatchesError: one is unknown to the matrix and to the installed packages, or
-                ``models`` is not a list of strings.
-        """
+        """The model types that a caller named."""
         names = _listed("models", "model types", models)
         for name in names or ():
             if name == "default" or name in self.matrix.models:
@@ -289,11 +280,7 @@ class Session:
         return names
 
     def _profile(self, name: str | None, named: bool) -> profiles.Profile | None:
-        """The requested profile; None if patches or models are named instead.
-
-        Raises:
-            MlxPatchesError: both are named, or the profile is unknown or not a string.
-        """
+        """The requested profile; None if patches or models are named instead."""
         if name is None:
             return None if named else self._choose(settings.profile() or profiles.DEFAULT)
         if named:
@@ -430,11 +417,7 @@ class Session:
         self._in_copy(name_of_main())
 
     def _in_copy(self, name: str) -> None:
-        """Report once that a module runs as ``__main__`` without its patches.
-
-        Raises:
-            ImportError: in strict mode.
-        """
+        """Report once that a module runs as ``__main__`` without its patches."""
         watched = self._watcher is not None and self._watcher.watches(name)
         if not watched or name in self._logged or not runs_in_copy(name):
             return
@@ -460,11 +443,7 @@ class Session:
 
 
 def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] | None:
-    """The names that a caller passed; None if the caller passed none.
-
-    Raises:
-        MlxPatchesError: ``names`` is a string, or has anything but strings.
-    """
+    """The names that a caller passed; None if the caller passed none."""
     if names is None:
         return None
     if isinstance(names, str):

@@ -21,22 +21,21 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quoted
 from ..core.manager import held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, REPAIRED, Outcome, Status, Verdict
-from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
+from ..core.packages import CORE, DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.record import fields
 from ..core.resolve import in_file
 from ..evidence.store import measured_on
 from ..evidence.words import FAIL_ON, SEVERITIES
-from ..matrix.sets import BrokenSet, Warned
+from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
-from .models import ModelFolder, folder_of, hint, implementations, unused_stops
+from .models import ModelFolder, folder_of, implementations, unknown_type, unused_stops
 from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
 _OPTIONAL = "optional: ask for it by name"
-CORE = ("mlx", "mlx-lm", "mlx-vlm")
 # What a process says of a target whose code it has not seen.
 _BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 
@@ -456,9 +455,7 @@ def _model_report(current: Session, model: str) -> ModelReport:
     found = implementations(model)
     installed = [d for d in MODEL_PACKAGES.values() if current.installed(d)]
     if not found and installed:
-        model = quoted(model)
-        where = hint(model, current.matrix.models)
-        raise MlxPatchesError(f"no model type {model!r} in {' or '.join(installed)}{where}")
+        raise unknown_type(model, installed, current.matrix.models)
     rows = {
         distribution: current.gate.patches_for(name, distribution)
         for distribution, name in found.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import __version__
@@ -26,12 +25,7 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {WRONG_TEXT: "error", CRASH: "error", SECURITY: "error", MEMORY: "warning"}
 
 
-def quiet(report: Audit) -> str:
-    """The verdict alone, one line for each package."""
-    return screen.verdict(report)
-
-
-def as_json(report: Audit, code: int, cells: bool = False) -> str:
+def as_json(report: Audit, code: int, cells: bool) -> str:
     """The JSON form; docs/audit-json.md describes it."""
     return json.dumps({**report.as_dict(cells), "exit_code": code}, indent=2)
 
@@ -68,13 +62,12 @@ def bug_report(report: Audit) -> str:
     ]
     open_ = ", ".join(report.open) or "none"
     in_effect = ", ".join(id_ for id_ in report.needed if id_ not in report.open) or "none"
-    said = [f"- {_escaped(text)}" for text in (*screen.verdict(report).splitlines(),)]
-    said += [f"- {_escaped(text.strip())}" for text in screen.facts(report)]
-    said += [f"- {text}" for text in screen.measured(report).splitlines()]
+    said = [*screen.verdict(report).splitlines(), *map(str.strip, screen.facts(report))]
     lines = [
         "### mlx-patches report",
         "",
-        *said,
+        *(f"- {_escaped(text)}" for text in said),
+        *(f"- {text}" for text in screen.measured(report).splitlines()),
         "",
         "| | |",
         "|---|---|",
@@ -139,13 +132,6 @@ def sarif(report: Audit, code: int) -> str:
         "properties": {"verdict": screen.verdict(report), "exitCode": code},
     }
     return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2)
-
-
-FORMATS: Mapping[str, Callable[[Audit, int], str]] = {
-    "json": as_json,
-    "markdown": markdown,
-    "sarif": sarif,
-}
 
 
 def _location(target: str) -> dict[str, Any]:

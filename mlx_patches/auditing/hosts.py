@@ -12,7 +12,7 @@ from ..core.errors import MlxPatchesError
 from ..core.outcome import IN_EFFECT, Outcome, Status
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..core.record import fields
-from ..matrix.sets import BrokenSet
+from ..matrix.ranges import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
 
@@ -79,11 +79,7 @@ def report(
     outcomes: Sequence[Outcome],
     limited_to: str = "",
 ) -> HostReport:
-    """The audit's findings for a host.
-
-    Raises:
-        MlxPatchesError: the host is not installed.
-    """
+    """The audit's findings for a host."""
     if host is None:
         here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""

@@ -10,6 +10,7 @@ from ..activation.session import session
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
 from ..core.packages import DISTRIBUTIONS, MODELS
 from ..core.patch import Patch
+from ..core.record import fields
 from .audit import audit
 from .verdict import patch_severity
 
@@ -36,12 +37,8 @@ class Listed(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         shown = ("distribution", "target", "status", "reason")
-        targets = [one.as_dict() for one in self.outcomes]
-        return {
-            **{name: one for name, one in self._asdict().items() if name != "outcomes"},
-            "profiles": list(self.profiles),
-            "targets": [{name: one[name] for name in shown} for one in targets],
-        }
+        targets = [fields(one, *shown) for one in self.outcomes]
+        return {**fields(self, *self._fields[:-1]), "targets": targets}
 
 
 def listed(profile: str | None = None) -> list[Listed]:

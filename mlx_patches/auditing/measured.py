@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any
 
 from ..activation.session import Session
 from ..core.distributions import Installed, source_file
-from ..core.packages import MODEL_PACKAGES
+from ..core.packages import CORE, MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..core.registry import Registry
 from ..evidence import outside, store
@@ -24,8 +23,6 @@ Needs = Callable[[Patch, Target], bool]
 Evidence = Mapping[str, Mapping[str, Any]]
 # Distribution to model to the patches that its cells needed, for models with every repair traced.
 Measured = Mapping[str, Mapping[str, Sequence[str]]]
-# The distributions whose patches may repair a model.
-_MATTER = ("mlx", *MODEL_PACKAGES.values())
 
 
 def verdicts_of_model(
@@ -51,7 +48,7 @@ def verdicts_of_model(
         if here is None:
             continue
         where = code.measured(here, family)
-        evidence = _load(where)
+        evidence = store.load_set(where.set)
         note = _note(current, where.note(here), evidence)
         module = f"{package_of_models(distribution)}.{family}"
         if evidence and config is not None and not may_slide(config, module):
@@ -68,10 +65,9 @@ def verdicts_of_model(
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
-        held = outside.held(where.set, model_type, family) if where.set else None
+        held = outside.held(where.set, model_type, family)
         one = (evidence, distribution, here.version, family, ids, note, metal, alone)
-        beside = _measured_beside(where, family)
-        found.append(judge(*one, held=held, config=config, **beside))
+        found.append(judge(*one, held=held, config=config, **_beside(where.set, family)))
     return tuple(found)
 
 
@@ -123,19 +119,19 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     found = []
     for here in _installed(current):
         for family, where in code.measured_families(here):
-            evidence = _load(where)
+            evidence = store.load_set(where.set)
             note = _note(current, where.note(here), evidence)
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
-            held = outside.held(where.set, family) if where.set else None
+            held = outside.held(where.set, family)
             one = (evidence, here.name, here.version, family, likely, note, metal)
-            found.append(judge(*one, held=held, **_measured_beside(where, family)))
+            found.append(judge(*one, held=held, **_beside(where.set, family)))
     return tuple(found)
 
 
 def affected_models(
-    gate: Gate, registry: Registry, needs: Needs, measured: Measured = MappingProxyType({})
+    gate: Gate, registry: Registry, needs: Needs, measured: Measured
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
 
@@ -177,7 +173,7 @@ def needed_here(current: Session) -> Measured:
 
     @cache  # most families were measured in one set
     def needed(where: code.Measured) -> Mapping[str, Sequence[str]]:
-        evidence = _load(where)
+        evidence = store.load_set(where.set)
         return store.needed_patches(evidence) if evidence else {}
 
     found: dict[str, dict[str, Sequence[str]]] = {}
@@ -196,22 +192,14 @@ def _installed(current: Session) -> list[Installed]:
 
 def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
-    marked = store.metal_branches(*where.set.split()) if where.set else None
+    marked = store.metal_branches(where.set)
     return None if marked is None else marked.get(family, ())
 
 
-def _measured_beside(where: code.Measured, family: str) -> dict[str, Any]:
+def _beside(name: str, family: str) -> dict[str, Any]:
     """What was measured of a family beside the lab's scenarios, as ``judge`` takes it."""
-    if not where.set:
-        return {}
-    return {
-        "prefill": outside.own_prefill(where.set, family),
-        "images": outside.with_images(where.set, family),
-    }
-
-
-def _load(where: code.Measured) -> Mapping[str, Any] | None:
-    return store.load_set(*where.set.split()) if where.set else None
+    images = outside.with_images(name, family)
+    return {"prefill": outside.own_prefill(name, family), "images": images}
 
 
 def possible(
@@ -232,7 +220,7 @@ def possible(
     for id_ in dict.fromkeys((*current.matrix.always, *entry)):
         if id_ not in current.registry:
             continue
-        targets = [t for t in current.registry.declared(id_).targets if t.distribution in _MATTER]
+        targets = [t for t in current.registry.declared(id_).targets if t.distribution in CORE]
         if id_ not in entry:
             targets = [t for t in targets if t.module.startswith(MODEL_CODE)]
         if modules is not None:

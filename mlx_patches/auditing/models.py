@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -100,11 +100,7 @@ def _hub_cache() -> Path:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read a model's folder.
-
-    Raises:
-        MlxPatchesError: ``config.json`` is missing or cannot be used.
-    """
+    """Read a model's folder."""
     config = read_object(path / "config.json")
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
@@ -165,6 +161,13 @@ def implementations(model_type: str) -> dict[str, str]:
                 if source_file(f"{package}.{one}"):
                     found[distribution] = one
     return found
+
+
+def unknown_type(name: str, installed: Sequence[str], known: Iterable[str]) -> MlxPatchesError:
+    """The error for a model type that no installed package implements."""
+    where = " or ".join(installed) or "this environment: no MLX package is installed"
+    name = quoted(name)
+    return MlxPatchesError(f"no model type {name!r} in {where}{hint(name, known)}")
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -6,12 +6,10 @@ from functools import partial
 from typing import NamedTuple
 
 from ..activation.session import session
-from ..core.errors import MlxPatchesError
-from ..core.files import quoted
 from ..core.packages import MODEL_PACKAGES
 from .audit import judge_file, may_need
 from .measured import verdicts_of_model
-from .models import hint, implementations
+from .models import implementations, unknown_type
 
 
 class Need(NamedTuple):
@@ -40,11 +38,7 @@ def needs(model: str) -> tuple[Need, ...]:
     found = implementations(model)
     if not found:
         installed = [name for name in MODEL_PACKAGES.values() if current.installed(name)]
-        where = " or ".join(installed) or "this environment: no MLX package is installed"
-        name = quoted(model)
-        raise MlxPatchesError(
-            f"no model type {name!r} in {where}{hint(name, current.matrix.models)}"
-        )
+        raise unknown_type(model, installed, current.matrix.models)
     verdicts = verdicts_of_model(current, found, partial(may_need, current))
     needed: dict[Need, None] = {}
     for patch in [current.registry.declared(id_) for one in verdicts for id_ in one.patches]:

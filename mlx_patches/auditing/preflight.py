@@ -14,14 +14,11 @@ from ..core.distributions import canonical, installers, source_file
 from ..core.errors import MlxPatchesError
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, package_of
 from ..core.resolve import in_file
+from .modules import package_of_models
 
 
 def session_of_readable() -> Session:
-    """The session of an environment whose metadata can be read.
-
-    Raises:
-        MlxPatchesError: the metadata of a package cannot be read.
-    """
+    """The session of an environment whose metadata can be read."""
     try:
         current = session()
         for distribution in DISTRIBUTIONS.values():
@@ -64,9 +61,8 @@ def unaudited(
         for module, target in sorted(targets.items())
         if in_file(target, names(module)).missing.endswith("cannot be read as Python")
     ]
-    packages = {name: package for package, name in MODEL_PACKAGES.items()}
     for distribution, family in families.items():
-        file = source_file(f"{packages[distribution]}.{family}")
+        file = source_file(f"{package_of_models(distribution)}.{family}")
         try:
             ast.parse(file.read_bytes() if file else b"")
         except (OSError, SyntaxError, ValueError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import packaged
 from ..core.record import fields
@@ -128,11 +129,7 @@ def known_families() -> list[str]:
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence that the wheel includes.
-
-    Raises:
-        MlxPatchesError: it is missing or broken.
-    """
+    """The summary of the lab's evidence that the wheel includes."""
     with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(packaged(SUMMARY))
         summary["sets"]
@@ -140,15 +137,10 @@ def load_summary() -> dict[str, Any]:
 
 
 def host_limits(host: str) -> dict[str, str]:
-    """Distribution to the specifier that an installed host requires in this environment.
-
-    Raises:
-        MlxPatchesError: the host is not installed.
-    """
+    """Distribution to the specifier that an installed host requires in this environment."""
     import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet
-    from packaging.utils import canonicalize_name
 
     try:
         required = importlib_metadata.requires(host) or []
@@ -163,7 +155,7 @@ def host_limits(host: str) -> dict[str, str]:
         except InvalidRequirement:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            name = canonicalize_name(requirement.name)
+            name = canonical(requirement.name)
             # A distribution may have several lines; all of them apply.
             limits[name] = limits.get(name, SpecifierSet()) & requirement.specifier
     return {name: str(specifier) for name, specifier in limits.items()}

@@ -192,7 +192,7 @@ def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
     found: Counter[str] = Counter()
     for one in verdicts:
         cells = [cell for cell in one.wrong if cell.severity != words.FEATURE]
-        own = [cell for cell in cells if words.place_of(cell.name)[0] not in words.ENGINE]
+        own = [cell for cell in cells if not words.scenario(cell.name).engine]
         if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
     texts = {"wrong-text": "wrong text", "crash": "crashes", "memory": "memory"}
@@ -371,7 +371,7 @@ def _measured(
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
     marked = [one for one in verdicts if one.metal]
-    emulated = [one for one in marked if words.METAL_EMULATED in one.devices]
+    emulated = [o for o in marked if any(words.METAL_EMULATED in c.name for c in o.cells)]
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if marked:

@@ -141,11 +141,6 @@ class ModelVerdict:
         """The scenarios that are wrong with the patches too, or were not measured with them."""
         return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
 
-    @property
-    def devices(self) -> set[str]:
-        """Those on which its scenarios were run."""
-        return {words.place_of(cell.name)[1] for cell in self.cells}
-
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong in this environment."""
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
@@ -175,9 +170,6 @@ class ModelVerdict:
         cells = (*self.defects, *([self.prefill] if self.prefill else []))
         return tuple(one for one in self._open(cells, here) if self.own or one.is_usual)
 
-    def _fails_alone(self, here: PatchState, fail_on: Collection[str]) -> bool:
-        return any(one.severity in fail_on for one in self.fails_alone(here))
-
     def fails_with_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The scenarios of a batch with images that are wrong in this environment."""
         # A repair that was not traced may need any patch of the model.
@@ -188,9 +180,8 @@ class ModelVerdict:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_alone(here):
             return 1
-        if self._fails_alone(here, fail_on):
-            return 1
-        if any(one.severity in fail_on for one in self.fails_with_images(here)):
+        beside = (*self.fails_alone(here), *self.fails_with_images(here))
+        if any(one.severity in fail_on for one in beside):
             return 1
         if self.verdict == NOT_MEASURED:
             return 2
@@ -203,11 +194,11 @@ class ModelVerdict:
         return {
             **fields(self, "family", "distribution", "version", "verdict"),
             "repaired_here": self.result == words.REPAIRED and not self.wrong_here(here),
-            "scenarios": _count_scenarios(self.cells),
-            "wrong": _count_scenarios(self.wrong),
-            "wrong_with_patches": _count_scenarios(self.wrong_with_patches),
-            "wrong_here": _count_scenarios(self.wrong_here(here)),
-            "wrong_alone": self.wrong_alone(here) or self._fails_alone(here, words.FAIL_ON),
+            "scenarios": _count(self.cells),
+            "wrong": _count(self.wrong),
+            "wrong_with_patches": _count(self.wrong_with_patches),
+            "wrong_here": _count(self.wrong_here(here)),
+            "wrong_alone": self.wrong_alone(here) or bool(self.fails_alone(here)),
             "alone": {
                 "held_against": self.held.outside,
                 "configs": len(self.held.cells),
@@ -264,10 +255,8 @@ def judge(
     """The verdict on one family; see ``ModelVerdict``.
 
     Args:
-        evidence: the evidence of this version's release set; None if there is none.
-        possible: returns the patches that the family may need, for scenarios whose repair was not
-            traced.
-        note: how the installed releases differ from those of the evidence.
+        evidence: that of the release set with this code; None if there is none.
+        possible: returns the patches that the family may need, where a repair was not traced.
         config: the model's own config.
     """
     pairs = store.pairs_of(evidence, family) if evidence else {}
@@ -321,7 +310,7 @@ def judge(
     return make(
         result,
         cells,
-        _count(name for name, pair in pairs.items() if pair[0] == "n"),
+        len({words.place_of(name)[0] for name, pair in pairs.items() if pair[0] == "n"}),
         patches=tuple(worst_first(dict.fromkeys(patches))),
         traced=not untraced,
         note=note,
@@ -343,13 +332,9 @@ def scenarios_of(cells: Iterable[CellVerdict]) -> list[str]:
     ]
 
 
-def _count(names: Iterable[str]) -> int:
-    """The number of scenarios in these cells' names; one may have cells on several devices."""
-    return len({words.place_of(name)[0] for name in names})
-
-
-def _count_scenarios(cells: Iterable[CellVerdict]) -> int:
-    return _count(cell.name for cell in cells)
+def _count(cells: Iterable[CellVerdict]) -> int:
+    """The number of scenarios of these cells; one may have cells on several devices."""
+    return len({words.place_of(cell.name)[0] for cell in cells})
 
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
@@ -359,14 +344,14 @@ def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
 
 def with_images(one: ModelVerdict, here: PatchState) -> str:
     """The part of a verdict on a batch with images: wrong here, repaired, or empty if right."""
-    open_, _ = _by_batch(one.fails_with_images(here))
+    open_ = [cell for cell in one.fails_with_images(here) if not _is_alone(cell)]
     if not open_:
-        released = any(cell.pair[0] == "r" for cell in _by_batch(one.images)[0])
+        released = any(cell.pair[0] == "r" for cell in one.images if not _is_alone(cell))
         return "; a batch with images, wrong as released, is repaired" if released else ""
     pieces = " read in pieces"
     still = [cell for cell in open_ if words.is_red(cell.pair)]
     only = all(cell.name == outside.IN_PIECES for cell in open_)
-    text = f"; a batch with images{pieces if only else ''} {_verb(cell.severity for cell in open_)}"
+    text = f"; a batch with images{pieces if only else ''} {_verb(open_)}"
     if not still:
         return f"{text}, but not with the patches"
     part = pieces if len(still) < len(open_) and still[0].name == outside.IN_PIECES else ""
@@ -377,7 +362,7 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
 def alone(one: ModelVerdict, here: PatchState) -> str:
     """The end of a verdict: what is wrong for a request alone, and with which configs."""
     open_ = one.fails_alone(here)
-    _, long = _by_batch(one.fails_with_images(here))
+    long = list(filter(_is_alone, one.fails_with_images(here)))
     crashes = [cell for cell in open_ if cell.crash]
     differs = [cell for cell in open_ if not cell.crash and cell is not one.prefill]
     texts = [
@@ -388,23 +373,20 @@ def alone(one: ModelVerdict, here: PatchState) -> str:
         if one.prefill in open_ and one.prefill not in crashes
         else "",
         f"fails with {outside.said(crashes)}" if crashes else "",
-        f"{_verb(cell.severity for cell in long)} for images in a prompt in pieces" if long else "",
+        f"{_verb(long)} for images in a prompt in pieces" if long else "",
     ]
     return f"; alone it {' and '.join(filter(None, texts))}" if any(texts) else ""
 
 
-def _by_batch(
-    cells: Iterable[outside.HeldCell],
-) -> tuple[list[outside.HeldCell], list[outside.HeldCell]]:
-    """The cells of batches with images, and those of a request alone."""
-    of_alone = [cell for cell in cells if cell.name == outside.IMAGES_ALONE]
-    return [cell for cell in cells if cell not in of_alone], of_alone
+def _is_alone(cell: outside.HeldCell) -> bool:
+    """Whether a cell with images is of a request alone."""
+    return cell.name == outside.IMAGES_ALONE
 
 
-def in_a_batch(one: ModelVerdict, here: PatchState, name: str = "") -> str:
+def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     """The verdict on a model in a batch, in a sentence."""
     name, open_ = name or one.family, one.wrong_here(here)
-    count, wrong = _count_scenarios(one.cells), _count_scenarios(open_)
+    count, wrong = _count(one.cells), _count(open_)
     where = f"here ({one.release})"
     if one.wrong_alone(here):
         text = f"{name} gives wrong text {where}, also to a request alone"
@@ -422,10 +404,10 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str = "") -> str:
         but = f", all but {lacks}" if lacks else ""
         return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
     if not open_:
-        wrongs = f"{_count_scenarios(one.wrong)} of {count} scenarios are wrong"
+        wrongs = f"{_count(one.wrong)} of {count} scenarios are wrong"
         return f"{name} is repaired {where}: {wrongs} as released"
-    still = _count_scenarios(one.wrong_with_patches)
-    text = f"{name} {effect(open_)} in a batch {where}"
+    still = _count(one.wrong_with_patches)
+    text = f"{name} {_verb(open_)} in a batch {where}"
     if one.result == words.RED and here.active and len(open_) == len(one.wrong_with_patches):
         return f"{text}, with the patches in effect: {still} of {count} scenarios"
     return f"{text}: {wrong} of {count} scenarios{with_patches(still)}"
@@ -436,13 +418,9 @@ def with_patches(still: int) -> str:
     return f", with the patches {still}" if still else "; the patches repair all"
 
 
-def effect(cells: Sequence[CellVerdict]) -> str:
-    """The effect of the worst of these red cells on a user, as a verb."""
-    return _verb(cell.severity for cell in cells)
-
-
-def _verb(severities: Iterable[str]) -> str:
-    worst = min(severities, key=SEVERITIES.index)
+def _verb(cells: Iterable[CellVerdict | outside.HeldCell]) -> str:
+    """The effect of the worst of these red cells on a user."""
+    worst = min((cell.severity for cell in cells), key=SEVERITIES.index)
     verbs = {WRONG_TEXT: "gives wrong text", words.CRASH: "crashes", FEATURE: "lacks a feature"}
     return verbs.get(worst, f"has a {worst} defect")
 

@@ -200,9 +200,8 @@ class Chain:
 
     def _may_be_none(self, entries: Sequence[Sequence[Any]]) -> bool:
         """Whether a layer's None can be the call's result, by what the original returned."""
-        if not entries:
-            return self.original is None
-        return entries[-1][2] is None or entries[-1][2] is _PENDING
+        result = entries[-1][2] if entries else self.original
+        return result is None or result is _PENDING
 
     def _succeeded(self, composition: Composition) -> None:
         composition.watched = False

@@ -9,21 +9,15 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .guard import Chain, Composition, Failure, Function, Policy
 
+if TYPE_CHECKING:
+    from .manager import Manager
 
-class Listener(Protocol):
-    """Whoever counts the failures of the patches in effect; ``Manager`` implements it."""
-
-    strict: bool
-
-    def failed(self, path: str, failure: Failure) -> None:
-        """Count a failure of a patch, if it is in effect."""
-
-
-LISTENERS: weakref.WeakSet[Listener] = weakref.WeakSet()
+# They count the failures of the patches in effect.
+MANAGERS: weakref.WeakSet[Manager] = weakref.WeakSet()
 
 
 def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Function:
@@ -35,10 +29,10 @@ def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Fu
     """
 
     def report(failure: Failure) -> None:
-        for listener in list(LISTENERS):
-            listener.failed("what it hands to the release", failure)
+        for manager in list(MANAGERS):
+            manager.failed("what it hands to the release", failure)
 
-    strict = any(listener.strict for listener in list(LISTENERS))
+    strict = any(manager.strict for manager in list(MANAGERS))
     chain = Chain(released, released, Policy(report, strict=strict, name="its callback"))
     step = functools.partial(wrapper, chain.entered)
     chain.composition = Composition(step, ((patch, step),), lambda left_out: released)

@@ -20,7 +20,7 @@ from .errors import MlxPatchesError
 from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
-from .handed import LISTENERS
+from .handed import MANAGERS
 from .imports import imported, loaded, runs_in_copy
 from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
@@ -110,7 +110,7 @@ class Manager:
         self.withdrawn: dict[str, str] = {}
         # The (patch, path) pairs of layers with which a call has succeeded.
         self._worked: set[tuple[str, str]] = set()
-        LISTENERS.add(self)
+        MANAGERS.add(self)
 
     def apply(
         self,

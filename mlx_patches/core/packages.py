@@ -10,7 +10,7 @@ MODELS = ("mlx_lm", "mlx_vlm")
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
 # The packages of hosts that bring model code of their own, which no evidence covers.
 HOST_MODELS = ("vllm_mlx.models", "omlx.models")
-# The distributions that every audit lists, besides hosts.
+# The distributions that run a model. Every audit lists them, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
 # Distributions whose releases are not measured: a patch changes how each of them is used.
 UNMEASURED = frozenset({"transformers", "mlx-openai-server", "rapid-mlx"})
@@ -21,9 +21,5 @@ COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "o
 
 
 def package_of(distribution: str) -> str:
-    """The import package of one of our distributions.
-
-    Raises:
-        KeyError: we have no patches for this distribution.
-    """
+    """The import package of one of our distributions."""
     return {name: package for package, name in DISTRIBUTIONS.items()}[distribution]

@@ -88,13 +88,10 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     path = source_file(target.module)
     if path is None:
         return Found(missing=f"{target.module} does not exist in this release")
-    entry = known_files.entry_of(str(path))
-    if all(name in entry for name in target.mentions):
-        prints = {name: one[0] for name, one in entry.items() if one}
-    elif (parsed := _parse(path, frozenset([*names, *target.mentions]))) is None:
+    is_known = known_files.entry_of(str(path)).keys() >= set(target.mentions)
+    prints = _parse(path, frozenset(target.mentions if is_known else [*names, *target.mentions]))
+    if prints is None:
         return Found(missing=f"{path} cannot be read as Python")
-    else:
-        prints = parsed
     found = {name: prints[name] for name in target.bodies if name in prints}
     owner = target.name.partition(".")[0]
     present = target.name in prints or (

@@ -108,11 +108,7 @@ class Site:
     # -- composing, which writes nothing --------------------------------------------------
 
     def compose(self, layers: Sequence[Layer]) -> Composed:
-        """Apply the factories of these layers to the original, the innermost first.
-
-        Raises:
-            MlxPatchesError: a factory returned its argument, or no function for a function.
-        """
+        """Apply the factories of these layers to the original, the innermost first."""
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
         value, parts = self._bottom, []
         for layer in ordered:

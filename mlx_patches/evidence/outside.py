@@ -5,6 +5,7 @@ held against its own prefill; ``with_images``, whole models with images in a bat
 
 One file for each release set that was held: ``tools/measure_reference.py`` writes it from the rows
 of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
+A broken file raises ``MlxPatchesError``.
 """
 
 from __future__ import annotations
@@ -114,22 +115,22 @@ class Held(NamedTuple):
         """One of ``TYPE_RESULTS``."""
         if not self.comparable:
             return words.NOT_APPLICABLE
-        if not self.defects():
-            return words.GREEN
-        return (
-            words.RED if any(words.is_red(one.pair) for one in self.defects()) else words.REPAIRED
-        )
+        pairs = [one.pair for one in self.defects()]
+        if any(map(words.is_red, pairs)):
+            return words.RED
+        return words.REPAIRED if pairs else words.GREEN
 
     @property
     def sentence(self) -> str:
         """How many configs are equal, and which are not, as released and with the patches."""
         if not self.comparable:
             return f"A request alone could not be compared with {self.outside}."
-        repaired = [one for one in self.defects() if not words.is_red(one.pair)]
-        left = [one for one in self.defects() if one not in repaired]
+        unlike = self.defects()
+        left = [one for one in unlike if words.is_red(one.pair)]
+        repaired = [one for one in unlike if one not in left]
         parts = [
             f"A request alone equals {self.outside} in"
-            f" {len(self.cells) - len(left) - len(repaired)} of {len(self.cells)} configs",
+            f" {len(self.cells) - len(unlike)} of {len(self.cells)} configs",
             f"with the patches also with {said(repaired)}" if repaired else "",
             f"not with {said(left)}" if left else "",
         ]
@@ -158,11 +159,7 @@ def folder() -> Path:
 
 
 def held(release: str, *names: str) -> Held | None:
-    """The cells of the first of these model types that was held in a release; None if none was.
-
-    Raises:
-        MlxPatchesError: the release's file is broken.
-    """
+    """The cells of the first of these model types that was held in a release; None if none was."""
     types = held_types(release)
     return next((types[name] for name in names if name in types), None)
 
@@ -175,20 +172,11 @@ def held_types(release: str) -> Mapping[str, Held]:
         return {}
     with store.reading(file):
         found = json.loads(file.read_bytes())
-        return {
-            kind: Held(found["outside"], tuple(_cells(found, kind, own)))
-            for kind, own in found["without"].items()
-        }
+        return {kind: Held(found["outside"], _cells(found, kind)) for kind in found["without"]}
 
 
 def own_prefill(release: str, family: str) -> HeldCell | None:
-    """Whether a request alone decodes what the family's own prefill says; None if not measured.
-
-    ``tools/measure_alone.py`` writes the file of a release.
-
-    Raises:
-        MlxPatchesError: the release's file is broken.
-    """
+    """Whether a request alone decodes what the family's own prefill says; None if not measured."""
     return _measured(release, PREFILL).get(family)
 
 
@@ -196,9 +184,6 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
     """What a whole model of the family does with images, in a batch and alone in pieces.
 
     Empty if not measured.
-
-    Raises:
-        MlxPatchesError: the release's file is broken.
     """
     cells = (_measured(release, name).get(family) for name in (FEATURES, IN_PIECES, IMAGES_ALONE))
     return tuple(one for one in cells if one)
@@ -212,17 +197,12 @@ def _measured(release: str, scenario: str) -> Mapping[str, HeldCell]:
         return {}
     with store.reading(file):
         found = json.loads(file.read_bytes())
-        before, after, needs, said, said_after = (
+        needs, said, said_after = (
             found.get(part, {}).get(scenario, {})
-            for part in ("without", "with", "needs", "details_without", "details_with")
+            for part in ("needs", "details_without", "details_with")
         )
         # A crash that the patches turn into wrong text is the worse for it.
         said = {**said, **said_after}
-        # Some families are built with the patches alone.
-        pairs = {
-            family: before.get(family, "n") + after.get(family, "")
-            for family in {**before, **after}
-        }
         return {
             family: HeldCell(
                 scenario,
@@ -230,22 +210,24 @@ def _measured(release: str, scenario: str) -> Mapping[str, HeldCell]:
                 words.severity_of(scenario, said.get(family, "")) == words.CRASH,
                 (*needs.get(family, ()),),
             )
-            for family, pair in pairs.items()
-            if set(pair) & {"g", "r"}
+            for family, pair in _pairs(found, scenario).items()
         }
 
 
-def _cells(found: Mapping[str, Any], kind: str, own: Mapping[str, str]) -> list[HeldCell]:
-    after, needs, crashes = (
-        found.get(part, {}).get(kind, {}) for part in ("with", "needs", "crash")
-    )
-    # A config that no folder can have as released was measured with the patches alone.
-    pairs = {name: own.get(name, "n") + after.get(name, "") for name in {**own, **after}}
-    return [
+def _cells(found: Mapping[str, Any], kind: str) -> tuple[HeldCell, ...]:
+    needs, crashes = (found.get(part, {}).get(kind, {}) for part in ("needs", "crash"))
+    return tuple(
         HeldCell(name, pair, name in crashes, (*needs.get(name, ()),))
-        for name, pair in pairs.items()
-        if set(pair) & {"g", "r"}
-    ]
+        for name, pair in _pairs(found, kind).items()
+    )
+
+
+def _pairs(found: Mapping[str, Any], key: str) -> dict[str, str]:
+    """The letters of a key's cells that are green or red, without the patches and with them."""
+    before, after = (found.get(part, {}).get(key, {}) for part in ("without", "with"))
+    # Some families are built, and some configs are loaded, with the patches alone.
+    pairs = {name: before.get(name, "n") + after.get(name, "") for name in {**before, **after}}
+    return {name: pair for name, pair in pairs.items() if set(pair) & {"g", "r"}}
 
 
 def said(cells: Sequence[HeldCell]) -> str:

@@ -3,7 +3,7 @@
 Cells were measured without patches and, some, also with every patch that the release admits.
 Measurements on another device or dtype than a CPU in float32 are in files of their own,
 ``SET-DEVICE-DTYPE.json``; their cells are read as further cells of the set, with the device and
-dtype in their names.
+dtype in their names. A broken file raises ``MlxPatchesError``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _HERE = Path(__file__).parent
 # Release to family to the modules with a branch that only Metal takes: tools/mark_code.py.
 METAL = _HERE / "metal.json"
 _PLAIN = (words.CPU, words.FLOAT32)
-# A version that may be part of a file's name.
-_VERSION = re.compile(r"[\w.+!-]{1,100}")
+# The name of a set that may be part of a file's name: broken metadata may contain anything.
+_SET = re.compile(r"[\w-]+ [\w.+!-]{1,100}")
 # The keys of a file whose values are by family and cell.
 _CELLS = ("without", "with", "details_without", "details_with", "needs", "companions")
 
@@ -36,11 +36,7 @@ def folder() -> Path:
 
 
 def load(place: Path | None = None) -> list[dict[str, Any]]:
-    """All evidence, releases oldest first.
-
-    Raises:
-        MlxPatchesError: a file is broken, or there is none.
-    """
+    """All evidence, releases oldest first."""
     from packaging.version import Version
 
     place = place or folder()
@@ -54,20 +50,14 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
     return found
 
 
-def load_set(distribution: str, version: str) -> dict[str, Any] | None:
-    """The evidence of one release; None if it was not measured.
-
-    Raises:
-        MlxPatchesError: its file is broken.
-    """
-    if not _VERSION.fullmatch(version):  # broken metadata may contain anything
-        return None
-    return _read(folder() / f"{distribution}-{version}.json")
+def load_set(name: str) -> Mapping[str, Any] | None:
+    """The evidence of a set, such as ``mlx-lm 0.32.2``; None if it was not measured."""
+    return _read(folder() / f"{name.replace(' ', '-')}.json") if _SET.fullmatch(name) else None
 
 
 def families_of(name: str) -> list[str]:
     """The families that were measured in a set."""
-    return list((load_set(*name.split()) or {"without": ()})["without"])
+    return list((load_set(name) or {"without": ()})["without"])
 
 
 @functools.cache
@@ -139,17 +129,14 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
 
 
 @functools.cache
-def metal_branches(distribution: str, version: str) -> Mapping[str, Sequence[str]] | None:
-    """Family to the modules with a branch that only Metal takes, in one release.
+def metal_branches(name: str) -> Mapping[str, Sequence[str]] | None:
+    """Family to the modules with a branch that only Metal takes, in one set.
 
-    Families without such a module are left out; None if the release was not examined.
-
-    Raises:
-        MlxPatchesError: the file is broken.
+    Families without such a module are left out; None if the set was not examined.
     """
     with reading(METAL):
         found: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(METAL.read_bytes())
-        return found.get(f"{distribution} {version}")
+        return found.get(name)
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -178,20 +165,11 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 @functools.cache
 def traced() -> tuple[tuple[str, ...], frozenset[str]]:
-    """The sets in which every repair was traced to patches, and the patches that a cell needed.
-
-    Raises:
-        MlxPatchesError: as ``load`` does.
-    """
+    """The sets in which every repair was traced to patches, and the patches that a cell needed."""
     found = load()
-    ids = (
-        id_
-        for one in found
-        for named in one.get("needs", {}).values()
-        for cell in named.values()
-        for id_ in cell
-    )
-    return tuple(one["set"] for one in found if is_traced(one)), frozenset(ids)
+    needs = [cells.values() for one in found for cells in one.get("needs", {}).values()]
+    ids = frozenset(id_ for cells in needs for cell in cells for id_ in cell)
+    return tuple(one["set"] for one in found if is_traced(one)), ids
 
 
 def is_traced(evidence: Mapping[str, Any]) -> bool:

@@ -65,11 +65,13 @@ class Scenario(NamedTuple):
         words: what a server does in it.
         severity: the severity of a red cell; a red cell with an exception is a ``crash``.
         batch: several rows run together.
+        engine: it is of the release's own engine or batch functions, which a host may not use.
     """
 
     words: str
     severity: str = WRONG_TEXT
     batch: bool = True
+    engine: bool = False
 
 
 SCENARIOS = {
@@ -91,28 +93,19 @@ SCENARIOS = {
     "images": Scenario("several images"),
     "quantized-8": Scenario("8-bit keys and values"),
     "quantized-4": Scenario("4-bit keys and values"),
-    "engine": Scenario("the release's own batch engine"),
-    "processors": Scenario("logits processors of some requests"),
-    "samplers": Scenario("samplers of some requests"),
-    "leaves": Scenario("a client that leaves the engine"),
-    "engine-images": Scenario("several images in the engine"),
-    "max-kv-size": Scenario("max_kv_size in a batch", FEATURE),
+    "engine": Scenario("the release's own batch engine", engine=True),
+    "processors": Scenario("logits processors of some requests", engine=True),
+    "samplers": Scenario("samplers of some requests", engine=True),
+    "leaves": Scenario("a client that leaves the engine", engine=True),
+    "engine-images": Scenario("several images in the engine", engine=True),
+    "max-kv-size": Scenario("max_kv_size in a batch", FEATURE, engine=True),
     "growth": Scenario("memory over many tokens", MEMORY),
     "cache-dtype": Scenario("the caches' dtype as a request joins", MEMORY),
-    "batch-generate": Scenario("batch_generate"),
-    "batch-generate-images": Scenario("batch_generate with images"),
+    "batch-generate": Scenario("batch_generate", engine=True),
+    "batch-generate-images": Scenario("batch_generate with images", engine=True),
     # The lab's process ended before all scenarios had run.
     "process": Scenario("the whole run", CRASH, batch=False),
 }
-
-
-# The scenarios of the release's own engine and batch functions, which a host may not use.
-ENGINE = frozenset(
-    {
-        *("engine", "engine-images", "processors", "samplers", "leaves", "max-kv-size"),
-        *("batch-generate", "batch-generate-images"),
-    }
-)
 
 
 @cache

@@ -20,7 +20,7 @@ from ..core.packages import UNMEASURED
 if TYPE_CHECKING:
     from typing import Literal
 
-    from .sets import BrokenSet, Warned
+    from .ranges import BrokenSet, Warned
 
     # What a rule says of a version; ``clear`` is outside of both ranges.
     Decision = Literal["affected", "fixed", "clear", "unmeasured"]
@@ -102,10 +102,9 @@ _UNMEASURED = Rule(EVERY, note="not measured: patched in every release", declare
 
 
 class CompatMatrix:
-    """The loaded matrix. ``source`` names the file in messages."""
+    """The loaded matrix."""
 
-    def __init__(self, document: Mapping[str, Any], source: str):
-        self.source = source
+    def __init__(self, document: Mapping[str, Any]):
         self._document = document
         self.releases: dict[str, tuple[str, ...]] = {
             name: tuple(versions) for name, versions in document["releases"].items()
@@ -124,7 +123,7 @@ class CompatMatrix:
         try:
             compiled = json.loads(packaged(COMPILED))
             if compiled["format"] == FORMAT:
-                return cls(compiled["document"], str(COMPILED))
+                return cls(compiled["document"])
             problem = f"its format is {compiled['format']!r}, not {FORMAT}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
@@ -190,13 +189,13 @@ class CompatMatrix:
     @cached_property
     def broken_sets(self) -> tuple[BrokenSet, ...]:
         """Sets of releases that cannot work at all."""
-        from .sets import BrokenSet
+        from .ranges import BrokenSet
 
         return tuple(BrokenSet(**raw) for raw in self._document["broken_sets"])
 
     @cached_property
     def warnings(self) -> tuple[Warned, ...]:
         """Known defects that no patch can repair."""
-        from .sets import Warned
+        from .ranges import Warned
 
         return tuple(Warned(**raw) for raw in self._document.get("warnings", ()))

@@ -1,8 +1,12 @@
-"""Version ranges. Not for start-up: ``packaging`` costs too much to import there."""
+"""Version ranges, and the releases that they describe.
+
+Not for start-up: ``packaging`` costs too much to import there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -39,3 +43,37 @@ def _find_ends(ranges: Iterable[str]) -> Iterator[Version]:
                 continue
             version = Version(specifier.version.removesuffix(".*"))
             yield from (version, Version(f"{version.base_version}.0.1"))
+
+
+class BrokenSet(NamedTuple):
+    """Releases that cannot work together, why, and what to install."""
+
+    when: Mapping[str, str]
+    reason: str
+    remedy: str
+
+    def matches(self, versions: Mapping[str, str]) -> bool:
+        """True where every named distribution is installed at a version in its range."""
+        return are_all_within(self.when, versions)
+
+
+class Warned(NamedTuple):
+    """A defect of these releases that no patch can repair; it was reported, not measured.
+
+    Args:
+        when: distribution to the versions that have it; all must be installed.
+        effect: what a user sees, and when.
+        remedy: what to install, or to switch off.
+        threads: where it was reported, as ``repository#number``.
+        device: ``metal`` if only Apple's GPUs have it; empty for all.
+    """
+
+    when: Mapping[str, str]
+    effect: str
+    remedy: str
+    threads: Sequence[str]
+    device: str = ""
+
+    def matches(self, versions: Mapping[str, str], devices: Collection[str]) -> bool:
+        """True where the releases are installed and this machine has the device."""
+        return (not self.device or self.device in devices) and are_all_within(self.when, versions)

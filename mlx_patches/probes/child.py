@@ -100,7 +100,7 @@ def open_gate(*patches: Patch) -> Gate:
         "models": {"default": {}},
         "broken_sets": [],
     }
-    return Gate(CompatMatrix(document, "(no gate)"))
+    return Gate(CompatMatrix(document))
 
 
 def _body(target: Target) -> str | None:

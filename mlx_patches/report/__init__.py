@@ -42,12 +42,23 @@ BEGINS = b"<!doctype html>\n<html"
 def save(
     path: Path, evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page, with the current date.
-
-    Raises:
-        MlxPatchesError: the file cannot be written, or is not a report page.
-    """
-    _write(path, page(content(evidence, audit)))
+    """Write the page, with the current date."""
+    text = page(content(evidence, audit))
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
+    if not _may_replace(target):
+        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
+    part = target.with_name(f".mlx-patches-{os.getpid()}")  # no reader finds half a page
+    try:
+        try:
+            with part.open("x", encoding="utf-8") as file:
+                file.write(text)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def content(
@@ -95,25 +106,6 @@ def page(shown: Mapping[str, Any]) -> str:
     return html
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    target = Path(os.path.realpath(path))
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
-    if not _may_replace(target):
-        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
-    part = target.with_name(f".mlx-patches-{os.getpid()}")
-    try:
-        try:
-            with part.open("x", encoding="utf-8") as file:
-                file.write(text)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise MlxPatchesError(f"{path}: cannot be written ({error.strerror})") from None
-
-
 def _may_replace(target: Path) -> bool:
     """Whether a file does not exist, is empty, or is a report page."""
     try:
@@ -132,11 +124,7 @@ def _package(
     number: Mapping[str, int],
 ) -> dict[str, Any]:
     """One heat map: the releases, and for each family its cell in each release."""
-    sets = {
-        version: one
-        for distribution, version, one in ((*one["set"].split(), one) for one in evidence)
-        if distribution == name
-    }
+    sets = {one["set"].split()[1]: one for one in evidence if one["set"].split()[0] == name}
     cells = {
         version: {
             family: _cell(one, family, pairs, scenarios, number)
@@ -201,7 +189,7 @@ def _cell(
             and scenario(name).severity != CRASH
         ],
         "results": {place: family_result(cells) for place, cells in by_place.items()},
-        "metal": list((metal_branches(*one["set"].split()) or {}).get(family, ())),
+        "metal": list((metal_branches(one["set"]) or {}).get(family, ())),
         "row": _applying(matrix.patches_for(family, one["set"].split()[0]), one["set"])
         if found in (RED, REPAIRED) and not traced
         else [],

@@ -106,7 +106,7 @@ def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
 
 def test_a_model_is_what_the_evidence_says_before_and_after(enabled):
     """The model is right whatever is enabled; if the generator itself is wrong, it is repaired."""
-    evidence = installed("mlx-lm") and store.load_set("mlx-lm", metadata.version("mlx-lm"))
+    evidence = installed("mlx-lm") and store.load_set(f"mlx-lm {metadata.version('mlx-lm')}")
     right = not evidence or words.family_result(store.pairs_of(evidence, "qwen3")) == words.GREEN
     for code, said in ((0, " is repaired here "), (1, " gives wrong text ")):
         done = run("audit", "--model", "qwen3", "-q")

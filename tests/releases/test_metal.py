@@ -17,7 +17,7 @@ from mlx_patches.lab.families import families
 @pytest.mark.parametrize(("package", "distribution"), MODEL_PACKAGES.items())
 def test_the_marks_are_those_of_the_installed_files(package, distribution):
     here = distributions.find(distribution)
-    marks = store.metal_branches(distribution, here.version) if here else None
+    marks = store.metal_branches(f"{distribution} {here.version}") if here else None
     if marks is None:
         return  # this release is not in the list: the audit reads its files
     find = cache(distributions.source_file)

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from mlx_patches.activation import session
 from mlx_patches.activation.session import Session
-from mlx_patches.core.handed import LISTENERS
+from mlx_patches.core.handed import MANAGERS
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
 from mlx_patches.core.registry import Registry
@@ -133,7 +133,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(session, "_session", None)
-    LISTENERS.clear()  # a strict manager of a former test may still be alive
+    MANAGERS.clear()  # a strict manager of a former test may still be alive
     made = Site(tmp_path)
     yield made
     made.forget()
@@ -174,7 +174,7 @@ def matrix_for(*patches: Patch, rule: dict[str, Any] | None = None, **changes: A
     """A matrix in which each patch has this rule in all of its distributions."""
     rule = rule or {"affected": ">=0"}
     rules = {p.id: {t.distribution: rule for t in p.targets} for p in patches}
-    return CompatMatrix(document(**{"patches": rules, **changes}), "test matrix")
+    return CompatMatrix(document(**{"patches": rules, **changes}))
 
 
 def registry_of(*patches: Patch) -> Registry:

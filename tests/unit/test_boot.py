@@ -11,6 +11,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, settings
+from mlx_patches.core.contribution import Host
 
 ROOT = Path(__file__).parents[2]
 SWITCH = settings.SWITCH
@@ -193,7 +194,7 @@ def test_a_server_is_named_by_its_command(site):
         enable.limit_to("mlx_lm.server")
     site.install("mlx-lm", "0.31.3")
     limit = enable.limit_to("mlx_lm.server")
-    assert (limit.host, limit.scripts, limit.modules) == (
+    assert (limit.name, limit.scripts, limit.modules) == (
         "mlx_lm.server",
         ("mlx_lm.server",),
         ("mlx_lm",),
@@ -217,7 +218,7 @@ def test_limits_come_from_the_hosts_own_metadata():
 def test_enable_and_disable(monkeypatch, tmp_path):
     monkeypatch.setattr(enable, "_path", lambda: tmp_path / enable.NAME)
     assert enable.enable().read_text() == enable.line()
-    limit = enable.Limit("host", ("host",), ("host_package",))
+    limit = Host("host", ("host",), ("host_package",))
     assert enable.enable(limit).read_text() == enable.line(limit)
     assert enable.disable() == tmp_path / enable.NAME
     assert enable.disable() is None
@@ -255,7 +256,7 @@ def test_python_3_15_gets_its_own_file(monkeypatch, tmp_path):
     enable.enable()
     start = tmp_path / enable.START_NAME
     assert start.read_text() == "mlx_patches.activation.boot:start\n"
-    enable.enable(enable.Limit("host", ("host",), ()))
+    enable.enable(Host("host", ("host",), ()))
     assert not start.exists()  # a .start file cannot pass the host as an argument
     enable.enable()
     enable.disable()

@@ -293,7 +293,7 @@ def test_metadata_that_is_no_text_is_a_line(said, site, monkeypatch, command):
 
 def test_a_version_that_names_no_file_is_not_measured():
     for version in ("1." * 2500, "../../x", "*", ""):
-        assert store.load_set("mlx-lm", version) is None
+        assert store.load_set(f"mlx-lm {version}") is None
 
 
 def test_the_audit_names_itself_in_a_line(affected):

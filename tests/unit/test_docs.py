@@ -17,6 +17,7 @@ import yaml
 
 from mlx_patches import cli
 from mlx_patches.activation import enable, run, settings
+from mlx_patches.core.contribution import Host
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.matrix import gate, matrix
@@ -109,7 +110,7 @@ def environment(tmp_path_factory):
         ("apply()` at the top of the main module", "pass", APPLY, None),
         ("mlx-patches run", "pass", "", None),
         ("mlx-patches enable", "pass", "", None),
-        ("mlx-patches enable --host", "pass", "", enable.Limit("host", ("host.py",), ())),
+        ("mlx-patches enable --host", "pass", "", Host("host", ("host.py",), ())),
     ],
 )
 def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top, limit):

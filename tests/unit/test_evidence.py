@@ -408,7 +408,7 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
     emulated = measure_lab.Place(measure_lab.METAL_EMULATED)
     one = release_sets.load()["mlx-lm 0.32.2"]
     measure_lab.measure(one, ("without", "with"), 1, again=False, place=emulated)
-    assert ran == [tuple(store.metal_branches("mlx-lm", "0.32.2"))] * 2
+    assert ran == [tuple(store.metal_branches("mlx-lm 0.32.2"))] * 2
     assert traced == [{"olmo_hybrid": [], "muse_spark": ["state"]}]
     (joined,) = measure_lab.load()
     assert joined["needs"]["olmo_hybrid"]["merge@metal-emulated"] == known

@@ -10,7 +10,7 @@ from mlx_patches.activation import session, started
 from mlx_patches.auditing import hosts
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Outcome, Status
-from mlx_patches.matrix.sets import BrokenSet
+from mlx_patches.matrix.ranges import BrokenSet
 
 from .conftest import patch_of, session_for
 

@@ -127,7 +127,7 @@ def test_every_measured_release_was_read():
     """Update with tools/mark_code.py, run by the Python of the release's environment."""
     for one in store.load():
         name, version = one["set"].split()
-        marks = store.metal_branches(name, version)
+        marks = store.metal_branches(f"{name} {version}")
         assert marks is not None, one["set"]
         assert marks, one["set"]
 
@@ -138,8 +138,8 @@ def report_of(*verdicts, model="qwen3_5"):
 
 
 def test_the_screen_says_what_a_cpu_did_not_see():
-    evidence = store.load_set("mlx-lm", "0.32.2")
-    marks = store.metal_branches("mlx-lm", "0.32.2")
+    evidence = store.load_set("mlx-lm 0.32.2")
+    marks = store.metal_branches("mlx-lm 0.32.2")
     branch = judge(evidence, "mlx-lm", "0.32.2", "qwen3_5", metal=marks["qwen3_5"])
     plain = judge(evidence, "mlx-lm", "0.32.2", "qwen3")
     assert branch.metal == ("gated_delta",)

@@ -7,7 +7,6 @@ import json
 import shutil
 from pathlib import Path
 
-import folders
 import patch_evidence
 import pytest
 
@@ -115,7 +114,7 @@ def test_a_file_that_is_not_evidence_is_one_line(root, text):
 
 
 def test_every_folder_is_complete():
-    folders.check()
+    patch_evidence.check_folders()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_every_folder_is_complete():
 def test_a_line_of_the_catalogue_that_cannot_be_is_one_line(monkeypatch, entry, said):
     monkeypatch.setattr(catalogue, "ENTRIES", (*catalogue.ENTRIES, entry))
     with pytest.raises(SystemExit, match=said) as raised:
-        folders.check()
+        patch_evidence.check_folders()
     assert "\n" not in str(raised.value)
 
 
@@ -136,11 +135,11 @@ def test_a_folder_without_a_line_or_a_probe_is_one_line(monkeypatch):
     fewer = tuple(entry for entry in catalogue.ENTRIES if entry[0] != "aya-blur")
     monkeypatch.setattr(catalogue, "ENTRIES", fewer)
     with pytest.raises(SystemExit, match=r"models/aya_blur: no line of .*catalogue\.py names it"):
-        folders.check()
+        patch_evidence.check_folders()
     monkeypatch.undo()
     monkeypatch.delattr("mlx_patches.patches.models.aya_blur.probe.probe")
     with pytest.raises(SystemExit, match="aya-blur has no probe"):
-        folders.check()
+        patch_evidence.check_folders()
 
 
 def test_each_folder_has_a_test_with_the_mutants_of_its_patches():

@@ -9,6 +9,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, profiles, run, started
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import Session
+from mlx_patches.core.contribution import Host
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
@@ -100,7 +101,7 @@ def test_an_optional_patch_is_asked_for_by_its_profile(session, monkeypatch):
 
 def test_what_enable_and_run_write(monkeypatch):
     assert "start(profile='safe')" in enable.line().replace("\\'", "'")
-    limit = enable.Limit("host", ("host",), ("host",))
+    limit = Host("host", ("host",), ("host",))
     assert "start('host', ('host',), ('host',), profile='batch')" in enable.line(
         limit, "batch"
     ).replace("\\'", "'")

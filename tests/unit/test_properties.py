@@ -18,7 +18,7 @@ from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
 from mlx_patches.matrix.gate import decide_by_rule
 from mlx_patches.matrix.matrix import CompatMatrix, Rule
-from mlx_patches.matrix.sets import BrokenSet
+from mlx_patches.matrix.ranges import BrokenSet
 
 from .conftest import document
 

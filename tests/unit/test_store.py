@@ -44,7 +44,7 @@ def test_the_cells_of_another_place_are_cells_of_the_set(place):
         "mlx-lm-0.1-cpu-bfloat16.json",
     }
     (found,) = store.load()
-    assert store.load_set("mlx-lm", "0.1") == found
+    assert store.load_set("mlx-lm 0.1") == found
     pairs = store.cell_pairs(found)
     assert pairs["a"] == {"merge": "gg", "trim": "gg", "merge@bfloat16": "rg"}
     assert words.family_result(pairs["a"]) == words.REPAIRED
@@ -88,14 +88,14 @@ def test_a_set_that_was_measured_elsewhere_alone(place):
     (place / "mlx-lm-0.1.json").unlink()
     (found,) = store.load()
     assert store.cell_pairs(found) == {"a": {"merge@bfloat16": "rg"}}
-    assert store.load_set("mlx-lm", "0.1") == found
+    assert store.load_set("mlx-lm 0.1") == found
 
 
 def test_a_set_that_nobody_measured(place):
-    assert store.load_set("mlx-lm", "0.2") is None
+    assert store.load_set("mlx-lm 0.2") is None
     (place / "mlx-lm-0.3.json").write_text('{"set": "mlx-lm 0.3"}')
     with pytest.raises(MlxPatchesError, match="reinstall"):
-        store.load_set("mlx-lm", "0.3")
+        store.load_set("mlx-lm 0.3")
 
 
 @pytest.mark.parametrize(

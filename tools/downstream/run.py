@@ -151,11 +151,7 @@ def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, com
 
 
 def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
-    """Fetch the release's source distribution, or its git tag; returns the unpacked folder.
-
-    Raises:
-        SystemExit: the download failed, or the source has no tests.
-    """
+    """Fetch the release's source distribution, or its git tag; returns the unpacked folder."""
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             unpacked = Path(scratch) / "source"
@@ -179,10 +175,8 @@ def from_index(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> No
 def from_git(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> None:
     command = ["git", "clone", "--quiet", "--depth=1", "--filter=blob:none", "--no-checkout"]
     do(recipe, [*command, "--branch", f"v{one.version}", recipe.git, str(folder)])
-    do(
-        recipe,
-        ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--", recipe.tests.split("/")[0]],
-    )
+    command = ["git", "-C", str(folder), "checkout", "--quiet", "HEAD", "--"]
+    do(recipe, [*command, recipe.tests.partition("/")[0]])
 
 
 def make_stand_ins(recipe: Recipe, python: Path, hub: Path) -> None:
@@ -205,11 +199,7 @@ def do(recipe: Recipe, command: list[str]) -> None:
 
 
 def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched: bool) -> Run:
-    """Run tests; after a crash, run the remaining tests in a new process.
-
-    Raises:
-        SystemExit: the process ended before the first test, or pytest could not start.
-    """
+    """Run tests; after a crash, run the remaining tests in a new process."""
     word = "with" if patched else "without"
     with tempfile.TemporaryDirectory(prefix="downstream-") as scratch:
         file = Path(scratch) / "outcomes"
