@@ -57,12 +57,11 @@ CONDITIONS = [
     ),
     refused("a mistyped command gets a hint", "enablee", error="'enablee'. Did you mean 'enable'"),
     refused("an unknown option is refused", "--nonsense", error=f"{HELP}.*No such option"),
-    refused("a mistyped option gets a hint", "audit", "--modle", "x", error="'--modle'.*'--model'"),
-    refused("an argument too many is refused", "audit", "extra", error=f"{HELP}.*argument .extra"),
+    refused("a mistyped option gets a hint", "audit --modle x", error="'--modle'.*'--model'"),
+    refused("an argument too many is refused", "audit extra", error=f"{HELP}.*argument .extra"),
     refused(
         "an option without its value is refused",
-        "audit",
-        "--model",
+        "audit --model",
         error="'--model' requires an argument",
     ),
     command(
@@ -108,8 +107,7 @@ CONDITIONS = [
     # -- explain and list
     command(
         "explain says what a patch is about",
-        "explain",
-        "offset-alias",
+        "explain offset-alias",
         first="offset-alias: ",
         also=(
             "Severity +wrong-text",
@@ -140,8 +138,7 @@ CONDITIONS = [
     ),
     command(
         "explain of a repair of every model has nothing to ignore",
-        "explain",
-        "rotating-restored",
+        "explain rotating-restored",
         also="Here +affected",
         never="Ignore it",
         rows=60,
@@ -149,44 +146,37 @@ CONDITIONS = [
     ),
     command(
         "explain gives threads as addresses",
-        "explain",
-        "vlm-thought-prefix",
+        "explain vlm-thought-prefix",
         also="https://github.com/Blaizzy/mlx-vlm/issues/1934",
         rows=60,
     ),
     command(
         "explain says that an empty environment is not affected",
-        "explain",
-        "offset-alias",
+        "explain offset-alias",
         where=[EMPTY],
         also="Here +not affected: .*not installed",
         rows=60,
     ),
     command(
         "explain says that the older pair is affected",
-        "explain",
-        "offset-alias",
+        "explain offset-alias",
         where=[OLDER],
         also="Here +affected, and not repaired here",
         rows=60,
     ),
     command(
         "explain works without docstrings",
-        "explain",
-        "rotating-restored",
+        "explain rotating-restored",
         env={"PYTHONOPTIMIZE": "2"},
         also=("Why", "Retire when"),
         rows=60,
     ),
     refused(
         "explain of an unknown patch gives a hint",
-        "explain",
-        "ofset-alias",
+        "explain ofset-alias",
         error="'ofset-alias'; did you mean 'offset-alias'.*mlx-patches list",
     ),
-    refused(
-        "explain of nothing is refused", "explain", "", error="''.*mlx-patches list", slow=True
-    ),
+    refused("explain of nothing is refused", "explain ''", error="''.*mlx-patches list", slow=True),
     refused("explain without a patch is refused", "explain", error=f"{HELP}.*'PATCH'"),
     refused(
         "explain cuts a name of 5000 characters",
@@ -216,34 +206,24 @@ CONDITIONS = [
     ),
     command(
         "list of a profile is shorter",
-        "list",
-        "--profile",
-        "security",
+        "list --profile security",
         also="media-policy",
         never="offset-alias",
         rows=NO_END,
     ),
     command(
         "list as JSON says the status of each",
-        "list",
-        "--json",
+        "list --json",
         also=('"schema": 1', '"patch": "offset-alias"', '"status": "'),
         rows=NO_END,
     ),
     refused(
         "list of an unknown profile names those that there are",
-        "list",
-        "--profile",
-        "junk",
+        "list --profile junk",
         error="'junk'; there are batch, server, security, safe",
     ),
     refused(
-        "list of no profile is refused",
-        "list",
-        "--profile",
-        "",
-        error="''; there are batch",
-        slow=True,
+        "list of no profile is refused", "list --profile ''", error="''; there are batch", slow=True
     ),
     command(
         "list says what is not in effect", "list", where=WITH_MLX, also="disabled", rows=NO_END

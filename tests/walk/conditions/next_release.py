@@ -84,9 +84,7 @@ CONDITIONS = [
     ),
     command(
         "a model with the same code under a new number has its verdict",
-        "audit",
-        "--model",
-        "qwen3",
+        "audit --model qwen3",
         first=r"qwen3 is right in a batch here \(mlx-lm 0\.33\.0\)",
         also="the same code was measured as mlx-lm 0.32.2",
         where=[MLX_LM],
@@ -94,8 +92,7 @@ CONDITIONS = [
     ),
     command(
         "a release with the same code under a new number has no drifted target",
-        "audit",
-        "-v",
+        "audit -v",
         code=1,
         also="recurrent-padding +mlx_lm.models.mamba:MambaBlock.__call__ +disabled",
         never="drifted",
@@ -115,9 +112,7 @@ CONDITIONS = [
     ),
     command(
         "an edited copy on the path is not the release whose number it has",
-        "audit",
-        "--model",
-        "qwen3",
+        "audit --model qwen3",
         code=2,
         first=r"qwen3 was not measured in mlx-lm 0\.32\.2: this is not the 0\.32\.2 release:",
         also=(
@@ -190,9 +185,7 @@ CONDITIONS = [
     ),
     command(
         "the repair of a model that was edited is named first",
-        "audit",
-        "--model",
-        "mamba",
+        "audit --model mamba",
         code=2,
         first=r"mamba was not measured in mlx-lm 0\.33\.0: its code is new: mlx_lm\.models\.mamba",
         also=r" recurrent-padding +drifted: ",
@@ -201,10 +194,9 @@ CONDITIONS = [
     ),
     journey(
         "where all that matches is repaired the rest is not measured",
-        step("mlx-patches", "enable", first="enabled: "),
+        step("mlx-patches enable", first="enabled: "),
         step(
-            "mlx-patches",
-            "audit",
+            "mlx-patches audit",
             code=2,
             first=r"1 of \d+ known defects of the installed releases is not repaired here",
             also=(
@@ -213,16 +205,15 @@ CONDITIONS = [
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
         ),
-        step("mlx-patches", "audit", "--model", "qwen3", first="qwen3 is right"),
+        step("mlx-patches audit --model qwen3", first="qwen3 is right"),
         where=[MLX_LM],
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
     ),
     journey(
         "where a model without defects was edited the environment is not all measured",
-        step("mlx-patches", "enable", first="enabled: "),
+        step("mlx-patches enable", first="enabled: "),
         step(
-            "mlx-patches",
-            "audit",
+            "mlx-patches audit",
             code=2,
             first="All 53 known defects are repaired here, but not all of the code was measured",
             also="1 has other code and was not measured",

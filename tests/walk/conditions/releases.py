@@ -112,8 +112,7 @@ CONDITIONS = [
     ),
     refused(
         "explain where metadata is binary is refused",
-        "explain",
-        "offset-alias",
+        "explain offset-alias",
         where=[EMPTY],
         error="metadata .*is not text.*again",
         files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
@@ -128,9 +127,7 @@ CONDITIONS = [
     ),
     refused(
         "enable for a host where metadata is binary is refused",
-        "enable",
-        "--host",
-        "mlx-lm",
+        "enable --host mlx-lm",
         where=[EMPTY],
         own=True,
         error="metadata .*is not text.*again|installs no command",
@@ -138,9 +135,7 @@ CONDITIONS = [
     ),
     command(
         "a model of a release whose file is not Python is no all-clear",
-        "audit",
-        "--model",
-        "llama",
+        "audit --model llama",
         code=2,
         first="Nothing could be audited:",
         where=[EMPTY],
@@ -157,9 +152,7 @@ CONDITIONS = [
     ),
     command(
         "a model of a release of tomorrow is not measured",
-        "audit",
-        "--model",
-        "llama",
+        "audit --model llama",
         code=2,
         first="llama was not measured",
         where=[EMPTY],
@@ -202,8 +195,7 @@ CONDITIONS = [
     ),
     command(
         "an audit of a half release as JSON says so",
-        "audit",
-        "--json",
+        "audit --json",
         code=2,
         rows=NO_END,
         where=[EMPTY],

@@ -91,9 +91,7 @@ CONDITIONS = [
     ),
     command(
         "a strict audit counts what is switched off",
-        "audit",
-        "-q",
-        "--strict",
+        "audit -q --strict",
         code=1,
         env={"MLX_PATCHES": "0"},
         first=".*by choice",
@@ -124,16 +122,14 @@ CONDITIONS = [
     ),
     command(
         "a name of 5000 characters in MLX_PATCHES_DISABLE is cut",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_DISABLE": "x" * 5000},
         note=r"MLX_PATCHES_DISABLE names 'x+\.\.\.'",
     ),
     command(
         "a profile that is none is warned of by the audit",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "junk"},
         note="MLX_PATCHES_PROFILE: no profile 'junk'; there are batch, server",
@@ -154,8 +150,7 @@ CONDITIONS = [
     ),
     command(
         "a profile of blanks is none at all",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "  "},
         first=".*known defects|Nothing could be audited",
@@ -164,8 +159,7 @@ CONDITIONS = [
     ),
     command(
         "security asked for in capitals is told of",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "SECURITY"},
         note="no profile 'SECURITY'",
@@ -199,8 +193,7 @@ CONDITIONS = [
         (
             command(
                 f"an audit works with {name}={value}",
-                "audit",
-                "-q",
+                "audit -q",
                 code=(1, 2),
                 env={name: value},
                 first=".*known defects|Nothing could be audited",
@@ -222,8 +215,7 @@ CONDITIONS = [
     ),
     command(
         "help has its words without docstrings",
-        "audit",
-        "--help",
+        "audit --help",
         rows=45,
         env={"PYTHONOPTIMIZE": "2"},
         first="Usage",
@@ -231,17 +223,14 @@ CONDITIONS = [
     ),
     command(
         "ascii alone is enough for explain",
-        "explain",
-        "offset-alias",
+        "explain offset-alias",
         rows=60,
         env={"PYTHONIOENCODING": "ascii"},
         first="offset-alias: ",
     ),
     command(
         "ascii alone is enough for the page",
-        "audit",
-        "--html",
-        "-",
+        "audit --html -",
         code=(1, 2),
         rows=NO_END,
         env={"PYTHONIOENCODING": "ascii"},
@@ -257,8 +246,7 @@ CONDITIONS = [
     ),
     command(
         "NO_COLOR takes the colours of a terminal",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         terminal=True,
         env={"NO_COLOR": "1"},
@@ -290,10 +278,9 @@ CONDITIONS = [
     ),
     journey(
         "strict, an enabled environment tells at once that it is junk",
-        step("mlx-patches", "enable", first="enabled: "),
+        step("mlx-patches enable", first="enabled: "),
         step(
-            "python",
-            "-c",
+            "python -c",
             "print('started')",
             env={"MLX_PATCHES": "off ", "MLX_PATCHES_STRICT": "1"},
             first="started",

@@ -38,10 +38,7 @@ CONDITIONS = [
     *(
         command(
             f"a terminal with {name}={value} gets no escape",
-            "audit",
-            "-v",
-            "--model",
-            "llama",
+            "audit -v --model llama",
             code=1,
             first="llama crashes",
             never="\x1b",
@@ -54,9 +51,7 @@ CONDITIONS = [
     ),
     command(
         "a wide terminal has whole sentences",
-        "audit",
-        "--model",
-        "llama",
+        "audit --model llama",
         code=1,
         also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
         env={"COLUMNS": "200"},
@@ -66,10 +61,7 @@ CONDITIONS = [
     ),
     command(
         "a verbose audit has whole sentences",
-        "audit",
-        "-v",
-        "--model",
-        "llama",
+        "audit -v --model llama",
         code=1,
         also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
         rows=NO_END,
@@ -166,9 +158,7 @@ CONDITIONS = [
     ),
     command(
         "Ctrl-C while it prints is an interruption",
-        "audit",
-        "--html",
-        "-",
+        "audit --html -",
         code=130,
         interrupted=True,
         error="interrupted",
@@ -176,8 +166,7 @@ CONDITIONS = [
     ),
     command(
         "Ctrl-C in a list is an interruption",
-        "list",
-        "--json",
+        "list --json",
         code=130,
         interrupted=True,
         error="interrupted",
