@@ -126,7 +126,7 @@ CONDITIONS = [
         step(
             "python -c",
             f"import mlx_lm.models.cache; {STATUS}",
-            also="applied +frozen-state",
+            also=r"applied +[\w-]+ ",
             rows=NO_END,
             imports_mlx=True,
         ),
@@ -377,7 +377,7 @@ CONDITIONS = [
         f"import mlx_lm.models.cache; {STATUS}",
         first="[a-z-]+ +",
         rows=NO_END,
-        also="applied +frozen-state",
+        also=r"applied +[\w-]+ ",
         where=WITH_MLX_LM,
     ),
     # -- ps

@@ -15,6 +15,7 @@ from ..condition import (
     refused,
     shell,
 )
+from ..samples import OF_A_SERVER, SECURITY, SOME, TYPO, needed_by
 from ..things import FULL, LLAMA, link
 
 NOTHING = "Nothing could be audited: no known MLX package is installed in"
@@ -119,18 +120,18 @@ CONDITIONS = [
     ),
     refused(
         "to ignore an unknown patch is refused",
-        "audit --ignore ofset-alias",
-        error="'ofset-alias'; did you mean 'offset-alias'",
+        f"audit --ignore {TYPO}",
+        error=f"{TYPO!r}; did you mean {SOME!r}",
     ),
     command(
         "a finding that is ignored does not fail the audit of its model",
-        "audit --model plamo2 --ignore recurrent-padding --ignore arrays-advance",
+        "audit --model plamo2" + "".join(f" --ignore {id_}" for id_ in needed_by("plamo2")),
         first="plamo2 gives wrong text in a batch here .* [0-9]+ of 20 scenarios",
         where=[MLX_LM],
     ),
     command(
         "a finding that is not ignored fails",
-        "audit --model jamba --ignore arrays-advance",
+        f"audit --model jamba --ignore {OF_A_SERVER}",
         code=1,
         first="jamba gives wrong text",
         where=[MLX_LM],
@@ -139,7 +140,7 @@ CONDITIONS = [
         "a verbose audit says which releases have the repair",
         "audit -v",
         code=1,
-        also=r"processor-rows +mlx_lm.generate:GenerationBatch.filter +disabled +>=0\.32\.0 ",
+        also=r"[\w-]+ +mlx_lm\.[\w.]+:[\w.]+ +disabled +>=0\.32\.0 ",
         rows=NO_END,
         where=[OLDER],
     ),
@@ -147,7 +148,7 @@ CONDITIONS = [
         "an audit as Markdown says which releases have the repair",
         "audit --format markdown",
         code=1,
-        also=r"`processor-rows` \| crash \| mlx-lm >=0\.32\.0, mlx-vlm >=0\.6\.5 \|",
+        also=r"`[\w-]+` \| [\w-]+ \| mlx-lm >=0\.32\.0, mlx-vlm >=0\.6\.5 \|",
         rows=NO_END,
         where=[OLDER],
     ),
@@ -180,7 +181,7 @@ CONDITIONS = [
         "audit --model qwen3",
         code=1,
         first=r"qwen3 gives wrong text in a batch here \(mlx-lm 0.31.3\): 4 of ",
-        also="processor-rows",
+        also=needed_by("qwen3", version="0.31.3"),
         where=[OLDER, VLLM_MLX],
     ),
     command(
@@ -195,7 +196,11 @@ CONDITIONS = [
         "audit --model gemma4",
         code=1,
         first=r"gemma4 gives wrong text in a batch here \(mlx-vlm 0.4.3\)",
-        also=("offset-alias", FIX, "Proof: mlx-patches lab --model gemma4"),
+        also=(
+            "|".join(needed_by("gemma4", "mlx-vlm", "0.4.3")),
+            FIX,
+            "Proof: mlx-patches lab --model gemma4",
+        ),
         where=[OLDER],
     ),
     command(
@@ -622,8 +627,8 @@ CONDITIONS = [
     command(
         "a bug report has the settings",
         "report",
-        env={"MLX_PATCHES_DISABLE": "media-policy"},
-        also=r"\| MLX_PATCHES_DISABLE \| media-policy \|",
+        env={"MLX_PATCHES_DISABLE": SECURITY},
+        also=rf"\| MLX_PATCHES_DISABLE \| {SECURITY} \|",
         rows=110,
     ),
     command(

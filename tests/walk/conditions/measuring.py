@@ -16,6 +16,7 @@ from ..condition import (
     sampled,
     shell,
 )
+from ..samples import OF_ALL, SOME, TYPO
 
 NEITHER = "neither mlx-lm nor mlx-vlm is installed"
 LONG = "x" * 5000
@@ -188,22 +189,22 @@ CONDITIONS = [
     refused("a probe of nothing is refused", "probe ''", error="no patch or model ''"),
     refused(
         "a probe of what is none gives a hint",
-        "probe ofset-alias",
-        error="'ofset-alias'; did you mean 'offset-alias'",
+        f"probe {TYPO}",
+        error=f"{TYPO!r}; did you mean {SOME!r}",
     ),
     refused("a probe of 5000 characters is cut", "probe", LONG, error=r"x{100,}\.\.\.'"),
     shell(
         "a probe without MLX is not green",
-        "mlx-patches probe arrays-mask 2>error; echo $?; cat error",
+        f"mlx-patches probe {SOME} 2>error; echo $?; cat error",
         first="target|2",
-        also="nothing of arrays-mask could be run in this environment",
+        also=f"nothing of {SOME} could be run in this environment",
         never="green",
         writes=("error",),
         where=[EMPTY],
     ),
     command(
         "a probe of a defect is red without and green with",
-        "probe arrays-mask",
+        f"probe {SOME}",
         also="red +green",
         rows=NO_END,
         seconds=SECONDS,
@@ -230,7 +231,7 @@ CONDITIONS = [
     ),
     command(
         "a probe as JSON is JSON",
-        "probe rotating-restored --json",
+        f"probe {OF_ALL} --json",
         rows=NO_END,
         first=r"\[",
         also='"with": "green"',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..condition import EMPTY, NO_END, Condition, command, python, refused, sampled
+from ..samples import SOME
 from ..things import folder, link, release, unreadable
 
 LM, VLM = "mlx-lm", "mlx-vlm"
@@ -112,7 +113,7 @@ CONDITIONS = [
     ),
     refused(
         "explain where metadata is binary is refused",
-        "explain offset-alias",
+        f"explain {SOME}",
         where=[EMPTY],
         error="metadata .*is not text.*again",
         files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),

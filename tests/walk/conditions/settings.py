@@ -16,6 +16,7 @@ from ..condition import (
     shell,
     step,
 )
+from ..samples import SECURITY, SOME, TYPO
 from ..things import release
 
 ON, OFF = ("1", "true", "Yes", " on "), ("0", "false", "No", "OFF", "off ")
@@ -108,17 +109,17 @@ CONDITIONS = [
         "a patch that nobody has is told of by the audit",
         "audit",
         code=1,
-        env={"MLX_PATCHES_DISABLE": "ofset-alias"},
-        also="names 'ofset-alias'",
-        note="'ofset-alias'.*did you mean 'offset-alias'",
+        env={"MLX_PATCHES_DISABLE": TYPO},
+        also=f"names {TYPO!r}",
+        note=f"{TYPO!r}.*did you mean {SOME!r}",
         where=WITH_MLX,
     ),
     command(
         "a patch that nobody has is warned of where it is enabled",
         "list",
-        env={"MLX_PATCHES_ENABLE": "media-polcy"},
+        env={"MLX_PATCHES_ENABLE": f"{SECURITY}x"},
         rows=NO_END,
-        note="MLX_PATCHES_ENABLE: no patch 'media-polcy'; did you mean 'media-policy'",
+        note=f"MLX_PATCHES_ENABLE: no patch '{SECURITY}x'; did you mean {SECURITY!r}",
     ),
     command(
         "a name of 5000 characters in MLX_PATCHES_DISABLE is cut",
@@ -223,10 +224,10 @@ CONDITIONS = [
     ),
     command(
         "ascii alone is enough for explain",
-        "explain offset-alias",
+        f"explain {SOME}",
         rows=60,
         env={"PYTHONIOENCODING": "ascii"},
-        first="offset-alias: ",
+        first=f"{SOME}: ",
     ),
     command(
         "ascii alone is enough for the page",
@@ -264,9 +265,10 @@ CONDITIONS = [
     # -- what comes first
     python(
         "MLX_PATCHES_DISABLE outranks apply by name",
-        "import mlx_patches as m; print(sorted({str(o.status) for o in m.apply(['arrays-mask'])}))",
-        env={"MLX_PATCHES_DISABLE": "arrays-mask"},
-        first=r"\['disabled'",
+        f"import mlx_patches as m; print(sorted({{str(o.status) for o in m.apply([{SOME!r}])}}))",
+        env={"MLX_PATCHES_DISABLE": SOME},
+        first=".*'disabled'",
+        never="applied|pending",
         where=[OLDER, VLLM_MLX],
     ),
     python(

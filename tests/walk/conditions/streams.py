@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..condition import EMPTY, MLX_LM, NO_END, Condition, command, sampled, shell
+from ..samples import REGISTRY, SOME, needed_by
 from ..things import LLAMA
 
 FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
@@ -14,13 +15,15 @@ COMMANDS = (
     "report",
     "list",
     "list --json",
-    "explain offset-alias",
+    f"explain {SOME}",
     "recommend --model gemma4",
     "ps",
     "--help",
     "--version",
 )
 DONE = "echo exit $?"
+NEEDED = needed_by("llama")
+WHOLE = [rf"{id_} +{REGISTRY.get(id_).summary}" for id_ in NEEDED]
 
 
 def full(line: str) -> Condition:
@@ -53,7 +56,7 @@ CONDITIONS = [
         "a wide terminal has whole sentences",
         "audit --model llama",
         code=1,
-        also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
+        also=WHOLE,
         env={"COLUMNS": "200"},
         terminal=True,
         rows=24,
@@ -63,7 +66,7 @@ CONDITIONS = [
         "a verbose audit has whole sentences",
         "audit -v --model llama",
         code=1,
-        also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
+        also=WHOLE,
         rows=NO_END,
         where=[MLX_LM],
     ),
@@ -71,10 +74,7 @@ CONDITIONS = [
         "a narrow terminal has several patches with their sentences",
         "audit",
         code=1,
-        also=(
-            "rotating-last-piece a rotating batch misreads",
-            "rotating-restored a rotating batch",
-        ),
+        also=[rf"{id_} \w+ \w+ " for id_ in NEEDED],
         env={"COLUMNS": "40"},
         terminal=True,
         where=[MLX_LM],
@@ -93,7 +93,7 @@ CONDITIONS = [
             for line, code in (
                 ("audit", 2),
                 ("list", 0),
-                ("explain offset-alias", 0),
+                (f"explain {SOME}", 0),
                 ("--help", 0),
             )
         ),
