@@ -32,6 +32,11 @@ SETS = [
     for one in EVIDENCE
 ]
 EVERY = words.SEVERITIES
+# Patches of these severities; other ids of these tests are made up.
+WRONG, FEATURE = (
+    next(patch.id for patch in catalogue.builtin() if patch.severity == severity)
+    for severity in (words.WRONG_TEXT, words.FEATURE)
+)
 
 
 @pytest.fixture
@@ -238,7 +243,9 @@ def test_a_scenario_that_did_not_end_in_time_is_judged_as_in_the_family(release,
 
 
 def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(release, tmp_path):
-    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
+    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3")
+    release(evidence)
+    (needed,) = evidence["needs"]["llama"]["processors"]
     cells = {"left-padded": "g", "processors": "r"}
     measured = {
         "set": "mlx-lm 0.31.3",
@@ -249,8 +256,8 @@ def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(rele
     }
     folder = write_llama(tmp_path, layer_types=["full_attention"])
     report = audit.audit(folder, evidence={"mlx-lm": measured})
-    assert list(screen.effects(report)) == ["processor-rows"]
-    assert any(line.startswith("  processor-rows ") for line in screen.lines(report))
+    assert list(screen.effects(report)) == [needed]
+    assert any(line.startswith(f"  {needed} ") for line in screen.lines(report))
 
 
 MEASURED = {
@@ -284,38 +291,34 @@ MEASURED = {
         "partly": {"merge": "row 0: NaN", "trim": "ValueError: no (mlx_lm/models/a.py:1)"},
     },
     "needs": {
-        "text": {"merge": ["mask-from-cache-list"]},
-        "dies": {"merge": ["extend-solo-batch"]},
-        "partly": {"merge": ["mask-from-cache-list"]},
-        "window": {"max-kv-size": ["rotating-keep"]},
+        "text": {"merge": ["of-masks"]},
+        "dies": {"merge": ["of-joins"]},
+        "partly": {"merge": ["of-masks"]},
+        "window": {"max-kv-size": ["of-windows"]},
     },
 }
 
 
 def judged(family):
-    return verdict.judge(
-        MEASURED, "mlx-lm", "9.9.9", family, lambda: ["padding-nan", "sinks-warning"]
-    )
+    return verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, lambda: [WRONG, FEATURE])
 
 
-IDLE = PatchState(
-    False, frozenset({"mask-from-cache-list", "extend-solo-batch", "padding-nan", "rotating-keep"})
-)
+IDLE = PatchState(False, frozenset({"of-masks", "of-joins", WRONG, "of-windows"}))
 ACTIVE = PatchState(True)
 
 
 @pytest.mark.parametrize(
     ("family", "word", "idle", "active", "patches"),
     [
-        ("text", "repaired", 1, 0, ("mask-from-cache-list",)),
-        ("dies", "repaired", 1, 0, ("extend-solo-batch",)),
-        ("untraced", "repaired", 1, 0, ("padding-nan", "sinks-warning")),
-        ("partly", "wrong", 1, 1, ("mask-from-cache-list",)),
-        ("window", "right", 0, 0, ("rotating-keep",)),
+        ("text", "repaired", 1, 0, ("of-masks",)),
+        ("dies", "repaired", 1, 0, ("of-joins",)),
+        ("untraced", "repaired", 1, 0, (WRONG, FEATURE)),
+        ("partly", "wrong", 1, 1, ("of-masks",)),
+        ("window", "right", 0, 0, ("of-windows",)),
         ("alone", "cannot batch", 0, 0, ()),
-        ("unknown", "right", 0, 0, ("sinks-warning",)),
-        ("blunt", "not measured", 2, 2, ("padding-nan", "sinks-warning")),
-        ("nowhere", "not measured", 2, 2, ("padding-nan", "sinks-warning")),
+        ("unknown", "right", 0, 0, (FEATURE,)),
+        ("blunt", "not measured", 2, 2, (WRONG, FEATURE)),
+        ("nowhere", "not measured", 2, 2, (WRONG, FEATURE)),
     ],
 )
 def test_a_verdict_is_its_cells(family, word, idle, active, patches):
@@ -325,8 +328,8 @@ def test_a_verdict_is_its_cells(family, word, idle, active, patches):
 
 
 def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
-    assert judged("text").exit_code(PatchState(True, frozenset({"extend-solo-batch"}))) == 0
-    assert judged("dies").exit_code(PatchState(True, frozenset({"extend-solo-batch"}))) == 1
+    assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
+    assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -347,9 +350,9 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
     ],
 )
 def test_what_is_wrong_alone_is_not_right_in_a_batch(family, idle, active):
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, alone=["phimoe-routing"])
-    here = PatchState(False, IDLE.missing | {"phimoe-routing"})
-    assert "phimoe-routing" in one.patches
+    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, alone=["of-experts"])
+    here = PatchState(False, IDLE.missing | {"of-experts"})
+    assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
     assert (verdict.headline(one, here), verdict.headline(one, ACTIVE)) == (idle, active)
     assert one.as_dict(here)["wrong_alone"]
@@ -511,7 +514,7 @@ HELD = {
     "without": {"qwen3": {"plain old": "g", "yarn old": "r", "plain": "r", "window": "g"}},
     "with": {"qwen3": {"plain old": "g", "yarn old": "r", "plain": "g", "window": "g"}},
     "crash": {"qwen3": ["plain"]},
-    "needs": {"qwen3": {"plain": ["nested-rope"]}},
+    "needs": {"qwen3": {"plain": ["of-ropes"]}},
 }
 YARN = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
 OTHER = {"model_type": "qwen3", "rope_theta": 1e6}
@@ -647,18 +650,18 @@ def test_the_json_says_which_scenarios_of_images_are_wrong():
 
 
 def test_patches_that_a_batch_with_images_was_traced_to_are_the_models():
-    cell = outside.HeldCell("features", "rg", needs=("image-rows",))
+    cell = outside.HeldCell("features", "rg", needs=("of-images",))
     one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", images=[cell])
-    assert one.patches == ("image-rows",)
-    assert one.exit_code(PatchState(True, frozenset({"image-rows"}))) == 1
-    assert one.exit_code(PatchState(True, frozenset({"mask-from-cache-list"}))) == 0
+    assert one.patches == ("of-images",)
+    assert one.exit_code(PatchState(True, frozenset({"of-images"}))) == 1
+    assert one.exit_code(PatchState(True, frozenset({"of-masks"}))) == 0
 
 
 def test_a_batch_with_images_that_was_not_traced_needs_every_patch_of_the_model():
     cell = outside.HeldCell("features", "rg")
     one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "window", images=[cell])
     assert one.fails_with_images(ACTIVE) == ()
-    assert one.fails_with_images(PatchState(True, frozenset({"rotating-keep"})))
+    assert one.fails_with_images(PatchState(True, frozenset({"of-windows"})))
 
 
 def report_of(*verdicts, model=None):
@@ -783,13 +786,13 @@ def test_the_command_that_repairs_a_request_alone_is_told(pair, fixed):
 
 @pytest.mark.parametrize("model", [None, "qwen3"])
 def test_what_a_variable_switches_off_is_repaired_by_unsetting_it(model):
-    defects = (outside.HeldCell("plain old", "rg", needs=("rope-scaling",)),)
+    defects = (outside.HeldCell("plain old", "rg", needs=(WRONG,)),)
     held = outside.Held("transformers 5", defects)
     one = verdict.ModelVerdict(
         "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=defects, own=True
     )
     off = Outcome(
-        "rope-scaling",
+        WRONG,
         "mlx-lm",
         "mlx_lm.models.rope_utils:initialize_rope",
         Status.DISABLED,
@@ -797,7 +800,7 @@ def test_what_a_variable_switches_off_is_repaired_by_unsetting_it(model):
         True,
     )
     asked = model and audit.ModelReport(
-        "qwen3", None, {"rope-scaling": "alone"}, True, {"mlx-lm": "qwen3"}
+        "qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"}
     )
     report = audit.Audit((), (), (off,), {}, False, asked, verdicts=(one,))
     assert screen.commands(report)[0] == "Fix:   unset MLX_PATCHES"
