@@ -152,6 +152,12 @@ def fake(site: Site) -> Site:
     return site
 
 
+@pytest.fixture
+def cache(fake: Site) -> ModuleType:
+    """The module ``fake_lm.cache``, imported."""
+    return load("fake_lm.cache")
+
+
 def load(name: str) -> ModuleType:
     """Import a module by a name that a type checker does not resolve."""
     return importlib.import_module(name)
@@ -188,6 +194,14 @@ def registry_of(*patches: Patch) -> Registry:
 def manager_for(*patches: Patch, rule: dict[str, Any] | None = None) -> Manager:
     """A new manager; without a ``rule`` it treats every release as affected."""
     return Manager(Gate(matrix_for(*patches, rule=rule)))
+
+
+def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[Manager, Patch]:
+    """A manager with a patch of these targets in effect, and the patch."""
+    patch = patch_of(*targets, **more)
+    manager = Manager(Gate(matrix_for(patch)), strict=strict)
+    assert set(statuses(manager.apply(patch))) == {"applied"}
+    return manager, patch
 
 
 def session_for(*patches: Patch, **changes: Any) -> Session:

@@ -799,9 +799,7 @@ def test_what_a_variable_switches_off_is_repaired_by_unsetting_it(model):
         "switched off by MLX_PATCHES",
         True,
     )
-    asked = model and audit.ModelReport(
-        "qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"}
-    )
+    asked = model and audit.ModelReport("qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"})
     report = audit.Audit((), (), (off,), {}, False, asked, verdicts=(one,))
     assert screen.commands(report)[0] == "Fix:   unset MLX_PATCHES"
 
