@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -224,6 +227,28 @@ def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
     """A patch of these targets."""
     made = tuple(target(one) if isinstance(one, str) else one for one in targets)
     return Patch(id, "goes wrong", made, probe="none:none", module=__name__, **more)
+
+
+def in_threads(functions: list[Callable[[], object]]) -> None:
+    """Run functions in threads, all at once, and wait for their ends."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def printed(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
+    """What a program of its own process prints, line by line, and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(path), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
 
 
 def statuses(outcomes: Any) -> list[str]:

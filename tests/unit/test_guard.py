@@ -31,6 +31,7 @@ from mlx_patches.probes import Result, child
 
 from .conftest import (
     applied,
+    in_threads,
     load,
     manager_for,
     marked,
@@ -775,11 +776,7 @@ def test_many_threads_fail_at_once_and_it_is_said_once(cache, caplog):
 
     manager = layered(failing)
     attend, found = cache.attend, []
-    threads = [threading.Thread(target=lambda: found.append(attend(1))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    in_threads([lambda: found.append(attend(1))] * 8)
     assert found == [2] * 8
     assert manager.failures["fix"].count == 8
     assert len(caplog.records) == 1

@@ -18,7 +18,7 @@ from mlx_patches.activation import import_hook
 from mlx_patches.activation.import_hook import Watcher, complete
 from mlx_patches.core import imports
 
-from .conftest import load
+from .conftest import in_threads, load
 
 # What a watched module's loader has of its own: it follows a start as ``__main__`` too.
 OURS = {"exec_module", "get_code"}
@@ -349,15 +349,6 @@ def test_uninstalled_while_another_thread_searches(site, seen, watcher):
     watcher.uninstall()
     assert watcher.find_spec("pk", None) is None
     assert load("pk")
-
-
-def in_threads(functions):
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 # -- kinds of modules ------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tests.conformance import Case, Conformance
 
 from .conftest import (
     applied,
+    in_threads,
     load,
     manager_for,
     marked,
@@ -532,12 +533,6 @@ def test_a_session_makes_its_pass_even_if_it_is_interrupted(fake, cache):
     assert model.attend is cache.attend is original
 
 
-def test_a_class_is_patched_for_those_who_imported_it_by_name(fake):
-    model = load("fake_lm.model")
-    applied("Cache.update")
-    assert model.Cache().update(3) == ("patched", 3)
-
-
 # -- several patches on one target -----------------------------------------------------------
 
 
@@ -751,11 +746,7 @@ def test_threads_that_apply_at_once_apply_once(cache):
         barrier.wait(10)
         manager.apply(patch)
 
-    threads = [threading.Thread(target=worker) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    in_threads([worker] * 8)
     assert cache.attend(1) == ("patched", 2)
     assert cache.Cache().update(1) == ("patched", 1)
 
