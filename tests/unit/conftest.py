@@ -251,6 +251,17 @@ def printed(code: str, path: object = "", **environment: str) -> tuple[list[str]
     return done.stdout.splitlines(), done.stderr
 
 
+def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:
+    """The parts of evidence, from the letters of each cell without and with the patches."""
+    return {
+        part: {
+            family: {name: pair[place] for name, pair in cells.items() if pair[place:]}
+            for family, cells in pairs.items()
+        }
+        for place, part in enumerate(("without", "with"))
+    }
+
+
 def statuses(outcomes: Any) -> list[str]:
     """The statuses alone, in order."""
     return [str(outcome.status) for outcome in outcomes]

@@ -74,15 +74,12 @@ def test_the_switch_is_read_as_people_write_it(monkeypatch, value, wanted):
     assert settings.junk() == ""
 
 
-@pytest.mark.parametrize("value", ["n", "none", "banana", "2"])
-def test_junk_means_off_and_is_warned_of_once_where_mlx_is_imported(package, value):
-    waits = printed(BOOT + "print(boot.active())", package, MLX_PATCHES=value)
-    assert waits == (["False"], "")
+def test_junk_means_off_and_is_warned_of_once_where_mlx_is_imported(package):
     code = f"{BOOT}import mlx_lm.models.cache; {LOADED}"
-    lines, errors = printed(code, package, MLX_PATCHES=value)
+    lines, errors = printed(code, package, MLX_PATCHES="banana")
     assert lines == ["False"]
     assert errors.count("\n") == 1
-    assert f"MLX_PATCHES is {value!r}, which is neither on" in errors
+    assert "MLX_PATCHES is 'banana', which is neither on" in errors
 
 
 def test_a_long_value_is_cut(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -152,7 +153,7 @@ def test_every_patch_of_ours_is_well_formed():
         assert len({target.path for target in patch.targets}) == len(patch.targets)
         doc = patch.documentation
         for part in ("Why", "How", "Upstream", "Retire when"):
-            assert f"\n{part}\n" in doc, (patch.id, part)
+            assert re.search(rf"^{part}\n    \S", doc, re.MULTILINE), (patch.id, part)
         assert "TODO" not in doc + patch.summary, patch.id
         module, name = patch.probe_place
         assert hasattr(importlib.import_module(module), name), patch.id

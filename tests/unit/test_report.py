@@ -18,25 +18,21 @@ from mlx_patches.evidence import store
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
+from .conftest import letters
+
 ONE = {
     "set": "mlx-lm 9.9.9",
     "versions": {"mlx-lm": "9.9.9", "mlx": "9.0"},
-    "without": {
-        "right": {"trim": "g", "engine": "n"},
-        "repaired": {"trim": "r", "engine": "g"},
-        "partly": {"trim": "r", "engine": "r"},
-        "red": {"trim": "r", "engine": "r"},
-        "unbuilt": {"trim": "x", "engine": "x"},
-        "blunt": {"trim": "i", "engine": "i"},
-    },
-    "with": {
-        "right": {"trim": "g", "engine": "n"},
-        "repaired": {"trim": "g", "engine": "g"},
-        "partly": {"trim": "g", "engine": "r"},
-        "red": {"trim": "r", "engine": "r"},
-        "unbuilt": {"trim": "x", "engine": "x"},
-        "blunt": {"trim": "i", "engine": "i"},
-    },
+    **letters(
+        {
+            "right": {"trim": "gg", "engine": "nn"},
+            "repaired": {"trim": "rg", "engine": "gg"},
+            "partly": {"trim": "rg", "engine": "rr"},
+            "red": {"trim": "rr", "engine": "rr"},
+            "unbuilt": {"trim": "xx", "engine": "xx"},
+            "blunt": {"trim": "ii", "engine": "ii"},
+        }
+    ),
     "details_without": {"red": {"trim": "dies [[data]]", "engine": "</script>"}},
     "details_with": {"red": {"trim": "dies [[data]]"}},
     "needs": {"repaired": {"trim": ["a-patch"]}},
