@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 # The kinds of environment, by the model packages and hosts that they have.
 EMPTY, MLX_LM, MLX_VLM, OLDER, VLLM_MLX = KINDS = (
@@ -119,6 +120,13 @@ def command(
     names = ("where", "files", "writes", "own", "slow")
     whole = {name: more.pop(name) for name in names if name in more}
     return Condition(says, (step(f"{start} {line}", *last, **more),), **whole)  # type: ignore[arg-type]
+
+
+def of_folder(
+    says: str, config: Content, files: Mapping[str, Content] = MappingProxyType({}), **more: object
+) -> Condition:
+    """An audit of a model's folder ``m`` with this config.json."""
+    return command(says, "audit --model m", files={"m/config.json": config, **files}, **more)
 
 
 def python(says: str, lines: str, **more: object) -> Condition:

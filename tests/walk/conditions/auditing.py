@@ -12,6 +12,7 @@ from ..condition import (
     WITH_MLX,
     WITH_MLX_LM,
     command,
+    of_folder,
     refused,
     shell,
 )
@@ -319,11 +320,10 @@ CONDITIONS = [
         files={"m/config.json": LLAMA},
         where=[MLX_LM],
     ),
-    command(
+    of_folder(
         "a folder without sliding layers has no defect of sliding layers",
-        "audit --model m",
+        FULL,
         first=r"llama is right in a batch here \(mlx-lm 0.32.2\): 19 of 19 scenarios",
-        files={"m/config.json": FULL},
         where=[MLX_LM],
     ),
     refused(
@@ -392,16 +392,13 @@ CONDITIONS = [
         error="m/model.safetensors: a file; give the model's folder",
         files={"m/model.safetensors": b"\0" * 64},
     ),
-    command(
+    of_folder(
         "200,000 stop tokens are a few lines",
-        "audit --model m",
+        LLAMA,
         code=1,
         first="llama crashes",
         where=[MLX_LM],
-        files={
-            "m/config.json": LLAMA,
-            "m/generation_config.json": f'{{"eos_token_id": {list(range(200_000))}}}',
-        },
+        files={"m/generation_config.json": f'{{"eos_token_id": {list(range(200_000))}}}'},
     ),
     # -- a folder measured
     refused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..condition import MLX_LM, NO_END, command, journey, python, step
+from ..condition import MLX_LM, NO_END, command, journey, python, replace, step
 from ..things import copied
 
 HELIUM = ("class Model(", "CHANGED = True\n\n\nclass Model(")
@@ -71,7 +71,7 @@ for one in mlx_patches.status():
 print("applied", count)
 """
 
-CONDITIONS = [
+_CONDITIONS = [
     command(
         "a release with the same code under a new number is measured",
         "audit",
@@ -79,7 +79,6 @@ CONDITIONS = [
         first="52 known defects",
         also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*the patches repair",
         never=("drifted", "not measured"),
-        where=[MLX_LM],
         files=RENUMBERED,
     ),
     command(
@@ -87,7 +86,6 @@ CONDITIONS = [
         "audit --model qwen3",
         first=r"qwen3 is right in a batch here \(mlx-lm 0\.33\.0\)",
         also="the same code was measured as mlx-lm 0.32.2",
-        where=[MLX_LM],
         files=RENUMBERED,
     ),
     command(
@@ -97,7 +95,6 @@ CONDITIONS = [
         also=r"[\w-]+ +mlx_lm.models.mamba:MambaBlock.__call__ +disabled",
         never="drifted",
         rows=NO_END,
-        where=[MLX_LM],
         files=RENUMBERED,
     ),
     python(
@@ -105,7 +102,6 @@ CONDITIONS = [
         APPLIED,
         also=(r"mamba \['applied'\]", r"jamba \['applied'\]"),
         never="drifted",
-        where=[MLX_LM],
         files=RENUMBERED,
         imports_mlx=True,
         seconds=60.0,
@@ -120,7 +116,6 @@ CONDITIONS = [
             r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             "Proof: mlx-patches lab --model qwen3",
         ),
-        where=[MLX_LM],
         files=EDITED,
     ),
     command(
@@ -128,14 +123,12 @@ CONDITIONS = [
         "audit",
         code=1,
         also="of 126 model families wrong .*; the patches repair all; 1 has other code",
-        where=[MLX_LM],
         files=copied("mlx_lm", mamba=MAMBA),
     ),
     python(
         "a model that was edited is not repaired, and the others are",
         APPLIED,
         also=(r"mamba \['drifted'\]", r"jamba \['applied'\]"),
-        where=[MLX_LM],
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
         imports_mlx=True,
         seconds=60.0,
@@ -147,7 +140,6 @@ CONDITIONS = [
             AGREE,
             also=rf"applied {count}\b",
             never="differs",
-            where=[MLX_LM],
             files=files,
             imports_mlx=True,
             seconds=60.0,
@@ -175,7 +167,6 @@ CONDITIONS = [
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
             never="drifted",
-            where=[MLX_LM],
             files=copied("mlx_lm", "0.33.0", change),
         )
         for what, change in (
@@ -189,7 +180,6 @@ CONDITIONS = [
         code=2,
         first=r"mamba was not measured in mlx-lm 0\.33\.0: its code is new: mlx_lm\.models\.mamba",
         also=r" [\w-]+ +drifted: ",
-        where=[MLX_LM],
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
     ),
     journey(
@@ -206,7 +196,6 @@ CONDITIONS = [
             ),
         ),
         step("mlx-patches audit --model qwen3", first="qwen3 is right"),
-        where=[MLX_LM],
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
     ),
     journey(
@@ -218,7 +207,8 @@ CONDITIONS = [
             first="All 53 known defects are repaired here, but not all of the code was measured",
             also="1 has other code and was not measured",
         ),
-        where=[MLX_LM],
         files=copied("mlx_lm", helium=HELIUM),
     ),
 ]
+# Each is a copy of this release, or the release itself.
+CONDITIONS = [replace(one, where=[MLX_LM]) for one in _CONDITIONS]
