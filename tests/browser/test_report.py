@@ -17,6 +17,12 @@ from mlx_patches.evidence.words import family_result, scenario_order
 ROOT = Path(__file__).parents[2]
 sync_api = pytest.importorskip("playwright.sync_api")
 
+# A family of mlx-vlm 0.5.0, and a patch that its batches need there.
+FAMILY, PATCH = next(
+    (family, ids[0])
+    for family, cells in store.load_set("mlx-vlm", "0.5.0")["needs"].items()
+    for ids in cells.values()
+)
 AUDIT = {
     "distributions": [
         {"name": "mlx", "version": "0.31.2"},
@@ -26,12 +32,12 @@ AUDIT = {
     "host": None,
     "active": False,
     "model": None,
-    "findings": ["rope-deltas is needed"],
+    "findings": [f"{PATCH} is needed"],
     "patches": [
         {
-            "patch": "rope-deltas",
+            "patch": PATCH,
             "distribution": "mlx-vlm",
-            "target": "mlx_vlm.models.qwen2_vl.language:LanguageModel.__call__",
+            "target": f"mlx_vlm.models.{FAMILY}.language:LanguageModel.__call__",
             "status": "disabled",
             "reason": "not active <b>here</b>",
             "finding": True,
@@ -155,19 +161,19 @@ def test_filters_by_package_family_and_patch(page, evidence):
     page.get_by_role("button", name="Clear").click()
     page.wait_for_selector("tr[hidden]", state="detached")
     assert shown_families(page) == everything
-    page.locator("#patch").select_option("rope-deltas")
+    page.locator("#patch").select_option(PATCH)
     concerned = [
         (package["name"], family)
         for package in report.content(evidence)["packages"]
         for family, cells in package["families"].items()
         if any(
-            "rope-deltas" in {*cell["row"], *itertools.chain(*cell["needs"].values())}
+            PATCH in {*cell["row"], *itertools.chain(*cell["needs"].values())}
             for cell in cells
             if cell
         )
     ]
     assert shown_families(page) == concerned
-    assert ("mlx-vlm", "qwen2_vl") in concerned and len(concerned) < len(everything)
+    assert ("mlx-vlm", FAMILY) in concerned and len(concerned) < len(everything)
 
 
 def test_the_keyboard_goes_from_cell_to_cell(page):
@@ -195,7 +201,7 @@ def test_the_environment_has_a_row_of_its_own(page):
     assert "mlx-patches enable" in own.inner_text()
     page.get_by_role("button", name="Details of mlx-vlm").click()
     said = page.get_by_role("dialog").inner_text()
-    assert "rope-deltas" in said and "not active <b>here</b>" in said
+    assert PATCH in said and "not active <b>here</b>" in said
     page.keyboard.press("Escape")
     sign = page.locator("button[aria-label^='This environment, mlx-vlm 0.5.0']")
     assert sign.inner_text() == "✗ 1"
@@ -336,22 +342,37 @@ def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_p
     opened.close()
 
 
-def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page):
-    cell = cell_of(page, "deepseek_v32", "mlx-vlm 0.7.10")
+def wrong_alone(evidence, name, batch=""):
+    """A family with this result in a release, and the one patch that a request alone needs."""
+    distribution, version = name.split()
+    (package,) = (p for p in report.content(evidence)["packages"] if p["name"] == distribution)
+    column = [one["version"] for one in package["releases"]].index(version)
+    cells = {family: row[column] for family, row in package["families"].items() if row[column]}
+    return next(
+        (family, *cell["alone"])
+        for family, cell in cells.items()
+        if len(cell["alone"]) == 1 and batch in ("", cell["result"])
+    )
+
+
+def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page, evidence):
+    family, id_ = wrong_alone(evidence, "mlx-vlm 0.7.10", "green")
+    cell = cell_of(page, family, "mlx-vlm 0.7.10")
     assert cell.inner_text() == "1+"
     assert "a request alone gets wrong text too" in cell.get_attribute("aria-label")
     cell.click()
     dialog = page.get_by_role("dialog")
-    assert "Without indexer-rope a request alone gets wrong text too." in dialog.inner_text()
-    assert "mlx-patches probe indexer-rope" in dialog.inner_text()
+    assert f"Without {id_} a request alone gets wrong text too." in dialog.inner_text()
+    assert f"mlx-patches probe {id_}" in dialog.inner_text()
     page.keyboard.press("Escape")
-    page.locator("#patch").select_option("indexer-rope")
-    assert ("mlx-vlm", "deepseek_v32") in shown_families(page)
+    page.locator("#patch").select_option(id_)
+    assert ("mlx-vlm", family) in shown_families(page)
 
-    parts = {part: {"phimoe": {"trim": "g"}} for part in ("without", "with")}
+    family, id_ = wrong_alone(evidence, "mlx-lm 0.31.3")
+    parts = {part: {family: {"trim": "g"}} for part in ("without", "with")}
     green = {"set": "mlx-lm 0.31.3", "versions": {}, **parts}
     here = [{"name": "mlx-lm", "version": "0.31.3"}]
-    patch = {"patch": "phimoe-routing", "distribution": "mlx-lm", "target": "", "reason": ""}
+    patch = {"patch": id_, "distribution": "mlx-lm", "target": "", "reason": ""}
     for status, sign in (("disabled", "!"), ("applied", "1+")):
         own = [{**patch, "status": status, "finding": status == "disabled"}]
         audit = {**AUDIT, "distributions": here, "patches": own, "active": True}

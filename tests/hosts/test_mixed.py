@@ -100,7 +100,7 @@ IGNORED = {
     "vllm-mlx 0.6.0": {"logit_bias: words", "logit_bias: null"},
     "mlx-vlm 0.7.10": {"stop: numbers"},
 }
-# Answered as if the field were not there, by `sampling-limits` or because the host ignores it.
+# Answered as if the field were not there, by a patch or because the host ignores it.
 HARMLESS = {"logit_bias: no such token"}
 # An empty prompt gets the answer to no text here; the other hosts refuse it.
 EMPTY_ANSWERED = {"mlx-lm 0.31.3", "mlx-lm 0.32.2"}

@@ -43,3 +43,39 @@ def test_mutant_turns_the_probe_red(ungated, monkeypatch, broken):
     monkeypatch.setattr(boundary_snapshots, broken, lambda value: value)
     ungated(PATCH)
     assert run_probe(PATCH, TARGET).red
+
+
+class Cache:
+    """A cache without MLX; as with mx.array, ``+=`` changes the offset in place."""
+
+    def __init__(self):
+        self.offset = [0]
+
+    @property
+    def state(self):
+        return self.offset
+
+    def step(self):
+        self.offset += [1]
+
+
+def test_the_caches_keep_their_class_and_go_on(ungated):
+    ungated(PATCH)
+    scheduler = importlib.import_module("omlx.scheduler").Scheduler()
+    cache = Cache()
+    scheduler._emit_prefill_boundary_snapshot("request", prompt_cache=[cache], total_tokens=1)
+    (kept,) = scheduler.snapshots[1]
+    assert type(kept) is Cache
+    assert kept is not cache
+    kept.step()
+    assert cache.offset == [0]
+
+
+def test_what_is_no_list_of_caches_passes_as_it_is():
+    for value in ([], [1, 2], "text", None, (Cache(),), {"a": 1}):
+        assert boundary_snapshots.frozen(value) is value
+
+
+def test_it_is_documented():
+    for part in ("Why", "How", "Upstream", "Retire when"):
+        assert f"\n{part}\n" in sys.modules[boundary_snapshots.__name__].__doc__

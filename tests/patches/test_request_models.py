@@ -1,9 +1,142 @@
-"""A broken version of ``request-models``: with it the probe must be red."""
+"""Which models a request may name, with a Hub cache and folders of the test."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlx_patches.core.errors import is_refusal
 from mlx_patches.patches.server.request_models import patch as request_models
+from mlx_patches.patches.server.request_models.patch import MODELS, is_allowed
 
 from .mutants import replaced
+
+
+@pytest.fixture(autouse=True)
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Hub cache with the model ``org/cached``, and folders; nothing is listed."""
+    for name in ("hub/models--org--cached/snapshots", "served", "listed/inner", "listed-other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "served")
+    (tmp_path / "listed/out").symlink_to(tmp_path / "listed-other")
+    (tmp_path / "work/org/cached").mkdir(parents=True)
+    constants: Any = ModuleType("huggingface_hub.constants")
+    constants.HF_HUB_CACHE = str(tmp_path / "hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", constants)
+    monkeypatch.delenv(MODELS, raising=False)
+    monkeypatch.setattr(request_models, "_started", set())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["served", "./served", "link", "org/cached", "org/served"])
+def test_what_a_request_may_name(disk, name):
+    assert is_allowed(name, ["served", "org/served", None])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("/", "/etc", "/etc/passwd", "listed", "served/..", "hub", "hub/models--org--cached"),
+        *("org/other", "other", "", ".", "..", "~", "~/x", "org/cached/..", "org/cached/x"),
+        *("org/cached ", " org/cached", "org/cached\n", "org/cached\x00", "org--cached", "../x"),
+        *("http://127.0.0.1/x", "file:///etc", "org\\cached", "x" * 5000, "org/c\u0430ched"),
+        *(None, 5, ["served"], {"a": 1}, True, b"served"),
+    ],
+)
+def test_what_a_request_may_not_name(disk, name, caplog):
+    assert not is_allowed(name, ["served"])
+    with pytest.raises(ValueError, match="the server was not started with it") as refused:
+        request_models.check(name, ["served"])
+    assert is_refusal(refused.value)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("mlx_patches: request-models refused ")
+
+
+def test_a_folder_that_is_named_like_a_cached_model(disk, monkeypatch):
+    """The releases load the folder, so it counts."""
+    monkeypatch.chdir(disk / "work")
+    assert not is_allowed("org/cached")
+
+
+def test_what_the_operator_lists(disk, monkeypatch):
+    monkeypatch.setenv(MODELS, os.pathsep.join(["org/other", "", str(disk / "listed")]))
+    for name in ("org/other", "listed", "listed/inner", str(disk / "listed/inner")):
+        assert is_allowed(name)
+    for name in ("listed-other", "listed/out", "listed/../listed-other", "served", "org/others"):
+        assert not is_allowed(name)
+
+
+def test_a_check_that_fails_refuses(monkeypatch, caplog):
+    def broken(*args: Any) -> bool:
+        raise OSError("a bug")
+
+    monkeypatch.setattr(request_models, "is_allowed", broken)
+    with pytest.raises(ValueError, match="Refused to load 'served'"):
+        request_models.check("served", ["served"])
+    assert "OSError: a bug" in caplog.text
+
+
+def test_a_server_of_mlx_lm():
+    options = SimpleNamespace(model="served", adapter_path="listed", draft_model=None)
+    provider, loaded = SimpleNamespace(cli_args=options), []
+
+    def load(provider: Any, *names: Any) -> None:
+        loaded.append(names)
+
+    for names in (("default_model", None, "default_model"), ("served", "listed", None)):
+        request_models.lm_load(load, provider, *names)
+    for names in (("hub", None, None), ("served", "/etc", None), ("served", None, "hub")):
+        with pytest.raises(ValueError, match="Refused"):
+            request_models.lm_load(load, provider, *names)
+    assert loaded == [("default_model", None, "default_model"), ("served", "listed", None)]
+
+
+def test_a_server_of_mlx_vlm_serves_what_it_loaded_as_it_started():
+    loaded = []
+
+    def load(model: Any, *args: Any, **kwargs: Any) -> None:
+        loaded.append(model)
+
+    def lifespan() -> None:
+        request_models.vlm_load(load, "served", "listed", model_kind="text_generation")
+
+    mark = object()
+    with pytest.raises(ValueError, match="Refused"):
+        request_models.vlm_load(load, "served", mark)
+    with pytest.raises(ValueError, match="Refused"):
+        lifespan()  # of another module
+    scope = {**globals(), "__name__": "mlx_vlm.server.app", "load": load}
+    exec(  # the server's own
+        "def lifespan():\n"
+        "    request_models.vlm_load(load, 'served', 'listed', model_kind='text_generation')\n"
+        "lifespan()",
+        scope,
+    )
+    request_models.vlm_load(load, "served", mark)
+    request_models.vlm_load(load, "served", adapter_path="listed")
+    for names in (("hub", None), ("served", "/etc"), ("served/..", mark)):
+        with pytest.raises(ValueError, match="Refused"):
+            request_models.vlm_load(load, *names)
+    assert loaded == ["served"] * 3
+
+
+def test_settings_of_a_server(monkeypatch):
+    monkeypatch.setenv("MLX_VLM_DRAFT_MODEL", "served")
+    monkeypatch.delenv("APC_DISK_PATH", raising=False)
+    given = []
+    for payload in ({"draft_model": "served"}, {"draft_model": None, "apc_disk_path": ""}, [5]):
+        request_models.set_options(lambda config, payload: given.append(payload), None, payload)
+    assert len(given) == 3
+    for payload in ({"draft_model": "hub"}, {"apc_disk_path": "/etc"}, {"draft_model": 5}):
+        with pytest.raises(ValueError, match="Refused"):
+            request_models.set_options(lambda *args: given.append(args), None, payload)
+    assert len(given) == 3
+
 
 MUTANTS = {"request-models": replaced(request_models, is_allowed=lambda name, started: True)}

@@ -1,9 +1,46 @@
-"""A broken version of ``vllm-billing-header``: with it the probe must be red."""
+"""``vllm-billing-header``: what it leaves out, without a release."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_billing_header import patch as billing_header
 
 from .mutants import replaced
+
+
+def test_it_is_off_unless_asked_for():
+    assert billing_header.PATCH.optional
+
+
+LINE = "x-anthropic-billing-header: cch=1;"
+
+
+@pytest.mark.parametrize(
+    ("system", "left"),
+    [
+        (f"{LINE}\nBe kind.", "Be kind."),
+        (f"Be kind.\n{LINE}", "Be kind.\n"),
+        (LINE.title(), ""),
+        ("Say 'x-anthropic-billing-header: …'.", "Say 'x-anthropic-billing-header: …'."),
+        (
+            [{"type": "text", "text": LINE}, {"type": "text", "text": "A"}],
+            [{"type": "text", "text": "A"}],
+        ),
+        ([f"{LINE}\nA", "B", {"type": "image"}], ["A", "B", {"type": "image"}]),
+        (None, None),
+        ("", ""),
+    ],
+)
+def test_the_line_alone_is_left_out(system, left):
+    assert billing_header.without_line(system) == left
+
+
+def test_a_request_without_the_line_is_converted_as_it_is():
+    request = SimpleNamespace(system="Be kind.")
+    assert billing_header.converted(lambda given: given, request) is request
+
 
 MUTANTS = {"vllm-billing-header": replaced(billing_header, without_line=lambda system: system)}

@@ -1,9 +1,54 @@
-"""A broken version of ``vllm-gemma4-reasoning``: with it the probe must be red."""
+"""``vllm-gemma4-reasoning``: what is thought and what is answer, without a release."""
 
 from __future__ import annotations
+
+import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning
 
 from .mutants import replaced
+
+
+def test_it_is_off_unless_asked_for():
+    assert gemma4_reasoning.PATCH.optional
+
+
+ANSWERS = {
+    "plain": (None, "plain"),
+    "<|channel>thought\nA\n<channel|>B": ("A", "B"),
+    "<|channel>thought\nA<|channel>response\nB": ("A", "B"),
+    "thought A<channel|>B": ("A", "B"),
+    "<|channel>thought\nA": ("A", None),
+    "<|channel>thought\nA<channel|>B<|channel>thought\nC<channel|>D": ("AC", "BD"),
+    "<|channel>Hm<channel|>B": ("Hm", "B"),
+    "thoughtful": (None, "thoughtful"),
+}
+
+
+@pytest.mark.parametrize(("answer", "meant"), ANSWERS.items())
+def test_thought_and_answer_are_told_apart(answer, meant):
+    assert gemma4_reasoning.whole(answer) == meant
+
+
+@pytest.mark.parametrize("answer", [a for a in ANSWERS if not a.startswith("thought A")])
+def test_a_longer_text_adds_to_both_and_takes_nothing_back(answer):
+    # A marker is one token, so it always arrives whole.
+    pieces = [p for part in split_markers(answer) for p in ([part] if part[:1] == "<" else part)]
+    text, before = "", ("", "")
+    for piece in pieces:
+        text += piece
+        now = gemma4_reasoning.split(text)
+        assert all(new.startswith(old) for old, new in zip(before, now, strict=True)), text
+        before = now
+    reasoning, content = (part.strip() or None for part in before)
+    assert (reasoning, content) == gemma4_reasoning.whole(answer)
+
+
+def split_markers(text):
+    """The text split before and after each marker."""
+    for marker in (gemma4_reasoning.START, gemma4_reasoning.END):
+        text = text.replace(marker, f"\0{marker}\0")
+    return [piece for piece in text.split("\0") if piece]
+
 
 MUTANTS = {"vllm-gemma4-reasoning": replaced(gemma4_reasoning, split=lambda text: ("", text))}

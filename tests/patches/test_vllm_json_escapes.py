@@ -1,9 +1,64 @@
-"""A broken version of ``vllm-json-escapes``: with it the probe must be red."""
+"""``vllm-json-escapes``: what it escapes, without a release."""
 
 from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_json_escapes import patch as json_escapes
 
 from .mutants import replaced
+
+
+def test_it_is_off_unless_asked_for():
+    assert json_escapes.PATCH.optional
+
+
+TEXTS = ["plain", r"\s+\d", "back\\slash", "\\", 'quote"', "tab\tline\n", "\u00e9\u0001", r"\u0041"]
+
+
+class Request:
+    """The used part of a web framework's request."""
+
+    def __init__(self, body, path="/v1/messages"):
+        self._body = body
+        self.scope = {"path": path}
+
+    async def body(self):
+        return self._body
+
+    async def json(self):
+        return json.loads(self._body)
+
+
+def parsed(body, path="/v1/messages"):
+    return asyncio.run(json_escapes.parsed(Request.json, Request(body, path)))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_escapes_of_json_are_left_alone(text):
+    body = json.dumps({"text": text}).encode()
+    assert json_escapes.escaped(body) == body
+    assert parsed(body) == {"text": text}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_lone_backslash_is_one_and_the_rest_means_the_same(text):
+    body = f'{{"lone": "\\d \\uq", "text": {json.dumps(text)}}}'.encode()
+    assert parsed(body) == {"lone": r"\d \uq", "text": text}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1,}', b'"\\d'])
+def test_what_is_wrong_in_another_way_is_refused(body):
+    with pytest.raises(json.JSONDecodeError):
+        parsed(body)
+
+
+def test_other_requests_are_parsed_strictly():
+    with pytest.raises(json.JSONDecodeError):
+        parsed(rb'"\d"', path="/v1/chat/completions")
+
 
 MUTANTS = {"vllm-json-escapes": replaced(json_escapes, escaped=lambda body: body)}

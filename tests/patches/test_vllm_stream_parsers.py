@@ -1,10 +1,13 @@
-"""``vllm-stream-parsers`` on a release: parsers, tool calls, and one stream at a time."""
+"""``vllm-stream-parsers`` on a release and without one: parsers, tool calls, several streams."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
-from types import SimpleNamespace
+import sys
+import weakref
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -21,8 +24,6 @@ from ..releases.conftest import is_tested
 from ..releases.models import module_or_skip
 from .mutants import replaced
 
-pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
-
 THINKING = REASONING["qwen3"]
 # The server looks for a tool call once it has seen "<" or the call's own marker.
 CALLS = (
@@ -33,6 +34,8 @@ CALLS = (
 
 @pytest.fixture
 def server(monkeypatch):
+    if not is_tested("vllm-mlx"):
+        pytest.skip("vllm-mlx is not tested here")
     module = module_or_skip("vllm_mlx.server", "_disconnect_guard", "_reasoning_parser")
     monkeypatch.setattr(module, "_model_name", "tiny")
     return module
@@ -137,6 +140,247 @@ def test_a_stream_that_ends_early_leaves_the_other_alone(server, monkeypatch, un
         return events + [event async for event in kept]
 
     assert parted(asyncio.run(run())) == ("".join(second[1:6]), second[-1])
+
+
+# -- without a release
+
+
+class Parser:
+    """Counts what it is given since the last reset."""
+
+    def __init__(self):
+        self.seen = []
+
+    def reset(self):
+        self.seen = []
+
+    def feed(self, text):
+        self.seen.append(text)
+        return len(self.seen)
+
+
+class ToolParser(Parser):
+    """Is built with a tokenizer."""
+
+    def __init__(self, tokenizer):
+        super().__init__()
+        self.model_tokenizer = tokenizer
+
+
+class NamedParser(Parser):
+    """Cannot be built as the server builds a parser."""
+
+    def __init__(self, *, name):
+        super().__init__()
+        self.name = name
+
+
+class WaitError(Exception):
+    """What a stream waits for fails."""
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A server's module without a release, with a parser that counts."""
+    made = ModuleType("vllm_mlx.server")
+    made._reasoning_parser = Parser()
+    made._tool_parser_instance = None
+    monkeypatch.setitem(sys.modules, "vllm_mlx", ModuleType("vllm_mlx"))
+    monkeypatch.setitem(sys.modules, "vllm_mlx.server", made)
+    return made
+
+
+async def fed(module, text, name="_reasoning_parser"):
+    parser = getattr(module, name)
+    parser.reset()
+    for letter in text:
+        await asyncio.sleep(0)
+        yield parser.feed(letter)
+
+
+async def read_all(events):
+    """All events; each step is a task of its own, as in the server."""
+    got = []
+    while True:
+        try:
+            got.append(await asyncio.ensure_future(anext(events)))
+        except StopAsyncIteration:
+            return got
+
+
+async def side_by_side(*streams):
+    return await asyncio.gather(*map(read_all, streams))
+
+
+def test_streams_share_a_parser_without_the_patch(module):
+    shared = asyncio.run(side_by_side(fed(module, "ab"), fed(module, "abc")))
+    assert shared != [[1, 2], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("parser", [Parser(), ToolParser("tokenizer")], ids=["plain", "tokenizer"])
+def test_each_stream_has_its_own_state(module, parser):
+    module._reasoning_parser = parser
+    streams = [stream_parsers.with_own_parsers(fed(module, text)) for text in ("ab", "abc", "a")]
+    assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3], [1]]
+
+
+def test_the_server_has_its_own_state_while_a_stream_waits(module):
+    parser = module._reasoning_parser
+    attributes = vars(parser)
+    parser.feed("x")
+
+    async def run():
+        events = stream_parsers.with_own_parsers(fed(module, "ab"))
+        assert await anext(events) == 1
+        assert vars(parser) is attributes
+        assert parser.feed("y") == 2
+        parser.reset()
+        assert await anext(events) == 2
+        await events.aclose()
+
+    asyncio.run(run())
+    assert vars(parser) is attributes
+    assert parser.seen == []
+
+
+def test_a_parser_that_a_stream_builds_is_not_shared_either(module):
+    async def building(text):
+        if module._tool_parser_instance is None:
+            module._tool_parser_instance = ToolParser("tokenizer")
+        async for event in fed(module, text, "_tool_parser_instance"):
+            yield event
+
+    streams = [stream_parsers.with_own_parsers(building(text)) for text in ("ab", "abc")]
+    assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3]]
+    assert module._tool_parser_instance.seen == []
+
+
+def test_a_stream_keeps_a_parser_that_the_server_drops(module):
+    async def run():
+        events = stream_parsers.with_own_parsers(fed(module, "abc"))
+        got = [await anext(events)]
+        module._reasoning_parser = Parser()
+        return got + [event async for event in events]
+
+    assert asyncio.run(run()) == [1, 2, 3]
+
+
+def test_a_parser_that_cannot_be_built_again_stays_shared(module):
+    module._reasoning_parser = parser = NamedParser(name="n")
+    assert asyncio.run(read_all(stream_parsers.with_own_parsers(fed(module, "ab")))) == [1, 2]
+    assert parser.seen == ["a", "b"]
+
+
+def test_what_a_constructor_does_not_set_is_kept(module):
+    module._reasoning_parser.vocabulary = vocabulary = {"a": 1}
+    assert stream_parsers.new(module._reasoning_parser) == {"seen": [], "vocabulary": vocabulary}
+
+
+def test_errors_reach_the_stream_and_its_reader(module):
+    caught = []
+
+    async def failing():
+        try:
+            yield module._reasoning_parser.feed("a")
+            await asyncio.wait_for(asyncio.Event().wait(), 0.001)
+        except TimeoutError as error:
+            caught.append(error)
+            raise WaitError from error
+
+    attributes = vars(module._reasoning_parser)
+
+    async def run():
+        events = stream_parsers.with_own_parsers(failing())
+        assert await anext(events) == 1
+        with pytest.raises(WaitError):
+            await anext(events)
+        assert await anext(events, None) is None
+
+    asyncio.run(run())
+    assert caught
+    assert vars(module._reasoning_parser) is attributes
+
+
+def test_a_cancelled_step_ends_the_stream(module):
+    ended = []
+
+    async def waiting():
+        try:
+            module._reasoning_parser.feed("a")
+            await asyncio.Event().wait()
+            yield
+        finally:
+            ended.append(list(module._reasoning_parser.seen))
+
+    async def run():
+        events = stream_parsers.with_own_parsers(waiting())
+        step = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+
+    asyncio.run(run())
+    assert ended == [["a"]]
+    assert module._reasoning_parser.seen == []
+
+
+def test_closing_closes_the_stream(module):
+    ended = []
+
+    async def endless():
+        try:
+            while True:
+                yield 1
+        finally:
+            ended.append(True)
+
+    async def run():
+        events = stream_parsers.with_own_parsers(endless())
+        await anext(events)
+        await events.aclose()
+
+    asyncio.run(run())
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("end", ["read", "close", "error"])
+def test_nothing_is_left_after_a_stream(module, end):
+    """Without the cycle collector: attributes of a stream are gone when it is."""
+    kept = []
+
+    class Attributes(list):
+        """A list that can be referenced weakly."""
+
+    async def one():
+        module._reasoning_parser.seen = Attributes()
+        kept.append(weakref.ref(module._reasoning_parser.seen))
+        yield 1
+        if end == "error":
+            await asyncio.sleep(0)
+            raise WaitError
+        yield 2
+
+    async def run():
+        events = stream_parsers.with_own_parsers(one())
+        if end == "close":
+            await anext(events)
+            await events.aclose()
+        try:
+            async for _ in events:
+                pass
+        except WaitError:
+            assert end == "error"
+        del events
+        return kept[0]()
+
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        assert asyncio.run(run()) is None
+    finally:
+        if enabled:
+            gc.enable()
 
 
 MUTANTS = {"vllm-stream-parsers": replaced(stream_parsers, new=vars)}

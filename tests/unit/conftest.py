@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -152,6 +155,12 @@ def fake(site: Site) -> Site:
     return site
 
 
+@pytest.fixture
+def cache(fake: Site) -> ModuleType:
+    """The module ``fake_lm.cache``, imported."""
+    return load("fake_lm.cache")
+
+
 def load(name: str) -> ModuleType:
     """Import a module by a name that a type checker does not resolve."""
     return importlib.import_module(name)
@@ -190,6 +199,14 @@ def manager_for(*patches: Patch, rule: dict[str, Any] | None = None) -> Manager:
     return Manager(Gate(matrix_for(*patches, rule=rule)))
 
 
+def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[Manager, Patch]:
+    """A manager with a patch of these targets in effect, and the patch."""
+    patch = patch_of(*targets, **more)
+    manager = Manager(Gate(matrix_for(patch)), strict=strict)
+    assert set(statuses(manager.apply(patch))) == {"applied"}
+    return manager, patch
+
+
 def session_for(*patches: Patch, **changes: Any) -> Session:
     """A new session with these patches."""
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
@@ -210,6 +227,39 @@ def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
     """A patch of these targets."""
     made = tuple(target(one) if isinstance(one, str) else one for one in targets)
     return Patch(id, "goes wrong", made, probe="none:none", module=__name__, **more)
+
+
+def in_threads(functions: list[Callable[[], object]]) -> None:
+    """Run functions in threads, all at once, and wait for their ends."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def printed(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
+    """What a program of its own process prints, line by line, and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(path), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:
+    """The parts of evidence, from the letters of each cell without and with the patches."""
+    return {
+        part: {
+            family: {name: pair[place] for name, pair in cells.items() if pair[place:]}
+            for family, cells in pairs.items()
+        }
+        for place, part in enumerate(("without", "with"))
+    }
 
 
 def statuses(outcomes: Any) -> list[str]:

@@ -8,7 +8,7 @@ from mlx_patches.auditing import measured as auditing
 from mlx_patches.evidence import store
 from mlx_patches.matrix.gate import Gate
 
-from .conftest import matrix_for, patch_of, registry_of, target
+from .conftest import letters, matrix_for, patch_of, registry_of, target
 
 CACHE = "class KVCache:\n    def update(self):\n        pass\n"
 
@@ -83,22 +83,14 @@ def test_what_was_measured_of_this_release_outranks_the_entry(releases):
 
 
 def test_what_the_evidence_says_of_a_family():
-    evidence = {
-        "without": {
-            "sound": {"merge": "g"},
-            "repaired": {"merge": "r", "trim": "r", "state": "g"},
-            "vague": {"merge": "r", "trim": "r"},
-            "not-repaired": {"merge": "r"},
-            "never-tried": {"merge": "r"},
-            "absent": {"build": "x"},
-        },
-        "with": {
-            "sound": {"merge": "g"},
-            "repaired": {"merge": "g", "trim": "g", "state": "g"},
-            "vague": {"merge": "g", "trim": "g"},
-            "not-repaired": {"merge": "r"},
-        },
-        "needs": {"repaired": {"merge": ["x", "y"], "trim": ["y"]}, "vague": {"merge": ["x"]}},
+    pairs = {
+        "sound": {"merge": "gg"},
+        "repaired": {"merge": "rg", "trim": "rg", "state": "gg"},
+        "vague": {"merge": "rg", "trim": "rg"},
+        "not-repaired": {"merge": "rr"},
+        "never-tried": {"merge": "r"},
+        "absent": {"build": "x"},
     }
+    needs = {"repaired": {"merge": ["x", "y"], "trim": ["y"]}, "vague": {"merge": ["x"]}}
     known = {"sound": [], "repaired": ["x", "y"], "not-repaired": []}
-    assert store.needed_patches(evidence) == known
+    assert store.needed_patches({**letters(pairs), "needs": needs}) == known

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 import typing
 import warnings
-from textwrap import dedent
 
 import pytest
 
@@ -27,27 +24,16 @@ from tests.conformance import forked
 from .conftest import (
     CACHE,
     MODEL,
+    in_threads,
     load,
     matrix_for,
     patch_of,
+    printed,
     registry_of,
     session_for,
     statuses,
     target,
 )
-
-
-def run(code, path="", **environment):
-    """Run a program in a process of its own; returns what it printed, line by line."""
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(path), **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines(), done.stderr
-
 
 # -- importing the package ---------------------------------------------------------------------
 
@@ -55,7 +41,7 @@ HEAVY = "mlx mlx_lm mlx_vlm wrapt yaml packaging fastjsonschema click rich impor
 
 
 def test_importing_it_changes_nothing_and_imports_little():
-    (found,), _ = run(
+    (found,), _ = printed(
         f"""
         import sys
         before = list(sys.meta_path), list(sys.path_hooks), list(sys.path)
@@ -71,7 +57,7 @@ COSTLY = "mlx mlx_lm mlx_vlm yaml fastjsonschema packaging importlib_metadata zi
 
 
 def test_applying_it_imports_no_release_and_nothing_costly(tmp_path):
-    (found, active), _ = run(
+    (found, active), _ = printed(
         f"""
         import sys, mlx_patches
         report = mlx_patches.apply()
@@ -79,15 +65,9 @@ def test_applying_it_imports_no_release_and_nothing_costly(tmp_path):
         print(len(sys.meta_path))
         """,
     )
-    plain, _ = run("import sys; print(len(sys.meta_path))")
+    plain, _ = printed("import sys; print(len(sys.meta_path))")
     assert found == "[]"
     assert int(active) == int(plain[0]) + 1
-
-
-def test_public_names():
-    assert set(mlx_patches.__all__) >= {"apply", "restore", "status", "audit", "MlxPatchesError"}
-    for name in mlx_patches.__all__:
-        assert hasattr(mlx_patches, name)
 
 
 # -- fakes of mlx_vlm and mlx_lm, with what activation reads -----------------------------------
@@ -164,17 +144,62 @@ def in_effect():
 # -- apply, restore, status --------------------------------------------------------------------
 
 
-def test_apply_before_the_import(session):
-    report = mlx_patches.apply(["method"])
-    assert statuses(report) == ["pending", "pending"]
-    assert load("mlx_vlm.models.cache").Cache().update(1) == ("patched", 1)
+def test_a_target_is_pending_until_its_import(session):
+    assert statuses(mlx_patches.apply(["method"])) == ["pending", "pending"]
+    load("mlx_vlm.models.cache")
     assert statuses(mlx_patches.status()) == ["pending", "applied"]
-
-
-def test_apply_after_the_import(session):
-    cache = load("mlx_vlm.models.cache")
     assert statuses(mlx_patches.apply(["method"])) == ["pending", "applied"]
-    assert cache.Cache().update(1) == ("patched", 1)
+
+
+BATCH = ("method", "function", "always")
+
+
+def of(distribution, *patches):
+    """(distribution, patch) of each."""
+    return {(distribution, patch) for patch in patches}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "imports", "expected"),
+    [
+        # Patches alone are for every model.
+        ({"patches": ["method"]}, "mlx_vlm.models.cache", of("mlx-vlm", "method")),
+        ({"patches": ["function"]}, "mlx_vlm.models.sound.language", of("mlx-vlm", "function")),
+        # Models activate their entries whatever is imported, and no others.
+        (
+            {"models": ["gemma4"]},
+            "mlx_vlm.models.cache mlx_lm.models.cache",
+            of("mlx-lm", *BATCH) | of("mlx-vlm", *BATCH),
+        ),
+        ({"models": ["sound"]}, "mlx_vlm.models.gemma4", of("mlx-vlm", "always")),
+        # A model that the matrix does not know has the default entry.
+        ({"models": ["newest"]}, "mlx_vlm.models.cache", of("mlx-vlm", "function", "always")),
+        # Without either, the import of a model activates its entry, for its package alone.
+        ({}, "mlx_vlm.models.cache", of("mlx-vlm", "always")),
+        ({}, "mlx_vlm.models.gemma4.language", of("mlx-vlm", *BATCH)),
+        ({}, "mlx_lm.models.gemma4", of("mlx-lm", "method", "always")),
+        ({}, "mlx_vlm.models.sound.language", of("mlx-vlm", "always")),
+        ({}, "mlx_vlm.models.novel.language", of("mlx-vlm", "function", "always")),
+        # Helper modules are no models.
+        ({}, "mlx_vlm.models.base mlx_lm.models.base mlx_lm.utils", of("mlx-lm", "always")),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_in_effect_after_apply_and_imports(
+    session, site, arguments, imports, expected, first
+):
+    """Whichever of the two comes first."""
+    site.write("mlx_vlm/models/newest.py", "class Model: pass")
+    steps = [lambda: mlx_patches.apply(**arguments), lambda: list(map(load, imports.split()))]
+    for step in steps if first else steps[::-1]:
+        step()
+    assert in_effect() == expected
+    for distribution in dict(expected):
+        cache = load(f"{distribution.replace('-', '_')}.models.cache")
+        called = cache.Cache().update(1), cache.attend(1)
+        wanted = {patch for name, patch in expected if name == distribution}
+        assert (called[0] == ("patched", 1)) is ("method" in wanted)
+        assert (called[1] == ("patched", 2)) is ("function" in wanted)
 
 
 def test_apply_in_the_middle_of_the_import(session, releases):
@@ -279,6 +304,19 @@ def test_what_was_restored_is_not_asked_for_by_a_model_that_comes_later(session)
     assert {("mlx-lm", "method"), ("mlx-vlm", "method")} <= in_effect()
 
 
+@pytest.fixture
+def switched(releases, monkeypatch):
+    """The process's session, with patches switched off or asked for by the environment."""
+
+    def switch(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(f"MLX_PATCHES_{name}", value)
+        monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
+
+    yield switch
+    mlx_patches.restore()
+
+
 def test_what_was_restored_before_it_was_ever_needed_stays_out(session):
     mlx_patches.apply()
     mlx_patches.restore(["method"])
@@ -374,26 +412,6 @@ def test_a_patch_that_is_not_in_effect_is_a_warning(session):
 # -- models= and patches= ----------------------------------------------------------------------
 
 
-def test_models_activates_rows_whatever_is_imported(session):
-    mlx_patches.apply(models=["gemma4"])
-    load("mlx_vlm.models.cache")
-    load("mlx_lm.models.cache")
-    assert in_effect() == {
-        ("mlx-lm", "method"),
-        ("mlx-lm", "function"),
-        ("mlx-vlm", "method"),
-        ("mlx-vlm", "function"),
-        ("mlx-lm", "always"),
-        ("mlx-vlm", "always"),
-    }
-
-
-def test_models_alone_does_not_follow_imports(session):
-    mlx_patches.apply(models=["sound"])
-    load("mlx_vlm.models.gemma4")
-    assert in_effect() == {("mlx-vlm", "always")}
-
-
 @pytest.mark.parametrize("name", ["of-tomorrow", "toy_modl", ""])
 def test_an_unknown_model_is_an_error(session, name):
     with pytest.raises(MlxPatchesError, match=f"no model type '{name}' in the matrix or"):
@@ -407,22 +425,9 @@ def test_one_text_is_an_error_with_a_hint(session, argument):
         mlx_patches.apply(**{argument: "method"})
 
 
-def test_a_model_that_the_matrix_does_not_know_has_the_default_entry(session, site):
-    site.write("mlx_vlm/models/newest.py", "class Model: pass")
-    mlx_patches.apply(models=["newest"])
-    load("mlx_vlm.models.cache")
-    assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
-
-
 def test_models_and_patches_is_what_both_name(session):
     report = mlx_patches.apply(patches=["method", "function", "always"], models=["default"])
     assert {outcome.patch for outcome in report} == {"function", "always"}
-
-
-def test_patches_alone_are_for_every_model(session):
-    mlx_patches.apply(["function"])
-    load("mlx_vlm.models.sound.language")
-    assert in_effect() == {("mlx-vlm", "function")}
 
 
 def test_an_optional_patch_is_applied_when_named(session):
@@ -473,9 +478,8 @@ def test_dry_run_reports_what_apply_would_do(session, arguments):
 
 @pytest.mark.parametrize("value", ["method", "method,always", " always method ", "all"])
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_disable(releases, monkeypatch, value, dry_run):
-    monkeypatch.setenv("MLX_PATCHES_DISABLE", value)
-    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
+def test_disable(switched, value, dry_run):
+    switched(DISABLE=value)
     load("mlx_vlm.models.cache")
     report = mlx_patches.apply(["method", "function"], dry_run=dry_run)
     off = {"method", "function"} if value == "all" else {"method"}
@@ -484,83 +488,31 @@ def test_disable(releases, monkeypatch, value, dry_run):
     assert all(outcome.by_choice and not outcome.finding for outcome in disabled)
     assert "MLX_PATCHES_DISABLE" in disabled[0].reason
     assert "method" not in {patch for _, patch in in_effect()}
-    mlx_patches.restore()
 
 
-def test_disable_holds_for_models_too(releases, monkeypatch):
-    monkeypatch.setenv("MLX_PATCHES_DISABLE", "method")
-    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
+def test_disable_holds_for_models_too(switched):
+    switched(DISABLE="method")
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
     assert in_effect() == {("mlx-vlm", "function")}
-    mlx_patches.restore()
 
 
 # -- asked for ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("off", ["", "optional"])
 @pytest.mark.parametrize("value", ["optional", "no-such-patch, optional"])
-def test_optional_patches_can_be_asked_for_by_the_environment(releases, monkeypatch, caplog, value):
-    monkeypatch.setenv("MLX_PATCHES_ENABLE", value)
-    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
+def test_optional_patches_can_be_asked_for_unless_they_are_switched_off(
+    switched, caplog, value, off
+):
+    switched(ENABLE=value, DISABLE=off)
     mlx_patches.apply()
     load("mlx_vlm.models.cache")
-    assert ("mlx-vlm", "optional") in in_effect()
+    assert (("mlx-vlm", "optional") in in_effect()) is (not off)
     assert ("no-such-patch" in caplog.text) == (value != "optional")
-    mlx_patches.restore()
-
-
-def test_what_is_switched_off_cannot_be_asked_for(releases, monkeypatch):
-    monkeypatch.setenv("MLX_PATCHES_ENABLE", "optional")
-    monkeypatch.setenv("MLX_PATCHES_DISABLE", "optional")
-    monkeypatch.setattr(activation, "_session", session_for(*EVERY, models=ROWS))
-    mlx_patches.apply()
-    load("mlx_vlm.models.cache")
-    assert ("mlx-vlm", "optional") not in in_effect()
-    mlx_patches.restore()
 
 
 # -- model by model ----------------------------------------------------------------------------
-
-
-def test_importing_a_model_activates_its_row(session):
-    mlx_patches.apply()
-    load("mlx_vlm.models.cache")
-    assert in_effect() == {("mlx-vlm", "always")}
-    load("mlx_vlm.models.gemma4.language")
-    assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
-
-
-def test_a_row_is_for_the_package_that_was_imported(session):
-    mlx_patches.apply()
-    load("mlx_lm.models.gemma4")
-    assert in_effect() == {("mlx-lm", "method"), ("mlx-lm", "always")}
-
-
-def test_a_model_with_an_empty_row_touches_nothing(session):
-    mlx_patches.apply()
-    load("mlx_vlm.models.sound.language")
-    assert in_effect() == {("mlx-vlm", "always")}
-    assert load("mlx_vlm.models.cache").Cache().update(1) == 1
-
-
-def test_an_unknown_model_gets_default(session):
-    mlx_patches.apply()
-    load("mlx_vlm.models.novel.language")
-    assert in_effect() == {("mlx-vlm", "function"), ("mlx-vlm", "always")}
-
-
-def test_helper_modules_are_no_models(session):
-    mlx_patches.apply()
-    for name in ("mlx_vlm.models.base", "mlx_lm.models.base", "mlx_lm.utils"):
-        load(name)
-    assert in_effect() == {("mlx-lm", "always")}
-
-
-def test_models_imported_before_are_seen(session):
-    load("mlx_vlm.models.gemma4.language")
-    mlx_patches.apply()
-    assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
 
 
 def test_names_imported_by_a_model_are_the_patched_ones(session):
@@ -614,7 +566,7 @@ def test_a_patch_that_cannot_be_loaded_does_not_reach_the_import(releases, monke
 
 
 def test_auto_applies(releases):
-    lines, _ = run(
+    lines, _ = printed(
         """
         import mlx_patches.auto
         from mlx_patches.activation.session import session
@@ -630,7 +582,7 @@ def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
     matrix = tmp_path / "broken.json"
     if content is not None:
         matrix.write_text(content)
-    lines, errors = run(
+    lines, errors = printed(
         f"""
         import pathlib
         import mlx_patches.matrix.matrix
@@ -666,11 +618,7 @@ def test_threads_that_ask_first_share_one_session(site, monkeypatch):
         barrier.wait(10)
         found.append(activation.session())
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    in_threads([ask] * 8)
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
 
@@ -710,7 +658,7 @@ except mlx_patches.MlxPatchesError:
     pass
 print(gc.isenabled())
 """
-    assert run(code)[0] == [str(on)]
+    assert printed(code)[0] == [str(on)]
 
 
 # -- the result, and patched() -------------------------------------------------------------------

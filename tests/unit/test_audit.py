@@ -42,29 +42,25 @@ def test_a_finding_names_patch_target_status_and_reason():
 
 
 @pytest.mark.parametrize(
-    ("mlx", "mlx_lm", "broken"),
+    ("mlx", "mlx_lm", "more", "broken"),
     [
-        ("0.31.1", "0.31.3", True),
-        ("0.31.2", "0.31.3", False),
-        ("0.31.1", "0.31.2", False),
-        ("0.31.1", "0.32.0", True),
+        ("0.31.1", "0.31.3", {}, True),
+        ("0.31.2", "0.31.3", {}, False),
+        ("0.31.1", "0.31.2", {}, False),
+        ("0.31.1", "0.32.0", {}, True),
+        # A transformers that mlx-lm cannot be imported with.
+        ("0.31.2", "0.31.3", {"transformers": "5.12.1"}, False),
+        ("0.31.2", "0.31.3", {"transformers": "5.13.0"}, True),
+        ("0.31.2", "0.31.3", {"transformers": "5.13.1"}, False),
     ],
 )
-def test_sets_that_cannot_work(mlx, mlx_lm, broken):
-    versions = {"mlx": mlx, "mlx-lm": mlx_lm}
+def test_sets_that_cannot_work(mlx, mlx_lm, more, broken):
+    versions = {"mlx": mlx, "mlx-lm": mlx_lm, **more}
     found = [one for one in MATRIX.broken_sets if one.matches(versions)]
     assert bool(found) is broken
     audit = report(broken_sets=found)
     assert audit.exit_code() == int(broken)
-    assert not found or "install mlx>=0.31.2" in audit.findings[0]
-
-
-@pytest.mark.parametrize(
-    ("transformers", "broken"), [("5.12.1", False), ("5.13.0", True), ("5.13.1", False)]
-)
-def test_a_transformers_that_mlx_lm_cannot_be_imported_with(transformers, broken):
-    versions = {"mlx": "0.31.2", "mlx-lm": "0.31.3", "transformers": transformers}
-    assert any(one.matches(versions) for one in MATRIX.broken_sets) is broken
+    assert not found or more or "install mlx>=0.31.2" in audit.findings[0]
 
 
 @pytest.mark.parametrize(

@@ -13,77 +13,56 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, settings
 from mlx_patches.core.contribution import Host
 
+from .conftest import printed
+
 ROOT = Path(__file__).parents[2]
 SWITCH = settings.SWITCH
 BOOT = "import mlx_patches.activation.boot as boot; boot.start(); "
-
-
-def run(code, *, path=None, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **({"PYTHONPATH": str(path)} if path else {}), **environment},
-    )
+ACTIVE = "from mlx_patches.activation.session import session; print(session().active)"
+LOADED = "import sys; print('mlx_patches.activation.session' in sys.modules)"
+RESTORE = "import mlx_patches; mlx_patches.restore(); "
+AGAIN = f"import mlx_lm.models.cache; {ACTIVE}"
+HARNESS = "import sys; saved = list(sys.meta_path); import mlx_lm; "
 
 
 @pytest.fixture
 def package(tmp_path):
-    """A stand-in for mlx_lm that imports nothing."""
-    models = tmp_path / "mlx_lm" / "models"
-    models.mkdir(parents=True)
-    for folder in (models.parent, models):
-        (folder / "__init__.py").write_text("")
-    (models / "cache.py").write_text("")
+    """Stand-ins for mlx_lm and vllm_mlx that import nothing."""
+    for folder in ("mlx_lm/models", "vllm_mlx/reasoning"):
+        (tmp_path / folder).mkdir(parents=True)
+        for place in (tmp_path / folder, (tmp_path / folder).parent):
+            (place / "__init__.py").write_text("")
+    (tmp_path / "mlx_lm" / "models" / "cache.py").write_text("")
     return tmp_path
 
 
 def test_waits_without_importing_anything_heavy():
-    done = run(
-        BOOT + "import sys; print(sorted({m.partition('.')[0] for m in sys.modules} & "
-        "{'mlx', 'mlx_lm', 'wrapt', 'yaml', 'packaging', 'json', 'logging', 'inspect', 're'}))"
-    )
-    assert done.stdout.strip() == "[]", done.stderr
+    heavy = {"mlx", "mlx_lm", "wrapt", "yaml", "packaging", "json", "logging", "inspect", "re"}
+    code = f"import sys; print({heavy!r} & {{m.partition('.')[0] for m in sys.modules}})"
+    assert printed(BOOT + code)[0] == ["set()"]
 
 
-def test_applies_at_the_first_import(package):
-    done = run(
-        BOOT
-        + "import sys; assert 'mlx_patches.activation.session' not in sys.modules; import mlx_lm;"
-        "from mlx_patches.activation.session import session; print(session().active)",
-        path=package,
-    )
-    assert done.stdout.strip() == "True", done.stderr
-
-
-def test_a_host_s_own_modules_are_not_too_early(tmp_path):
-    (tmp_path / "vllm_mlx").mkdir()
-    for name in ("__init__", "reasoning"):
-        (tmp_path / "vllm_mlx" / f"{name}.py").write_text("")
-    done = run(
-        BOOT + "import vllm_mlx.reasoning; from mlx_patches.activation.session import session;"
-        "print(session().active)",
-        path=tmp_path,
-    )
-    assert done.stdout.strip() == "True", done.stderr
-
-
-def test_applies_at_once_where_the_package_is_there_already(package):
-    done = run(
-        "import mlx_lm; " + BOOT + "from mlx_patches.activation.session import session;"
-        "print(session().active)",
-        path=package,
-    )
-    assert done.stdout.strip() == "True", done.stderr
+@pytest.mark.parametrize(
+    ("code", "on"),
+    [
+        # At the first import, or at once where the package is there already.
+        (BOOT + LOADED, False),
+        (f"{BOOT}import mlx_lm; {ACTIVE}", True),
+        (f"import mlx_lm; {BOOT}{ACTIVE}", True),
+        # A host's own modules are not too early.
+        (f"{BOOT}import vllm_mlx.reasoning; {ACTIVE}", True),
+        # A harness that puts the finders back does not end it; restore does.
+        (f"{BOOT}{HARNESS}sys.meta_path[:] = saved; {AGAIN}", True),
+        (f"{BOOT}{HARNESS}{RESTORE}sys.meta_path[:] = saved; {AGAIN}", False),
+        (f"{BOOT}{RESTORE}{AGAIN}", False),
+    ],
+)
+def test_the_patches_of_a_process_that_was_started_with_us(package, code, on):
+    assert printed(code, package)[0] == [str(on)]
 
 
 def test_environment_variable_switches_it_off(package):
-    done = run(
-        BOOT + "import mlx_lm, sys; print('mlx_patches.activation.session' in sys.modules)",
-        path=package,
-        MLX_PATCHES="0",
-    )
-    assert done.stdout.strip() == "False", done.stderr
+    assert printed(f"{BOOT}import mlx_lm; {LOADED}", package, MLX_PATCHES="0")[0] == ["False"]
 
 
 @pytest.mark.parametrize(
@@ -96,19 +75,12 @@ def test_the_switch_is_read_as_people_write_it(monkeypatch, value, wanted):
     assert settings.junk() == ""
 
 
-@pytest.mark.parametrize("value", ["n", "none", "banana", "2"])
-def test_junk_means_off_and_is_warned_of_once_where_mlx_is_imported(package, value):
-    waits = run(BOOT + "print(boot.active())", path=package, MLX_PATCHES=value)
-    assert (waits.stdout, waits.stderr) == ("False\n", "")
-    done = run(
-        BOOT + "import mlx_lm.models.cache, sys; print('mlx_patches.activation.session' in"
-        " sys.modules)",
-        path=package,
-        MLX_PATCHES=value,
-    )
-    assert done.stdout == "False\n"
-    assert done.stderr.count("\n") == 1
-    assert f"MLX_PATCHES is {value!r}, which is neither on" in done.stderr
+def test_junk_means_off_and_is_warned_of_once_where_mlx_is_imported(package):
+    code = f"{BOOT}import mlx_lm.models.cache; {LOADED}"
+    lines, errors = printed(code, package, MLX_PATCHES="banana")
+    assert lines == ["False"]
+    assert errors.count("\n") == 1
+    assert "MLX_PATCHES is 'banana', which is neither on" in errors
 
 
 def test_a_long_value_is_cut(monkeypatch):
@@ -181,12 +153,12 @@ def test_a_hosts_processes_are_known_by_their_command_line(command, expected):
 def test_a_limit_holds_for_other_processes_and_children_inherit_it():
     limited = "boot.start('host', ['host'], []); print(boot.active())"
     code = f"import mlx_patches.activation.boot as boot, os, sys; {limited}"
-    assert run(code).stdout.strip() == "False"
-    assert run(code, MLX_PATCHES="1").stdout.strip() == "True"
+    assert printed(code)[0] == ["False"]
+    assert printed(code, MLX_PATCHES="1")[0] == ["True"]
     as_host = f"import sys; sys.orig_argv = ['python', 'host']; {code}"
     as_host += f"; print(os.environ['{SWITCH}'])"
-    assert run(as_host, MLX_PATCHES="").stdout.split() == ["True", "1"]
-    assert run(as_host, MLX_PATCHES="0").stdout.split() == ["False", "0"]
+    assert printed(as_host, MLX_PATCHES="")[0] == ["True", "1"]
+    assert printed(as_host, MLX_PATCHES="0")[0] == ["False", "0"]
 
 
 def test_a_server_is_named_by_its_command(site):
@@ -272,28 +244,6 @@ def test_read_only_environment_is_one_clear_line(monkeypatch, tmp_path):
         enable.disable()
 
 
-@pytest.mark.parametrize("restored", (False, True))
-def test_a_harness_that_puts_the_finders_back_does_not_end_it(package, restored):
-    done = run(
-        BOOT
-        + "import sys, mlx_patches; saved = list(sys.meta_path); import mlx_lm;"
-        + ("mlx_patches.restore();" if restored else "")
-        + "sys.meta_path[:] = saved; import mlx_lm.models.cache;"
-        "from mlx_patches.activation.session import session; print(session().active)",
-        path=package,
-    )
-    assert done.stdout.strip() == str(not restored), done.stderr
-
-
-def test_restore_stops_the_wait(package):
-    done = run(
-        BOOT + "import mlx_patches; mlx_patches.restore(); import mlx_lm.models.cache;"
-        "from mlx_patches.activation.session import session; print(session().active)",
-        path=package,
-    )
-    assert done.stdout.strip() == "False", done.stderr
-
-
 def test_a_plugin_that_imports_a_release_at_its_top_does_not_hang(package):
     """Entry points load outside of every lock, and the import that they trigger applies patches."""
     info = package / "their_plugin-1.0.dist-info"
@@ -301,10 +251,6 @@ def test_a_plugin_that_imports_a_release_at_its_top_does_not_hang(package):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[mlx_patches.patches]\nx = their_plugin:NOTHING\n")
     (package / "their_plugin.py").write_text("import mlx_lm.models.cache\nNOTHING = None\n")
-    done = run(
-        BOOT + "import faulthandler; faulthandler.dump_traceback_later(20, exit=True);"
-        "import mlx_patches; mlx_patches.status(); import mlx_lm.models.cache;"
-        "from mlx_patches.activation.session import session; print(session().active)",
-        path=package,
-    )
-    assert done.stdout.strip() == "True", done.stderr
+    patient = "import faulthandler; faulthandler.dump_traceback_later(20, exit=True);"
+    use = "import mlx_patches; mlx_patches.status(); import mlx_lm.models.cache;"
+    assert printed(BOOT + patient + use + ACTIVE, package)[0] == ["True"]

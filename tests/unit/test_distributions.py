@@ -18,20 +18,11 @@ from mlx_patches.core.errors import MlxPatchesError
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_version_of_a_release(site):
-    site.install("fake-lm", "1.2.3")
-    assert distributions.find("fake-lm") == Installed("fake-lm", "1.2.3")
-    assert str(distributions.find("fake-lm")) == "fake-lm 1.2.3"
-
-
 @pytest.mark.parametrize("name", ["fake-lm", "fake_lm", "Fake-LM", "fake.lm"])
-def test_any_spelling_of_a_name(site, name):
+def test_version_of_a_release_by_any_spelling_of_its_name(site, name):
     site.install("fake-lm", "1.2.3")
-    assert distributions.find(name).version == "1.2.3"
-
-
-def test_missing_is_none(site):
-    assert distributions.find("fake-lm") is None
+    assert distributions.find(name)[1:] == Installed("fake-lm", "1.2.3")[1:]
+    assert str(distributions.find("fake-lm")) == "fake-lm 1.2.3"
 
 
 def test_commit_of_a_direct_url_install(site):
@@ -80,14 +71,23 @@ def test_a_name_is_canonical_as_packaging_has_it(name):
     assert distributions.canonical(name) == canonicalize_name(name)
 
 
-def test_dist_info_without_metadata_does_not_count(site):
-    site.install("fake-lm", metadata="")
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [
+        ("", None),
+        ("Metadata-Version: 2.1\nName: fake-lm\n", None),
+        # The version is read from the headers.
+        (
+            "Metadata-Version: 2.1\nName: fake-lm\nVersion:  1.4 \n\nVersion: 9 says the text\n",
+            "1.4",
+        ),
+    ],
+)
+def test_what_counts_as_metadata(site, metadata, version):
     assert distributions.find("fake-lm") is None
-
-
-def test_metadata_without_a_version_does_not_count(site):
-    site.install("fake-lm", metadata="Metadata-Version: 2.1\nName: fake-lm\n")
-    assert distributions.find("fake-lm") is None
+    site.install("fake-lm", metadata=metadata)
+    found = distributions.find("fake-lm")
+    assert (found and found.version) == version
 
 
 def test_metadata_that_is_no_text_is_one_line(site):
@@ -102,12 +102,6 @@ def test_a_leftover_does_not_hide_what_is_installed(site, tmp_path_factory, monk
     leftover.mkdir()
     monkeypatch.syspath_prepend(leftover.parent)
     assert distributions.find("fake-lm").version == "1.1"
-
-
-def test_version_is_read_from_the_headers(site):
-    text = "Metadata-Version: 2.1\nName: fake-lm\nVersion:  1.4 \n\nVersion: 9 says the text\n"
-    site.install("fake-lm", metadata=text)
-    assert distributions.find("fake-lm").version == "1.4"
 
 
 @pytest.mark.parametrize("file", ["_version", "version"])
@@ -136,12 +130,9 @@ def test_source_file_imports_nothing(site):
     assert distributions.source_file("pk.inner.leaf") == path
     assert distributions.source_file("pk.inner") == path.parent / "__init__.py"
     assert distributions.source_file("pk") == site.root / "pk" / "__init__.py"
+    single = site.write("single.py")
+    assert distributions.source_file("single") == single
     assert set(sys.modules) == before
-
-
-def test_source_file_of_a_single_module(site):
-    path = site.write("single.py")
-    assert distributions.source_file("single") == path
 
 
 def test_source_file_in_namespace_packages(site):

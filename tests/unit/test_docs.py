@@ -210,12 +210,6 @@ def test_what_a_page_tells_to_run_is_there(path):
             assert (ROOT / found[1]).is_file(), line
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_link_leads_somewhere(path):
-    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-        assert (path.parent / link).exists(), link
-
-
 # -- the issue forms -------------------------------------------------------------------------
 
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"

@@ -111,11 +111,11 @@ def test_switched_off_what_activates_by_itself_stays_out(host, mode, value):
 
 @every_mode
 def test_disabled_and_a_name_that_nobody_has_is_one_line(host, mode):
-    done = host(mode, MLX_PATCHES_DISABLE="their-patch,ofset-alias")
+    done = host(mode, MLX_PATCHES_DISABLE="their-patch,their-ptch")
     assert done.stdout == "2\n", done.stderr
     assert done.stderr == (
-        "mlx_patches: MLX_PATCHES_DISABLE names 'ofset-alias', which is neither a patch nor a"
-        " distribution that contributes one; did you mean 'offset-alias'?\n"
+        "mlx_patches: MLX_PATCHES_DISABLE names 'their-ptch', which is neither a patch nor a"
+        " distribution that contributes one; did you mean 'their-patch'?\n"
     )
 
 

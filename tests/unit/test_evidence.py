@@ -17,6 +17,7 @@ import release_sets
 import write_docs
 from packaging.specifiers import SpecifierSet
 
+from mlx_patches.activation import git_hosts
 from mlx_patches.auditing import recommend, verdict
 from mlx_patches.evidence import store
 from mlx_patches.evidence.words import (
@@ -28,7 +29,7 @@ from mlx_patches.evidence.words import (
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 
-from .conftest import registry_of
+from .conftest import letters, patch_of, registry_of, target
 
 ROOT = Path(__file__).parents[2]
 LAB = measure_lab.load()
@@ -66,67 +67,80 @@ def test_no_entry_repeats_the_default_list():
     assert not wide
 
 
-def test_a_row_names_what_some_cell_needed():
+@pytest.fixture
+def made_up(monkeypatch):
+    """A catalogue of four patches, of which one targets mamba's own module."""
+    modules = {"chain": "cache", "general": "cache", "of-mamba": "mamba", "mask": "base"}
+    patches = [
+        patch_of(target("f", f"mlx_lm.models.{module}", distribution="mlx-lm"), id=id_)
+        for id_, module in modules.items()
+    ]
+    monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(*patches))
+
+
+def test_a_row_names_what_some_cell_needed(made_up):
     one = {
         "set": "mlx-lm 0.1",
         "without": {"a": {"merge": "r", "trim": "r"}, "b": {"merge": "g"}, "c": {"build": "x"}},
         "with": {"a": {"merge": "g", "trim": "g"}},
-        "needs": {"a": {"merge": ["offset-alias"], "trim": ["batch-rotating-extract"]}},
+        "needs": {"a": {"merge": ["mask"], "trim": ["general"]}},
     }
-    found = model_rows.rows([one], always=["frozen-state"])
-    assert found["a"] == {"mlx-lm": ["offset-alias", "batch-rotating-extract"]}
+    found = model_rows.rows([one], always=["chain"])
+    assert found["a"] == {"mlx-lm": ["general", "mask"]}
     assert found["b"] == {"mlx-lm": []}
     assert "c" not in found  # never built: the entry `default` applies
-    assert "frozen-state" not in found["default"]["mlx-lm"]
+    # Without mamba, the patch of its module is one of the general ones.
+    assert found["default"]["mlx-lm"] == ["general", "of-mamba", "mask"]
 
 
-def test_a_family_not_measured_with_the_patches_gets_its_own_and_the_general_ones():
-    one = {"set": "mlx-lm 0.1", "without": {"mamba": {"merge": "r"}, "olmo2": {"merge": "g"}}}
-    found = model_rows.rows([one], always=[])
-    assert set(found["mamba"]["mlx-lm"]) == {*found["default"]["mlx-lm"], "recurrent-padding"}
-    assert "olmo2" not in found
-
-
+GENERAL = ["chain", "general", "mask"]
 TRACED = {
     "set": "mlx-lm 0.2",
     "versions": {"mlx-lm": "0.2"},
     "without": {"mamba": {"merge": "r"}},
     "with": {"mamba": {"merge": "g"}},
-    "needs": {"mamba": {"merge": ["mask-from-cache-list"]}},
+    "needs": {"mamba": {"merge": ["mask"]}},
 }
+OLDER = {**TRACED, "set": "mlx-lm 0.1", "versions": {"mlx-lm": "0.1"}, "needs": {}}
+UNPATCHED = {key: OLDER[key] for key in ("set", "versions", "without")}
+UNBUILT = {"without": {"mamba": {"build": "x"}}, "with": {}, "needs": {}}
+NEWEST = "    - {releases: {mlx-lm: 0.2}}"
 
 
-def test_an_entry_holds_for_the_sets_whose_repairs_were_traced():
-    unknown = {**TRACED, "set": "mlx-lm 0.1", "versions": {"mlx-lm": "0.1"}, "needs": {}}
-    found = model_rows.rows([unknown, TRACED], always=[])
-    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-from-cache-list"}
-    listed = model_rows.block([unknown, TRACED], []).partition("models:")[0]
-    assert listed == "measured:\n  mlx-lm:\n    - {releases: {mlx-lm: 0.2}}\n"
+@pytest.mark.parametrize(
+    ("sets", "own", "measured"),
+    [
+        # Not measured with the patches: its own and the general ones.
+        ([UNPATCHED], ["chain", "general", "of-mamba", "mask"], []),
+        # An entry holds for the sets whose repairs were traced.
+        ([OLDER, TRACED], ["of-mamba", "mask"], [NEWEST]),
+        # It has the companions of its patches.
+        (
+            [TRACED | {"companions": {"mamba": {"growth": ["chain"]}}}],
+            ["chain", "of-mamba", "mask"],
+            [NEWEST],
+        ),
+        # It does not hold for a set that could not build the family.
+        (
+            [OLDER | UNBUILT, TRACED],
+            ["of-mamba", "mask"],
+            ["    - {releases: {mlx-lm: 0.1}, unbuilt: [mamba]}", NEWEST],
+        ),
+        # A family that no traced set could build.
+        ([OLDER, TRACED | UNBUILT], ["chain", "general", "of-mamba", "mask"], [NEWEST]),
+    ],
+)
+def test_an_entry_has_what_was_traced_or_else_the_general_patches(made_up, sets, own, measured):
+    found = model_rows.rows(sets, always=[])
+    assert found["default"]["mlx-lm"] == GENERAL
+    assert found["mamba"]["mlx-lm"] == own
+    listed = model_rows.block(sets, []).partition("models:")[0].splitlines()
+    assert listed == ["measured:", *(["  mlx-lm:"] if measured else []), *measured]
 
 
-def test_an_entry_has_the_companions_of_its_patches():
-    one = {**TRACED, "companions": {"mamba": {"growth": ["offset-chain"]}}}
-    found = model_rows.rows([one], always=[])
-    assert found["mamba"]["mlx-lm"] == ["offset-chain", "recurrent-padding", "mask-from-cache-list"]
-
-
-def test_an_entry_does_not_hold_for_a_set_that_could_not_build_the_family():
-    unbuilt = {**TRACED, "set": "mlx-lm 0.1", "without": {"mamba": {"build": "x"}}, "needs": {}}
-    unbuilt |= {"versions": {"mlx-lm": "0.1"}, "with": {}}
-    found = model_rows.rows([unbuilt, TRACED], always=[])
-    assert set(found["mamba"]["mlx-lm"]) == {"recurrent-padding", "mask-from-cache-list"}
-    listed = model_rows.block([unbuilt, TRACED], []).partition("models:")[0].splitlines()
-    assert listed[2:] == [
-        "    - {releases: {mlx-lm: 0.1}, unbuilt: [mamba]}",
-        "    - {releases: {mlx-lm: 0.2}}",
-    ]
-
-
-def test_a_family_that_no_traced_set_could_build_gets_the_general_patches():
-    unbuilt = {**TRACED, "without": {"mamba": {"build": "x"}}, "with": {}, "needs": {}}
-    built = {**TRACED, "set": "mlx-lm 0.1", "needs": {}}
-    wide = model_rows.rows([built, unbuilt], always=[])
-    assert set(wide["mamba"]["mlx-lm"]) == {*wide["default"]["mlx-lm"], "recurrent-padding"}
+def test_a_family_that_needs_nothing_of_its_own_has_no_entry_where_nothing_was_traced(made_up):
+    one = UNPATCHED | {"without": {"mamba": {"merge": "r"}, "olmo2": {"merge": "g"}}}
+    assert "olmo2" not in model_rows.rows([one], always=[])
 
 
 @pytest.mark.parametrize("one", [one for one in LAB if "needs" in one], ids=lambda one: one["set"])
@@ -139,12 +153,18 @@ def test_no_cell_names_a_patch_for_each_that_was_tried(one):
             assert len(ids) <= most, (family, scenario, ids)
 
 
-def test_compiled_matrix_is_current():
-    assert matrix.COMPILED.read_text() == matrix_file.compile_matrix()
-
-
-def test_the_catalogue_is_current():
-    assert write_docs.catalogue() == write_docs.CATALOGUE.read_text()
+@pytest.mark.parametrize(
+    ("write", "file"),
+    [
+        (matrix_file.compile_matrix, matrix.COMPILED),
+        (write_docs.catalogue, write_docs.CATALOGUE),
+        (write_docs.api, write_docs.API),
+        (write_docs.declarations, write_docs.DECLARATIONS),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_what_is_written_is_current(write, file):
+    assert write() == file.read_text()
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypatch):
@@ -164,27 +184,14 @@ def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypat
             write_docs.readme()
 
 
-def test_the_page_of_the_interface_is_that_of_the_docstrings():
-    assert write_docs.api() == write_docs.API.read_text()
-
-
-def test_the_declarations_are_those_of_the_patches():
-    assert write_docs.declarations() == write_docs.DECLARATIONS.read_text()
-
-
 def test_the_catalogue_has_one_line_for_each_patch():
     ids = re.findall(r"^- \[([\w-]+)\]", write_docs.catalogue(), re.MULTILINE)
-    assert sorted(ids) == sorted([*catalogue.builtin().ids(), "boundary-snapshots"])
-
-
-@pytest.mark.parametrize("patch", list(catalogue.builtin()), ids=lambda patch: patch.id)
-def test_what_explain_prints_has_every_part(patch):
-    for part in ("Why", "How", "Upstream", "Retire when"):
-        assert re.search(rf"^{part}\n    \S", patch.documentation, re.MULTILINE), part
+    of_git = [one.patch.id for one in git_hosts.contributions(str)]
+    assert sorted(ids) == sorted([*catalogue.builtin().ids(), *of_git])
 
 
 def test_evidence_names_only_sets_of_the_list():
-    assert {one["set"] for one in EVIDENCE} <= set(release_sets.load())
+    assert {one["set"] for one in (*EVIDENCE, *LAB)} <= set(release_sets.load())
 
 
 def test_every_set_measured_every_patch_of_its_distribution():
@@ -220,8 +227,7 @@ def test_a_range_holds_what_was_red_and_nothing_else(patch, distribution):
 def test_a_patch_turns_red_green_and_nothing_red():
     for one in EVIDENCE:
         for patch, targets in one["patches"].items():
-            for target, cell in targets.items():
-                assert cell["with"] == "green", (one["set"], patch, target)
+            assert {cell["with"] for cell in targets.values()} <= {"green"}, (one["set"], patch)
 
 
 def test_a_range_that_claims_more_is_noticed(tmp_path):
@@ -230,14 +236,10 @@ def test_a_range_that_claims_more_is_noticed(tmp_path):
     assert measure_matrix.measured_block(fewer) != measure_matrix.measured_block(EVIDENCE)
     changed = json.loads(json.dumps(EVIDENCE))
     cells = next(one for one in changed if one["set"] == "mlx-lm 0.31.3")["patches"]
-    for cell in cells["offset-alias"].values():
+    for cell in next(filter(None, cells.values())).values():
         cell["with"] = "red"
     with pytest.raises(SystemExit, match="did not repair"):
         measure_matrix.measured_block(changed)
-
-
-def test_lab_evidence_names_only_sets_of_the_list():
-    assert {one["set"] for one in LAB} <= set(release_sets.load())
 
 
 def test_no_cell_that_was_green_is_red_with_the_patches():
@@ -283,17 +285,14 @@ def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
 
 
 def judged(**cells):
-    one = {
-        "set": "mlx-lm 0.1",
-        "without": {"a": {name.replace("_", "-"): pair[0] for name, pair in cells.items()}},
-        "with": {"a": {name.replace("_", "-"): pair[1:] for name, pair in cells.items()}},
-        "details_without": {"a": {"growth": "205 edges of the graph are left, 370 later"}},
-    }
+    pairs = {name.replace("_", "-"): pair for name, pair in cells.items()}
+    said = {"a": {"growth": "205 edges of the graph are left, 370 later"}}
+    one = {"set": "mlx-lm 0.1", **letters({"a": pairs}), "details_without": said}
     return verdict.judge(one, "mlx-lm", "0.1", "a")
 
 
 def test_a_family_that_only_grows_is_a_memory_defect_and_no_failure():
-    here = verdict.PatchState(active=False, missing=frozenset({"arrays-advance"}))
+    here = verdict.PatchState(active=False, missing=frozenset({"a-patch"}))
     for pair in ("rg", "rr"):
         one = judged(growth=pair, merge="gg")
         assert [cell.severity for cell in one.wrong] == [MEMORY]
@@ -401,7 +400,7 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
 
     def trace(lab, wanted, likely):
         traced.append(wanted)
-        return {"muse_spark": {"state": ["rotating-restored"]}}
+        return {"muse_spark": {"state": ["a-patch"]}}
 
     monkeypatch.setattr(measure_lab.Lab, "cells", cells)
     monkeypatch.setattr(measure_lab.Lab, "traced", trace)
@@ -412,7 +411,7 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
     assert traced == [{"olmo_hybrid": [], "muse_spark": ["state"]}]
     (joined,) = measure_lab.load()
     assert joined["needs"]["olmo_hybrid"]["merge@metal-emulated"] == known
-    assert joined["needs"]["muse_spark"]["state@metal-emulated"] == ["rotating-restored"]
+    assert joined["needs"]["muse_spark"]["state@metal-emulated"] == ["a-patch"]
 
 
 @pytest.mark.parametrize(
@@ -492,11 +491,12 @@ def test_a_patch_for_releases_of_mlx_is_measured_with_the_newest_of_them(
     monkeypatch.setattr(patch_evidence, "folder_of", lambda patch: tmp_path)
     monkeypatch.setattr(measure_matrix, "child", child)
     monkeypatch.setattr(release_sets, "environment", environment)
-    one = release_sets.load()["mlx-lm 0.31.3"]
-    measure_matrix.Measuring(["sampling-threads"]).measure(one)
+    patch = patch_of(target("f", distribution="mlx-lm"), id="of-mlx", mlx=("0.31.2", "0.32.0"))
+    monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(patch))
+    measure_matrix.Measuring().measure(release_sets.load()["mlx-lm 0.31.3"])
     (said,) = patch_evidence.load()
     cell = {"body": "b", "without": "red", "with": "green", "detail": "said"}
-    assert said["patches"] == {"sampling-threads": {"m:f": cell} if accepted else {}}
+    assert said["patches"] == {"of-mlx": {"m:f": cell} if accepted else {}}
     (mlx,) = made
     assert mlx.endswith("==0.32.0")
 
@@ -507,7 +507,7 @@ def test_on_a_new_set_only_new_code_is_measured(body, probed, tmp_path, monkeypa
 
     def child(one, python, patches, *flags):
         run.extend(flag for flag in [flags] if flag != ("--code",))
-        row = {"patch": "offset-alias", "target": "m:f", "body": body, "detail": "new"}
+        row = {"patch": "a-patch", "target": "m:f", "body": body, "detail": "new"}
         return [row | {"verdict": "green" if flags else "red"}]
 
     monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path)
@@ -516,15 +516,14 @@ def test_on_a_new_set_only_new_code_is_measured(body, probed, tmp_path, monkeypa
     monkeypatch.setattr(measure_matrix, "child", child)
     monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
     monkeypatch.setattr(release_sets, "versions", lambda python: {})
-    builtin = catalogue.builtin()
-    only = registry_of(builtin.get("offset-alias"))
-    monkeypatch.setattr(catalogue, "builtin", lambda: only)
+    patch = patch_of(target("f", distribution="mlx-lm"), id="a-patch")
+    monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(patch))
     seen = {"body": "b", "without": "red", "with": "green", "detail": "old"}
-    patch_evidence.add(builtin.get("offset-alias"), "mlx-lm 0.1", {"m:f": seen})
+    patch_evidence.add(patch, "mlx-lm 0.1", {"m:f": seen})
     new = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
     measure_matrix.Measuring(distinct=True).measure(new)
     assert len(run) == probed
-    (cell,) = patch_evidence.load()[-1]["patches"]["offset-alias"].values()
+    (cell,) = patch_evidence.load()[-1]["patches"]["a-patch"].values()
     assert cell == seen | ({"body": "c", "detail": "new"} if probed else {})
 
 
@@ -534,7 +533,7 @@ def test_a_new_set_has_the_evidence_of_the_families_with_known_code(tmp_path, mo
         "versions": {"mlx-lm": "0.1"},
         "without": {"a": {"merge": "r"}, "b": {"merge": "g"}},
         "with": {"a": {"merge": "g"}},
-        "needs": {"a": {"merge": ["offset-alias"]}},
+        "needs": {"a": {"merge": ["a-patch"]}},
     }
     (tmp_path / "mlx-lm-0.1.json").write_text(json.dumps(old))
     monkeypatch.setattr(measure_lab, "EVIDENCE", tmp_path)
@@ -550,7 +549,7 @@ def test_a_new_set_has_the_evidence_of_the_families_with_known_code(tmp_path, mo
         "same_code": {"a": "mlx-lm 0.1"},
         "without": {"a": {"merge": "r"}, "b": {}, "c": {}},
         "with": {"a": {"merge": "g"}},
-        "needs": {"a": {"merge": ["offset-alias"]}},
+        "needs": {"a": {"merge": ["a-patch"]}},
     }
 
 

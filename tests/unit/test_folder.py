@@ -124,13 +124,6 @@ def said(capsys):
     return run
 
 
-@pytest.mark.parametrize("arguments", [(), ("--model", "llama")])
-def test_only_a_folder_can_be_measured(said, arguments):
-    code, seen = said("--measure", *arguments)
-    assert code == 2
-    assert "--measure needs --model with a model's folder" in seen.err
-
-
 def test_the_audit_takes_the_measurement_in_place_of_the_evidence(said, measured, site, tmp_path):
     site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3")

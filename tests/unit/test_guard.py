@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import logging
+import re
 import sys
 import threading
 import weakref
@@ -22,19 +23,18 @@ from mlx_patches.activation import session as activation
 from mlx_patches.core.errors import refusal
 from mlx_patches.core.failures import describe
 from mlx_patches.core.handed import hand_over
-from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Attribute, around
 from mlx_patches.core.site import Site
 from mlx_patches.lab import Cell, Family
 from mlx_patches.lab import child as lab
-from mlx_patches.matrix.gate import Gate
 from mlx_patches.probes import Result, child
 
 from .conftest import (
+    applied,
+    in_threads,
     load,
     manager_for,
     marked,
-    matrix_for,
     patch_of,
     session_for,
     statuses,
@@ -54,16 +54,9 @@ def late(original, *args, **kwargs):
 EARLY, LATE = around(early), around(late)
 
 
-@pytest.fixture
-def cache(fake):
-    return load("fake_lm.cache")
-
-
-def applied(*targets, **more):
-    """A manager with a patch of these targets in effect."""
-    manager = manager_for(patch := patch_of(*targets, **more))
-    assert set(statuses(manager.apply(patch))) == {"applied"}
-    return manager, patch
+def layered(wrapper, name="attend", **more):
+    """A manager with one layer in effect, which wraps a target."""
+    return applied(target(name, factory=around(wrapper)), **more)[0]
 
 
 def kinds(cache):
@@ -105,7 +98,8 @@ def test_the_original_answers_each_time_and_nothing_is_withdrawn(cache, name, ca
     assert not manager.failures
 
 
-def test_a_success_is_remembered_whatever_fails_later(cache):
+@pytest.mark.parametrize("first", [True, False])
+def test_a_success_is_remembered_whatever_fails_before_or_later(cache, first):
     """A patch that works is in effect, however many odd calls it fails in."""
 
     def fails_on_five(original, x):
@@ -113,26 +107,15 @@ def test_a_success_is_remembered_whatever_fails_later(cache):
             raise ValueError("five")
         return marked(original, x)
 
-    manager, _ = applied(target("attend", factory=around(fails_on_five)))
-    assert cache.attend(1) == ("patched", 2)
+    manager = layered(fails_on_five)
+    if first:
+        assert cache.attend(1) == ("patched", 2)
     assert [cache.attend(5) for _ in range(50)] == [6] * 50
+    assert statuses(manager.status()) == ["applied" if first else "failed"]
     assert cache.attend(1) == ("patched", 2)
     (outcome,) = manager.status()
     assert outcome.status == "applied"
     assert "it failed in 50 calls, last: ValueError: five" in outcome.reason
-
-
-def test_a_first_success_after_failures_counts_too(cache):
-    def fails_on_five(original, x):
-        if x == 5:
-            raise ValueError("five")
-        return marked(original, x)
-
-    manager, _ = applied(target("attend", factory=around(fails_on_five)))
-    assert [cache.attend(5) for _ in range(50)] == [6] * 50
-    assert statuses(manager.status()) == ["failed"]
-    assert cache.attend(1) == ("patched", 2)
-    assert statuses(manager.status()) == ["applied"]
 
 
 def test_a_setter_that_raises_is_guarded_too(cache):
@@ -198,7 +181,7 @@ def test_one_that_has_worked_is_not_withdrawn_by_calls_that_it_ends(cache):
             raise ValueError("five")
         return n
 
-    manager, _ = applied(target("Cache.update", factory=around(ends_fives)))
+    manager = layered(ends_fives, "Cache.update")
     made = cache.Cache()
     assert made.update(1) == 1
     for _ in range(10):
@@ -214,7 +197,7 @@ def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enter
         if enters:
             original(x)
 
-    manager, _ = applied(target("attend", factory=around(forgets)))
+    manager = layered(forgets)
     assert [cache.attend(1) for _ in range(3)] == [2, 2, 2]
     answer = "the call got the release's result" if enters else "the release's own code answered"
     assert f"; {answer}: None in place of a value" in caplog.text
@@ -354,7 +337,7 @@ def test_a_host_that_retries_while_it_handles_an_error_of_the_release(cache):
             raise ValueError("the layer's")
         return original(x)
 
-    manager, _ = applied(target("attend", factory=around(narrow)))
+    manager = layered(narrow)
 
     def host():
         try:
@@ -376,30 +359,13 @@ def after_the_call(original, *args):
 
 @pytest.mark.parametrize("wrapper", [early, after_the_call])
 def test_where_a_security_patch_fails_the_call_is_refused(cache, caplog, wrapper):
-    manager, _ = applied(target("attend", factory=around(wrapper)), security=True)
+    manager = layered(wrapper, security=True)
     for _ in range(10):
         with pytest.raises(ValueError, match="the patch fix of mlx_patches could not check"):
             cache.attend(1)
     assert not manager.withdrawn
     assert manager.failures["fix"].count == 10
     assert "fix failed in this call of fake_lm.cache:attend; the call was refused" in caplog.text
-
-
-def test_what_the_release_rejects_a_security_patch_leaves_alone(cache):
-    manager, _ = applied("attend", security=True)
-    for _ in range(5):
-        with pytest.raises(TypeError):
-            cache.attend("x")
-    assert not manager.failures
-
-
-def test_another_patch_that_fails_leaves_a_security_patch_in_the_call(cache):
-    under = patch_of(target("attend"), id="under", security=True)
-    over = patch_of(target("attend", factory=EARLY), id="over")
-    manager = manager_for(under, over)
-    manager.apply(under)
-    manager.apply(over)
-    assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
 
 
 def test_none_is_an_answer_where_the_target_says_so(cache, caplog):
@@ -412,14 +378,46 @@ def test_none_is_an_answer_where_the_target_says_so(cache, caplog):
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("error", [SystemExit, MemoryError, RecursionError])
-def test_no_error_of_a_layer_ends_the_host(cache, caplog, error):
-    def fatal(original, x):
-        raise error("on purpose")
+def raising(error):
+    """A layer that raises an error at once."""
 
-    manager, _ = applied(target("attend", factory=around(fatal)))
-    assert [cache.attend(1) for _ in range(4)] == [2] * 4
-    assert f"{error.__name__}: on purpose" in caplog.text
+    def layer(original, *args):
+        raise error
+
+    return layer
+
+
+def its_own_cause(original, x):
+    error = ValueError("on purpose")
+    raise error from error
+
+
+def without_end(original, x):
+    return without_end(original, x)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper", "said"),
+    [
+        ("attend", raising(SystemExit("on purpose")), "SystemExit: on purpose"),
+        ("attend", raising(MemoryError("on purpose")), "MemoryError: on purpose"),
+        ("attend", raising(RecursionError("on purpose")), "RecursionError: on purpose"),
+        ("attend", its_own_cause, "ValueError: on purpose"),
+        ("attend", without_end, "RecursionError"),
+        ("attend", lambda attend, x: load("fake_lm.cache").attend(x), "RecursionError"),
+        ("Cache.state", early, "ValueError: too early"),
+        ("Cache.state", lambda get, made: made.state, "RecursionError"),
+        ("Cache.state", raising(SystemExit(3)), "SystemExit: 3"),
+    ],
+)
+def test_where_a_layer_fails_at_once_the_releases_own_code_answers(
+    cache, caplog, name, wrapper, said
+):
+    call, expected = kinds(cache)[name]
+    manager = layered(wrapper, name)
+    assert [call() for _ in range(4)] == [expected] * 4
+    (record,) = caplog.records
+    assert f"; the release's own code answered: {said}" in record.message
     assert manager.failures["fix"].count == 4
 
 
@@ -433,27 +431,13 @@ def test_an_exit_of_a_layer_that_touched_state_is_an_error_of_the_call(cache):
         cache.Cache().update(1)
 
 
-def without_end(original, x):
-    return without_end(original, x)
-
-
-@pytest.mark.parametrize("itself", [True, False])
-def test_a_layer_that_calls_itself_without_end_is_skipped(cache, caplog, itself):
-    wrapper = without_end if itself else lambda attend, x: cache.attend(x)
-    manager, _ = applied(target("attend", factory=around(wrapper)))
-    assert [cache.attend(1) for _ in range(4)] == [2] * 4
-    (record,) = caplog.records
-    assert "; the release's own code answered: RecursionError" in record.message
-    assert manager.failures["fix"].count == 4
-
-
 @pytest.mark.parametrize("itself", [True, False])
 def test_one_that_touches_state_each_time_fails_once(cache, caplog, itself):
     def fed_without_end(original, made, n):
         original(made, n)
         return fed_without_end(original, made, n) if itself else made.update(n)
 
-    manager, _ = applied(target("Cache.update", factory=around(fed_without_end)))
+    manager = layered(fed_without_end, "Cache.update")
     with pytest.raises(RecursionError):
         cache.Cache().update(1)
     (record,) = caplog.records
@@ -461,20 +445,53 @@ def test_one_that_touches_state_each_time_fails_once(cache, caplog, itself):
     assert manager.failures["fix"].count == 1
 
 
-def getter_without_end(get, made):
-    return made.state
+def explains(original, x):
+    try:
+        return original(x)
+    except TypeError as error:
+        raise ValueError("a number, please") from error
 
 
-def getter_that_leaves(get, made):
-    raise SystemExit(3)
+def wide(original, cache, n, **more):
+    return original(cache, n + 1, **more)
 
 
-@pytest.mark.parametrize("wrapper", [early, getter_without_end, getter_that_leaves])
-def test_a_getter_that_fails_leaves_what_the_release_returns(cache, wrapper):
-    manager, _ = applied(target("Cache.state", factory=around(wrapper)))
-    made = cache.Cache()
-    assert [made.state for _ in range(5)] == [[0]] * 5
-    assert manager.failures["fix"].count == 5
+def narrow(original, cache, n):
+    return original(cache, n)
+
+
+def wrongly(cache):
+    """A call of ``Cache.update`` that neither the layer nor the original takes."""
+    cache.Cache().update(1, other=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper", "call", "error", "said"),
+    [
+        # A refusal, an interrupt, and what is raised from an error of the release.
+        ("attend", raising(refusal(ValueError("not here"))), 1, ValueError, "not here"),
+        ("attend", raising(KeyboardInterrupt()), 1, KeyboardInterrupt, ""),
+        ("attend", explains, "x", ValueError, "a number"),
+        # The release's own errors, as without the patch.
+        ("attend", marked, "x", TypeError, "concatenate str"),
+        ("Cache.update", marked, lambda cache: cache.Cache().update("x"), TypeError, "for +="),
+        ("Cache.update", narrow, wrongly, TypeError, "Cache.update() got an unexpected"),
+        # None of the original ran, although the layer called it.
+        ("Cache.update", wide, wrongly, TypeError, "Cache.update() got an unexpected"),
+    ],
+)
+def test_what_is_no_failure_of_the_patch_reaches_the_host(
+    cache, caplog, name, wrapper, call, error, said
+):
+    # A security patch leaves alone what the release rejects.
+    manager = layered(wrapper, name, security=(name, wrapper) == ("attend", marked))
+    for _ in range(5):
+        with pytest.raises(error, match=re.escape(said)) as raised:
+            call(cache) if callable(call) else cache.attend(call)
+        assert error is not TypeError or raised.value.__context__ is None
+    assert not manager.failures
+    assert statuses(manager.status()) == ["applied"]
+    assert caplog.records == []
 
 
 def test_a_release_that_calls_itself_without_end_is_no_failure(fake):
@@ -484,42 +501,6 @@ def test_a_release_that_calls_itself_without_end_is_no_failure(fake):
     with pytest.raises(RecursionError):
         deep.deep(1)
     assert statuses(manager.status()) == ["applied"]
-
-
-def test_a_refusal_goes_to_the_host(cache, caplog):
-    def refuses(original, x):
-        raise refusal(ValueError("not here"))
-
-    manager, _ = applied(target("attend", factory=around(refuses)))
-    for _ in range(4):
-        with pytest.raises(ValueError, match="not here"):
-            cache.attend(1)
-    assert statuses(manager.status()) == ["applied"]
-    assert caplog.records == []
-
-
-def test_an_error_that_is_raised_from_one_of_the_release_is_no_failure(cache):
-    def explains(original, x):
-        try:
-            return original(x)
-        except TypeError as error:
-            raise ValueError("a number, please") from error
-
-    manager, _ = applied(target("attend", factory=around(explains)))
-    for _ in range(4):
-        with pytest.raises(ValueError, match="a number"):
-            cache.attend("x")
-    assert statuses(manager.status()) == ["applied"]
-
-
-def test_an_error_may_be_its_own_cause(cache):
-    def again(original, x):
-        error = ValueError("on purpose")
-        raise error from error
-
-    manager, _ = applied(target("attend", factory=around(again)))
-    assert cache.attend(1) == 2
-    assert manager.failures["fix"].count == 1
 
 
 def test_another_threads_call_does_not_count_as_this_ones(cache):
@@ -533,7 +514,7 @@ def test_another_threads_call_does_not_count_as_this_ones(cache):
             raise ValueError("on purpose")
         return marked(original, x)
 
-    manager, _ = applied(target("attend", factory=around(waits)))
+    manager = layered(waits)
     found = []
     thread = threading.Thread(target=lambda: found.append(cache.attend(1)))
     thread.start()
@@ -552,46 +533,9 @@ def test_an_inner_call_of_the_same_site_does_not_count_as_the_outer_ones(cache):
             raise ValueError("on purpose")
         return original(made, n)
 
-    manager, _ = applied(target("Cache.update", factory=around(inner_first)))
+    manager = layered(inner_first, "Cache.update")
     made = cache.Cache()
     assert made.update(5) == 5
-    assert statuses(manager.status()) == ["applied"]
-
-
-def test_an_error_of_the_release_is_no_fault_of_the_patch(cache):
-    manager, _ = applied("Cache.update", "attend")
-    with pytest.raises(TypeError) as raised:
-        cache.Cache().update("x")
-    assert raised.value.__context__ is None
-    with pytest.raises(TypeError):
-        cache.attend("x")
-    assert statuses(manager.status()) == ["applied", "applied"]
-
-
-def test_where_the_original_raises_too_its_error_is_the_hosts(cache):
-    """A wrong call raises the same error as without the patch."""
-
-    def narrow(original, cache, n):
-        return original(cache, n)
-
-    manager, _ = applied(target("Cache.update", factory=around(narrow)))
-    with pytest.raises(TypeError, match=r"Cache\.update\(\) got an unexpected") as raised:
-        cache.Cache().update(1, other=2)
-    assert raised.value.__context__ is None
-    assert statuses(manager.status()) == ["applied"]
-
-
-def test_a_call_that_the_original_does_not_take_is_its_error(cache):
-    """None of the original ran, although the layer called it."""
-
-    def wide(original, cache, n, **more):
-        return original(cache, n + 1, **more)
-
-    manager, _ = applied(target("Cache.update", factory=around(wide)))
-    for _ in range(5):
-        with pytest.raises(TypeError, match=r"Cache\.update\(\) got an unexpected"):
-            cache.Cache().update(1, other=2)
-    assert not manager.failures
     assert statuses(manager.status()) == ["applied"]
 
 
@@ -599,53 +543,36 @@ def test_where_the_layer_adds_what_the_original_does_not_take_the_original_answe
     def adds(original, cache, n):
         return original(cache, n, other=2)
 
-    manager, _ = applied(target("Cache.update", factory=around(adds)))
+    manager = layered(adds, "Cache.update")
     made = cache.Cache()
     assert [made.update(1) for _ in range(3)] == [1, 2, 3]
     assert manager.failures["fix"].count == 3
     assert not manager.withdrawn
 
 
-def test_an_interrupt_is_no_failure(cache):
-    def interrupted(original, *args):
-        raise KeyboardInterrupt
-
-    manager, _ = applied(target("attend", factory=around(interrupted)))
-    with pytest.raises(KeyboardInterrupt):
-        cache.attend(1)
-    assert statuses(manager.status()) == ["applied"]
-
-
-@pytest.mark.parametrize("factory", [EARLY, LATE])
-def test_strict_raises_and_keeps_the_patch(cache, factory, caplog):
-    patch = patch_of(target("Cache.update", factory=factory))
-    manager = Manager(Gate(matrix_for(patch)), strict=True)
-    manager.apply(patch)
+@pytest.mark.parametrize("wrapper", [early, late])
+def test_strict_raises_and_keeps_the_patch(cache, wrapper, caplog):
+    manager = layered(wrapper, "Cache.update", strict=True)
     made = cache.Cache()
     for _ in range(2):
         with pytest.raises(ValueError, match="too") as raised:
             made.update(1)
         (note,) = raised.value.__notes__
         assert note == "raised by the patch fix of mlx_patches in fake_lm.cache:Cache.update"
-    assert made.offset == (2 if factory is LATE else 0)
+    assert made.offset == (2 if wrapper is late else 0)
     assert statuses(manager.status()) == ["applied"]
     assert caplog.records == []
 
 
 def test_strict_raises_an_exit_as_an_error_that_names_the_patch(cache):
-    def leaves(original, cache, n):
-        raise SystemExit(3)
-
-    patch = patch_of(target("Cache.update", factory=around(leaves)))
-    Manager(Gate(matrix_for(patch)), strict=True).apply(patch)
+    layered(raising(SystemExit(3)), "Cache.update", strict=True)
     said = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
     with pytest.raises(mlx_patches.MlxPatchesError, match=said):
         cache.Cache().update(1)
 
 
 def test_strict_leaves_the_releases_own_errors_as_they_are(cache):
-    patch = patch_of("attend")
-    Manager(Gate(matrix_for(patch)), strict=True).apply(patch)
+    layered(marked, strict=True)
     with pytest.raises(TypeError) as raised:
         cache.attend("x")
     assert not hasattr(raised.value, "__notes__")
@@ -763,8 +690,7 @@ def test_an_attribute_may_refuse(cache):
 
 
 def test_strict_raises_what_an_attribute_raised(cache):
-    patch = patch_of(adding(Attribute("offset", breaks)))
-    Manager(Gate(matrix_for(patch)), strict=True).apply(patch)
+    applied(adding(Attribute("offset", breaks)), strict=True)
     made = cache.Cache()
     with pytest.raises(ValueError, match="on purpose"):
         made.offset  # noqa: B018
@@ -820,24 +746,23 @@ def test_whoever_holds_the_replacement_has_the_original_then(cache):
     assert (held(1), method(cache.Cache(), 1)) == (2, 1)
 
 
-def test_of_two_patches_only_the_one_that_raised_is_left_out(cache):
-    under = patch_of(target("attend"), id="under")
-    over = patch_of(target("attend", factory=EARLY), id="over")
-    manager = manager_for(under, over)
-    manager.apply(under)
-    manager.apply(over)
+@pytest.mark.parametrize("security", [False, True])
+@pytest.mark.parametrize("fails", ["under", "over"])
+def test_of_two_patches_only_the_one_that_raised_is_left_out(cache, fails, security):
+    patches = [
+        patch_of(
+            target("attend", factory=EARLY if fails == id_ else None),
+            id=id_,
+            security=security and fails != id_,
+        )
+        for id_ in ("under", "over")
+    ]
+    manager = manager_for(*patches)
+    for patch in patches:
+        manager.apply(patch)
     assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
-    assert statuses(manager.status()) == ["applied", "failed"]
-
-
-def test_the_lower_of_two_patches_falls_back_alone(cache):
-    under = patch_of(target("attend", factory=EARLY), id="under")
-    over = patch_of(target("attend"), id="over")
-    manager = manager_for(under, over)
-    manager.apply(under)
-    manager.apply(over)
-    assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
-    assert statuses(manager.status()) == ["failed", "applied"]
+    said = {outcome.patch: outcome.status for outcome in manager.status()}
+    assert said == {"under": "applied", "over": "applied"} | {fails: "failed"}
     manager.restore()
     assert cache.attend(1) == 2
 
@@ -849,13 +774,9 @@ def test_many_threads_fail_at_once_and_it_is_said_once(cache, caplog):
         together.wait(10)
         raise ValueError("on purpose")
 
-    manager, _ = applied(target("attend", factory=around(failing)))
+    manager = layered(failing)
     attend, found = cache.attend, []
-    threads = [threading.Thread(target=lambda: found.append(attend(1))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    in_threads([lambda: found.append(attend(1))] * 8)
     assert found == [2] * 8
     assert manager.failures["fix"].count == 8
     assert len(caplog.records) == 1
@@ -865,7 +786,7 @@ def test_a_message_of_an_error_is_quoted_and_cut(cache, caplog):
     def hostile(original, x):
         raise ValueError("\x1b[31mred\x07\r\nERROR a line of its own\n" + "A" * 100_000)
 
-    manager, _ = applied(target("attend", factory=around(hostile)))
+    manager = layered(hostile)
     cache.attend(1)
     assert "\x1b" not in caplog.text
     assert len(caplog.text) < 1000

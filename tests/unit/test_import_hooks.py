@@ -18,7 +18,7 @@ from mlx_patches.activation import import_hook
 from mlx_patches.activation.import_hook import Watcher, complete
 from mlx_patches.core import imports
 
-from .conftest import load
+from .conftest import in_threads, load
 
 # What a watched module's loader has of its own: it follows a start as ``__main__`` too.
 OURS = {"exec_module", "get_code"}
@@ -55,28 +55,17 @@ def watcher(site, seen):
 def test_calls_once_a_module_is_complete(site, seen, watcher):
     site.write("pk.py", "first = 1\nlast = 2\n")
     load("pk")
+    load("pk")  # a second import is no import
     assert seen.calls == [("pk", True, {"first", "last"})]
     assert not imports.ended
 
 
-def test_calls_for_each_module_in_the_order_of_completion(site, seen, watcher):
-    site.write("pk/__init__.py", "from . import inner\n")
+def test_calls_for_each_module_of_its_packages_in_the_order_of_completion(site, seen, watcher):
+    site.write("pk/__init__.py", "from . import inner\nimport pkx\n")
     site.write("pk/inner.py", "x = 1\n")
+    site.write("pkx.py")
     load("pk")
     assert seen.names == ["pk.inner", "pk"]
-
-
-def test_a_second_import_is_no_import(site, seen, watcher):
-    site.write("pk.py")
-    load("pk")
-    load("pk")
-    assert seen.names == ["pk"]
-
-
-def test_other_packages_are_none_of_its_business(site, seen, watcher):
-    site.write("pkx.py")
-    load("pkx")
-    assert seen.names == []
     assert watcher.find_spec("pkx", None) is None
 
 
@@ -349,15 +338,6 @@ def test_uninstalled_while_another_thread_searches(site, seen, watcher):
     watcher.uninstall()
     assert watcher.find_spec("pk", None) is None
     assert load("pk")
-
-
-def in_threads(functions):
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 # -- kinds of modules ------------------------------------------------------------------------

@@ -186,7 +186,9 @@ def test_a_line_that_an_interruption_cut_is_run_again(child, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[]", "{}", '{"family": 1}', "3"])
+@pytest.mark.parametrize(
+    "line", ["three words here", "[]", "{}", '{"family": 1}', "7", "line\nand a half"]
+)
 def test_a_file_of_something_else_is_refused(tmp_path, line):
     out = tmp_path / "cells.jsonl"
     out.write_text(line + "\n")

@@ -22,6 +22,8 @@ from mlx_patches.matrix.gate import Gate
 from tests.conformance import Case, Conformance
 
 from .conftest import (
+    applied,
+    in_threads,
     load,
     manager_for,
     marked,
@@ -80,12 +82,6 @@ class TestConformance(Conformance):
         return Case(load(f"fake_patches_{name}").PATCH, str(fake.root))
 
 
-@pytest.fixture
-def cache(fake):
-    """The module ``fake_lm.cache``, imported."""
-    return load("fake_lm.cache")
-
-
 def one(outcomes):
     """The only outcome."""
     (outcome,) = outcomes
@@ -134,23 +130,28 @@ def test_pending_while_being_imported(fake, monkeypatch):
     assert statuses(manager.apply(patch)) == ["applied"]
 
 
-def test_not_affected(cache):
+RED = {"affected": ">=1", "bodies": {"Cache.update": {"affected": ["0" * 16]}}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "reason"),
+    [
+        ({"affected": ">=2"}, Status.NOT_AFFECTED, "1.0 is outside >=2"),
+        (None, Status.NOT_AFFECTED, ""),
+        ({"affected": "<1", "fixed": ">=1"}, Status.FIXED_UPSTREAM, "fixed upstream (>=1)"),
+        (RED, Status.DRIFTED, "matches no measured release"),
+    ],
+)
+def test_what_the_rule_does_not_hold_for_stays_as_it_is(cache, rule, status, reason):
     patch = patch_of("Cache.update")
-    matrix = matrix_for(patch, rule={"affected": ">=2"}, releases={"fake-lm": ["1.0"]})
+    rules = {"fix": {"fake-lm": rule}} if rule else {}
+    matrix = matrix_for(releases={"fake-lm": ["1.0"]}, patches=rules)
     outcome = one(Manager(Gate(matrix)).apply(patch))
-    assert (outcome.status, outcome.reason) == (Status.NOT_AFFECTED, "1.0 is outside >=2")
+    assert outcome.status is status
+    assert reason in outcome.reason
+    assert outcome.finding is (status is Status.DRIFTED)
+    assert rule is not RED or fingerprint.hash_object(cache.Cache.update) in outcome.reason
     assert cache.Cache().update(2) == 2
-
-
-def test_not_affected_without_a_rule(cache):
-    patch = patch_of("Cache.update")
-    outcome = one(Manager(Gate(matrix_for())).apply(patch))
-    assert outcome.status is Status.NOT_AFFECTED
-
-
-def test_fixed_upstream(cache):
-    outcome = apply(patch_of("Cache.update"), affected="<1", fixed=">=1")
-    assert (outcome.status, outcome.reason) == (Status.FIXED_UPSTREAM, "fixed upstream (>=1)")
 
 
 def test_drifted_where_the_release_was_not_measured(cache):
@@ -159,20 +160,9 @@ def test_drifted_where_the_release_was_not_measured(cache):
     assert "fake-lm 1.0 was not measured" in outcome.reason
 
 
-def test_drifted(cache):
-    bodies = {"Cache.update": {"affected": ["0" * 16]}}
-    outcome = apply(patch_of("Cache.update"), affected=">=1", bodies=bodies)
-    assert outcome.status is Status.DRIFTED
-    assert fingerprint.hash_object(cache.Cache.update) in outcome.reason
-    assert outcome.finding
-    assert cache.Cache().update(2) == 2
-
-
 def test_a_drifted_sibling_holds_the_others_back(cache):
-    bodies = {"Cache.update": {"affected": ["0" * 16]}}
     patch = patch_of("Cache.update", "Other.update", "attend")
-    manager = manager_for(patch, rule={"affected": ">=1", "bodies": bodies})
-    outcomes = manager.apply(patch)
+    outcomes = manager_for(patch, rule=RED).apply(patch)
     assert statuses(outcomes) == ["drifted"] * 3
     assert outcomes[1].reason == "held back: fake_lm.cache:Cache.update is drifted"
     assert cache.attend(1) == 2
@@ -261,71 +251,48 @@ def test_no_conflict_where_nothing_is_needed(cache):
 
 def test_conflict_where_another_package_added_the_attribute(cache):
     theirs = cache.Cache.extra = property(lambda self: 7)
-    outcome = apply(
-        patch_of(
-            target("Cache.extra", fingerprint_of=("Cache.update",), defines_new_attribute=True)
-        )
-    )
+    outcome = apply(patch_of(adding("Cache.extra")))
     assert outcome.status is Status.CONFLICT
     assert "tests.unit.test_manager:" in outcome.reason
     assert vars(cache.Cache)["extra"] is theirs
 
 
-def test_absent_distribution(fake):
-    outcome = apply(patch_of(target("f", "no_lm.cache", distribution="no-lm")))
-    assert (outcome.status, outcome.reason) == (Status.ABSENT, "the distribution is not installed")
+def adding(name, **more):
+    """A target that adds an attribute to the class of ``Cache.update``."""
+    return target(name, fingerprint_of=("Cache.update",), defines_new_attribute=True, **more)
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("one_target", "reason"),
     [
-        ("Cache.gone", "fake_lm.cache:Cache.gone does not exist in this release"),
-        ("gone", "fake_lm.cache:gone does not exist in this release"),
-        ("Gone.update", "fake_lm.cache has no class Gone"),
-        ("attend.update", "fake_lm.cache has no class attend"),
+        (target("Cache.gone"), "fake_lm.cache:Cache.gone does not exist in this release"),
+        (target("gone"), "fake_lm.cache:gone does not exist in this release"),
+        (target("Gone.update"), "fake_lm.cache has no class Gone"),
+        (target("attend.update"), "fake_lm.cache has no class attend"),
+        (target("Cache.update", "fake_lm.model"), "Cache comes from fake_lm.cache"),
+        (target("attend", "fake_lm.model"), "attend comes from fake_lm.cache:attend"),
+        (adding("Cache.twice"), "the release defines fake_lm.cache:Cache.twice itself"),
+        (target("f", "no_lm.cache", distribution="no-lm"), "the distribution is not installed"),
     ],
 )
-def test_absent_target(cache, name, reason):
-    outcome = apply(patch_of(name))
+def test_absent(fake, one_target, reason):
+    load("fake_lm.model")
+    outcome = apply(patch_of(one_target))
     assert (outcome.status, outcome.reason) == (Status.ABSENT, reason)
 
 
-def test_absent_where_the_class_lives_elsewhere(fake):
-    load("fake_lm.model")
-    outcome = apply(patch_of(target("Cache.update", "fake_lm.model")))
-    assert outcome.status is Status.ABSENT
-    assert outcome.reason == "Cache comes from fake_lm.cache"
-
-
-def test_absent_where_the_release_takes_the_function_from_another_module(fake):
-    load("fake_lm.model")
-    outcome = apply(patch_of(target("attend", "fake_lm.model")))
-    assert outcome.status is Status.ABSENT
-    assert outcome.reason == "attend comes from fake_lm.cache:attend"
-
-
-def test_absent_where_the_release_defines_what_the_patch_would_add(cache):
-    outcome = apply(
-        patch_of(
-            target("Cache.twice", fingerprint_of=("Cache.update",), defines_new_attribute=True)
-        )
-    )
-    assert outcome.status is Status.ABSENT
-    assert outcome.reason == "the release defines fake_lm.cache:Cache.twice itself"
-
-
 def test_disabled_is_what_was_restored(cache):
-    manager = manager_for(patch := patch_of("Cache.update"))
-    manager.apply(patch)
+    manager, _ = applied("Cache.update")
     assert statuses(manager.restore()) == ["disabled"]
     assert statuses(manager.status()) == ["disabled"]
     assert one(manager.status()).reason == "restored"
 
 
-def test_failed(cache):
-    def broken(original):
-        raise ValueError("on purpose")
+def broken(original):
+    raise ValueError("on purpose")
 
+
+def test_failed(cache):
     manager = manager_for(patch := patch_of("attend", target("Cache.update", factory=broken)))
     outcomes = manager.apply(patch)
     assert statuses(outcomes) == statuses(manager.status()) == ["failed", "failed"]
@@ -335,10 +302,6 @@ def test_failed(cache):
 
 def test_failed_takes_out_what_was_applied_before(fake, cache):
     """All or nothing, even for later imports: a target that fails takes out the applied one."""
-
-    def broken(original):
-        raise ValueError("on purpose")
-
     patch = patch_of("attend", target("Model.__call__", "fake_lm.model", factory=broken))
     manager = manager_for(patch)
     assert statuses(manager.apply(patch)) == ["applied", "pending"]
@@ -349,47 +312,29 @@ def test_failed_takes_out_what_was_applied_before(fake, cache):
     assert load("fake_lm.model").attend is cache.attend
 
 
-def test_failed_where_a_metaclass_swallows_the_write(fake):
-    fake.write(
-        "fake_lm/stubborn.py",
-        """
+@pytest.mark.parametrize(
+    ("write", "reason"),
+    [("pass", "is the release's own again"), ("raise TypeError('frozen')", "TypeError: frozen")],
+)
+def test_failed_where_a_metaclass_does_not_take_the_write(fake, write, reason):
+    source = f"""
         class Meta(type):
             def __setattr__(cls, name, value):
-                pass
+                {write}
 
         class Stubborn(metaclass=Meta):
             def f(self): return 1
 
         def g(): return 1
-        """,
-    )
+        """
+    fake.write("fake_lm/stubborn.py", source)
     module = load("fake_lm.stubborn")
     before = vars(module.Stubborn)["f"], module.g
     patch = patch_of(target("g", "fake_lm.stubborn"), target("Stubborn.f", "fake_lm.stubborn"))
     outcomes = manager_for(patch).apply(patch)
     assert statuses(outcomes) == ["failed", "failed"]
-    assert "is the release's own again" in outcomes[0].reason
+    assert reason in outcomes[0].reason
     assert (vars(module.Stubborn)["f"], module.g) == before
-
-
-def test_failed_where_the_class_cannot_be_written(fake):
-    fake.write(
-        "fake_lm/frozen.py",
-        """
-        class Meta(type):
-            def __setattr__(cls, name, value):
-                raise TypeError("frozen")
-
-        class Frozen(metaclass=Meta):
-            def f(self): return 1
-
-        def g(): return 1
-        """,
-    )
-    module = load("fake_lm.frozen")
-    patch = patch_of(target("g", "fake_lm.frozen"), target("Frozen.f", "fake_lm.frozen"))
-    assert statuses(manager_for(patch).apply(patch)) == ["failed", "failed"]
-    assert module.g() == 1
 
 
 def test_failed_where_the_factory_returns_the_original(cache):
@@ -398,19 +343,23 @@ def test_failed_where_the_factory_returns_the_original(cache):
     assert "is the original" in outcome.reason
 
 
+OWN = "import functools\nfrom fake_lm.cache import attend\n"
+
+
 @pytest.mark.parametrize(
     ("holder", "named"),
     [
-        ("kept = functools.partial(attend, 1)", "a partial"),
-        ("def f(x, using=attend): return using(x)", "a default argument of fake_lm.holder:f"),
-        ("def make(g):\n    return lambda x: g(x)\nkept = make(attend)", "a cell"),
+        (OWN + "kept = functools.partial(attend, 1)", "a partial"),
+        (OWN + "def f(x, using=attend): return 1", "a default argument of fake_lm.holder:f"),
+        (OWN + "def make(g):\n    return lambda x: g(x)\nkept = make(attend)", "a cell"),
+        ("from fake_lm.cache import attend as look", "the module other_pk"),
     ],
 )
 def test_late_where_the_original_is_still_held(fake, cache, holder, named):
-    fake.write("fake_lm/holder.py", "import functools\nfrom .cache import attend\n" + holder + "\n")
-    load("fake_lm.holder")
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    name = "other_pk" if "other_pk" in named else "fake_lm.holder"
+    fake.write(f"{name.replace('.', '/')}.py", holder)
+    load(name)
+    manager, _ = applied("attend")
     assert one(manager.status()).status is Status.APPLIED  # it does not look through the heap
     outcome = one(manager.status(held_elsewhere=True))
     assert outcome.status is Status.LATE
@@ -418,20 +367,8 @@ def test_late_where_the_original_is_still_held(fake, cache, holder, named):
     assert outcome.finding
 
 
-def test_late_where_it_was_imported_under_another_name_elsewhere(fake, cache):
-    fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
-    load("other_pk")
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
-    assert one(manager.status()).status is Status.APPLIED  # it does not look through the heap
-    outcome = one(manager.status(held_elsewhere=True))
-    assert outcome.status is Status.LATE
-    assert "the module other_pk" in outcome.reason
-
-
 def test_not_late_once_it_was_imported_after_the_patch(fake, cache):
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, _ = applied("attend")
     fake.write("other_pk.py", "from fake_lm.cache import attend as look\n")
     assert load("other_pk").look(1) == ("patched", 2)
     assert statuses(manager.status(held_elsewhere=True)) == ["applied"]
@@ -439,8 +376,7 @@ def test_not_late_once_it_was_imported_after_the_patch(fake, cache):
 
 @pytest.mark.parametrize("name", ["Cache.update", "attend", "Cache.state"])
 def test_lost_where_somebody_replaced_it(cache, name):
-    manager = manager_for(patch := patch_of(name))
-    manager.apply(patch)
+    manager, patch = applied(name)
     owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
     stranger = property(lambda self: 9) if name == "Cache.state" else lambda *args: 9
     setattr(owner, attribute, stranger)
@@ -458,40 +394,25 @@ def test_lost_where_only_the_untouched_half_of_a_property_is_left(cache):
         return property(original.fget, lambda cache, value: None)
 
     original = vars(cache.Cache)["state"]
-    manager = manager_for(patch := patch_of(target("Cache.state", factory=with_setter)))
-    assert statuses(manager.apply(patch)) == ["applied"]
+    manager, _ = applied(target("Cache.state", factory=with_setter))
     cache.Cache.state = property(original.fget)
     assert statuses(manager.status()) == ["lost"]
 
 
+@pytest.mark.parametrize("again", ["reload", "import"])
 @pytest.mark.parametrize("name", ["Cache.update", "attend"])
-def test_lost_by_a_reload_and_mended(cache, name):
-    manager = manager_for(patch := patch_of(name))
-    manager.apply(patch)
-    importlib.reload(cache)
+def test_lost_where_the_module_was_executed_anew_and_mended(fake, cache, name, again):
+    manager, patch = applied(name)
+    if again == "import":
+        fake.forget()
+        new = load("fake_lm.cache")
+        assert new is not cache
+    else:
+        new = importlib.reload(cache)
     assert statuses(manager.status()) == ["lost"]
     assert statuses(manager.apply(patch)) == ["applied"]
+    assert new.attend(1) == (("patched", 2) if name == "attend" else 2)
     assert statuses(manager.status()) == ["applied"]
-
-
-@pytest.mark.parametrize("name", ["Cache.update", "attend"])
-def test_lost_where_the_module_was_imported_anew(fake, cache, name):
-    manager = manager_for(patch := patch_of(name))
-    manager.apply(patch)
-    fake.forget()
-    again = load("fake_lm.cache")
-    assert again is not cache
-    assert statuses(manager.status()) == ["lost"]
-    assert statuses(manager.apply(patch)) == ["applied"]
-    assert again.attend(1) == (("patched", 2) if name == "attend" else 2)
-    assert statuses(manager.status()) == ["applied"]
-
-
-def test_every_status_has_a_test():
-    tested = {name for name in globals() if name.startswith("test_")}
-    for status in Status:
-        name = status.name.lower()
-        assert any(test.removeprefix("test_").startswith(name) for test in tested), status
 
 
 def test_a_settled_target_is_not_judged_again_until_its_module_is_another(fake, monkeypatch):
@@ -527,8 +448,7 @@ def test_names_imported_from_the_module_are_rebound_and_restored(fake, cache):
     fake.write("other_pk.py", "from fake_lm.cache import attend\n")
     renamed, other = load("fake_lm.renamed"), load("other_pk")
     original = cache.attend
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, _ = applied("attend")
     for alias in (cache.attend, model.attend, renamed.look, other.attend):
         assert alias is cache.attend is not original
     assert model.Model()(1) == ("patched", 2)
@@ -542,8 +462,7 @@ def test_names_that_mean_something_else_are_left_alone(fake, cache):
     fake.write("other_pk.py", "def attend(x): return x\n")
     other = load("other_pk")
     theirs = other.attend
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, _ = applied("attend")
     manager.restore()
     assert other.attend is theirs
 
@@ -551,8 +470,7 @@ def test_names_that_mean_something_else_are_left_alone(fake, cache):
 def test_aliases_follow_when_a_lost_patch_is_applied_again(fake, cache):
     model = load("fake_lm.model")
     original = cache.attend
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, patch = applied("attend")
     cache.attend = original
     manager.apply(patch)
     assert model.attend is cache.attend is not original
@@ -561,11 +479,7 @@ def test_aliases_follow_when_a_lost_patch_is_applied_again(fake, cache):
 
 
 def test_aliases_are_rolled_back_too(fake, cache):
-    def broken(original):
-        raise ValueError("on purpose")
-
-    model = load("fake_lm.model")
-    original = cache.attend
+    model, original = load("fake_lm.model"), cache.attend
     manager = manager_for(patch := patch_of("attend", target("Cache.update", factory=broken)))
     manager.apply(patch)
     assert model.attend is cache.attend is original
@@ -617,13 +531,6 @@ def test_a_session_makes_its_pass_even_if_it_is_interrupted(fake, cache):
     assert model.attend is cache.attend is not original
     ours.restore()
     assert model.attend is cache.attend is original
-
-
-def test_a_class_is_patched_for_those_who_imported_it_by_name(fake):
-    model = load("fake_lm.model")
-    manager = manager_for(patch := patch_of("Cache.update"))
-    manager.apply(patch)
-    assert model.Cache().update(3) == ("patched", 3)
 
 
 # -- several patches on one target -----------------------------------------------------------
@@ -695,8 +602,7 @@ def test_order_is_that_of_the_registry(cache):
 
 def test_a_wrapt_wrapper_on_top_is_left_around_the_original(cache):
     original = cache.Cache.update
-    manager = manager_for(patch := patch_of("Cache.update"))
-    manager.apply(patch)
+    manager, _ = applied("Cache.update")
     calls = []
 
     def counting(inner, instance, args, kwargs):
@@ -715,8 +621,7 @@ def test_a_wrapt_wrapper_on_top_is_left_around_the_original(cache):
 
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "attend"])
 def test_under_a_closure_ours_stays_and_runs_the_original_alone(cache, name):
-    manager = manager_for(patch := patch_of(name))
-    manager.apply(patch)
+    manager, patch = applied(name)
     owner, attribute = (cache, name) if "." not in name else (cache.Cache, name.partition(".")[2])
     live = vars(owner)[attribute]
     theirs = closure_around(live)
@@ -757,8 +662,7 @@ def closure_around(obj):
 
 
 def test_under_two_wrappers_ours_runs_the_original_alone(cache):
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, _ = applied("attend")
     cache.attend = wrapt.FunctionWrapper(closure_around(cache.attend), lambda f, _, a, k: f(*a))
     assert cache.attend(1) == ("patched", 2)
     assert statuses(manager.restore()) == ["disabled"]
@@ -774,8 +678,7 @@ def test_under_two_wrappers_ours_runs_the_original_alone(cache):
 )
 def test_who_put_a_wrapper_of_the_original_there_is_named_by_its_own_code(cache, wrap, name):
     original = cache.attend
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, _ = applied("attend")
     cache.attend = wrap(original)
     assert one(manager.status()).reason.endswith(f"was replaced by tests.unit.test_manager:{name}")
 
@@ -786,24 +689,14 @@ def their_wrapper(wrapped, instance, args, kwargs):
 
 def test_a_wrapper_that_hides_what_it_wraps_is_a_loss(cache):
     """Without ``__wrapped__`` it is unknown whether the patched function is still called."""
-    manager = manager_for(patch := patch_of("attend"))
-    manager.apply(patch)
+    manager, _ = applied("attend")
     ours = cache.attend
     cache.attend = lambda x: ours(x)
     assert statuses(manager.status()) == ["lost"]
 
 
 def test_an_added_attribute_under_a_wrapt_wrapper_stays(cache):
-    patch = patch_of(
-        target(
-            "Cache.extra",
-            factory=lambda o: Attribute("extra"),
-            fingerprint_of=("Cache.update",),
-            defines_new_attribute=True,
-        )
-    )
-    manager = manager_for(patch)
-    manager.apply(patch)
+    manager, _ = applied(adding("Cache.extra", factory=lambda o: Attribute("extra")))
     ours = vars(cache.Cache)["extra"]
     theirs = wrapt.FunctionWrapper(ours, lambda inner, instance, args, kwargs: inner())
     cache.Cache.extra = theirs
@@ -853,11 +746,7 @@ def test_threads_that_apply_at_once_apply_once(cache):
         barrier.wait(10)
         manager.apply(patch)
 
-    threads = [threading.Thread(target=worker) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    in_threads([worker] * 8)
     assert cache.attend(1) == ("patched", 2)
     assert cache.Cache().update(1) == ("patched", 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import measure_reference
 import pytest
 
-from mlx_patches.patches import catalogue
+from .conftest import patch_of, target
 
 OFF = "off by 0.3 of the scale, first at token 1"
 RAISED = "does not load: TypeError: no rope_theta"
@@ -59,15 +59,18 @@ def test_only_what_the_patches_turn_green_is_traced():
 
 
 @pytest.mark.parametrize(
-    ("patch", "distribution", "family", "wanted"),
+    ("module", "distribution", "family", "wanted"),
     [
-        ("nested-rope", "mlx-lm", "llama", True),
-        ("nested-rope", "mlx-vlm", "gemma3", True),
-        ("glm-rotary", "mlx-lm", "glm", True),
-        ("glm-rotary", "mlx-lm", "glm4", False),
-        ("server-stop-text", "mlx-lm", "llama", False),
+        ("models.base", "mlx-lm", "llama", True),
+        ("models.glm", "mlx-lm", "glm", True),
+        ("models.glm.language", "mlx-lm", "glm", True),
+        ("models.glm", "mlx-lm", "glm4", False),
+        ("models.glm", "mlx-vlm", "glm", False),
+        ("server", "mlx-lm", "llama", False),
     ],
 )
-def test_a_patch_is_tried_on_families_whose_loading_it_changes(patch, distribution, family, wanted):
-    found = catalogue.builtin().get(patch)
-    assert measure_reference.concerns(found, distribution, family) is wanted
+def test_a_patch_is_tried_on_families_whose_loading_it_changes(
+    module, distribution, family, wanted
+):
+    patch = patch_of(target("f", f"mlx_lm.{module}", distribution="mlx-lm"))
+    assert measure_reference.concerns(patch, distribution, family) is wanted

@@ -97,12 +97,12 @@ def test_a_type_whose_plain_config_is_never_equal_says_nothing():
 
 def test_a_repaired_config_is_open_without_its_patches(evidence):
     after = dict.fromkeys(CELLS, "g") | {"attention_bias=true": "r", "yarn": "r"}
-    needs = {"tiny": {"plain": ["nested-rope"]}}
+    needs = {"tiny": {"plain": ["a-patch"]}}
     found = write_tiny(evidence, **{"with": {"tiny": after}, "needs": needs})
     by_name = {one.name: one for one in found.cells}
     plain = by_name["plain"]
-    assert plain.is_open(False, ()) and plain.is_open(True, {"nested-rope"})
-    assert not plain.is_open(True, {"long-rope"})
+    assert plain.is_open(False, ()) and plain.is_open(True, {"a-patch"})
+    assert not plain.is_open(True, {"another-patch"})
     assert by_name["attention_bias=true"].is_open(True, ())
     assert not by_name["window"].is_open(False, ())
     # Measured with the patches alone: no folder of this kind loads as released.
@@ -135,7 +135,7 @@ SOLO = {
             "other": "a text: token 4: differs by 0.2 of the logits' scale",
         }
     },
-    "needs": {"own-prefill": {"tiny": ["token-names"]}},
+    "needs": {"own-prefill": {"tiny": ["a-patch"]}},
 }
 
 
@@ -159,7 +159,7 @@ def test_what_a_model_decodes_is_held_against_its_own_prefill(prefills):
         own_prefill("mlx-lm 9.9", name) for name in ("tiny", "other", "fine", "silent", "absent")
     )
     assert none == [None, None] and own_prefill("mlx-lm 9.8", "tiny") is None
-    assert (tiny.pair, tiny.crash, tiny.needs) == ("rg", True, ("token-names",))
+    assert (tiny.pair, tiny.crash, tiny.needs) == ("rg", True, ("a-patch",))
     assert (other.pair, other.crash, other.is_usual) == ("rr", False, True)
     assert [one.is_open(True, ()) for one in (tiny, other, fine)] == [False, True, False]
     assert [one.is_open(False, ()) for one in (tiny, other, fine)] == [True, True, False]
@@ -176,7 +176,7 @@ WHOLE = {
         "features": {"other": "row 1, step 0: token 19 instead of 30"},
         "features-in-pieces": {"other": "ValueError: c"},
     },
-    "needs": {"features": {"tiny": ["image-rows"]}},
+    "needs": {"features": {"tiny": ["a-patch"]}},
 }
 
 
@@ -186,7 +186,7 @@ def test_a_batch_with_images_has_a_cell_for_each_scenario(prefills):
         with_images("mlx-lm 9.9", name) for name in ("tiny", "other", "text", "absent")
     )
     assert none == [(), ()] and with_images("mlx-lm 9.8", "tiny") == ()
-    assert tiny == (HeldCell("features", "rg", True, ("image-rows",)),)
+    assert tiny == (HeldCell("features", "rg", True, ("a-patch",)),)
     # What the patches turn from a crash into wrong text; and what was built with them alone.
     assert other == (HeldCell("features", "rr"), HeldCell("features-in-pieces", "nr", True))
     assert [one.severity for one in other] == ["wrong-text", "crash"]

@@ -14,7 +14,7 @@ from mlx_patches.patches import catalogue
 
 ROOT = Path(__file__).parents[2]
 PATCHES = ROOT / "mlx_patches" / "patches"
-PATCH = catalogue.builtin().get("joined-dtype")
+PATCH = next(iter(catalogue.builtin()))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def cell(body, without="red", detail="said"):
 
 
 def results():
-    one = patch_evidence.read(patch_evidence.folder_of(PATCH))["joined-dtype"]["mlx-lm"]
+    one = patch_evidence.read(patch_evidence.folder_of(PATCH))[PATCH.id]["mlx-lm"]
     return {
         target: [(result["body"], result["releases"]) for result in found]
         for target, found in one["results"].items()
@@ -45,9 +45,7 @@ def test_a_result_is_kept_once_for_each_distinct_code(root):
     assert results() == {"m:f": [("a", ["0.2.9"]), ("b", ["0.2.10", "0.2.11"])]}
     names = [one["set"] for one in patch_evidence.load()]
     assert names == ["mlx-lm 0.2.9", "mlx-lm 0.2.10", "mlx-lm 0.2.11"]
-    assert patch_evidence.load()[2]["patches"]["joined-dtype"] == {
-        "m:f": cell("b", detail="0.2.10")
-    }
+    assert patch_evidence.load()[2]["patches"][PATCH.id] == {"m:f": cell("b", detail="0.2.10")}
     assert patch_evidence.measured(PATCH, "mlx-lm 0.2.9")
     assert not patch_evidence.measured(PATCH, "mlx-vlm 0.2.9")
 
@@ -82,10 +80,10 @@ def test_evidence_of_a_patch_that_is_gone_is_dropped(root):
     patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell("a")})
     folder = patch_evidence.folder_of(PATCH)
     found = patch_evidence.read(folder)
-    patch_evidence.write(folder, {"gone": found["joined-dtype"], **found})
+    patch_evidence.write(folder, {"gone": found[PATCH.id], **found})
     patch_evidence.prune()
     assert patch_evidence.read(folder) == found
-    patch_evidence.write(folder, {"gone": found["joined-dtype"]})
+    patch_evidence.write(folder, {"gone": found[PATCH.id]})
     patch_evidence.prune()
     assert not list(folder.iterdir())
 
@@ -120,7 +118,7 @@ def test_every_folder_is_complete():
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (("offset-alias", "caches.reads.patch", ""), "two lines are of offset-alias"),
+        (catalogue.ENTRIES[0], f"two lines are of {PATCH.id}"),
         (("my-own", "caches.my_own.patch", ""), "my-own is declared in .*my_own/patch.py, which"),
     ],
 )
@@ -132,13 +130,16 @@ def test_a_line_of_the_catalogue_that_cannot_be_is_one_line(monkeypatch, entry, 
 
 
 def test_a_folder_without_a_line_or_a_probe_is_one_line(monkeypatch):
-    fewer = tuple(entry for entry in catalogue.ENTRIES if entry[0] != "aya-blur")
-    monkeypatch.setattr(catalogue, "ENTRIES", fewer)
-    with pytest.raises(SystemExit, match=r"models/aya_blur: no line of .*catalogue\.py names it"):
+    folder = patch_evidence.folder_of(PATCH)
+    others = (one for one in catalogue.builtin() if patch_evidence.folder_of(one) != folder)
+    ids = [one.id for one in others]
+    monkeypatch.setattr(catalogue, "ENTRIES", [one for one in catalogue.ENTRIES if one[0] in ids])
+    said = rf"{folder.parent.name}/{folder.name}: no line of .*catalogue\.py names it"
+    with pytest.raises(SystemExit, match=said):
         patch_evidence.check_folders()
     monkeypatch.undo()
-    monkeypatch.delattr("mlx_patches.patches.models.aya_blur.probe.probe")
-    with pytest.raises(SystemExit, match="aya-blur has no probe"):
+    monkeypatch.delattr(".".join(PATCH.probe_place))
+    with pytest.raises(SystemExit, match=f"{PATCH.id} has no probe"):
         patch_evidence.check_folders()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -30,14 +31,15 @@ def test_an_id_is_given_once():
     registry = registry_of(patch_of("f", id="one"))
     with pytest.raises(ValueError, match="'one' is registered already"):
         registry.add(patch_of("g", id="one"))
-    with pytest.raises(ValueError, match="'offset-alias' is registered already"):
-        catalogue.builtin().add(patch_of("g", id="offset-alias"))
+    taken, *_ = catalogue.builtin().ids()
+    with pytest.raises(ValueError, match=f"'{taken}' is registered already"):
+        catalogue.builtin().add(patch_of("g", id=taken))
 
 
 def test_an_unknown_id_is_an_error_with_a_suggestion():
-    registry = registry_of(patch_of("f", id="offset-alias"))
-    with pytest.raises(MlxPatchesError, match=r"'ofset-alias'; did you mean 'offset-alias'\?"):
-        registry.get("ofset-alias")
+    registry = registry_of(patch_of("f", id="a-patch"))
+    with pytest.raises(MlxPatchesError, match=r"'a-ptch'; did you mean 'a-patch'\?"):
+        registry.get("a-ptch")
 
 
 def test_a_module_is_imported_when_its_patch_is_asked_for(site):
@@ -151,7 +153,7 @@ def test_every_patch_of_ours_is_well_formed():
         assert len({target.path for target in patch.targets}) == len(patch.targets)
         doc = patch.documentation
         for part in ("Why", "How", "Upstream", "Retire when"):
-            assert f"\n{part}\n" in doc, (patch.id, part)
+            assert re.search(rf"^{part}\n    \S", doc, re.MULTILINE), (patch.id, part)
         assert "TODO" not in doc + patch.summary, patch.id
         module, name = patch.probe_place
         assert hasattr(importlib.import_module(module), name), patch.id

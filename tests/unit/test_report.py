@@ -15,30 +15,27 @@ from click.testing import CliRunner
 from mlx_patches import MlxPatchesError, report
 from mlx_patches.cli import cli, main
 from mlx_patches.evidence import store
+from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
+
+from .conftest import letters
 
 ONE = {
     "set": "mlx-lm 9.9.9",
     "versions": {"mlx-lm": "9.9.9", "mlx": "9.0"},
-    "without": {
-        "right": {"trim": "g", "engine": "n"},
-        "repaired": {"trim": "r", "engine": "g"},
-        "partly": {"trim": "r", "engine": "r"},
-        "red": {"trim": "r", "engine": "r"},
-        "unbuilt": {"trim": "x", "engine": "x"},
-        "blunt": {"trim": "i", "engine": "i"},
-    },
-    "with": {
-        "right": {"trim": "g", "engine": "n"},
-        "repaired": {"trim": "g", "engine": "g"},
-        "partly": {"trim": "g", "engine": "r"},
-        "red": {"trim": "r", "engine": "r"},
-        "unbuilt": {"trim": "x", "engine": "x"},
-        "blunt": {"trim": "i", "engine": "i"},
-    },
+    **letters(
+        {
+            "right": {"trim": "gg", "engine": "nn"},
+            "repaired": {"trim": "rg", "engine": "gg"},
+            "partly": {"trim": "rg", "engine": "rr"},
+            "red": {"trim": "rr", "engine": "rr"},
+            "unbuilt": {"trim": "xx", "engine": "xx"},
+            "blunt": {"trim": "ii", "engine": "ii"},
+        }
+    ),
     "details_without": {"red": {"trim": "dies [[data]]", "engine": "</script>"}},
     "details_with": {"red": {"trim": "dies [[data]]"}},
-    "needs": {"repaired": {"trim": ["offset-alias"]}},
+    "needs": {"repaired": {"trim": ["a-patch"]}},
 }
 
 
@@ -76,26 +73,32 @@ def test_each_family_has_its_fate_and_its_letters():
         "blunt": "insensitive",
     }
     assert families["partly"][0]["pairs"] == "rg rr"
-    assert families["repaired"][0]["needs"] == {"trim": ["offset-alias"]}
+    assert families["repaired"][0]["needs"] == {"trim": ["a-patch"]}
     before, after = families["red"][0]["said"]["trim"]
     assert shown["said"][before] == shown["said"][after] == "dies [[data]]"
     assert families["red"][0]["said"]["engine"][1] == -1
 
 
 def test_a_model_that_is_wrong_alone_says_without_which_patches():
-    families = {"deepseek_v32": {"trim": "g"}, "llama": {"trim": "g"}, "phimoe": {"trim": "r"}}
-
-    def shown(name):
-        one = {"set": name, "versions": {}, "without": families}
+    """Not in a release with the fix, nor in one before the affected range."""
+    wrong, matrix = catalogue.builtin().wrong_alone, CompatMatrix.builtin()
+    told = set()
+    for name in ("mlx-lm 0.28.4", "mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.7.0"):
+        distribution, version = name.split()
+        one = {
+            "set": name,
+            "versions": {},
+            "without": {f: {"trim": "g"} for f in (*wrong, "llama")},
+        }
         packages = {found["name"]: found for found in report.content([one])["packages"]}
-        found = packages[name.split()[0]]["families"]
-        return {family: cells[0]["alone"] for family, cells in found.items()}
-
-    own = {"deepseek_v32": ["indexer-rope"], "llama": [], "phimoe": ["phimoe-routing"]}
-    assert shown("mlx-lm 0.31.3") == shown("mlx-vlm 0.7.0") == own
-    # In a release with the fix, and in one before the affected range.
-    assert shown("mlx-lm 0.32.2") == {**own, "deepseek_v32": [], "phimoe": []}
-    assert shown("mlx-lm 0.28.4") == {**own, "deepseek_v32": []}
+        for family, cells in packages[distribution]["families"].items():
+            rules = {p.id: matrix.rule(p.id, distribution) for p in wrong.get(family, ())}
+            apply = [
+                id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"
+            ]
+            assert cells[0]["alone"] == apply, (name, family)
+            told.add((family in wrong, bool(apply)))
+    assert told == {(True, True), (True, False), (False, False)}
 
 
 def test_the_evidence_has_such_models_in_both_packages(everything):
@@ -105,7 +108,7 @@ def test_the_evidence_has_such_models_in_both_packages(everything):
         for family, cells in package["families"].items()
         if any(cell and cell["alone"] for cell in cells)
     }
-    assert {("mlx-lm", "deepseek_v32"), ("mlx-vlm", "deepseek_v32")} <= wrong
+    assert {package for package, _ in wrong} == {"mlx-lm", "mlx-vlm"}
     assert {family for _, family in wrong} <= set(catalogue.builtin().wrong_alone)
 
 

@@ -24,7 +24,10 @@ from mlx_patches.evidence import outside, store, words
 from mlx_patches.matrix import gate
 from mlx_patches.patches import catalogue
 
+from .conftest import letters
+
 EVIDENCE = store.load()
+BY_NAME = {one["set"]: one for one in EVIDENCE}
 # The mlx-lm of most hosts, and the newest mlx-vlm; the other sets take a minute together.
 OFTEN = {"mlx-lm 0.31.3", "mlx-vlm 0.7.10"}
 SETS = [
@@ -32,6 +35,11 @@ SETS = [
     for one in EVIDENCE
 ]
 EVERY = words.SEVERITIES
+# Patches of these severities; other ids of these tests are made up.
+WRONG, FEATURE = (
+    next(patch.id for patch in catalogue.builtin() if patch.severity == severity)
+    for severity in (words.WRONG_TEXT, words.FEATURE)
+)
 
 
 @pytest.fixture
@@ -189,7 +197,7 @@ def test_the_recommendation_lists_each_set_under_the_verdicts_word():
 
 
 def test_a_release_that_was_not_measured_is_neither_right_nor_an_all_clear(release):
-    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2")
+    evidence = BY_NAME["mlx-lm 0.32.2"]
     release(evidence, versions={"mlx-lm": "0.31.0"})
     report = mlx_patches.audit("qwen3")
     assert [one.verdict for one in report.verdicts] == [words.NOT_MEASURED]
@@ -199,7 +207,7 @@ def test_a_release_that_was_not_measured_is_neither_right_nor_an_all_clear(relea
 
 
 def test_other_releases_beside_a_measured_one_are_named(release):
-    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2")
+    evidence = BY_NAME["mlx-lm 0.32.2"]
     release(evidence, versions={"mlx": "9.9"})
     (one,) = mlx_patches.audit("qwen3").verdicts
     assert one.verdict == words.RIGHT
@@ -212,7 +220,7 @@ def write_llama(folder, **config):
 
 
 def test_a_folder_without_windows_is_not_judged_by_scenarios_of_windows(release, tmp_path):
-    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"))
+    release(BY_NAME["mlx-lm 0.32.2"])
     full = mlx_patches.audit(write_llama(tmp_path, layer_types=["full_attention"]))
     (one,) = full.verdicts
     assert (one.verdict, full.exit_code(), one.wrong) == (words.RIGHT, 0, ())
@@ -222,7 +230,7 @@ def test_a_folder_without_windows_is_not_judged_by_scenarios_of_windows(release,
 
 
 def test_a_scenario_that_did_not_end_in_time_is_judged_as_in_the_family(release, tmp_path):
-    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
+    release(BY_NAME["mlx-lm 0.31.3"])
     cells = {"llama": {"left-padded": "g"}}
     said = "mlx-lm: 20 scenarios did not end within 26 s"
     measured = {"set": "mlx-lm 0.31.3", "versions": {}, "without": cells, "with": cells}
@@ -238,7 +246,9 @@ def test_a_scenario_that_did_not_end_in_time_is_judged_as_in_the_family(release,
 
 
 def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(release, tmp_path):
-    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.31.3"))
+    evidence = BY_NAME["mlx-lm 0.31.3"]
+    release(evidence)
+    (needed,) = evidence["needs"]["llama"]["processors"]
     cells = {"left-padded": "g", "processors": "r"}
     measured = {
         "set": "mlx-lm 0.31.3",
@@ -249,73 +259,60 @@ def test_a_measured_scenario_names_the_patches_that_repair_it_in_its_family(rele
     }
     folder = write_llama(tmp_path, layer_types=["full_attention"])
     report = audit.audit(folder, evidence={"mlx-lm": measured})
-    assert list(screen.effects(report)) == ["processor-rows"]
-    assert any(line.startswith("  processor-rows ") for line in screen.lines(report))
+    assert list(screen.effects(report)) == [needed]
+    assert any(line.startswith(f"  {needed} ") for line in screen.lines(report))
 
 
 MEASURED = {
     "set": "mlx-lm 9.9.9",
     "versions": {"mlx-lm": "9.9.9"},
-    "without": {
-        "fine": {"merge": "g"},
-        "text": {"merge": "r", "trim": "g"},
-        "dies": {"merge": "r"},
-        "untraced": {"merge": "r"},
-        "partly": {"merge": "r", "trim": "r"},
-        "window": {"merge": "g", "max-kv-size": "r"},
-        "unknown": {"merge": "g", "max-kv-size": "r"},
-        "alone": {"chunked-solo": "g", "merge": "n"},
-        "blunt": {"merge": "i"},
-    },
-    "with": {
-        "fine": {"merge": "g"},
-        "text": {"merge": "g", "trim": "g"},
-        "dies": {"merge": "g"},
-        "untraced": {"merge": "g"},
-        "partly": {"merge": "g", "trim": "r"},
-        "window": {"merge": "g", "max-kv-size": "g"},
-        "unknown": {"merge": "g", "max-kv-size": "g"},
-        "alone": {"chunked-solo": "g", "merge": "n"},
-        "blunt": {"merge": "i"},
-    },
+    **letters(
+        {
+            "fine": {"merge": "gg"},
+            "text": {"merge": "rg", "trim": "gg"},
+            "dies": {"merge": "rg"},
+            "untraced": {"merge": "rg"},
+            "partly": {"merge": "rg", "trim": "rr"},
+            "window": {"merge": "gg", "max-kv-size": "rg"},
+            "unknown": {"merge": "gg", "max-kv-size": "rg"},
+            "alone": {"chunked-solo": "gg", "merge": "nn"},
+            "blunt": {"merge": "ii"},
+        }
+    ),
     "details_without": {
         "text": {"merge": "row 0, token 12: differs by 0.2 of the logits' scale"},
         "dies": {"merge": "ValueError: shapes (mlx_lm/models/cache.py:1)"},
         "partly": {"merge": "row 0: NaN", "trim": "ValueError: no (mlx_lm/models/a.py:1)"},
     },
     "needs": {
-        "text": {"merge": ["mask-from-cache-list"]},
-        "dies": {"merge": ["extend-solo-batch"]},
-        "partly": {"merge": ["mask-from-cache-list"]},
-        "window": {"max-kv-size": ["rotating-keep"]},
+        "text": {"merge": ["of-masks"]},
+        "dies": {"merge": ["of-joins"]},
+        "partly": {"merge": ["of-masks"]},
+        "window": {"max-kv-size": ["of-windows"]},
     },
 }
 
 
-def judged(family):
-    return verdict.judge(
-        MEASURED, "mlx-lm", "9.9.9", family, lambda: ["padding-nan", "sinks-warning"]
-    )
+def judged(family, **more):
+    return verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, lambda: [WRONG, FEATURE], **more)
 
 
-IDLE = PatchState(
-    False, frozenset({"mask-from-cache-list", "extend-solo-batch", "padding-nan", "rotating-keep"})
-)
+IDLE = PatchState(False, frozenset({"of-masks", "of-joins", WRONG, "of-windows"}))
 ACTIVE = PatchState(True)
 
 
 @pytest.mark.parametrize(
     ("family", "word", "idle", "active", "patches"),
     [
-        ("text", "repaired", 1, 0, ("mask-from-cache-list",)),
-        ("dies", "repaired", 1, 0, ("extend-solo-batch",)),
-        ("untraced", "repaired", 1, 0, ("padding-nan", "sinks-warning")),
-        ("partly", "wrong", 1, 1, ("mask-from-cache-list",)),
-        ("window", "right", 0, 0, ("rotating-keep",)),
+        ("text", "repaired", 1, 0, ("of-masks",)),
+        ("dies", "repaired", 1, 0, ("of-joins",)),
+        ("untraced", "repaired", 1, 0, (WRONG, FEATURE)),
+        ("partly", "wrong", 1, 1, ("of-masks",)),
+        ("window", "right", 0, 0, ("of-windows",)),
         ("alone", "cannot batch", 0, 0, ()),
-        ("unknown", "right", 0, 0, ("sinks-warning",)),
-        ("blunt", "not measured", 2, 2, ("padding-nan", "sinks-warning")),
-        ("nowhere", "not measured", 2, 2, ("padding-nan", "sinks-warning")),
+        ("unknown", "right", 0, 0, (FEATURE,)),
+        ("blunt", "not measured", 2, 2, (WRONG, FEATURE)),
+        ("nowhere", "not measured", 2, 2, (WRONG, FEATURE)),
     ],
 )
 def test_a_verdict_is_its_cells(family, word, idle, active, patches):
@@ -325,8 +322,8 @@ def test_a_verdict_is_its_cells(family, word, idle, active, patches):
 
 
 def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
-    assert judged("text").exit_code(PatchState(True, frozenset({"extend-solo-batch"}))) == 0
-    assert judged("dies").exit_code(PatchState(True, frozenset({"extend-solo-batch"}))) == 1
+    assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
+    assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -347,9 +344,9 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
     ],
 )
 def test_what_is_wrong_alone_is_not_right_in_a_batch(family, idle, active):
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, alone=["phimoe-routing"])
-    here = PatchState(False, IDLE.missing | {"phimoe-routing"})
-    assert "phimoe-routing" in one.patches
+    one = judged(family, alone=["of-experts"])
+    here = PatchState(False, IDLE.missing | {"of-experts"})
+    assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
     assert (verdict.headline(one, here), verdict.headline(one, ACTIVE)) == (idle, active)
     assert one.as_dict(here)["wrong_alone"]
@@ -511,7 +508,7 @@ HELD = {
     "without": {"qwen3": {"plain old": "g", "yarn old": "r", "plain": "r", "window": "g"}},
     "with": {"qwen3": {"plain old": "g", "yarn old": "r", "plain": "g", "window": "g"}},
     "crash": {"qwen3": ["plain"]},
-    "needs": {"qwen3": {"plain": ["nested-rope"]}},
+    "needs": {"qwen3": {"plain": ["of-ropes"]}},
 }
 YARN = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
 OTHER = {"model_type": "qwen3", "rope_theta": 1e6}
@@ -528,7 +525,7 @@ def qwen3(release, tmp_path, monkeypatch):
     outside.held_types.cache_clear()
 
     def audited(config=None, active=False):
-        release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"), active)
+        release(BY_NAME["mlx-lm 0.32.2"], active)
         if config is None:
             return mlx_patches.audit("qwen3")
         (tmp_path / "config.json").write_text(json.dumps(config))
@@ -557,7 +554,7 @@ def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3)
     ],
 )
 def test_what_differs_from_its_own_prefill_is_wrong_alone(cell, said, codes):
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", prefill=cell)
+    one = judged("fine", prefill=cell)
     for here, code in zip((IDLE, verdict.PatchState(True)), codes, strict=True):
         assert (said in verdict.alone(one, here) and bool(said)) is bool(code)
         assert one.exit_code(here) == code and one.as_dict(here)["wrong_alone"] is bool(code)
@@ -571,8 +568,7 @@ def with_images(whole, pieces="", crash=False, family="fine"):
     """The verdict on a family with the letters of a batch with images, and of one in pieces."""
     letters = {outside.FEATURES: whole, outside.IN_PIECES: pieces or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", images=cells)
-    return dataclasses.replace(one, family=family)
+    return dataclasses.replace(judged("fine", images=cells), family=family)
 
 
 # A family that no patch repairs with images, in this release set, and why.
@@ -629,7 +625,7 @@ def test_a_batch_with_images_is_told_and_counts(one, idle, active, codes):
 )
 def test_images_in_a_prompt_in_pieces_are_told_of_a_request_alone(cell, said):
     right = outside.HeldCell("features", "gg")
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", images=[right, cell])
+    one = judged("fine", images=[right, cell])
     text = f"; alone it {said} for images in a prompt in pieces"
     assert verdict.headline(one, IDLE).endswith(text) and one.exit_code(IDLE) == 1
     assert "alone" not in verdict.headline(one, ACTIVE) and one.exit_code(ACTIVE) == 0
@@ -647,18 +643,18 @@ def test_the_json_says_which_scenarios_of_images_are_wrong():
 
 
 def test_patches_that_a_batch_with_images_was_traced_to_are_the_models():
-    cell = outside.HeldCell("features", "rg", needs=("image-rows",))
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", images=[cell])
-    assert one.patches == ("image-rows",)
-    assert one.exit_code(PatchState(True, frozenset({"image-rows"}))) == 1
-    assert one.exit_code(PatchState(True, frozenset({"mask-from-cache-list"}))) == 0
+    cell = outside.HeldCell("features", "rg", needs=("of-images",))
+    one = judged("fine", images=[cell])
+    assert one.patches == ("of-images",)
+    assert one.exit_code(PatchState(True, frozenset({"of-images"}))) == 1
+    assert one.exit_code(PatchState(True, frozenset({"of-masks"}))) == 0
 
 
 def test_a_batch_with_images_that_was_not_traced_needs_every_patch_of_the_model():
     cell = outside.HeldCell("features", "rg")
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "window", images=[cell])
+    one = judged("window", images=[cell])
     assert one.fails_with_images(ACTIVE) == ()
-    assert one.fails_with_images(PatchState(True, frozenset({"rotating-keep"})))
+    assert one.fails_with_images(PatchState(True, frozenset({"of-windows"})))
 
 
 def report_of(*verdicts, model=None):
@@ -720,7 +716,7 @@ IMAGES_SAID = [
 
 @pytest.mark.parametrize(("name", "family", "idle", "active", "code"), IMAGES_SAID)
 def test_the_evidence_of_images_reaches_the_audit(release, name, family, idle, active, code):
-    evidence = next(one for one in EVIDENCE if one["set"] == name)
+    evidence = BY_NAME[name]
     for enabled, said in ((False, idle), (True, active)):
         release(evidence, enabled)
         report = mlx_patches.audit(family)
@@ -747,7 +743,7 @@ def test_a_config_that_fails_hides_no_other_text():
     crash = outside.HeldCell("plain old", "rr", True)
     held = outside.Held("transformers 5", (outside.HeldCell("plain", "gg"), crash))
     prefill = outside.HeldCell("own-prefill", "rr")
-    one = verdict.judge(MEASURED, "mlx-lm", "9.9.9", "fine", held=held, prefill=prefill)
+    one = judged("fine", held=held, prefill=prefill)
     assert verdict.alone(one, IDLE) == (
         "; alone it decodes other text than its own prefill and fails with a config as released"
     )
@@ -768,37 +764,34 @@ def test_what_does_not_load_is_repaired_in_an_environment_with_the_patches(qwen3
     assert "alone" not in screen.verdict(after) and after.exit_code() == 0
 
 
+def wrong_with(config, pair, needs=()):
+    """The verdict on a family whose batches are right, and this config alone is not."""
+    cell = outside.HeldCell(config, pair, needs=needs)
+    held = outside.Held("transformers 5", (outside.HeldCell("plain old", "gg"), cell))
+    return verdict.ModelVerdict(
+        "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=(cell,), own=True
+    )
+
+
 @pytest.mark.parametrize(("pair", "fixed"), [("rg", True), ("rr", False)])
 def test_the_command_that_repairs_a_request_alone_is_told(pair, fixed):
-    defects = (outside.HeldCell("yarn old", pair),)
-    held = outside.Held("transformers 5", (outside.HeldCell("plain old", "gg"), *defects))
-    one = verdict.ModelVerdict(
-        "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=defects, own=True
-    )
-    asked = audit.ModelReport("qwen3", None, {}, True, {"mlx-lm": "qwen3"})
-    report = audit.Audit((), (), (), {}, False, asked, verdicts=(one,))
+    report = report_of(wrong_with("yarn old", pair), model="qwen3")
     told = "Fix:   mlx-patches enable   Undo: mlx-patches disable" in screen.commands(report)
     assert told is fixed
 
 
 @pytest.mark.parametrize("model", [None, "qwen3"])
 def test_what_a_variable_switches_off_is_repaired_by_unsetting_it(model):
-    defects = (outside.HeldCell("plain old", "rg", needs=("rope-scaling",)),)
-    held = outside.Held("transformers 5", defects)
-    one = verdict.ModelVerdict(
-        "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=defects, own=True
-    )
+    one = wrong_with("plain old", "rg", (WRONG,))
     off = Outcome(
-        "rope-scaling",
+        WRONG,
         "mlx-lm",
         "mlx_lm.models.rope_utils:initialize_rope",
         Status.DISABLED,
         "switched off by MLX_PATCHES",
         True,
     )
-    asked = model and audit.ModelReport(
-        "qwen3", None, {"rope-scaling": "alone"}, True, {"mlx-lm": "qwen3"}
-    )
+    asked = model and audit.ModelReport("qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"})
     report = audit.Audit((), (), (off,), {}, False, asked, verdicts=(one,))
     assert screen.commands(report)[0] == "Fix:   unset MLX_PATCHES"
 
@@ -811,7 +804,7 @@ def test_without_a_folder_what_few_configs_have_is_counted_and_no_failure(qwen3)
 
 
 def test_what_was_not_held_says_so(release):
-    release(next(one for one in EVIDENCE if one["set"] == "mlx-lm 0.28.4"))
+    release(BY_NAME["mlx-lm 0.28.4"])
     report = mlx_patches.audit("qwen3")
     assert "A request alone: not held against another implementation." in " ".join(
         screen.lines(report)
@@ -824,7 +817,7 @@ def test_the_recommendation_and_the_page_name_what_stays_wrong_alone(qwen3):
     (found,) = recommend.recommend({"mlx-lm": "qwen3"})
     assert found.alone == {"mlx-lm 0.32.2": ("rope type yarn",)}
     assert found.as_dict()["wrong_alone"] == {"mlx-lm 0.32.2": ["rope type yarn"]}
-    evidence = [one for one in EVIDENCE if one["set"] == "mlx-lm 0.32.2"]
+    evidence = [BY_NAME["mlx-lm 0.32.2"]]
     (pack,) = (one for one in page.content(evidence)["packages"] if one["name"] == "mlx-lm")
     cell = pack["families"]["qwen3"][0]
     assert cell["held"] == (

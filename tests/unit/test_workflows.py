@@ -17,7 +17,7 @@ import mlx_patches
 ROOT = Path(__file__).parents[2]
 JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "measure.yml").read_text())["jobs"]
 MEASURE, PROPOSE = JOBS["measure"]["steps"], JOBS["propose"]["steps"]
-RED = "offset-alias did not repair mlx_lm.models.cache:BatchKVCache.offset on 9.9: [0] became [1]"
+RED = "a-patch did not repair mlx_lm.models.cache:BatchKVCache.offset on 9.9: [0] became [1]"
 
 
 def one(steps, part):
@@ -63,7 +63,7 @@ def propose(tmp_path):
         for name, said, code in (("make", failure, 2 if failure else 0), ("gh", "", 0)):
             tool = temp / name
             tool.write_text(
-                f'#!/bin/sh\ntest "$1" = summary && echo "- red to green: offset-alias" && exit\n'
+                f'#!/bin/sh\ntest "$1" = summary && echo "- red to green: a-patch" && exit\n'
                 f'printf "%s\\n" "$@" > {temp}/{name}.told\necho "{said}"\nexit {code}\n'
             )
             tool.chmod(0o755)
@@ -108,7 +108,7 @@ def test_a_proposal_has_what_was_measured(propose):
     title, body = propose()
     assert title == "Matrix: what was measured"
     run = "https://host.example/us/it/actions/runs/7"
-    assert body == f"Measured in {run}.\n- red to green: offset-alias\n"
+    assert body == f"Measured in {run}.\n- red to green: a-patch\n"
 
 
 def test_the_sets_that_were_found_are_those_that_are_measured():

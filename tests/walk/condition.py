@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 # The kinds of environment, by the model packages and hosts that they have.
 EMPTY, MLX_LM, MLX_VLM, OLDER, VLLM_MLX = KINDS = (
@@ -104,31 +106,42 @@ class Condition:
                 assert self.own, self.says
 
 
-def step(*argv: str, code: int | Collection[int] = 0, **more: object) -> Step:
-    """A command of a journey."""
+def step(line: str, *last: str, code: int | Collection[int] = 0, **more: object) -> Step:
+    """A command of a journey: as it is typed, and then arguments that are not quoted."""
     also, never = (_many(more.pop(name, ())) for name in ("also", "never"))
     codes = (code,) if isinstance(code, int) else tuple(code)
-    return Step(argv, codes, also=also, never=never, **more)  # type: ignore[arg-type]
+    return Step((*shlex.split(line), *last), codes, also=also, never=never, **more)  # type: ignore[arg-type]
 
 
-def command(says: str, *arguments: str, **more: object) -> Condition:
-    """One command line of mlx-patches."""
-    return _one(says, ("mlx-patches", *arguments), more)
+def command(
+    says: str, line: str = "", *last: str, start: str = "mlx-patches", **more: object
+) -> Condition:
+    """One command line of mlx-patches; see ``step``."""
+    names = ("where", "files", "writes", "own", "slow")
+    whole = {name: more.pop(name) for name in names if name in more}
+    return Condition(says, (step(f"{start} {line}", *last, **more),), **whole)  # type: ignore[arg-type]
+
+
+def of_folder(
+    says: str, config: Content, files: Mapping[str, Content] = MappingProxyType({}), **more: object
+) -> Condition:
+    """An audit of a model's folder ``m`` with this config.json."""
+    return command(says, "audit --model m", files={"m/config.json": config, **files}, **more)
 
 
 def python(says: str, lines: str, **more: object) -> Condition:
     """A few lines of Python, which print to standard output."""
-    return _one(says, ("python", "-c", lines), more)
+    return command(says, "-c", lines, start="python", **more)
 
 
 def shell(says: str, line: str, **more: object) -> Condition:
     """A line of sh; ``mlx-patches`` and ``python`` are those of the environment."""
-    return _one(says, ("sh", "-c", line), more)
+    return command(says, "-c", line, start="sh", **more)
 
 
-def refused(says: str, *arguments: str, error: str, **more: object) -> Condition:
+def refused(says: str, *line: str, error: str, **more: object) -> Condition:
     """A command line that is refused: exit code 2, and one line with the error and the remedy."""
-    return command(says, *arguments, code=2, error=error, **more)
+    return command(says, *line, code=2, error=error, **more)
 
 
 def journey(says: str, *steps: Step, **more: object) -> Condition:
@@ -140,12 +153,6 @@ def sampled(quick: int, conditions: Iterable[Condition]) -> list[Condition]:
     """Conditions of one kind: `make test` runs the first ``quick`` ones, the rest are slow."""
     found = list(conditions)
     return [*found[:quick], *(replace(one, slow=True) for one in found[quick:])]
-
-
-def _one(says: str, argv: tuple[str, ...], more: dict[str, object]) -> Condition:
-    names = ("where", "files", "writes", "own", "slow")
-    whole = {name: more.pop(name) for name in names if name in more}
-    return Condition(says, (step(*argv, **more),), **whole)  # type: ignore[arg-type]
 
 
 def _many(patterns: object) -> tuple[str, ...]:

@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from ..condition import EMPTY, MLX_LM, NO_END, OLDER, WITH_MLX, command, refused, sampled, shell
+from ..samples import (
+    OF_A_MODEL,
+    OF_A_PART,
+    OF_A_SERVER,
+    OF_A_THREAD,
+    OF_ALL,
+    REGISTRY,
+    SECURITY,
+    SOME,
+    TYPO,
+    model_of,
+)
 
 COMMANDS = (
     "audit",
@@ -57,12 +69,11 @@ CONDITIONS = [
     ),
     refused("a mistyped command gets a hint", "enablee", error="'enablee'. Did you mean 'enable'"),
     refused("an unknown option is refused", "--nonsense", error=f"{HELP}.*No such option"),
-    refused("a mistyped option gets a hint", "audit", "--modle", "x", error="'--modle'.*'--model'"),
-    refused("an argument too many is refused", "audit", "extra", error=f"{HELP}.*argument .extra"),
+    refused("a mistyped option gets a hint", "audit --modle x", error="'--modle'.*'--model'"),
+    refused("an argument too many is refused", "audit extra", error=f"{HELP}.*argument .extra"),
     refused(
         "an option without its value is refused",
-        "audit",
-        "--model",
+        "audit --model",
         error="'--model' requires an argument",
     ),
     command(
@@ -101,25 +112,24 @@ CONDITIONS = [
     ),
     shell(
         "a folder that was removed meanwhile does not disturb",
-        "mkdir gone; cd gone; rmdir ../gone; mlx-patches explain offset-alias",
-        first="offset-alias: ",
+        f"mkdir gone; cd gone; rmdir ../gone; mlx-patches explain {SOME}",
+        first=f"{SOME}: ",
         rows=50,
     ),
     # -- explain and list
     command(
         "explain says what a patch is about",
-        "explain",
-        "offset-alias",
-        first="offset-alias: ",
+        f"explain {SOME}",
+        first=f"{SOME}: ",
         also=(
-            "Severity +wrong-text",
+            f"Severity +{REGISTRY.get(SOME).severity}",
             "Here +",
             "Why",
             "How",
             "Upstream",
             "Retire when",
             "Affected releases +mlx-lm",
-            "Reproducer +mlx-patches probe offset-alias",
+            f"Reproducer +mlx-patches probe {SOME}",
         ),
         never="`",
         rows=60,
@@ -134,14 +144,13 @@ CONDITIONS = [
             where=[MLX_LM],
         )
         for what, id_, names in (
-            ("a model", "gemma2-masks", "gemma2"),
-            ("a server", "server-empty-prompt", "mlx_lm.server"),
+            ("a model", OF_A_MODEL, model_of(REGISTRY.get(OF_A_MODEL))),
+            ("a server", OF_A_SERVER, "mlx_lm.server"),
         )
     ),
     command(
         "explain of a repair of every model has nothing to ignore",
-        "explain",
-        "rotating-restored",
+        f"explain {OF_ALL}",
         also="Here +affected",
         never="Ignore it",
         rows=60,
@@ -149,44 +158,37 @@ CONDITIONS = [
     ),
     command(
         "explain gives threads as addresses",
-        "explain",
-        "vlm-thought-prefix",
-        also="https://github.com/Blaizzy/mlx-vlm/issues/1934",
+        f"explain {OF_A_THREAD}",
+        also=r"https://github.com/Blaizzy/mlx-vlm/issues/\d+",
         rows=60,
     ),
     command(
         "explain says that an empty environment is not affected",
-        "explain",
-        "offset-alias",
+        f"explain {SOME}",
         where=[EMPTY],
         also="Here +not affected: .*not installed",
         rows=60,
     ),
     command(
         "explain says that the older pair is affected",
-        "explain",
-        "offset-alias",
+        f"explain {SOME}",
         where=[OLDER],
         also="Here +affected, and not repaired here",
         rows=60,
     ),
     command(
         "explain works without docstrings",
-        "explain",
-        "rotating-restored",
+        f"explain {OF_A_PART}",
         env={"PYTHONOPTIMIZE": "2"},
         also=("Why", "Retire when"),
         rows=60,
     ),
     refused(
         "explain of an unknown patch gives a hint",
-        "explain",
-        "ofset-alias",
-        error="'ofset-alias'; did you mean 'offset-alias'.*mlx-patches list",
+        f"explain {TYPO}",
+        error=f"{TYPO!r}; did you mean {SOME!r}.*mlx-patches list",
     ),
-    refused(
-        "explain of nothing is refused", "explain", "", error="''.*mlx-patches list", slow=True
-    ),
+    refused("explain of nothing is refused", "explain ''", error="''.*mlx-patches list", slow=True),
     refused("explain without a patch is refused", "explain", error=f"{HELP}.*'PATCH'"),
     refused(
         "explain cuts a name of 5000 characters",
@@ -204,51 +206,39 @@ CONDITIONS = [
         "list has a line for every patch",
         "list",
         first="patch +here +profiles",
-        also=("offset-alias", "media-policy"),
+        also=(SOME, SECURITY),
         rows=NO_END,
     ),
     command(
         "list says that nothing is there in an empty environment",
         "list",
         where=[EMPTY],
-        also="offset-alias +absent",
+        also=f"{SOME} +absent",
         rows=NO_END,
     ),
     command(
         "list of a profile is shorter",
-        "list",
-        "--profile",
-        "security",
-        also="media-policy",
-        never="offset-alias",
+        "list --profile security",
+        also=SECURITY,
+        never=SOME,
         rows=NO_END,
     ),
     command(
         "list as JSON says the status of each",
-        "list",
-        "--json",
-        also=('"schema": 1', '"patch": "offset-alias"', '"status": "'),
+        "list --json",
+        also=('"schema": 1', f'"patch": "{SOME}"', '"status": "'),
         rows=NO_END,
     ),
     refused(
         "list of an unknown profile names those that there are",
-        "list",
-        "--profile",
-        "junk",
+        "list --profile junk",
         error="'junk'; there are batch, server, security, safe",
     ),
     refused(
-        "list of no profile is refused",
-        "list",
-        "--profile",
-        "",
-        error="''; there are batch",
-        slow=True,
+        "list of no profile is refused", "list --profile ''", error="''; there are batch", slow=True
     ),
     command(
         "list says what is not in effect", "list", where=WITH_MLX, also="disabled", rows=NO_END
     ),
-    command(
-        "list fits a terminal", "list", terminal=True, also="offset-alias", rows=NO_END, slow=True
-    ),
+    command("list fits a terminal", "list", terminal=True, also=SOME, rows=NO_END, slow=True),
 ]

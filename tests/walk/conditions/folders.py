@@ -9,6 +9,7 @@ from ..condition import (
     Condition,
     Content,
     command,
+    of_folder,
     refused,
     sampled,
     shell,
@@ -21,25 +22,17 @@ DIGITS = f'{{"model_type": "llama", "eos_token_id": {"9" * 5000}}}'
 
 def bad(says: str, content: Content, error: str) -> Condition:
     """A config.json that cannot be used."""
-    return refused(
-        f"a config.json {says} is refused",
-        "audit",
-        "--model",
-        "m",
-        error=f"m/config.json: {error}",
-        files={"m/config.json": content},
+    return of_folder(
+        f"a config.json {says} is refused", content, code=2, error=f"m/config.json: {error}"
     )
 
 
 def odd(says: str, eos: str, **more: object) -> Condition:
     """A llama with unusual stop tokens."""
-    return command(
+    return of_folder(
         f"stop tokens that are {says} are told",
-        "audit",
-        "--model",
-        "m",
+        LLAMA.replace('": 1', f'": {eos}'),
         code=1,
-        files={"m/config.json": LLAMA.replace('": 1', f'": {eos}')},
         where=[MLX_LM],
         **more,
     )
@@ -95,78 +88,60 @@ CONDITIONS = [
     ),
     refused(
         "a folder without a config.json is refused",
-        "audit",
-        "--model",
-        "m",
+        "audit --model m",
         error="m/config.json: no such file; is this a model's folder",
         files={"m/x": ""},
     ),
     refused(
         "a folder that is a link to itself is refused",
-        "audit",
-        "--model",
-        "m/loop",
+        "audit --model m/loop",
         error="m/loop: a link to loop, where no folder is",
         files={"m/loop": link("loop")},
     ),
     refused(
         "a report of a broken folder is refused",
-        "report",
-        "--model",
-        "m",
+        "report --model m",
         error="m/config.json: line 1: not valid JSON",
         files={"m/config.json": "{"},
     ),
-    refused(
+    of_folder(
         "a model type of 5000 characters in a config is cut",
-        "audit",
-        "--model",
-        "m",
+        f'{{"model_type": "{"x" * 5000}"}}',
+        code=2,
         error=r"x{100,}\.\.\.' in mlx-",
         where=WITH_MLX,
-        files={"m/config.json": f'{{"model_type": "{"x" * 5000}"}}'},
     ),
-    refused(
+    of_folder(
         "a model type with a path in a config is refused",
-        "audit",
-        "--model",
-        "m",
+        '{"model_type": "../../evil"}',
+        code=2,
         error=r"no model type '\.\./\.\./evil'",
         where=WITH_MLX,
-        files={"m/config.json": '{"model_type": "../../evil"}'},
     ),
-    refused(
+    of_folder(
         "a model type with control characters prints none",
-        "audit",
-        "--model",
-        "m",
+        r'{"model_type": "\u001b[31mred\nllama"}',
+        code=2,
         error=r"no model type '\\+x1b\[31mred\\+nllama'",
         where=WITH_MLX,
-        files={"m/config.json": r'{"model_type": "\u001b[31mred\nllama"}'},
     ),
-    refused(
+    of_folder(
         "a model type of half a character is refused",
-        "audit",
-        "--model",
-        "m",
+        r'{"model_type": "\ud800"}',
+        code=2,
         error=r"no model type '\\+ud800'",
         where=WITH_MLX,
-        files={"m/config.json": r'{"model_type": "\ud800"}'},
     ),
-    command(
+    of_folder(
         "a config with a mark at its beginning is read",
-        "audit",
-        "--model",
-        "m",
+        b"\xef\xbb\xbf" + LLAMA.encode(),
         code=1,
         first="llama crashes",
         where=[MLX_LM],
-        files={"m/config.json": b"\xef\xbb\xbf" + LLAMA.encode()},
     ),
     command(
         "a folder with a blank and quotes in its name is quoted",
-        "audit",
-        "--model",
+        "audit --model",
         "it's m",
         code=1,
         also="""lab --config 'it'"'"'s m'""",
@@ -175,33 +150,26 @@ CONDITIONS = [
     ),
     command(
         "a folder whose name is 250 characters is a screen",
-        "audit",
-        "--model",
+        "audit --model",
         "m" * 250,
         code=1,
         first="llama crashes",
         files={f"{'m' * 250}/config.json": LLAMA},
         where=[MLX_LM],
     ),
-    command(
+    of_folder(
         "a config.json in another encoding is read",
-        "audit",
-        "--model",
-        "m",
+        LLAMA.encode("utf-16"),
         code=1,
         first="llama crashes",
-        files={"m/config.json": LLAMA.encode("utf-16")},
         where=[MLX_LM],
     ),
-    command(
+    of_folder(
         "a key that is there twice counts once",
-        "audit",
-        "--model",
-        "m",
+        '{"model_type": "x", "model_type": "llama", "sliding_window": 9}',
         code=1,
         first="llama crashes",
         where=[MLX_LM],
-        files={"m/config.json": '{"model_type": "x", "model_type": "llama", "sliding_window": 9}'},
     ),
     odd("a text", '"</s>"', also="eos_token_id is .*</s>.*not an id or a list of ids"),
     odd("true", "true", also="eos_token_id is True, not an id or a list of ids"),
@@ -210,46 +178,38 @@ CONDITIONS = [
     odd("huge", "123456789012345678901234567890", first="llama crashes"),
     odd("below zero", "[-1, 2]", first="llama crashes"),
     odd("none at all", "[]", first="llama crashes"),
-    command(
+    of_folder(
         "a generation_config.json that is not JSON is told with its name",
-        "audit",
-        "--model",
-        "m",
+        LLAMA,
         code=1,
         also="m/generation_config.json: line 1: not valid JSON",
         where=[MLX_LM],
-        files={"m/config.json": LLAMA, "m/generation_config.json": "{"},
+        files={"m/generation_config.json": "{"},
     ),
-    command(
+    of_folder(
         "a generation_config.json that is a folder is told with its name",
-        "audit",
-        "--model",
-        "m",
+        LLAMA,
         code=1,
         also="m/generation_config.json: cannot be read",
         where=[MLX_LM],
-        files={"m/config.json": LLAMA, "m/generation_config.json/x": ""},
+        files={"m/generation_config.json/x": ""},
     ),
-    command(
+    of_folder(
         "stop tokens that the release uses raise no alarm",
-        "audit",
-        "--model",
-        "m",
+        FULL,
         first="llama is right",
-        never="extra-eos",
+        never="Fix:",
         where=[MLX_LM],
-        files={"m/config.json": FULL, "m/generation_config.json": '{"eos_token_id": [1, 2]}'},
+        files={"m/generation_config.json": '{"eos_token_id": [1, 2]}'},
     ),
-    command(
+    of_folder(
         "a stop token that the release does not use is the verdict",
-        "audit",
-        "--model",
-        "m",
+        FULL,
         code=1,
         first="llama does not end every turn here: stop token 1 is not used",
-        also=("extra-eos", "Fix: +mlx-patches enable"),
+        also=r" [\w-]+ +[^?]* stop tokens .* Fix: +mlx-patches enable",
         where=[MLX_LM],
-        files={"m/config.json": FULL, "m/generation_config.json": '{"eos_token_id": [2, 3]}'},
+        files={"m/generation_config.json": '{"eos_token_id": [2, 3]}'},
     ),
     shell(
         "a folder is never executed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..condition import MLX_LM, NO_END, command, journey, python, step
+from ..condition import MLX_LM, NO_END, command, journey, python, replace, step
 from ..things import copied
 
 HELIUM = ("class Model(", "CHANGED = True\n\n\nclass Model(")
@@ -71,7 +71,7 @@ for one in mlx_patches.status():
 print("applied", count)
 """
 
-CONDITIONS = [
+_CONDITIONS = [
     command(
         "a release with the same code under a new number is measured",
         "audit",
@@ -79,28 +79,22 @@ CONDITIONS = [
         first="52 known defects",
         also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*the patches repair",
         never=("drifted", "not measured"),
-        where=[MLX_LM],
         files=RENUMBERED,
     ),
     command(
         "a model with the same code under a new number has its verdict",
-        "audit",
-        "--model",
-        "qwen3",
+        "audit --model qwen3",
         first=r"qwen3 is right in a batch here \(mlx-lm 0\.33\.0\)",
         also="the same code was measured as mlx-lm 0.32.2",
-        where=[MLX_LM],
         files=RENUMBERED,
     ),
     command(
         "a release with the same code under a new number has no drifted target",
-        "audit",
-        "-v",
+        "audit -v",
         code=1,
-        also="recurrent-padding +mlx_lm.models.mamba:MambaBlock.__call__ +disabled",
+        also=r"[\w-]+ +mlx_lm.models.mamba:MambaBlock.__call__ +disabled",
         never="drifted",
         rows=NO_END,
-        where=[MLX_LM],
         files=RENUMBERED,
     ),
     python(
@@ -108,16 +102,13 @@ CONDITIONS = [
         APPLIED,
         also=(r"mamba \['applied'\]", r"jamba \['applied'\]"),
         never="drifted",
-        where=[MLX_LM],
         files=RENUMBERED,
         imports_mlx=True,
         seconds=60.0,
     ),
     command(
         "an edited copy on the path is not the release whose number it has",
-        "audit",
-        "--model",
-        "qwen3",
+        "audit --model qwen3",
         code=2,
         first=r"qwen3 was not measured in mlx-lm 0\.32\.2: this is not the 0\.32\.2 release:",
         also=(
@@ -125,7 +116,6 @@ CONDITIONS = [
             r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             "Proof: mlx-patches lab --model qwen3",
         ),
-        where=[MLX_LM],
         files=EDITED,
     ),
     command(
@@ -133,14 +123,12 @@ CONDITIONS = [
         "audit",
         code=1,
         also="of 126 model families wrong .*; the patches repair all; 1 has other code",
-        where=[MLX_LM],
         files=copied("mlx_lm", mamba=MAMBA),
     ),
     python(
         "a model that was edited is not repaired, and the others are",
         APPLIED,
         also=(r"mamba \['drifted'\]", r"jamba \['applied'\]"),
-        where=[MLX_LM],
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
         imports_mlx=True,
         seconds=60.0,
@@ -152,7 +140,6 @@ CONDITIONS = [
             AGREE,
             also=rf"applied {count}\b",
             never="differs",
-            where=[MLX_LM],
             files=files,
             imports_mlx=True,
             seconds=60.0,
@@ -176,58 +163,52 @@ CONDITIONS = [
             "audit",
             code=1,
             also=(
-                rf"mlx-lm 0\.33\.0: its code was not measured; .*; it lacks that of {named}, ",
+                r"mlx-lm 0\.33\.0: its code was not measured; .*; it lacks that of [\w-]+, ",
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
             never="drifted",
-            where=[MLX_LM],
             files=copied("mlx_lm", "0.33.0", change),
         )
-        for what, named, change in (
-            ("a class that moved", "rotating-last-piece", split),
-            ("a class that was renamed", "rotating-last-piece", renamed),
+        for what, change in (
+            ("a class that moved", split),
+            ("a class that was renamed", renamed),
         )
     ),
     command(
         "the repair of a model that was edited is named first",
-        "audit",
-        "--model",
-        "mamba",
+        "audit --model mamba",
         code=2,
         first=r"mamba was not measured in mlx-lm 0\.33\.0: its code is new: mlx_lm\.models\.mamba",
-        also=r" recurrent-padding +drifted: ",
-        where=[MLX_LM],
+        also=r" [\w-]+ +drifted: ",
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
     ),
     journey(
         "where all that matches is repaired the rest is not measured",
-        step("mlx-patches", "enable", first="enabled: "),
+        step("mlx-patches enable", first="enabled: "),
         step(
-            "mlx-patches",
-            "audit",
+            "mlx-patches audit",
             code=2,
             first=r"1 of \d+ known defects of the installed releases is not repaired here",
             also=(
                 "1 has other code and was not measured",
-                " recurrent-padding +drifted: ",
+                r" [\w-]+ +drifted: ",
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
         ),
-        step("mlx-patches", "audit", "--model", "qwen3", first="qwen3 is right"),
-        where=[MLX_LM],
+        step("mlx-patches audit --model qwen3", first="qwen3 is right"),
         files=copied("mlx_lm", "0.33.0", mamba=MAMBA),
     ),
     journey(
         "where a model without defects was edited the environment is not all measured",
-        step("mlx-patches", "enable", first="enabled: "),
+        step("mlx-patches enable", first="enabled: "),
         step(
-            "mlx-patches",
-            "audit",
+            "mlx-patches audit",
             code=2,
             first="All 53 known defects are repaired here, but not all of the code was measured",
             also="1 has other code and was not measured",
         ),
-        where=[MLX_LM],
         files=copied("mlx_lm", helium=HELIUM),
     ),
 ]
+# Each is a copy of this release, or the release itself.
+CONDITIONS = [replace(one, where=[MLX_LM]) for one in _CONDITIONS]

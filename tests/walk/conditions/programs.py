@@ -13,6 +13,7 @@ from ..condition import (
     python,
     sampled,
 )
+from ..samples import SOME, TYPO
 
 USE = "import mlx_patches as m\n"
 IN_EFFECT = "print(len(m.status().with_status('applied', 'pending')))"
@@ -203,7 +204,7 @@ CONDITIONS = [
     python(
         "needs names patches and their effects",
         USE + "for n in m.needs('gemma4'): print(n.patch, '|', n.effect, '|', n.reason)",
-        also=r"offset-alias \| .* \| mlx-lm 0.31.3 has the defect",
+        also=r"[\w-]+ \| .* \| mlx-lm 0.31.3 has the defect",
         rows=NO_END,
         where=[OLDER],
     ),
@@ -216,7 +217,7 @@ CONDITIONS = [
     python(
         "needs of a model that lacks a feature names its patch",
         USE + "print([need.patch for need in m.needs('qwen3')])",
-        first=r"\['rotating-keep'\]$",
+        first=r"\['[\w-]+'\]$",
         where=[MLX_LM],
     ),
     python(
@@ -242,13 +243,13 @@ CONDITIONS = [
     # -- mistakes
     wrong(
         "apply of a text takes a list",
-        "m.apply(patches='offset-alias')",
-        r"takes a list of ids: write \['offset-alias'\]",
+        f"m.apply(patches={SOME!r})",
+        rf"takes a list of ids: write \[{SOME!r}\]",
     ),
     wrong(
         "apply of an unknown patch gives a hint",
-        "m.apply(patches=['ofset-alias'])",
-        "'ofset-alias'; did you mean 'offset-alias'",
+        f"m.apply(patches=[{TYPO!r}])",
+        f"{TYPO!r}; did you mean {SOME!r}",
     ),
     wrong(
         "apply of an unknown model gives a hint",
@@ -278,14 +279,14 @@ CONDITIONS = [
     wrong("apply of no profile is refused", "m.apply(profile='')", "''; there are batch"),
     wrong(
         "apply of a profile and of patches is refused",
-        "m.apply(patches=['offset-alias'], profile='safe')",
+        f"m.apply(patches=[{SOME!r}], profile='safe')",
         "not both",
     ),
-    wrong("restore of a text takes a list", "m.restore('offset-alias')", "takes a list of ids"),
+    wrong("restore of a text takes a list", f"m.restore({SOME!r})", "takes a list of ids"),
     wrong(
         "restore of an unknown patch gives a hint",
-        "m.restore(['ofset-alias'])",
-        "did you mean 'offset-alias'",
+        f"m.restore([{TYPO!r}])",
+        f"did you mean {SOME!r}",
     ),
     wrong(
         "patched of an unknown patch raises as it is entered",
@@ -299,7 +300,7 @@ CONDITIONS = [
     ),
     python(
         "a mistake is refused before anything is applied",
-        USE + "try: m.apply(patches=['offset-alias', 'nonsense'])\n"
+        USE + f"try: m.apply(patches=[{SOME!r}, 'nonsense'])\n"
         "except m.MlxPatchesError: print(len(m.status()))",
         first="0$",
     ),

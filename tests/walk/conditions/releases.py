@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..condition import EMPTY, NO_END, Condition, command, python, refused, sampled
+from ..condition import EMPTY, NO_END, Condition, command, python, refused, replace, sampled
+from ..samples import SOME
 from ..things import folder, link, release, unreadable
 
 LM, VLM = "mlx-lm", "mlx-vlm"
@@ -15,7 +16,6 @@ def half(says: str, files: dict[str, object], *patterns: str) -> Condition:
         f"a release {says} is no all-clear",
         "audit",
         code=2,
-        where=[EMPTY],
         first="Nothing could be audited:",
         also=patterns,
         never="Nothing to do",
@@ -23,12 +23,11 @@ def half(says: str, files: dict[str, object], *patterns: str) -> Condition:
     )  # type: ignore[arg-type]
 
 
-CONDITIONS = [
+_CONDITIONS = [
     command(
         "a stand-in of a release is not taken for it",
         "audit",
         code=2,
-        where=[EMPTY],
         also="mlx-lm 0.32.2: its code was not measured",
         files=release(LM, "0.32.2"),
     ),
@@ -36,7 +35,6 @@ CONDITIONS = [
         "a release without MLX is no list of defects",
         "audit",
         code=2,
-        where=[EMPTY],
         first="Nothing could be audited: mlx is not installed in",
         also="mlx is not installed in [^ ]+: install mlx Environment: ",
         never="Fix:",
@@ -95,55 +93,28 @@ CONDITIONS = [
             half("whose generate.py is not Python", release(LM, "0.32.2", generate="def ("), AGAIN),
         ],
     ),
-    refused(
-        "metadata that is binary is refused",
-        "audit",
-        where=[EMPTY],
-        error="metadata of .* in .* is not text .*install its package again",
-        files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
-    ),
-    refused(
-        "list where metadata is binary is refused",
-        "list",
-        where=[EMPTY],
-        error="metadata .*is not text.*again",
-        files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
-        slow=True,
-    ),
-    refused(
-        "explain where metadata is binary is refused",
-        "explain",
-        "offset-alias",
-        where=[EMPTY],
-        error="metadata .*is not text.*again",
-        files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
-        slow=True,
-    ),
-    refused(
-        "lab where metadata is binary is refused",
-        "lab",
-        where=[EMPTY],
-        error="metadata .*is not text.*again",
-        files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
+    *(
+        refused(
+            f"{line} where metadata is binary is refused",
+            line,
+            error="metadata of .* is not text .*install its package again",
+            files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
+            slow=line not in ("audit", "lab"),
+        )
+        for line in ("audit", "list", f"explain {SOME}", "lab")
     ),
     refused(
         "enable for a host where metadata is binary is refused",
-        "enable",
-        "--host",
-        "mlx-lm",
-        where=[EMPTY],
+        "enable --host mlx-lm",
         own=True,
         error="metadata .*is not text.*again|installs no command",
         files=release(LM, "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n"),
     ),
     command(
         "a model of a release whose file is not Python is no all-clear",
-        "audit",
-        "--model",
-        "llama",
+        "audit --model llama",
         code=2,
         first="Nothing could be audited:",
-        where=[EMPTY],
         files=release(LM, "0.32.2", llama="def ("),
         also=("llama.py is not Python", AGAIN),
     ),
@@ -151,25 +122,20 @@ CONDITIONS = [
         "a release of tomorrow is not called right",
         "audit",
         code=2,
-        where=[EMPTY],
         also="mlx-lm 99.0: its code was not measured",
         files=release(LM, "99.0"),
     ),
     command(
         "a model of a release of tomorrow is not measured",
-        "audit",
-        "--model",
-        "llama",
+        "audit --model llama",
         code=2,
         first="llama was not measured",
-        where=[EMPTY],
         files=release(LM, "99.0"),
     ),
     command(
         "a development release is not measured",
         "audit",
         code=2,
-        where=[EMPTY],
         also="mlx-lm 0.33.0.dev1: its code was not measured",
         files=release(LM, "0.33.0.dev1"),
         slow=True,
@@ -178,7 +144,6 @@ CONDITIONS = [
         "two releases that cannot work together are told",
         "audit",
         code=1,
-        where=[EMPTY],
         first=".*mlx",
         also="install mlx>=0.31.2",
         files={**release(LM, "0.31.3"), **release("mlx", "0.31.1")},
@@ -189,32 +154,29 @@ CONDITIONS = [
         code=2,
         first="Nothing could be audited:",
         also="install mlx-vlm again",
-        where=[EMPTY],
         files={**release(LM, "0.32.2"), **release(VLM, "0.7.10", METADATA=None)},
     ),
     command(
         "a bug report of a half release says so",
         "report",
-        where=[EMPTY],
         rows=110,
         also="Nothing could be audited: .*install mlx-lm again",
         files=release(LM, "0.32.2", cache=None),
     ),
     command(
         "an audit of a half release as JSON says so",
-        "audit",
-        "--json",
+        "audit --json",
         code=2,
         rows=NO_END,
-        where=[EMPTY],
         also='"unaudited": \\[ +"mlx_lm.models.cache is missing',
         files=release(LM, "0.32.2", cache=None),
     ),
     python(
         "status of a half release is a report",
         "import mlx_patches as m; m.apply(); print(repr(m.status()))",
-        where=[EMPTY],
         first="<Report: 0 patches in effect",
         files=release(LM, "0.32.2", cache=None),
     ),
 ]
+# Elsewhere a release is installed.
+CONDITIONS = [replace(one, where=[EMPTY]) for one in _CONDITIONS]

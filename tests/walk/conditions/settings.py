@@ -16,6 +16,7 @@ from ..condition import (
     shell,
     step,
 )
+from ..samples import SECURITY, SOME, TYPO
 from ..things import release
 
 ON, OFF = ("1", "true", "Yes", " on "), ("0", "false", "No", "OFF", "off ")
@@ -91,9 +92,7 @@ CONDITIONS = [
     ),
     command(
         "a strict audit counts what is switched off",
-        "audit",
-        "-q",
-        "--strict",
+        "audit -q --strict",
         code=1,
         env={"MLX_PATCHES": "0"},
         first=".*by choice",
@@ -110,30 +109,28 @@ CONDITIONS = [
         "a patch that nobody has is told of by the audit",
         "audit",
         code=1,
-        env={"MLX_PATCHES_DISABLE": "ofset-alias"},
-        also="names 'ofset-alias'",
-        note="'ofset-alias'.*did you mean 'offset-alias'",
+        env={"MLX_PATCHES_DISABLE": TYPO},
+        also=f"names {TYPO!r}",
+        note=f"{TYPO!r}.*did you mean {SOME!r}",
         where=WITH_MLX,
     ),
     command(
         "a patch that nobody has is warned of where it is enabled",
         "list",
-        env={"MLX_PATCHES_ENABLE": "media-polcy"},
+        env={"MLX_PATCHES_ENABLE": f"{SECURITY}x"},
         rows=NO_END,
-        note="MLX_PATCHES_ENABLE: no patch 'media-polcy'; did you mean 'media-policy'",
+        note=f"MLX_PATCHES_ENABLE: no patch '{SECURITY}x'; did you mean {SECURITY!r}",
     ),
     command(
         "a name of 5000 characters in MLX_PATCHES_DISABLE is cut",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_DISABLE": "x" * 5000},
         note=r"MLX_PATCHES_DISABLE names 'x+\.\.\.'",
     ),
     command(
         "a profile that is none is warned of by the audit",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "junk"},
         note="MLX_PATCHES_PROFILE: no profile 'junk'; there are batch, server",
@@ -154,8 +151,7 @@ CONDITIONS = [
     ),
     command(
         "a profile of blanks is none at all",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "  "},
         first=".*known defects|Nothing could be audited",
@@ -164,8 +160,7 @@ CONDITIONS = [
     ),
     command(
         "security asked for in capitals is told of",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "SECURITY"},
         note="no profile 'SECURITY'",
@@ -199,8 +194,7 @@ CONDITIONS = [
         (
             command(
                 f"an audit works with {name}={value}",
-                "audit",
-                "-q",
+                "audit -q",
                 code=(1, 2),
                 env={name: value},
                 first=".*known defects|Nothing could be audited",
@@ -222,8 +216,7 @@ CONDITIONS = [
     ),
     command(
         "help has its words without docstrings",
-        "audit",
-        "--help",
+        "audit --help",
         rows=45,
         env={"PYTHONOPTIMIZE": "2"},
         first="Usage",
@@ -231,17 +224,14 @@ CONDITIONS = [
     ),
     command(
         "ascii alone is enough for explain",
-        "explain",
-        "offset-alias",
+        f"explain {SOME}",
         rows=60,
         env={"PYTHONIOENCODING": "ascii"},
-        first="offset-alias: ",
+        first=f"{SOME}: ",
     ),
     command(
         "ascii alone is enough for the page",
-        "audit",
-        "--html",
-        "-",
+        "audit --html -",
         code=(1, 2),
         rows=NO_END,
         env={"PYTHONIOENCODING": "ascii"},
@@ -257,8 +247,7 @@ CONDITIONS = [
     ),
     command(
         "NO_COLOR takes the colours of a terminal",
-        "audit",
-        "-q",
+        "audit -q",
         code=(1, 2),
         terminal=True,
         env={"NO_COLOR": "1"},
@@ -276,9 +265,10 @@ CONDITIONS = [
     # -- what comes first
     python(
         "MLX_PATCHES_DISABLE outranks apply by name",
-        "import mlx_patches as m; print(sorted({str(o.status) for o in m.apply(['arrays-mask'])}))",
-        env={"MLX_PATCHES_DISABLE": "arrays-mask"},
-        first=r"\['disabled'",
+        f"import mlx_patches as m; print(sorted({{str(o.status) for o in m.apply([{SOME!r}])}}))",
+        env={"MLX_PATCHES_DISABLE": SOME},
+        first=".*'disabled'",
+        never="applied|pending",
         where=[OLDER, VLLM_MLX],
     ),
     python(
@@ -290,10 +280,9 @@ CONDITIONS = [
     ),
     journey(
         "strict, an enabled environment tells at once that it is junk",
-        step("mlx-patches", "enable", first="enabled: "),
+        step("mlx-patches enable", first="enabled: "),
         step(
-            "python",
-            "-c",
+            "python -c",
             "print('started')",
             env={"MLX_PATCHES": "off ", "MLX_PATCHES_STRICT": "1"},
             first="started",

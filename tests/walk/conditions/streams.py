@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..condition import EMPTY, MLX_LM, NO_END, Condition, command, sampled, shell
+from ..samples import REGISTRY, SOME, needed_by
 from ..things import LLAMA
 
 FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
@@ -14,13 +15,15 @@ COMMANDS = (
     "report",
     "list",
     "list --json",
-    "explain offset-alias",
+    f"explain {SOME}",
     "recommend --model gemma4",
     "ps",
     "--help",
     "--version",
 )
 DONE = "echo exit $?"
+NEEDED = needed_by("llama")
+WHOLE = [rf"{id_} +{REGISTRY.get(id_).summary}" for id_ in NEEDED]
 
 
 def full(line: str) -> Condition:
@@ -38,10 +41,7 @@ CONDITIONS = [
     *(
         command(
             f"a terminal with {name}={value} gets no escape",
-            "audit",
-            "-v",
-            "--model",
-            "llama",
+            "audit -v --model llama",
             code=1,
             first="llama crashes",
             never="\x1b",
@@ -54,11 +54,9 @@ CONDITIONS = [
     ),
     command(
         "a wide terminal has whole sentences",
-        "audit",
-        "--model",
-        "llama",
+        "audit --model llama",
         code=1,
-        also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
+        also=WHOLE,
         env={"COLUMNS": "200"},
         terminal=True,
         rows=24,
@@ -66,12 +64,9 @@ CONDITIONS = [
     ),
     command(
         "a verbose audit has whole sentences",
-        "audit",
-        "-v",
-        "--model",
-        "llama",
+        "audit -v --model llama",
         code=1,
-        also="rotating-restored +a rotating batch restored .* crashes or reads its window wrongly",
+        also=WHOLE,
         rows=NO_END,
         where=[MLX_LM],
     ),
@@ -79,10 +74,7 @@ CONDITIONS = [
         "a narrow terminal has several patches with their sentences",
         "audit",
         code=1,
-        also=(
-            "rotating-last-piece a rotating batch misreads",
-            "rotating-restored a rotating batch",
-        ),
+        also=[rf"{id_} \w+ \w+ " for id_ in NEEDED],
         env={"COLUMNS": "40"},
         terminal=True,
         where=[MLX_LM],
@@ -101,7 +93,7 @@ CONDITIONS = [
             for line, code in (
                 ("audit", 2),
                 ("list", 0),
-                ("explain offset-alias", 0),
+                (f"explain {SOME}", 0),
                 ("--help", 0),
             )
         ),
@@ -166,9 +158,7 @@ CONDITIONS = [
     ),
     command(
         "Ctrl-C while it prints is an interruption",
-        "audit",
-        "--html",
-        "-",
+        "audit --html -",
         code=130,
         interrupted=True,
         error="interrupted",
@@ -176,8 +166,7 @@ CONDITIONS = [
     ),
     command(
         "Ctrl-C in a list is an interruption",
-        "list",
-        "--json",
+        "list --json",
         code=130,
         interrupted=True,
         error="interrupted",
