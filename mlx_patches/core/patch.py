@@ -125,6 +125,7 @@ class Patch(NamedTuple):
         """The probe's module, its full name, and its function."""
         module, _, function = self.probe.partition(":")
         if module.startswith("."):
+            assert self.module, f"take {self.id} from the catalogue, which knows its module"
             module = self.module.rpartition(".")[0] + module
         return module, function
 

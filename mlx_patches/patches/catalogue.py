@@ -93,6 +93,7 @@ ENTRIES = (
     ("mistral-row-scale", "positions.mistral_row_scale.patch", "mlx-vlm"),
     ("shared-layer-offset", "positions.shared_layer_offset.patch", ""),
     ("altup-batch", "models.altup_batch.patch", "mlx-vlm"),
+    ("piece-inputs", "models.piece_inputs.patch", "mlx-vlm"),
     ("extend-solo-batch", "caches.lists.patch:EXTEND_SOLO_BATCH", "mlx-vlm"),
     ("deepstack-rows", "positions.deepstack_rows.patch", "mlx-vlm"),
     ("image-rows", "positions.image_rows.patch", "mlx-vlm"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..lab.image_scenarios import features_alone, features_in_pieces
 from . import NotApplicable, Result
 from .batch_invariance import tiny
 from .fixtures import with_patches
@@ -22,6 +23,16 @@ def images_result(
         NotApplicable: the scenario does not apply to any of the families.
     """
     return worst_of(images_cells(scenario, families, others))
+
+
+def pieces_result(families: Sequence[str], others: tuple[str, ...]) -> Result:
+    """The worst cell of prompts in pieces; alone where the release's engine takes no images.
+
+    Raises:
+        NotApplicable: the release has none of the families.
+    """
+    together = images_cells(features_in_pieces, families, others)
+    return worst_of(together or images_cells(features_alone, families, others))
 
 
 def images_cells(

@@ -20,7 +20,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 # A family of mlx-vlm 0.5.0, and a patch that its batches need there.
 FAMILY, PATCH = next(
     (family, ids[0])
-    for family, cells in store.load_set("mlx-vlm", "0.5.0")["needs"].items()
+    for family, cells in store.load_set("mlx-vlm 0.5.0")["needs"].items()
     for ids in cells.values()
 )
 AUDIT = {

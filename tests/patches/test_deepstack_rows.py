@@ -98,8 +98,12 @@ def test_sequences_of_the_prefix_cache_keep_everything_else():
 
 
 def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
-    cache = [SimpleNamespace(offset=2)]
+    # The prompt begins after 7 tokens of an earlier turn.
+    cache = [SimpleNamespace(offset=7)]
     whole = image([[0, 1, 1, 0, 1]]) | {"cache": cache}
+    first = deepstack_rows.cut_to_fed(whole, 2)
+    assert first[MASK].tolist() == [[False, True]] and fed(first) == [1]
+    cache[0].offset += 2
     row = deepstack_rows.cut_to_fed(whole, 2)
     assert row[MASK].tolist() == [[True, False]] and fed(row) == [2]
     assert deepstack_rows.cut_to_fed(whole, 5) == {}

@@ -79,24 +79,6 @@ def test_features_of_the_fed_tokens_are_whole_however_they_are_cut():
     assert fed(features, None, 3) == [[0, 2, 4]]
 
 
-def test_a_prompt_in_pieces_is_counted_from_where_it_began():
-    features, other = image(5)[FEATURES], image(4, start=100)[FEATURES]
-    assert fed(features, [Cache(7)], 2) == [[0, 2]]
-    assert fed(other, [Cache(0)], 3) == [[100, 102, 104]]
-    assert fed(features, [Cache(9)], 2) == [[4, 6]]
-    assert fed(features, [Cache(11)], 1) == [[8]]
-    assert fed(features, [Cache(0)], 2) == [[0, 2]]
-
-
-def test_nothing_is_kept_of_features_that_are_gone():
-    features = image(5)[FEATURES]
-    fed(features, [Cache(7)], 2)
-    assert id(features) in granite4_features._began
-    key = id(features)
-    del features
-    assert key not in granite4_features._began
-
-
 def log_probabilities(whole, prompt, begun=0, **options):
     """Those of two tokens after a prompt alone, in the release's ``generate_step``."""
     cache = whole.lab.make_cache()

@@ -59,7 +59,6 @@ MAY_SET = {
     "patches/vllm_mlx/vllm_prefix/hit.py": "a copy of a cache object, which the request owns",
     "patches/vllm_mlx/vllm_prefix/stored.py": "a copy of a cache object, for the prefix cache",
     "patches/loading/extra_eos/probe.py": "a module that the probe itself made",
-    "patches/vllm_mlx/vllm_gemma4_attention/probe.py": "what a host changed, put back afterwards",
 }
 
 

@@ -39,7 +39,7 @@ def model_of(patch: Patch) -> str:
 
 def needed_by(family: str, name: str = "mlx-lm", version: str = "0.32.2") -> list[str]:
     """The patches that repair a model's batches in a release, by the evidence."""
-    cells = store.load_set(name, version)["needs"][family].values()
+    cells = store.load_set(f"{name} {version}")["needs"][family].values()
     return sorted({id_ for ids in cells for id_ in ids})
 
 

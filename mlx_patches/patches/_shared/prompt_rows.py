@@ -45,4 +45,7 @@ def count_columns(caches: Sequence[Any]) -> int:
     first = caches[0] if caches else None
     if first is None:
         return 0
-    return first.offset if isinstance(first.offset, int) else int(first._idx)
+    if isinstance(first.offset, int):
+        return first.offset
+    # A rotating batch writes its columns at `_idx`, and counts them in `_offset`.
+    return int(getattr(first, "_offset", first._idx))

@@ -29,7 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch, around
-from ..._shared.prompt_rows import before_joining, count_columns
+from ..._shared.prompt_pieces import find_fed
+from ..._shared.prompt_rows import before_joining
 from ..._shared.targets import GENERATORS, at, vlm_models
 
 FEATURES = "deepstack_visual_embeds"
@@ -135,11 +136,10 @@ def cut_to_fed(arguments: Arguments, length: int) -> Arguments:
     mask, cache = arguments.get(MASK), arguments.get("cache")
     if mask is None or not cache or mask.shape[1] <= length:
         return {}
-    mask, numbers, table = number_tokens(arguments, mask.shape[1])
+    _, numbers, table = number_tokens(arguments, mask.shape[1])
     if numbers is None or table is None:
         return {}
-    start = count_columns(cache)
-    fed = slice(start, start + length)
+    fed = find_fed(mask, cache, length)
     return {MASK: mask[:, fed], FEATURES: numbers[:, fed], TABLE: table}
 
 

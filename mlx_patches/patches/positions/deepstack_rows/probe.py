@@ -8,10 +8,9 @@ from typing import Any
 from unittest import mock
 
 from ....core.patch import Target
-from ....lab.image_scenarios import features_in_pieces
 from ....probes import Result
 from ....probes.fixtures import BATCH_PATCHES, imported, require_own
-from ....probes.images import images_result
+from ....probes.images import pieces_result
 
 _FAMILY = "qwen3_vl"
 # Patches for other defects of the same models.
@@ -26,7 +25,7 @@ def probe(target: Target) -> Result:
     in_model = target.module.startswith("mlx_vlm.models.")
     family = target.module.split(".")[2] if in_model else _FAMILY
     with inside(family):
-        return images_result(features_in_pieces, [family], _OTHERS)
+        return pieces_result([family], _OTHERS)
 
 
 @contextlib.contextmanager

@@ -22,12 +22,12 @@ Retire when
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.prompt_rows import Rows, before_joining, count_columns
+from ..._shared.prompt_pieces import find_fed
+from ..._shared.prompt_rows import Rows, before_joining
 from ..._shared.targets import GENERATORS, at
 
 FEATURES = "deepstack_visual_embeds"
@@ -98,35 +98,12 @@ def call_with_fed(
     visual: Any = kwargs.get(MASK)
     if is_by_row(kwargs) and visual is not None:
         length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
-        start = 0
-        if features.shape[1] > length:
-            start = since_beginning(features, count_columns(cache or ()))
-        fed = slice(start, start + length)
+        fed = find_fed(features, cache, length)
         kwargs[FEATURES] = [
             FedFeature(features[:, fed, number]) for number in range(features.shape[2])
         ]
         kwargs[MASK] = FedMask(visual[:, fed])
     return call(model, inputs, inputs_embeds=inputs_embeds, mask=mask, cache=cache, **kwargs)
-
-
-# By the id of a prompt's features: a reference to them, and the offset at which they began.
-_began: dict[int, tuple[Any, int]] = {}
-
-
-def since_beginning(features: Any, offset: int) -> int:
-    """How many tokens of a prompt have been fed; its first piece comes first."""
-    key = id(features)
-    held, start = _began.get(key, (None, 0))
-    if held is None or held() is not features or offset < start:
-        start = offset
-        _began[key] = (weakref.ref(features, lambda gone: forget(key, gone)), start)
-    return offset - start
-
-
-def forget(key: int, gone: Any) -> None:
-    """Drop the entry of features that are gone; others may have the same id by now."""
-    if _began.get(key, (None,))[0] is gone:
-        _began.pop(key, None)
 
 
 class FedMask:

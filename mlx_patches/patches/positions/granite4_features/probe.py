@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ....core.patch import Target
-from ....lab.image_scenarios import features_in_pieces
 from ....probes import Result
 from ....probes.fixtures import BATCH_PATCHES, require_own
-from ....probes.images import images_result
+from ....probes.images import pieces_result
 
 _FAMILY = "granite4_vision"
 
@@ -14,4 +13,4 @@ _FAMILY = "granite4_vision"
 def probe(target: Target) -> Result:
     """Red where a row of the release's engine differs from its prompt alone, read in one call."""
     require_own(target)
-    return images_result(features_in_pieces, [_FAMILY], BATCH_PATCHES)
+    return pieces_result([_FAMILY], BATCH_PATCHES)

@@ -1,0 +1,46 @@
+"""Other pieces of a prompt than the probe's; a mutant."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+from mlx_patches.lab import engine
+from mlx_patches.patches.models.piece_inputs import patch as piece_inputs
+from mlx_patches.probes.batch_invariance import TOLERANCE, relative
+
+from ..releases.models import build_or_skip
+from .mutants import replaced
+
+
+@pytest.mark.parametrize("family", ["gemma3n", "gemma4"])
+@pytest.mark.parametrize("pieces", [(5, 5, 3), (1, 11, 1), (12, 1)])
+def test_each_piece_gets_its_own_inputs_after_an_earlier_turn(ungated, family, pieces):
+    ungated("piece-inputs")
+    model = build_or_skip(f"mlx-vlm:{family}")
+    ids = mx.random.randint(1, model.vocabulary, (1, sum(pieces)), key=mx.random.key(5))
+    language = model.module.model
+    if not hasattr(language, "get_per_layer_inputs"):
+        pytest.skip("this release's model has no inputs of its layers")
+    given = {"per_layer_inputs": language.get_per_layer_inputs(ids)}
+
+    def read(**own):
+        engine.forget(model)
+        cache, start = model.make_cache(), 0
+        model.call([[8, 2, 8, 1, 6]], cache)
+        for length in pieces:
+            said = model.call(ids[:, start : start + length], cache, **own)
+            start += length
+        return said[:, -1]
+
+    assert relative(read(**given), read()) <= TOLERANCE
+
+
+# Gemma gets the inputs of the prompt's first tokens, and Qwen3-VL is told of each piece.
+MUTANTS = {
+    "piece-inputs": replaced(
+        piece_inputs,
+        find_fed=lambda whole, caches, length: slice(0, length),
+        PIECE="another argument",
+    )
+}
