@@ -18,7 +18,14 @@ from ..releases.conftest import installed, is_tested, verdict
 from ..releases.models import build_or_skip, or_skip
 
 PATCH = catalogue.builtin().get("recurrent-padding")
-OTHERS = ("offset-alias", "mask-by-offset", "mask-from-cache-list", "rope-deltas", "arrays-chunks")
+OTHERS = (
+    "offset-alias",
+    "mask-by-offset",
+    "mask-from-cache-list",
+    "rope-deltas",
+    "arrays-chunks",
+    "kimi-states",
+)
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10], [12])
 LONGEST = max(map(len, PROMPTS))
 PADDING = [LONGEST - len(prompt) for prompt in PROMPTS]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from importlib import metadata
 
 import pytest
+from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.lab import Cell, draws, tokenizers
 from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.named_scenarios import NAMED
 from mlx_patches.lab.release_scenarios import cells
+from mlx_patches.lab.variants import has_variant
 from mlx_patches.probes import NotApplicable
 
 from .conftest import is_needed, is_tested
@@ -72,7 +75,10 @@ def test_config_fields_sees_a_scaling_that_is_ignored(monkeypatch):
 
 
 def test_config_fields_is_not_of_a_family_without_a_rope():
-    cell = run("config-fields", "mlx-lm:kimi_linear")
+    family = "mlx-lm:kimi_linear"
+    if not has_variant(build_or_skip(family).family, "yarn"):
+        pytest.skip("this release's config names no rope")
+    cell = run("config-fields", family)
     assert (cell.verdict, cell.detail[:32]) == ("n/a", "nothing is rotated by rope_theta")
 
 
@@ -117,6 +123,7 @@ def reds(scenario: str, distribution: str) -> set[str]:
 
 
 KINDS = tokenizers.KINDS.keys() - {tokenizers.TEKKEN}
+CLEANED = {"cleaned byte-level texts", "cleaned byte-level tokens"}
 
 
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
@@ -127,7 +134,10 @@ def test_texts_are_streamed_as_they_are_decoded(distribution):
         # Up to mlx-vlm 0.3.9 it takes bytes for letters, which no patch repairs.
         assert "sentencepiece texts" in wrong
         return
-    assert not wrong & {f"{kind} texts" for kind in KINDS}
+    # mlx-vlm streams the spaces that transformers before 5.7 leaves out of the whole text.
+    is_cleaned = Version(metadata.version("transformers")) < Version("5.7")
+    cleaned = CLEANED if distribution == "mlx-vlm" and is_cleaned else set()
+    assert not (wrong - cleaned) & {f"{kind} texts" for kind in KINDS}
     assert {one for one in wrong if one.startswith("nested")} <= {
         "nested byte-level cut characters"
     }
@@ -136,7 +146,7 @@ def test_texts_are_streamed_as_they_are_decoded(distribution):
     assert "tekken texts" in wrong
     mlx_patches.apply(patches=every_patch())
     try:
-        assert not reds("streamed", distribution)
+        assert reds("streamed", distribution) == cleaned
     finally:
         mlx_patches.restore()
 
