@@ -29,6 +29,8 @@ PATCHES = release_sets.ROOT / "mlx_patches" / "patches"
 OTHER = release_sets.ROOT / "tools" / "evidence"
 # The versions of the packages in each release set's environment.
 VERSIONS = OTHER / "versions.json"
+# What names patches in the evidence of the lab and of requests alone, by family and scenario.
+NAMING = ("needs", "companions")
 
 # A target's path to its cell: body, without, with, detail.
 Cells = dict[str, dict[str, Any]]
@@ -185,11 +187,19 @@ def take(folder: Path) -> None:
 
 
 def prune() -> None:
-    """Drop the evidence of patches that no longer exist."""
+    """Drop the evidence of patches that no longer exist, also where other evidence names them."""
     known = set(catalogue.builtin().ids())
     for folder in folders():
         evidence = read(folder)
         write(folder, {id_: rules for id_, rules in evidence.items() if id_ in known})
+    for file in OTHER.glob("*/*.json"):
+        found = json.loads(file.read_text())
+        named = [cells for part in NAMING for cells in found.get(part, {}).values()]
+        gone = {id_ for cells in named for ids in cells.values() for id_ in ids} - known
+        if gone:
+            for cells in named:
+                cells.update({name: [i for i in ids if i in known] for name, ids in cells.items()})
+            file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def measured(patch: Patch, name: str) -> bool:
