@@ -97,6 +97,7 @@ class Patch(NamedTuple):
         changes_alone: it changes the result of a single request.
         optional: not part of the default set; applied only when named.
         profiles: the profiles that it belongs to besides that of its folder.
+        formerly: the id that it had before; users' settings may still name it.
         mlx: the only releases of MLX with which the code has the defect; empty if it has it with
             any.
         security: it limits what a request or a model's folder can reach. A call in which it fails
@@ -119,6 +120,7 @@ class Patch(NamedTuple):
     changes_alone: bool = False
     profiles: tuple[str, ...] = ()
     mlx: tuple[str, ...] = ()
+    formerly: str = ""
 
     @property
     def probe_place(self) -> tuple[str, str]:

@@ -35,18 +35,11 @@ class Registry:
     Args:
         entries: where each patch is declared.
         table: the JSON file of their declarations, as returned by ``describe``.
-        renamed: former ids to those of today. A former id is accepted, with a warning.
     """
 
-    def __init__(
-        self,
-        entries: Mapping[str, Entry] | None = None,
-        table: Path | None = None,
-        renamed: Mapping[str, str] | None = None,
-    ):
+    def __init__(self, entries: Mapping[str, Entry] | None = None, table: Path | None = None):
         self._entries = dict(entries or {})
         self._table = table
-        self._renamed = dict(renamed or {})
         self._patches: dict[str, Patch] = {}
         self._declared: dict[str, Patch] = {}
         self._origins: dict[str, str] = {}
@@ -61,11 +54,13 @@ class Registry:
 
     def today(self, name: str) -> str:
         """The id of today for a former one, with a warning; any other name unchanged."""
-        if name not in self._renamed:
+        if not name or name in self:
             return name
-        new = self._renamed[name]
-        logger.warning("mlx_patches: the patch %s is called %s now", name, new)
-        return new
+        for patch in self.each_declared():
+            if name == patch.formerly:
+                logger.warning("mlx_patches: the patch %s is called %s now", name, patch.id)
+                return patch.id
+        return name
 
     def get(self, patch_id: str) -> Patch:
         """Return a patch.

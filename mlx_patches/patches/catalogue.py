@@ -187,15 +187,6 @@ ENTRIES = (
     ("indexer-mask", "masks.indexer_mask.patch", ""),
 )
 
-# Former ids to those of today; a user's settings may still have the former ones.
-RENAMED = {
-    "never-written": "empty-cache-ops",
-    "mask-list": "mask-from-cache-list",
-    "single-joins": "extend-solo-batch",
-    "ring-rows": "ring-cache-batching",
-    "vlm-model-code-consent": "model-code-consent",
-}
-
 
 def builtin() -> Registry:
     """A registry of the built-in patches."""
@@ -205,5 +196,4 @@ def builtin() -> Registry:
             for id_, place, distribution in ENTRIES
         },
         DECLARATIONS,
-        RENAMED,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("mlx_patches", "tools", "tests", "docs", "benchmarks")
 # `make write`.
 WRITE = (["measure_matrix.py", "--write"], ["measure_lab.py", "--write"], ["write_docs.py"])
-CHECKS = [f"tests/unit/test_{name}.py" for name in ("evidence", "registry", "docs", "matrix")]
+NAMES = ("docs", "evidence", "floors", "matrix", "pages", "patch_evidence", "registry", "verdict")
+CHECKS = [f"tests/unit/test_{name}.py" for name in NAMES]
 
 
 @pytest.fixture
@@ -30,26 +32,31 @@ def copy(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy):
-    shutil.rmtree(copy / "mlx_patches/patches/models/aya_blur")
-    (copy / "tests/patches/test_aya_blur.py").unlink()
+@pytest.mark.parametrize(
+    ("area", "name"),
+    [
+        ("models", "aya_blur"),
+        ("caches", "pool_overlap"),  # the lab's evidence names it
+    ],
+)
+def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy, area, name):
+    patch_id = name.replace("_", "-")
+    shutil.rmtree(copy / "mlx_patches/patches" / area / name)
+    (copy / f"tests/patches/test_{name}.py").unlink()
     catalogue = copy / "mlx_patches/patches/catalogue.py"
-    text, count = re.subn(r'^    \("aya-blur",[^\n]*\n', "", catalogue.read_text(), flags=re.M)
+    text, count = re.subn(rf'^    \("{patch_id}",[^\n]*\n', "", catalogue.read_text(), flags=re.M)
     assert count == 1
     catalogue.write_text(text)
+    here = {"cwd": copy, "env": {**os.environ, "PYTHONPATH": str(copy)}}
     for command in WRITE:
-        subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], cwd=copy, check=True)
-    generated = subprocess.run(
-        ["grep", "-rlE", "aya[-_]blur", *COPIED[:2], "docs", "compat_matrix.yaml"],
-        cwd=copy,
+        subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], check=True, **here)
+    left = subprocess.run(
+        ["grep", "-rlE", f"{name}|{patch_id}", *COPIED[:2], "docs", "compat_matrix.yaml"],
         capture_output=True,
         text=True,
+        **here,
     )
-    assert generated.stdout == ""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *CHECKS],
-        cwd=copy,
-        capture_output=True,
-        text=True,
-    )
+    assert left.stdout == ""
+    checks = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *CHECKS]
+    done = subprocess.run(checks, capture_output=True, text=True, **here)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -168,28 +168,29 @@ def test_a_patch_knows_where_it_comes_from():
 
 
 def test_a_former_id_is_accepted_with_a_warning(caplog):
-    registry = Registry(renamed={"old-id": "new-id"})
-    registry.add(patch_of("f", id="new-id"))
+    registry = Registry()
+    registry.add(patch_of("f", id="new-id", formerly="old-id"))
     for find in (registry.get, registry.declared):
         caplog.clear()
         assert find("old-id").id == "new-id"
         assert caplog.messages == ["mlx_patches: the patch old-id is called new-id now"]
     caplog.clear()
     assert registry.get("new-id").id == "new-id"
+    assert registry.today("") == ""  # most patches have no former id
     assert not caplog.messages
     assert "old-id" not in registry.ids()
 
 
 def test_a_former_id_switches_its_patch_off(fake, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "old-id")
-    registry = Registry(renamed={"old-id": "new-id"})
-    registry.add(patch_of("attend", id="new-id"))
+    registry = Registry()
+    registry.add(patch_of("attend", id="new-id", formerly="old-id"))
     session = Session(registry, matrix_for(registry.get("new-id")))
     assert session.switched_off("new-id")
     assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
 
 
-def test_every_former_id_has_a_patch_of_today():
-    ids = catalogue.builtin().ids()
-    assert set(catalogue.RENAMED.values()) <= set(ids)
-    assert not set(catalogue.RENAMED) & set(ids)
+def test_no_former_id_is_one_of_today():
+    former = [patch.formerly for patch in catalogue.builtin() if patch.formerly]
+    assert len(former) == len(set(former))
+    assert not set(former) & set(catalogue.builtin().ids())

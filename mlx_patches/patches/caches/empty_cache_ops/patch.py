@@ -158,6 +158,7 @@ _FACTORIES: dict[str, Factory] = {
 
 EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
+    formerly="never-written",
     severity="crash",
     summary="a cache that was never written cannot be saved, nor a row taken from its batch",
     targets=at(CACHES, _FACTORIES),

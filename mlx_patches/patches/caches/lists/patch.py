@@ -130,6 +130,7 @@ def convert_to_batch(layer: Any) -> Any:
 
 EXTEND_SOLO_BATCH = Patch(
     id="extend-solo-batch",
+    formerly="single-joins",
     severity="crash",
     summary="a batch that began with a single prompt crashes when the next one joins",
     targets=(

@@ -229,6 +229,7 @@ _DYNAMIC = "transformers.dynamic_module_utils"
 
 PATCH = Patch(
     id="model-code-consent",
+    formerly="vlm-model-code-consent",
     severity="security",
     summary="loading a model runs Python code from its folder without consent",
     targets=(

@@ -57,6 +57,7 @@ def holds_keys(cache: Any) -> bool:
 
 PATCH = Patch(
     id="mask-from-cache-list",
+    formerly="mask-list",
     summary="a mask made from a list of caches ignores left padding",
     targets=at(BASES, {"create_attention_mask": around(take_first)}, when=is_list),
 )

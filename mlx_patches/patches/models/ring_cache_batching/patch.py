@@ -167,6 +167,7 @@ def in_order(ring: Any) -> Any:
 
 PATCH = Patch(
     id="ring-cache-batching",
+    formerly="ring-rows",
     summary="a batch of Unlimited-OCR attends to tokens that the same row alone has dropped",
     targets=(
         Target(
