@@ -62,6 +62,10 @@ BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 COMMANDS = "tests/releases/test_cli.py"
 RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
 PROBES = "tests/releases/test_probes.py"
+# What a request or a model's folder can reach.
+SECURITY = ("media", "media_host_requests", "media_policy", "model_code_consent", "request_models")
+# All of these run in `quick`.
+EVERY = (PROBES, *(f"tests/patches/test_{name}.py" for name in SECURITY))
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 # Held against transformers: run by name, since PyTorch is large.
 HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2"]
@@ -164,8 +168,8 @@ def browser(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @nox.parametrize("name", tagged(QUICK, dict.fromkeys(QUICK, "quick")))
 def quick(session: nox.Session, name: str) -> None:
-    """Probes and mutants against a real release, and a share of the other tests not marked slow."""
-    test_release(session, name, "-m", "not slow", share=QUICK_SHARE, every=PROBES)
+    """Probes, mutants and limits against a real release, and a share of the tests not slow."""
+    test_release(session, name, "-m", "not slow", share=QUICK_SHARE, every=" ".join(EVERY))
 
 
 @nox.session(venv_backend="none")
@@ -199,7 +203,7 @@ def test_release(
 ) -> None:
     """Run the tests of one release set in its environment.
 
-    ``selected`` is passed to pytest; one test of ``share`` runs, and each of the file ``every``. A
+    ``selected`` is passed to pytest; one test of ``share`` runs, and each of the files ``every``. A
     set of mlx-vlm tests only mlx-vlm's targets, and a host's only the host's patches: what is
     installed beside them has sets of its own.
     """

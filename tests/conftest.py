@@ -19,14 +19,15 @@ PROCESSES_SHARE = 40
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one test of N, with N in MLX_PATCHES_TEST_SHARE.
 
-    MLX_PATCHES_TEST_EVERY names a file of which all are kept; MLX_PATCHES_TEST_ALL=1 keeps all.
+    MLX_PATCHES_TEST_EVERY names files of which all are kept; MLX_PATCHES_TEST_ALL=1 keeps all.
     """
     if os.environ.get("MLX_PATCHES_TEST_ALL"):
         return
-    share, every = int(os.environ.get(SHARE, "1")), os.environ.get(EVERY)
+    share = int(os.environ.get(SHARE, "1"))
+    every = tuple(f"{file}::" for file in os.environ.get(EVERY, "").split())
 
     def chosen(item: pytest.Item) -> bool:
-        if every and item.nodeid.startswith(f"{every}::"):
+        if item.nodeid.startswith(every):
             return True
         processes = any(name in item.name for name in PROCESSES)
         of = max(share, PROCESSES_SHARE) if processes else share

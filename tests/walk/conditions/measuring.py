@@ -33,7 +33,7 @@ CONDITIONS = [
                 seconds,
                 error=f"'--timeout': '?{seconds}'? is no",
             )
-            for seconds in ("nan", "-1", "0", "inf", "soon")
+            for seconds in ("nan", "-1", "0", "inf", "-inf", "soon")
         ),
     ),
     refused("no jobs at all are refused", "lab --jobs 0", error="'--jobs': 0 is not in the range"),
