@@ -437,6 +437,7 @@ def main(module: str, patch_id: str, *steps: str) -> None:
     """Run steps (``import``, ``apply``, ``restore``); print the findings of each ``status``."""
     declared = vars(importlib.import_module(module)).values()
     patch = next(one for one in declared if isinstance(one, Patch) and one.id == patch_id)
+    patch = patch._replace(module=module)  # the catalogue knows that of a built-in one
     registry = Registry()
     registry.add(patch)
     session = Session(registry, open_gate(patch).matrix)
