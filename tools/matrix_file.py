@@ -29,7 +29,11 @@ _SCHEMA_FILE = Path(__file__).parent / "matrix_schema.json"
 
 
 def load(path: Path = MATRIX) -> CompatMatrix:
-    """Read and check a matrix file."""
+    """Read and check a matrix file.
+
+    Raises:
+        MlxPatchesError: naming file, line and key.
+    """
     return CompatMatrix(read(path))
 
 
@@ -57,7 +61,11 @@ def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the document of a matrix file that satisfies the schema and contradicts nothing."""
+    """Return the document of a matrix file that satisfies the schema and contradicts nothing.
+
+    Raises:
+        MlxPatchesError: naming file, line and key.
+    """
     document, lines = plain_yaml.read(path)
 
     def fail(at: Iterable[str | int], problem: str) -> MlxPatchesError:

@@ -217,7 +217,11 @@ def table() -> list[str]:
 
 
 def reasons() -> list[str]:
-    """A table of Markdown of the families and cases that stay wrong: why no patch mends them."""
+    """A table of Markdown of the families and cases that stay wrong: why no patch mends them.
+
+    Raises:
+        SystemExit: what stays wrong has no reason, or a reason is of what is right.
+    """
     sets: dict[tuple[str, str], set[str]] = {}
     for found in (json.loads(file.read_text()) for file in sorted(EVIDENCE.glob("*.json"))):
         for scenario, cells in found[PARTS[1]].items():

@@ -273,7 +273,11 @@ def mark_code() -> None:
 
 
 def check_devices(found: set[str], wanted: str) -> None:
-    """Check that MLX computed on the device that evidence is written for."""
+    """Check that MLX computed on the device that evidence is written for.
+
+    Raises:
+        SystemExit: it computed on another one.
+    """
     if other := found - {wanted, ""}:
         raise SystemExit(f"MLX computes on {', '.join(other)} here, not on {wanted}: see --device")
 
@@ -283,6 +287,9 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
 
     With ``again``, the set's evidence gets the patches that such a cell needs: beside its needs if
     it is red as released, else as the companions of the entry.
+
+    Raises:
+        SystemExit: the set was not measured with every patch.
     """
     evidence = evidence_of(one)
     if "with" not in evidence:
@@ -316,6 +323,9 @@ def take(file: Path, again: bool = False) -> str:
 
     Args:
         again: replace evidence of the same families.
+
+    Raises:
+        SystemExit: the file is rejected; the message is one line with the reason.
     """
     try:
         sent = record.read(file)

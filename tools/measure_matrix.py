@@ -286,7 +286,11 @@ def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]
 
 
 def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
-    """True where the release has the defect and the patch repairs it."""
+    """True where the release has the defect and the patch repairs it.
+
+    Raises:
+        SystemExit: the patch turned a green target red, or left a red one red.
+    """
     for target, seen in targets.items():
         if seen["with"] == "red":
             was = "broke" if seen["without"] == "green" else "did not repair"
@@ -297,7 +301,11 @@ def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
 def target_bodies(
     patch: str, seen: list[tuple[str, dict[str, Any]]]
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """Target name to its red fingerprints and its green ones."""
+    """Target name to its red fingerprints and its green ones.
+
+    Raises:
+        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
+    """
     found: dict[str, tuple[list[str], list[str]]] = {}
     for release, targets in seen:
         for target, cell in targets.items():

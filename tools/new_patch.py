@@ -89,7 +89,11 @@ def main() -> None:
 
 
 def start(patch_id: str, area: str, root: Path = ROOT) -> None:
-    """Write the files of a new patch, or none of them."""
+    """Write the files of a new patch, or none of them.
+
+    Raises:
+        SystemExit: the id, the folder or one of the files cannot be; nothing was written.
+    """
     name = patch_id.replace("-", "_")
     parent = root / "mlx_patches" / "patches" / area
     if not _ID.fullmatch(patch_id):

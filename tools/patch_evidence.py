@@ -74,7 +74,11 @@ def _short(file: Path) -> str:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A folder's evidence; empty if nothing was measured."""
+    """A folder's evidence; empty if nothing was measured.
+
+    Raises:
+        SystemExit: the file is not such evidence.
+    """
     file = folder / NAME
     if not file.exists():
         return {}

@@ -25,7 +25,11 @@ Lines = dict[tuple[str | int, ...], int]
 
 
 def read(path: Path) -> tuple[Any, Lines]:
-    """Return the document and the line number (from 1) of each path in it."""
+    """Return the document and the line number (from 1) of each path in it.
+
+    Raises:
+        MlxPatchesError: naming file and line.
+    """
     try:
         text = files.read(path, MAX_BYTES, "a matrix").decode()
         _check_size(text, path)

@@ -112,6 +112,9 @@ def make(
 
     Returns:
         The environment's Python.
+
+    Raises:
+        SystemExit: uv failed.
     """
     uv = [sys.executable, "-m", "uv"]
     python = folder / "bin" / "python"
@@ -170,7 +173,11 @@ def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
 
 
 def find(name: str) -> ReleaseSet:
-    """The set of a name."""
+    """The set of a name.
+
+    Raises:
+        SystemExit: there is none.
+    """
     if (found := load().get(name)) is None:
         raise SystemExit(f"no release set {name!r}: see tools/release_sets.toml")
     return found

@@ -68,7 +68,11 @@ def main() -> None:
 
 
 def readme() -> str:
-    """The README, with the numbers of today."""
+    """The README, with the numbers of today.
+
+    Raises:
+        SystemExit: it has no such sentence any more.
+    """
     text = README.read_text()
     for sentence, counts in numbers().items():
         pattern = re.escape(sentence).replace(r"\{\}", r"\d+")

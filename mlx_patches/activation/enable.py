@@ -53,7 +53,11 @@ def line(limit: Host | None = None, profile: str = SAFE) -> str:
 
 
 def limit_to(host: str) -> Host:
-    """Return how an installed host's processes are started, from its own metadata."""
+    """Return how an installed host's processes are started, from its own metadata.
+
+    Raises:
+        MlxPatchesError: it is not installed, or installs no command.
+    """
     import importlib_metadata
 
     from .contributions import hosts
@@ -80,7 +84,11 @@ def limit_to(host: str) -> Host:
 
 
 def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
-    """Write the file, for all processes or for one host's; returns its path."""
+    """Write the file, for all processes or for one host's; returns its path.
+
+    Raises:
+        MlxPatchesError: site-packages cannot be written, or there is no such profile.
+    """
     choose(profile)
     path = _path()
     try:
@@ -114,7 +122,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def disable() -> Path | None:
-    """Remove the file; returns its path, or None if there was none."""
+    """Remove the file; returns its path, or None if there was none.
+
+    Raises:
+        MlxPatchesError: it cannot be removed.
+    """
     path = _path()
     try:
         path.with_name(START_NAME).unlink(missing_ok=True)

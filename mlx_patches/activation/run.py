@@ -163,7 +163,11 @@ def _require_package(interpreter: Sequence[str]) -> None:
 
 
 def execute(launch: Launch) -> None:
-    """Replace this process with the command; does not return."""
+    """Replace this process with the command; does not return.
+
+    Raises:
+        MlxPatchesError: it cannot be started.
+    """
     on = f"the patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are on"
     print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
     sys.stdout.flush()

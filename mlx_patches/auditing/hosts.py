@@ -79,7 +79,11 @@ def report(
     outcomes: Sequence[Outcome],
     limited_to: str = "",
 ) -> HostReport:
-    """The audit's findings for a host."""
+    """The audit's findings for a host.
+
+    Raises:
+        MlxPatchesError: the host is not installed.
+    """
     if host is None:
         here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""

@@ -100,7 +100,11 @@ def _hub_cache() -> Path:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read a model's folder."""
+    """Read a model's folder.
+
+    Raises:
+        MlxPatchesError: ``config.json`` is missing or cannot be used.
+    """
     config = read_object(path / "config.json")
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:

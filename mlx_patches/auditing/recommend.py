@@ -129,7 +129,11 @@ def known_families() -> list[str]:
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence that the wheel includes."""
+    """The summary of the lab's evidence that the wheel includes.
+
+    Raises:
+        MlxPatchesError: it is missing or broken.
+    """
     with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(packaged(SUMMARY))
         summary["sets"]
@@ -137,7 +141,11 @@ def load_summary() -> dict[str, Any]:
 
 
 def host_limits(host: str) -> dict[str, str]:
-    """Distribution to the specifier that an installed host requires in this environment."""
+    """Distribution to the specifier that an installed host requires in this environment.
+
+    Raises:
+        MlxPatchesError: the host is not installed.
+    """
     import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet

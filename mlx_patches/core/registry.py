@@ -46,7 +46,11 @@ class Registry:
         self._ranks: dict[str, int] = {}
 
     def add(self, patch: Patch, origin: str = "") -> None:
-        """Add a patch."""
+        """Add a patch.
+
+        Raises:
+            ValueError: the id is taken.
+        """
         if patch.id in self:
             raise ValueError(f"patch {patch.id!r} is registered already")
         self._patches[patch.id] = patch
@@ -117,7 +121,11 @@ class Registry:
         return rows if isinstance(rows, dict) else {}
 
     def complete(self, patch_id: str, target: Target) -> Target:
-        """A declared target with its factory and its check; imports the patch's module."""
+        """A declared target with its factory and its check; imports the patch's module.
+
+        Raises:
+            MlxPatchesError: the patch has no such target.
+        """
         if target.factory is not _incomplete:
             return target
         for one in self.get(patch_id).targets:

@@ -108,7 +108,11 @@ class Site:
     # -- composing, which writes nothing --------------------------------------------------
 
     def compose(self, layers: Sequence[Layer]) -> Composed:
-        """Apply the factories of these layers to the original, the innermost first."""
+        """Apply the factories of these layers to the original, the innermost first.
+
+        Raises:
+            MlxPatchesError: a factory returned its argument, or no function for a function.
+        """
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
         value, parts = self._bottom, []
         for layer in ordered:

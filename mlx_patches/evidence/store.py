@@ -36,7 +36,11 @@ def folder() -> Path:
 
 
 def load(place: Path | None = None) -> list[dict[str, Any]]:
-    """All evidence, releases oldest first."""
+    """All evidence, releases oldest first.
+
+    Raises:
+        MlxPatchesError: a file is broken, or there is none.
+    """
     from packaging.version import Version
 
     place = place or folder()

@@ -65,7 +65,11 @@ def main() -> None:
 
 
 def pinned(checkout: Path) -> str:
-    """The release set for what a checkout pins."""
+    """The release set for what a checkout pins.
+
+    Raises:
+        SystemExit: it is no checkout of mlx-engine, or its pin is not known.
+    """
     file = checkout / "requirements.txt"
     if not (file.is_file() and (checkout / "mlx_engine").is_dir()):
         sys.exit(f"{checkout}: no checkout of mlx-engine: clone github.com/lmstudio-ai/mlx-engine")
@@ -94,7 +98,11 @@ def judge(model: str, python: Path, checkout: Path) -> bool:
 
 
 def asked(python: Path, checkout: Path, model: Sequence[str], patched: bool) -> Ways:
-    """The answers of an engine that runs in a process of its own."""
+    """The answers of an engine that runs in a process of its own.
+
+    Raises:
+        SystemExit: it ended early.
+    """
     command = [str(python), str(HERE / "engine_child.py"), *model]
     if patched:
         command = [str(python.with_name("mlx-patches")), "run", "--", *command]

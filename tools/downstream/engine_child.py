@@ -78,7 +78,11 @@ def ask_in_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Any]:
-    """The engine's batched kit for a model, without what it has asked before."""
+    """The engine's batched kit for a model, without what it has asked before.
+
+    Raises:
+        SystemExit: it loads the model for one request at a time.
+    """
     from mlx_engine import load_model, unload
 
     known = inspect.signature(load_model).parameters
@@ -108,7 +112,11 @@ def requests(kit: Any, images: bool) -> list[Request]:
 
 
 def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
-    """The answer to each request of an engine of its own."""
+    """The answer to each request of an engine of its own.
+
+    Raises:
+        SystemExit: a request has no answer even there.
+    """
     found = []
     for number, one in enumerate(asked):
         with engine(folder) as kit:

@@ -151,7 +151,11 @@ def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, com
 
 
 def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
-    """Fetch the release's source distribution, or its git tag; returns the unpacked folder."""
+    """Fetch the release's source distribution, or its git tag; returns the unpacked folder.
+
+    Raises:
+        SystemExit: the download failed, or the source has no tests.
+    """
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             unpacked = Path(scratch) / "source"
@@ -199,7 +203,11 @@ def do(recipe: Recipe, command: list[str]) -> None:
 
 
 def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched: bool) -> Run:
-    """Run tests; after a crash, run the remaining tests in a new process."""
+    """Run tests; after a crash, run the remaining tests in a new process.
+
+    Raises:
+        SystemExit: the process ended before the first test, or pytest could not start.
+    """
     word = "with" if patched else "without"
     with tempfile.TemporaryDirectory(prefix="downstream-") as scratch:
         file = Path(scratch) / "outcomes"

@@ -14,7 +14,11 @@ from ....probes.fixtures import require
 
 
 def probe(target: Target) -> Result:
-    """Red where the engine or the model raises; green where it reads a batch, or refuses it."""
+    """Red where the engine or the model raises; green where it reads a batch, or refuses it.
+
+    Raises:
+        NotApplicable: the release lacks the model.
+    """
     named = require(target)
     of_engine = target.name == "_make_cache"
     model = tiny("mlx-vlm", "llama4") if of_engine else tiny_of(target)

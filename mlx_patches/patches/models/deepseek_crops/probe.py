@@ -29,7 +29,11 @@ class Crops:
 
 
 def probe(target: Target) -> Result:
-    """Red where the embedding step reads the crops of an image that the prompt does not have."""
+    """Red where the embedding step reads the crops of an image that the prompt does not have.
+
+    Raises:
+        NotApplicable: the release has no such model, or the lab cannot build it.
+    """
     require_own(target)
     import mlx.core as mx
 

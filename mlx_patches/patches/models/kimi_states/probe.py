@@ -8,7 +8,11 @@ from ....probes.batch_invariance import tiny_of
 
 
 def probe(target: Target) -> Result:
-    """Red where a state is not an array."""
+    """Red where a state is not an array.
+
+    Raises:
+        NotApplicable: the release lacks the model.
+    """
     model = tiny_of(target)
     cache = model.make_cache()
     model.call([[1]], cache)

@@ -73,7 +73,11 @@ _OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
 
 
 def require_merge(target: Target) -> None:
-    """Check that the release can merge rows that were prefilled alone."""
+    """Check that the release can merge rows that were prefilled alone.
+
+    Raises:
+        NotApplicable: it cannot.
+    """
     package = target.module.partition(".")[0]
     names = (f"{package}.models.cache", "mlx_lm.models.cache")
     for name in names:

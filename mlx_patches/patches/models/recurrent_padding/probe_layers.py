@@ -21,7 +21,11 @@ from .patch import MAMBA2
 
 
 def keeps_states(target: Target) -> Result:
-    """Red where a row's states differ from those alone."""
+    """Red where a row's states differ from those alone.
+
+    Raises:
+        NotApplicable: the release has no such layer, or the lab cannot build a model with it.
+    """
     require_own(target)
     model = build_with(target)
     with with_patches(_OTHERS):
@@ -87,7 +91,11 @@ def states_of(target: Target, held: Sequence[Any], alone: Sequence[Any]) -> list
 
 
 def build_with(target: Target) -> Any:
-    """Build a tiny model that has the layer."""
+    """Build a tiny model that has the layer.
+
+    Raises:
+        NotApplicable: none can be built.
+    """
     for family in MAMBA2 if is_scan(target) else (family_of(target),):
         with contextlib.suppress(NotApplicable):
             return tiny(target.distribution, family)

@@ -26,7 +26,11 @@ def probe(target: Target) -> Result:
 
 
 def cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
-    """The lab's models that run the target's call on texts, and what comes between the pieces."""
+    """The lab's models that run the target's call on texts, and what comes between the pieces.
+
+    Raises:
+        NotApplicable: the release has none of them.
+    """
     minicpm = tiny(distribution, "minicpmv4_6")
     found = [(minicpm, lambda: embed(minicpm)), (minicpm, lambda: decode(minicpm))]
     try:

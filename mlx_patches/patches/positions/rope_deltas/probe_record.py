@@ -39,7 +39,11 @@ _BATCHES = {
 
 
 def follow_rows(target: Target) -> Result:
-    """Red where a row's logits differ from those alone after the target's operation."""
+    """Red where a row's logits differ from those alone after the target's operation.
+
+    Raises:
+        NotApplicable: the release has no such operation, or no model that needs it.
+    """
     if importlib.util.find_spec("mlx_vlm") is None:
         raise NotApplicable("mlx-vlm is not installed, and only its models need it")
     kind, _, operation = target.name.rpartition(".")

@@ -3,6 +3,8 @@
 Readers of audio and video (FFmpeg) decide by themselves what a file is. For many formats that is a
 text which lists other files and URLs, and the reader opens them: HLS, DASH, concat, SDP. So only
 containers that hold their own data are accepted, whatever a file's name or MIME type says.
+
+A refusal is the exception ``Refused``.
 """
 
 from __future__ import annotations

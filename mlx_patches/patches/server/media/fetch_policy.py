@@ -5,6 +5,8 @@ A server fetches a request's URLs from inside its own network, whose other machi
 a checked address, never to the name again: a name that resolves to another address a moment later
 gains nothing. The same is done for each redirect. Proxies of the environment are not used, because
 they would resolve the name themselves.
+
+A refusal is the exception ``Refused``.
 """
 
 from __future__ import annotations

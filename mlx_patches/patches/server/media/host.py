@@ -175,7 +175,7 @@ async def answered(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def placed(processor: Any, source: Any, folder: Path) -> str:
-    """The same for mlx-openai-server: what is fetched is a file in this folder."""
+    """A source as mlx-openai-server may load it; what is fetched is put in this folder."""
     name = processor._get_media_type_name()
     if not is_web(str(source)):
         return at_hand(source, name)

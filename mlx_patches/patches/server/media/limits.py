@@ -2,6 +2,8 @@
 
 A request may contain a URL whose response never ends, or an image that decodes to a terabyte.
 Nothing here depends on a release; ``limited`` and ``public`` apply it to releases.
+
+A refusal is the exception ``Refused``.
 """
 
 from __future__ import annotations

@@ -26,7 +26,11 @@ _BEGINNING = 64
 
 
 def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Add a request that has tokens; one without any is refused."""
+    """Add a request that has tokens; one without any is refused.
+
+    Raises:
+        HTTPException: it has none.
+    """
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))

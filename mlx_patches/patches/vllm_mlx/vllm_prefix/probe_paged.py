@@ -81,7 +81,11 @@ def _lost_shapes() -> Iterator[str]:
 
 
 def prefix_cache() -> Any:
-    """Make the release's block-based prefix cache, if it has one."""
+    """Make the release's block-based prefix cache, if it has one.
+
+    Raises:
+        NotApplicable: the release has none.
+    """
     pages = imported("vllm_mlx.paged_cache").PagedCacheManager
     prefixes = imported("vllm_mlx.prefix_cache").BlockAwarePrefixCache
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
