@@ -12,6 +12,7 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
+from mlx_patches.patches._shared.kept import Kept
 from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
 from mlx_patches.patches.generation.kv_bits_refused.probe import (
     answer,
@@ -54,13 +55,13 @@ def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungate
 @lm
 def test_the_answers_go_with_the_model():
     gc.collect()
-    before = dict(kv_bits_refused._ANSWERS)
+    before = set(kv_bits_refused._ANSWERS._held)
     model = build(Family("mlx-lm", "qwen3")).module
     kv_bits_refused.reads_quantized(model, 8, 32)
-    assert len(kv_bits_refused._ANSWERS) == len(before) + 1
+    assert len(kv_bits_refused._ANSWERS._held) == len(before) + 1
     del model
     gc.collect()
-    assert set(kv_bits_refused._ANSWERS) <= set(before)
+    assert set(kv_bits_refused._ANSWERS._held) <= before
 
 
 @vlm
@@ -93,7 +94,7 @@ def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
         "reads_quantized_batch",
         lambda model, make, options: asked.append(options) or False,
     )
-    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
+    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", Kept(dict))
 
     class Model:
         pass
@@ -116,7 +117,7 @@ def test_a_model_whose_caches_drop_tokens_of_an_answer_is_known(family, drops):
 @pytest.mark.parametrize("name", ["falcon_ocr", "gemma3", "gpt_oss", "phi4mm", "unlimited_ocr"])
 def test_an_answer_alone_keeps_float_caches(name, ungated, monkeypatch, caplog):
     model = build_or_skip(f"mlx-vlm:{name}")
-    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", {})
+    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", Kept(dict))
     kv_bits_refused.warn.cache_clear()
     ungated("kv-bits-refused")
     assert answer_alone(model) == 6

@@ -228,7 +228,7 @@ def test_waiting_prompts_go_with_their_model():
     assert image_prompts.waiting_prompts(model) is image_prompts.waiting_prompts(model)
     key = id(model)
     del model
-    assert key not in image_prompts._models
+    assert key not in image_prompts._WAITING._held
 
 
 def test_nothing_is_kept_for_an_object_without_weak_references():

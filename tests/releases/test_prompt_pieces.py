@@ -25,10 +25,10 @@ def test_tokens_are_counted_from_the_first_piece_of_the_same_prompt():
 
 
 def test_nothing_is_kept_of_a_prompt_that_is_gone():
-    before = len(prompt_pieces._began)
+    before = len(prompt_pieces._BEGAN._held)
     whole = mx.zeros((1, 10))
     prompt_pieces.find_fed(whole, at_column(3), 4)
-    assert len(prompt_pieces._began) == before + 1
+    assert len(prompt_pieces._BEGAN._held) == before + 1
     del whole
     gc.collect()
-    assert len(prompt_pieces._began) == before
+    assert len(prompt_pieces._BEGAN._held) == before

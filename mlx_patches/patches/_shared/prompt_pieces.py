@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from .kept import Kept
 from .prompt_rows import count_columns
 
-# By the id of an argument of a whole prompt: a reference to it, and the column at which it began.
-_began: dict[int, tuple[Any, int]] = {}
+# For an argument of a whole prompt, the column at which the prompt began.
+_BEGAN: Kept[list[int]] = Kept(list)
 
 
 def find_fed(whole: Any, caches: Sequence[Any] | None, length: int) -> slice:
@@ -21,21 +21,8 @@ def find_fed(whole: Any, caches: Sequence[Any] | None, length: int) -> slice:
     """
     start = 0
     if whole.shape[1] > length:
-        start = since_beginning(whole, count_columns(caches or ()))
+        column, began = count_columns(caches or ()), _BEGAN.of(whole)
+        if not began or column < began[0]:  # the prompt's first piece
+            began[:] = [column]
+        start = column - began[0]
     return slice(start, start + length)
-
-
-def since_beginning(whole: Any, column: int) -> int:
-    """How many tokens of a prompt have been fed; its first piece comes first."""
-    key = id(whole)
-    held, start = _began.get(key, (None, 0))
-    if held is None or held() is not whole or column < start:
-        start = column
-        _began[key] = (weakref.ref(whole, lambda gone: forget(key, gone)), start)
-    return column - start
-
-
-def forget(key: int, gone: Any) -> None:
-    """Drop the entry of an argument that is gone; another may have the same id by now."""
-    if _began.get(key, (None,))[0] is gone:
-        _began.pop(key, None)

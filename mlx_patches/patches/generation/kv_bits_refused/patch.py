@@ -22,12 +22,12 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.kept import Kept
 from ..._shared.targets import GENERATORS, at
 
 logger = logging.getLogger("mlx_patches")
@@ -36,8 +36,8 @@ logger = logging.getLogger("mlx_patches")
 _BITS = ("kv_bits", "kv_key_bits", "kv_value_bits", "kv_key_scheme", "kv_value_scheme")
 _OPTIONS = (*_BITS, "kv_group_size", "kv_quant_scheme")
 
-# By the id of a model: the model, and whether it reads caches quantized in a way.
-_ANSWERS: dict[int, tuple[weakref.ref[Any], dict[Any, bool]]] = {}
+# For a model, whether it reads caches quantized in a way.
+_ANSWERS: Kept[dict[Any, bool]] = Kept(dict)
 
 
 def generated(
@@ -68,10 +68,7 @@ def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
 
 def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
     """The result of a model's trial, kept as long as the model exists; ``succeeds`` makes it."""
-    place = id(model)  # a model is a dict, which is not hashable
-    if place not in _ANSWERS or _ANSWERS[place][0]() is not model:
-        _ANSWERS[place] = weakref.ref(model, lambda _: _ANSWERS.pop(place, None)), {}
-    answers = _ANSWERS[place][1]
+    answers = _ANSWERS.of(model)
     if key not in answers:
         answers[key] = succeeds()
     return answers[key]

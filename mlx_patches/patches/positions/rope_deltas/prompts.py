@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..._shared.kept import Kept
+
 # The length of a model's queue. The oldest prompt is dropped first: its request was cancelled, or
 # its host passes positions itself. A prompt of 2,000 tokens takes 32 KB.
 WAITING = 64
@@ -209,32 +211,12 @@ def _find(
     return ended
 
 
-# By the id of the model: an MLX module is not hashable.
-_models: dict[int, tuple[Any, Waiting]] = {}
-_models_lock = threading.Lock()
+_WAITING = Kept(Waiting)
 
 
 def waiting_prompts(model: Any) -> Waiting:
     """The image prompts of a model; they are dropped with the model."""
-    found = _models.get(id(model))
-    if found is not None and found[0]() is model:
-        return found[1]
-    with _models_lock:
-        key = id(model)
-        found = _models.get(key)
-        if found is None or found[0]() is not model:
-            try:
-                found = (weakref.ref(model, lambda gone: _forget(key, gone)), Waiting())
-            except TypeError:  # a stand-in for a model, for which nothing can be kept
-                return Waiting()
-            _models[key] = found
-        return found[1]
-
-
-def _forget(key: int, gone: Any) -> None:
-    # Another model may have the same id by now.
-    if (found := _models.get(key)) is not None and found[0] is gone:
-        _models.pop(key, None)
+    return _WAITING.of(model)
 
 
 def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
