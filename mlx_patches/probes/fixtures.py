@@ -240,32 +240,6 @@ def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
 
 # Patches for the defects that many models have in a batch, beside the one that is probed.
 BATCH_PATCHES = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
-NEMOTRON_H: dict[str, Any] = {
-    "model_type": "nemotron_h",
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 1,
-    "max_position_embeddings": 128,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "attention_bias": False,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 8,
-    "mamba_proj_bias": False,
-    "ssm_state_size": 32,
-    "conv_kernel": 4,
-    "n_groups": 1,
-    "mlp_bias": False,
-    "layer_norm_epsilon": 1e-5,
-    "rms_norm_eps": 1e-5,
-    "residual_in_fp32": False,
-    "use_bias": False,
-    "use_conv_bias": True,
-    "tie_word_embeddings": False,
-    "hybrid_override_pattern": ["M"],
-    "head_dim": 16,
-}
 
 
 def request_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:

@@ -9,10 +9,35 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import off_by
-from ....probes.fixtures import NEMOTRON_H
 
 _WIDTH = 32
 _RANGE = {"time_step_min": 0.001, "time_step_max": 0.1}
+_CONFIG = {
+    "model_type": "nemotron_h",
+    "vocab_size": 64,
+    "hidden_size": _WIDTH,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "attention_bias": False,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "mamba_proj_bias": False,
+    "ssm_state_size": 32,
+    "conv_kernel": 4,
+    "n_groups": 1,
+    "mlp_bias": False,
+    "layer_norm_epsilon": 1e-5,
+    "rms_norm_eps": 1e-5,
+    "residual_in_fp32": False,
+    "use_bias": False,
+    "use_conv_bias": True,
+    "tie_word_embeddings": False,
+    "hybrid_override_pattern": ["M"],
+    "head_dim": 16,
+}
 
 
 def probe(target: Target) -> Result:
@@ -32,7 +57,7 @@ def answered(module: Any, x: Any, **limits: Any) -> Any:
     import mlx.core as mx
 
     mx.random.seed(0)
-    args = module.ModelArgs.from_dict({**NEMOTRON_H, **limits})
+    args = module.ModelArgs.from_dict({**_CONFIG, **limits})
     mixer = module.NemotronHMamba2Mixer(args)
     mixer.dt_bias = 2 * mx.random.normal(mixer.dt_bias.shape)
     return mixer(x, None)
