@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+import release_sets  # noqa: F401  puts this repository's package on the path
+
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.core.patch import Patch
 from mlx_patches.evidence.store import is_traced

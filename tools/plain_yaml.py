@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import release_sets  # noqa: F401  puts this repository's package on the path
 import yaml
 
 from mlx_patches.core import files
