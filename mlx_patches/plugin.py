@@ -3,5 +3,23 @@
 from .core.contribution import Contribution, Host
 from .core.errors import refusal
 from .core.patch import MISSING, Attribute, Patch, Target, around
+from .core.verbs import after, argument, by_rows, everywhere, family, result, tensors, wrap
 
-__all__ = ["MISSING", "Attribute", "Contribution", "Host", "Patch", "Target", "around", "refusal"]
+__all__ = [
+    "MISSING",
+    "Attribute",
+    "Contribution",
+    "Host",
+    "Patch",
+    "Target",
+    "after",
+    "argument",
+    "around",
+    "by_rows",
+    "everywhere",
+    "family",
+    "refusal",
+    "result",
+    "tensors",
+    "wrap",
+]

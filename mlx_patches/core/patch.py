@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "<missing>"})()
 
 Factory = Callable[[Any], Any]
+# What a replacement takes over; its annotations are those of the patch's function.
+_COPIED = ("__module__", "__name__", "__qualname__", "__doc__")
 
 
 class Target(NamedTuple):
@@ -142,13 +144,20 @@ class Patch(NamedTuple):
 def around(wrapper: Callable[..., Any]) -> Factory:
     """Return a factory that calls ``wrapper(original, *args, **kwargs)`` in the original's place.
 
-    It accepts functions, class methods, static methods and properties (the getter is wrapped). It
-    does not use a wrapt proxy: most targets run once per model layer and decode step, where a
+    It does not use a wrapt proxy: most targets run once per model layer and decode step, where a
     proxy's 0.5 us would be measurable.
     """
+    return replace_function(functools.partial(functools.partial, wrapper))  # adds no frame
 
-    def bind(original: Any) -> Any:  # a partial adds no frame to a call
-        return functools.update_wrapper(functools.partial(wrapper, original), original)
+
+def replace_function(build: Factory) -> Factory:
+    """Return a factory that calls ``build(function)`` for the function of an attribute.
+
+    It accepts functions, class methods, static methods and properties (the getter is replaced).
+    """
+
+    def bind(original: Any) -> Any:
+        return functools.update_wrapper(build(original), original, _COPIED)
 
     def factory(original: Any) -> Any:
         if isinstance(original, property):

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .calls import check_by_name
 from .errors import MlxPatchesError, is_refusal
 from .fingerprint import accessors
 from .foreign import covers, describe, function_of, relink, wrapper_above
@@ -53,12 +54,14 @@ class Layer(Record):
 class Composed(Record):
     """The result of a site's layers: the value to install, and each factory's result.
 
-    ``parts`` are (patch, its factory's result), the innermost first.
+    ``parts`` are (patch, its factory's result), the innermost first; ``checks`` are (patch, its
+    check of a call).
     """
 
     layers: tuple[Layer, ...]
     value: Any
     parts: tuple[tuple[str, Any], ...] = ()
+    checks: tuple[Step, ...] = ()
 
 
 class Site:
@@ -127,7 +130,15 @@ class Site:
                 raise MlxPatchesError(f"the replacement of {self.path} is not a function")
             value = made
             parts.append((layer.patch, made))
-        return Composed(ordered, value, tuple(parts))
+        return Composed(ordered, value, tuple(parts), self._compile_checks(ordered))
+
+    def _compile_checks(self, layers: Sequence[Layer]) -> tuple[Step, ...]:
+        """The layers' checks of a call; none if a layer must see every call."""
+        checks = [(one.patch, one.target.when) for one in layers if one.target.when]
+        if self._kind in (None, property) or len(checks) < len(layers):
+            return ()
+        (function,) = accessors(self.original)
+        return tuple((patch, check_by_name(check, function)) for patch, check in checks)
 
     def _attribute_failed(self, layer: Layer, error: BaseException | None) -> None:
         if error is not None and is_refusal(error):
@@ -227,11 +238,10 @@ class Site:
             none = index > 0 or self.attribute == "__init__"
             none = none or any(layer.target.answers_none for layer in layers)
             none = none or any(may_return_none(inner_function(step)) for _, step in steps)
-            checks = tuple((one.patch, one.target.when) for one in layers if one.target.when)
-            if len(checks) < len(layers) or self._kind is property or not chain.original:
-                checks = ()  # a layer must see every call
             security = frozenset(one.patch for one in layers if one.security)
-            chain.composition = Composition(body, tuple(steps), rest, none, checks, security)
+            chain.composition = Composition(
+                body, tuple(steps), rest, none, composed.checks, security
+            )
 
     def _body_without(
         self, layers: Sequence[Layer], index: int, left_out: frozenset[str]

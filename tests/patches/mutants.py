@@ -15,3 +15,13 @@ def replaced(owner: object, /, **values: object) -> Callable[[pytest.MonkeyPatch
             monkeypatch.setattr(owner, name, value)
 
     return mutate
+
+
+def recoded(owner: object, /, **functions: Callable[..., object]) -> Callable[..., None]:
+    """A mutant that gives functions of a module other code, also where targets hold them."""
+
+    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, function in functions.items():
+            monkeypatch.setattr(getattr(owner, name), "__code__", function.__code__)
+
+    return mutate

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mlx_patches.patches.caches.concatenate_trim import patch as concatenate_trim
 
-from .mutants import replaced
+from .mutants import recoded
 
 MUTANTS = {
-    "concatenate-trim": replaced(concatenate_trim, cut_columns=lambda columns, cache: columns)
+    "concatenate-trim": recoded(concatenate_trim, drop_trimmed_columns=lambda cache, /: None)
 }

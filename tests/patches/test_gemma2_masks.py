@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from mlx_patches.patches.masks.gemma2_masks import patch as gemma2_masks
 
-from .mutants import replaced
+from .mutants import recoded
 
-MUTANTS = {"gemma2-masks": replaced(gemma2_masks, by_group=lambda mask: mask)}
+MUTANTS = {"gemma2-masks": recoded(gemma2_masks, add_group_axis=lambda attention, /, mask: mask)}

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from mlx_patches.patches.models.nope_norm import patch as nope_norm
 
-from .mutants import replaced
+from .mutants import recoded
 
-MUTANTS = {"nope-norm": replaced(nope_norm, lacks_rope=lambda attention: False)}
+MUTANTS = {"nope-norm": recoded(nope_norm, disable_norm_without_rope=lambda attention, /: None)}

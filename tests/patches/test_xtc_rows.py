@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlx_patches.patches.generation.xtc_rows import patch as xtc_rows
+from mlx_patches.core import verbs
 
-from .mutants import replaced
+from .mutants import recoded
 
-MUTANTS = {"xtc-rows": replaced(xtc_rows, several=lambda logits: False)}
+MUTANTS = {"xtc-rows": recoded(verbs, has_several_rows=lambda rows, /, *args, **kwargs: False)}

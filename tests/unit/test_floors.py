@@ -43,6 +43,7 @@ AT_ONCE = {
         "mlx_patches.core.contribution",
         "mlx_patches.core.errors",
         "mlx_patches.core.patch",
+        "mlx_patches.core.verbs",
     },
 }
 

@@ -13,24 +13,17 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import LM_CACHES
+from ....core.patch import Patch
+from ....core.verbs import after
 
 
-def trimmed(trim: Callable[..., Any], cache: Any, count: int) -> Any:
-    """Cut the newest tokens off; returns how many."""
-    done = trim(cache, count)
+def drop_trimmed_columns(cache: Any, /) -> None:
+    """Cut keys and values (rows, heads, columns, width) to the columns that the offset counts."""
     if cache.keys is not None:
-        cache.keys, cache.values = cut_columns(cache.keys, cache), cut_columns(cache.values, cache)
-    return done
-
-
-def cut_columns(columns: Any, cache: Any) -> Any:
-    """The columns (rows, heads, columns, width) that a cache's offset counts."""
-    return columns[..., : cache.offset, :]
+        cache.keys = cache.keys[..., : cache.offset, :]
+        cache.values = cache.values[..., : cache.offset, :]
 
 
 PATCH = Patch(
@@ -38,5 +31,5 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     summary="a ConcatenateKVCache that was cut back still holds the tokens that were cut off",
-    targets=(Target(*LM_CACHES, "ConcatenateKVCache.trim", around(trimmed)),),
+    targets=after("mlx_lm.models.cache:ConcatenateKVCache.trim", drop_trimmed_columns),
 )

@@ -14,31 +14,12 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from ....core.patch import Patch, around
-from ..._shared.targets import SAMPLERS, at
-
-
-def applied(apply_xtc: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
-    """The logits (rows, vocabulary), minus infinity for the top choices that are removed."""
-    if not several(logits):
-        return apply_xtc(logits, *args, **kwargs)
-    import mlx.core as mx
-
-    rows = (logits[row : row + 1] for row in range(logits.shape[0]))
-    return mx.concatenate([apply_xtc(row, *args, **kwargs) for row in rows])
-
-
-def several(logits: Any) -> bool:
-    """Whether the logits have more than one row."""
-    return bool(logits.ndim > 1 and logits.shape[0] > 1)
-
+from ....core.patch import Patch
+from ....core.verbs import by_rows, everywhere
 
 PATCH = Patch(
     id="xtc-rows",
     every_model=True,
     summary="XTC sampling cuts a batch's rows at one row's threshold",
-    targets=at(SAMPLERS, {"apply_xtc": around(applied)}),
+    targets=by_rows(everywhere("sample_utils:apply_xtc")),
 )

@@ -14,30 +14,20 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, models
+from ....core.patch import Patch
+from ....core.verbs import argument, family
 
 
-def attended(
-    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
-) -> Any:
-    """The attention's output for ``x`` (rows, length, width)."""
-    if attention.repeats > 1 and getattr(mask, "ndim", 0) == 4:
-        mask = by_group(mask)
-    return call(attention, x, mask, cache)
-
-
-def by_group(mask: Any) -> Any:
-    """A mask (rows, 1, queries, keys) for scores (rows, heads, group, queries, keys)."""
-    return mask[:, :, None]
+def add_group_axis(attention: Any, /, mask: Any) -> Any:
+    """The mask (rows, 1, queries, keys) for scores (rows, heads, group, queries, keys)."""
+    return mask[:, :, None] if attention.repeats > 1 and getattr(mask, "ndim", 0) == 4 else mask
 
 
 PATCH = Patch(
     id="gemma2-masks",
     summary="Gemma 2 raises in a batch, or masks a row by another row's padding",
-    targets=at(models("gemma2"), {"Attention.__call__": around(attended)}),
+    targets=argument(family("gemma2", "Attention.__call__"), "mask", add_group_axis),
     probe="mlx_patches.probes.model_batch:probe",
 )

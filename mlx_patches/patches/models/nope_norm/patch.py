@@ -14,23 +14,16 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, models
+from ....core.patch import Patch
+from ....core.verbs import after, family
 
 
-def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
-    """Construct an attention layer."""
-    init(attention, *args, **kwargs)
-    if lacks_rope(attention):
+def disable_norm_without_rope(attention: Any, /) -> None:
+    """Turn the normalization of queries and keys off in a layer without RoPE."""
+    if not attention.use_rope:
         attention.use_qk_norm = False
-
-
-def lacks_rope(attention: Any) -> bool:
-    """Whether a layer knows no positions."""
-    return not attention.use_rope
 
 
 PATCH = Patch(
@@ -39,5 +32,5 @@ PATCH = Patch(
     wrong_alone="llama4_text",
     changes_alone=True,
     summary="MobileLLM's layers without positions normalize their queries and keys",
-    targets=at(models("llama4_text"), {"Attention.__init__": around(built)}),
+    targets=after(family("llama4_text", "Attention.__init__"), disable_norm_without_rope),
 )

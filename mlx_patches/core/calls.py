@@ -1,0 +1,121 @@
+"""Functions with the parameters of a released function, compiled when a site is composed.
+
+A patch's named function lists the arguments that it reads: those before a ``/`` by their place in
+the call, the others by the released function's own names. The compiled function takes the call as
+the released one would, so reading an argument costs no search per call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from .errors import MlxPatchesError
+
+Function = Callable[..., Any]
+
+
+class Parameters:
+    """The parameters of a released function.
+
+    Raises:
+        MlxPatchesError: it is not a Python function.
+    """
+
+    def __init__(self, function: Function):
+        released = inspect.unwrap(function)
+        code = getattr(released, "__code__", None)
+        if not isinstance(code, CodeType):
+            raise MlxPatchesError(f"{released!r} is not a Python function")
+        self.name = code.co_name
+        count, names = code.co_argcount, code.co_varnames
+        self.positional = names[:count]
+        self.keyword = names[count : count + code.co_kwonlyargcount]
+        rest = names[count + code.co_kwonlyargcount :]
+        self.args = rest[0] if code.co_flags & inspect.CO_VARARGS else ""
+        self.kwargs = rest[bool(self.args)] if code.co_flags & inspect.CO_VARKEYWORDS else ""
+        self._positional_only = code.co_posonlyargcount
+        values = released.__defaults__ or ()
+        self.defaults = dict(zip(self.positional[count - len(values) :], values, strict=True))
+        self.defaults |= released.__kwdefaults__ or {}
+
+    def declare(self) -> str:
+        """The text between the parentheses of the ``def``."""
+        parts = [*map(self._declare, self.positional)]
+        if self._positional_only:
+            parts.insert(self._positional_only, "/")
+        parts += [f"*{self.args}"] if self.args or self.keyword else []
+        parts += map(self._declare, self.keyword)
+        return ", ".join([*parts, *([f"**{self.kwargs}"] if self.kwargs else [])])
+
+    def _declare(self, name: str) -> str:
+        return f"{name}=_default_{name}" if name in self.defaults else name
+
+    def forward(self, **changed: str) -> str:
+        """The text of the arguments that pass the call on; ``changed`` are expressions by name."""
+        parts = [changed.get(name, name) for name in self.positional]
+        parts += [f"*{self.args}"] if self.args else []
+        parts += [f"{name}={changed.get(name, name)}" for name in self.keyword]
+        return ", ".join([*parts, *([f"**{self.kwargs}"] if self.kwargs else [])])
+
+    def read(self, function: Function, taken: int = 0) -> str:
+        """The text of the arguments that a patch's function reads, after ``taken`` other ones.
+
+        Raises:
+            MlxPatchesError: the released function has no such parameter.
+        """
+        code = function.__code__
+        places = code.co_posonlyargcount
+        names = code.co_varnames[: code.co_argcount]
+        parts = [*self.positional[: max(places - taken, 0)]]
+        parts += map(self.find, names[max(places, taken) :])
+        return ", ".join(parts)
+
+    def find(self, name: str) -> str:
+        """The text that reads one argument by its name.
+
+        Raises:
+            MlxPatchesError: the released function has no such parameter.
+        """
+        if name in self.positional or name in self.keyword:
+            return name
+        if self.kwargs:
+            return f"{self.kwargs}.get({name!r})"
+        raise MlxPatchesError(f"{self.name} has no parameter {name!r}")
+
+    def compile(self, body: str, owner: Function, **names: Any) -> Function:
+        """Compile a function with these parameters.
+
+        Args:
+            body: its statements, on one line.
+            owner: the patch's function; the compiled one counts as code of its module.
+            names: what the body uses besides the parameters.
+        """
+        name = self.name if self.name.isidentifier() else "call"
+        scope = {f"_default_{key}": value for key, value in self.defaults.items()}
+        scope |= {**names, "__name__": owner.__module__}
+        exec(_compile(f"def {name}({self.declare()}): {body}"), scope)
+        compiled: Function = scope[name]
+        return compiled
+
+
+@functools.cache
+def _compile(source: str) -> CodeType:
+    return compile(source, "<mlx_patches.core.calls>", "exec")
+
+
+def check_by_name(check: Function, function: Function) -> Function:
+    """Compile a check that reads some arguments to one that takes a whole call of ``function``.
+
+    A check that has ``*args`` or ``**kwargs`` takes the whole call as it is.
+
+    Raises:
+        MlxPatchesError: the check reads a parameter that ``function`` lacks.
+    """
+    if check.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return check
+    known = Parameters(function)
+    return known.compile(f"return _check({known.read(check)})", check, _check=check)

@@ -1,0 +1,123 @@
+"""Verbs that declare a patch's targets by what changes in a call.
+
+    argument(places, "mask", change)    before: an argument
+    result(places, change)              after: the result
+    after(places, amend)                after: state, such as that of a new object
+    by_rows(places)                     the call: once per row of its first array
+    tensors(places, change)             before: the checkpoint that ``sanitize`` receives
+
+A place is ``package.module:Qualified.name``; ``places`` is one or several. The named function's
+parameters are what it reads of the call: those before a ``/`` by position, the others by the
+release's names. Further keywords are those of ``Target``. A repair that is a subsystem wraps the
+function with ``around`` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .calls import Function, Parameters
+from .packages import DISTRIBUTIONS, MODELS
+from .patch import Factory, Target, around, replace_function
+
+Places = str | Iterable[str]
+
+
+def argument(places: Places, name: str, change: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets whose argument ``name`` is what ``change`` returns."""
+
+    def build(released: Function) -> Function:
+        known = Parameters(released)
+        known.find(name)  # raises if there is none
+        forward = known.forward(**{name: f"_change({known.read(change)})"})
+        body = f"return _released({forward})"
+        return known.compile(body, change, _released=released, _change=change)
+
+    return _targets(places, replace_function(build), **options)
+
+
+def result(places: Places, change: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets that return what ``change`` makes of the result, its first parameter."""
+
+    def build(released: Function) -> Function:
+        known = Parameters(released)
+        reads = ", ".join(filter(None, (f"_released({known.forward()})", known.read(change, 1))))
+        body = f"return _change({reads})"
+        made = known.compile(body, change, _released=released, _change=change)
+        made.__annotations__ = change.__annotations__  # it may return None if this one may
+        return made
+
+    return _targets(places, replace_function(build), **options)
+
+
+def after(places: Places, amend: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets after whose call ``amend`` changes state; the result stays."""
+
+    def build(released: Function) -> Function:
+        known = Parameters(released)
+        body = (
+            f"_result = _released({known.forward()}); _amend({known.read(amend)}); return _result"
+        )
+        return known.compile(body, amend, _released=released, _amend=amend)
+
+    return _targets(places, replace_function(build), **options)
+
+
+def by_rows(places: Places, **options: Any) -> tuple[Target, ...]:
+    """Targets that run once per row of their first array, (rows, ...) or a single row.
+
+    The results are joined along the rows.
+    """
+    return _targets(places, around(_call_by_rows), when=has_several_rows, **options)
+
+
+def _call_by_rows(released: Function, rows: Any, /, *args: Any, **kwargs: Any) -> Any:
+    import mlx.core as mx
+
+    return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
+
+
+def has_several_rows(rows: Any, /, *args: Any, **kwargs: Any) -> bool:
+    """Whether an array has several rows."""
+    return bool(rows.ndim > 1 and rows.shape[0] > 1)
+
+
+def tensors(places: Places, change: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets (``Model.sanitize``) that receive the checkpoint which ``change`` returns."""
+    return argument(places, "weights", change, **options)
+
+
+def wrap(places: Places, wrapper: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets that ``wrapper(released, *args, **kwargs)`` replaces, where no verb fits."""
+    return _targets(places, around(wrapper), **options)
+
+
+def everywhere(place: str) -> tuple[str, ...]:
+    """The same ``module:name`` in both packages, such as ``models.cache:KVCache.trim``."""
+    return tuple(f"{package}.{place}" for package in MODELS)
+
+
+def family(families: str, name: str) -> tuple[str, ...]:
+    """A name in the language models of these families, separated by spaces, in both packages."""
+    return (*lm_family(families, name), *vlm_family(families, name))
+
+
+def lm_family(families: str, name: str) -> tuple[str, ...]:
+    """A name in the models of these families in mlx-lm."""
+    return tuple(f"mlx_lm.models.{one}:{name}" for one in families.split())
+
+
+def vlm_family(families: str, name: str) -> tuple[str, ...]:
+    """A name in the language models of these families in mlx-vlm."""
+    return tuple(f"mlx_vlm.models.{one}.language:{name}" for one in families.split())
+
+
+def _targets(places: Places, factory: Factory, **options: Any) -> tuple[Target, ...]:
+    made = []
+    for place in [places] if isinstance(places, str) else places:
+        module, _, name = place.partition(":")
+        package = module.partition(".")[0]
+        distribution = DISTRIBUTIONS.get(package, package.replace("_", "-"))
+        made.append(Target(distribution, module, name, factory, **options))
+    return tuple(made)

@@ -1,0 +1,191 @@
+"""The verbs that declare targets, on plain functions and through a site."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from mlx_patches.core.calls import Parameters, check_by_name
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.core.verbs import after, argument, by_rows, everywhere, family, result, tensors
+
+PLACE = "toy_lm.cache:Cache.trim"
+
+
+def apply(targets: Any, function: Any) -> Any:
+    (target,) = targets
+    return target.factory(function)
+
+
+def record(first: Any, second: Any = 2, *args: Any, third: Any = 3, **kwargs: Any) -> Any:
+    return first, second, args, third, kwargs
+
+
+def record_in_place(first, second=2, /):
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((1,), {}),
+        ((1, 5), {}),
+        ((), {"first": 1, "second": 5}),
+        ((1, 5, 6, 7), {"third": 8, "other": 9}),
+    ],
+)
+def test_argument_replaces_one_argument_of_any_call(args, kwargs):
+    released = record(*args, **kwargs)
+    patched = apply(argument(PLACE, "second", lambda second: -second), record)
+    expected = (released[0], -released[1], *released[2:])
+    assert patched(*args, **kwargs) == expected
+
+
+def test_argument_reads_by_position_and_by_name():
+    def change(start: Any, /, third: Any, other: Any) -> Any:
+        return start, third, other
+
+    patched = apply(argument(PLACE, "third", change), record)
+    assert patched(1, third=4, other=5)[3] == (1, 4, 5)
+    assert patched(1)[3] == (1, 3, None)
+
+
+def test_argument_of_a_positional_only_parameter():
+    patched = apply(argument(PLACE, "second", lambda second: second + 1), record_in_place)
+    assert patched(1) == (1, 3)
+    with pytest.raises(TypeError, match="positional-only"):
+        patched(1, second=2)
+
+
+@pytest.mark.parametrize("name", ["fourth", "change"])
+def test_unknown_parameter_is_an_error(name):
+    def released(first):
+        return first
+
+    with pytest.raises(MlxPatchesError, match=f"released has no parameter '{name}'"):
+        apply(argument(PLACE, name, lambda: 0), released)
+    reads = eval(f"lambda {name}: 0")
+    with pytest.raises(MlxPatchesError, match=f"no parameter '{name}'"):
+        apply(argument(PLACE, "first", reads), released)
+
+
+def test_builtin_is_an_error():
+    with pytest.raises(MlxPatchesError, match="not a Python function"):
+        Parameters(len)
+
+
+def test_result_reads_the_result_and_arguments():
+    def change(result: Any, start: Any, /, third: Any) -> Any:
+        return result[0], start, third
+
+    assert apply(result(PLACE, change), record)(1, third=4) == (1, 1, 4)
+    assert apply(result(PLACE, lambda result: result[1]), record)(1) == 2
+
+
+def test_after_keeps_the_result():
+    seen = []
+    patched = apply(after(PLACE, lambda first, second: seen.append((first, second))), record)
+    assert patched(1, second=7) == record(1, second=7)
+    assert seen == [(1, 7)]
+
+
+def test_after_of_a_call_that_raises_does_nothing():
+    def fail(first):
+        raise ValueError(first)
+
+    seen: list[Any] = []
+    with pytest.raises(ValueError):
+        apply(after(PLACE, lambda first: seen.append(first)), fail)(1)
+    assert not seen
+
+
+def test_tensors_changes_the_checkpoint():
+    def sanitize(self, weights):
+        return dict(weights)
+
+    patched = apply(tensors(PLACE, lambda weights: {**weights, "b": 2}), sanitize)
+    assert patched(None, {"a": 1}) == {"a": 1, "b": 2}
+
+
+def test_compiled_function_looks_released():
+    patched = apply(argument(PLACE, "second", lambda second: second), record)
+    assert patched.__name__ == "record"
+    assert inspect.signature(patched) == inspect.signature(record)
+    assert inspect.unwrap(patched) is record
+    assert patched.__globals__["__name__"] == __name__
+
+
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_methods_keep_their_kind(kind):
+    def released(first, second=2):
+        return second
+
+    made = apply(argument(PLACE, "second", lambda second: second + 1), kind(released))
+    assert type(made) is kind
+    assert made.__func__(1) == 3
+
+
+def test_property_keeps_its_setter():
+    def get(self):
+        return 1
+
+    def put(self, value):
+        raise AttributeError
+
+    made = apply(result(PLACE, lambda value: value + 1), property(get, put))
+    assert (made.fget(None), made.fset) == (2, put)
+
+
+def test_default_values_are_the_released_objects():
+    default = object()
+
+    def released(first=default, *, second=default):
+        return first, second
+
+    assert apply(after(PLACE, lambda first: None), released)() == (default, default)
+
+
+def test_check_reads_by_name():
+    assert check_by_name(lambda third: third == 4, record)(1, third=4)
+    assert not check_by_name(lambda third: third == 4, record)(1)
+
+    def whole(*args: Any, **kwargs: Any) -> bool:
+        return True
+
+    assert check_by_name(whole, record) is whole
+
+
+def test_by_rows_needs_several_rows():
+    (target,) = by_rows(PLACE)
+    shape = type("Array", (), {"ndim": 2, "shape": (2, 3)})
+    one = type("Array", (), {"ndim": 2, "shape": (1, 3)})
+    assert target.when(shape)
+    assert not target.when(one)
+
+
+def test_places_name_both_packages():
+    assert everywhere("models.cache:KVCache.trim") == (
+        "mlx_lm.models.cache:KVCache.trim",
+        "mlx_vlm.models.cache:KVCache.trim",
+    )
+    assert family("a b", "Attention.__call__") == (
+        "mlx_lm.models.a:Attention.__call__",
+        "mlx_lm.models.b:Attention.__call__",
+        "mlx_vlm.models.a.language:Attention.__call__",
+        "mlx_vlm.models.b.language:Attention.__call__",
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "distribution"),
+    [
+        ("mlx_vlm.apc:f", "mlx-vlm"),
+        ("transformers.utils:f", "transformers"),
+        ("rapid_mlx:f", "rapid-mlx"),
+    ],
+)
+def test_place_names_its_distribution(place, distribution):
+    (target,) = after(place, lambda: None)
+    assert (target.distribution, target.path) == (distribution, place)
