@@ -1,4 +1,4 @@
-"""``media-limits`` and ``media-policy`` in front of the releases' loaders."""
+"""``host-media-limits`` and ``host-media-policy`` in front of the releases' loaders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mlx_patches.patches.server.media.probe import a_server
 
 from ..releases.models import module_or_skip
 
-LIMITS, POLICY = "media-limits", "media-policy"
+LIMITS, POLICY = "host-media-limits", "host-media-policy"
 
 
 @pytest.fixture(autouse=True)
@@ -707,7 +707,7 @@ def hosts_that_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "media-limits": files_of_any_size,
-    "media-policy": hosts_and_paths_that_are_all_public,
+    "host-media-limits": files_of_any_size,
+    "host-media-policy": hosts_and_paths_that_are_all_public,
     "host-media": hosts_that_take_everything,
 }

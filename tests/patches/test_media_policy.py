@@ -693,7 +693,7 @@ def test_no_error_lets_a_source_through(caplog):
     with pytest.raises(ValueError, match="could not be checked") as raised:
         public_media.checked("http://example.com/", look)
     assert is_refusal(raised.value)
-    assert "media-policy refused 'http://example.com/'" in caplog.text
+    assert "host-media-policy refused 'http://example.com/'" in caplog.text
     assert "KeyError" in caplog.text
 
 

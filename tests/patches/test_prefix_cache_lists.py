@@ -1,4 +1,4 @@
-"""``prefix-cache-lists``: which caches a row is taken out of."""
+"""``vlm-prefix-cache-lists``: which caches a row is taken out of."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ def test_the_release_is_asked_first(caches, says):
     assert not patch.ask_parts(lambda layers: says, [caches.CacheList(caches.KVCache())])
 
 
-MUTANTS = {"prefix-cache-lists": replaced(patch, has_rows=lambda cache: True)}
+MUTANTS = {"vlm-prefix-cache-lists": replaced(patch, has_rows=lambda cache: True)}

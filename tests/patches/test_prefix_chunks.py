@@ -1,4 +1,4 @@
-"""``prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
+"""``vlm-prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def test_another_cache_is_joined_as_it_is(caches):
     assert seen[1] == [0, 0]
 
 
-MUTANTS = {"prefix-chunks": replaced(patch, as_plain=lambda row: row)}
+MUTANTS = {"vlm-prefix-chunks": replaced(patch, as_plain=lambda row: row)}

@@ -1,4 +1,4 @@
-"""``prefix-first-token``: which logits a row's first token comes from, and what stays as it was."""
+"""``vlm-prefix-first-token``: the logits of a row's first token, and what stays unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WANT = [rest[-1] for rest in RESTS]
 def kind(ungated):
     """The release's class of a batch of prompts, patched."""
     found = prefix_engine().PromptProcessingBatch
-    ungated("prefix-first-token")
+    ungated("vlm-prefix-first-token")
     return found
 
 
@@ -75,4 +75,4 @@ def test_the_model_is_itself_again_when_it_fails():
     assert batch.model is model
 
 
-MUTANTS = {"prefix-first-token": replaced(patch, keep_ended=lambda batch, logits: None)}
+MUTANTS = {"vlm-prefix-first-token": replaced(patch, keep_ended=lambda batch, logits: None)}

@@ -1,4 +1,4 @@
-"""``prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
+"""``vlm-prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def module(ungated, beside):
     found = prefix_engine()
     beside("batch-quantized", "batch-turbo-quant")
     if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):
-        ungated("prefix-kv-bits")
+        ungated("vlm-prefix-kv-bits")
     return found
 
 
@@ -71,4 +71,4 @@ def test_the_bits_come_back_when_the_batch_cannot_be_built():
     assert generator.kv_bits == 8
 
 
-MUTANTS = {"prefix-kv-bits": replaced(patch, filled=lambda cache, empty, batch: cache)}
+MUTANTS = {"vlm-prefix-kv-bits": replaced(patch, filled=lambda cache, empty, batch: cache)}

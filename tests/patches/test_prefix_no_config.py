@@ -1,4 +1,4 @@
-"""``prefix-no-config``: models without a config are looked up, others as before."""
+"""``vlm-prefix-no-config``: models without a config are looked up, others as before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .mutants import replaced
 def module(ungated):
     """The release's module of the generator, patched."""
     found = prefix_engine()
-    ungated("prefix-no-config")
+    ungated("vlm-prefix-no-config")
     return found
 
 
@@ -55,6 +55,6 @@ def test_the_model_is_itself_again_when_the_look_up_fails():
     assert generator.model is model
 
 
-MUTANTS = {"prefix-no-config": replaced(patch, SimpleNamespace=lambda config: object())}
+MUTANTS = {"vlm-prefix-no-config": replaced(patch, SimpleNamespace=lambda config: object())}
 # A call that the check skips; no probe and no family of the lab makes one.
-SKIPPED = {"prefix-no-config": ((SimpleNamespace(model=SimpleNamespace(config={})), [0]), {})}
+SKIPPED = {"vlm-prefix-no-config": ((SimpleNamespace(model=SimpleNamespace(config={})), [0]), {})}

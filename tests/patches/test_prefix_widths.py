@@ -1,4 +1,4 @@
-"""``prefix-widths``: caches of models with one shape, with two, and with a shape for each layer."""
+"""``vlm-prefix-widths``: caches with one shape, with two, and with one shape per layer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def apc():
 @pytest.mark.parametrize("layers", [LATENT, UNLIKE], ids=["latent", "unlike"])
 @pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
 def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, lengths):
-    ungated("prefix-widths")
+    ungated("vlm-prefix-widths")
     picks = stored_prefixes(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
     assert longest == max(lengths)
@@ -41,7 +41,7 @@ def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, leng
 
 def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated):
     """A pick may have a live cache, which may hold more than the prefix."""
-    ungated("prefix-widths")
+    ungated("vlm-prefix-widths")
     (one, other) = stored_prefixes(LATENT, (5, 4))
     block = one["matched_blocks"][0]
     live = [
@@ -67,4 +67,4 @@ def test_models_with_one_shape_get_what_the_release_makes(apc):
     assert not differences(caches, picks, longest)
 
 
-MUTANTS = {"prefix-widths": replaced(patch, shape_of=lambda tensor: (2, 6))}
+MUTANTS = {"vlm-prefix-widths": replaced(patch, shape_of=lambda tensor: (2, 6))}

@@ -1,4 +1,4 @@
-"""``pythonic-calls``: text that is no Python, and tokenizers that have a parser or need none."""
+"""``server-pythonic-calls``: text that is not Python, and tokenizers with or without a parser."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def test_calls_that_are_python_are_read_and_none_is_run(text, wanted):
 @pytest.mark.parametrize("text", ["[look(city=Rome, days=5)]", "[look(city=Rome)] done"])
 def test_what_is_no_python_is_read_as_released(text, parser, ungated):
     released = parser.parse_tool_call(text)
-    ungated("pythonic-calls")
+    ungated("server-pythonic-calls")
     assert parser.parse_tool_call(text) == released
 
 
 def test_a_text_without_a_call_is_refused_as_released(parser, ungated):
-    ungated("pythonic-calls")
+    ungated("server-pythonic-calls")
     with pytest.raises(ValueError, match="No function provided"):
         parser.parse_tool_call("nothing")
 
 
 def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(parser, ungated):
-    ungated("pythonic-calls")
+    ungated("server-pythonic-calls")
     module = importlib.import_module("mlx_lm.tokenizer_utils")
     tokenizer = loaded(module)
     assert tokenizer.has_tool_calling
@@ -77,5 +77,7 @@ def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(parser, ungated)
 
 
 MUTANTS = {
-    "pythonic-calls": replaced(pythonic_calls, find_calls=lambda text: [], _START="<nowhere>")
+    "server-pythonic-calls": replaced(
+        pythonic_calls, find_calls=lambda text: [], _START="<nowhere>"
+    )
 }

@@ -25,7 +25,7 @@ NEEDED = (
     "rope-deltas",
     "padding-nan",
 )
-LAST_PIECES = ("recurrent-padding", "rotating-last-piece", *NEEDED)
+LAST_PIECES = ("recurrent-padding", "rotating-last-chunk", *NEEDED)
 PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
 PADDING = [0, 3]
 TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]

@@ -55,7 +55,7 @@ def test_what_a_request_may_not_name(disk, name, caplog):
         request_models.check(name, ["served"])
     assert is_refusal(refused.value)
     (record,) = caplog.records
-    assert record.getMessage().startswith("mlx_patches: request-models refused ")
+    assert record.getMessage().startswith("mlx_patches: host-request-models refused ")
 
 
 def test_a_folder_that_is_named_like_a_cached_model(disk, monkeypatch):
@@ -139,4 +139,4 @@ def test_settings_of_a_server(monkeypatch):
     assert len(given) == 3
 
 
-MUTANTS = {"request-models": replaced(request_models, is_allowed=lambda name, started: True)}
+MUTANTS = {"host-request-models": replaced(request_models, is_allowed=lambda name, started: True)}

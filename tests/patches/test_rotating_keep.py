@@ -27,7 +27,7 @@ def release(distribution, ungated, beside):
     kind = getattr(module, "BatchRotatingKVCache", None)
     if kind is None or kind.__module__ != module.__name__ or not hasattr(kind, "merge"):
         pytest.skip("this release has no rotating caches of its own that merge")
-    beside("rotating-merge", "batch-rotating-extract", "rotating-last-piece")
+    beside("rotating-merge", "batch-rotating-extract", "rotating-last-chunk")
     ungated("rotating-keep")
     return module
 

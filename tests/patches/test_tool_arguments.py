@@ -1,4 +1,4 @@
-"""``tool-arguments``: calls that are still errors, and calls that are read as before."""
+"""``server-tool-arguments``: calls that are still errors, and calls that are read as before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def convert(text, **schema):
     ],
 )
 def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
-    ungated("tool-arguments")
+    ungated("server-tool-arguments")
     value = convert(text, type=kind)
     assert value == wanted
     assert type(value) is type(wanted)
@@ -40,7 +40,7 @@ def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
 
 @pytest.mark.parametrize(("text", "kind"), [("seven", "integer"), ("7.5", "int"), ("x", "number")])
 def test_what_is_no_number_is_an_error(text, kind, ungated):
-    manager = ungated("tool-arguments")
+    manager = ungated("server-tool-arguments")
     for _ in range(5):
         with pytest.raises(ValueError):
             convert(text, type=kind)
@@ -73,13 +73,13 @@ def test_calls_are_found_where_they_are_complete(text, names):
 
 def test_a_call_that_is_cut_short_is_an_error(ungated):
     module = module_or_skip("mlx_lm.tool_parsers.mistral")
-    ungated("tool-arguments")
+    ungated("server-tool-arguments")
     with pytest.raises(ValueError):
         module.parse_tool_call('look[ARGS]{"days": ')
 
 
 MUTANTS = {
-    "tool-arguments": replaced(
+    "server-tool-arguments": replaced(
         tool_arguments,
         is_integer=lambda text: False,
         read_json=lambda text, default: None,

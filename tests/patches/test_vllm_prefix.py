@@ -29,7 +29,7 @@ QUANTIZED = {"kv_cache_quantization": True, "kv_cache_min_quantize_tokens": 1}
 @pytest.fixture(autouse=True)
 def _applied(ungated, beside):
     importlib.import_module("mlx_lm.models.cache")
-    ungated("prefix-hit", "legacy-prefix-hit")
+    ungated("vllm-prefix-hit", "vllm-legacy-prefix-hit")
     # Merging and extracting rotating caches need these below mlx-lm 0.31.2.
     beside("batch-rotating-extract", "rotating-merge")
 
@@ -91,7 +91,7 @@ def test_a_window_that_is_cut_back_stays_one_or_is_marked():
     from mlx_patches.patches.vllm_mlx.vllm_prefix.hit import INCOMPLETE
 
     host = importlib.import_module("vllm_mlx.memory_cache")
-    patch = catalogue.builtin().get("prefix-hit")
+    patch = catalogue.builtin().get("vllm-prefix-hit")
     decided = verdict(patch, patch.targets[1])
     if not decided.ok:
         pytest.skip(decided.reason)
@@ -125,9 +125,9 @@ def first_layers_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "prefix-hit": prefixes_as_they_come,
-    "legacy-prefix-hit": first_layers_for_all,
-    "paged-prefix": pieces_that_stand_alone,
+    "vllm-prefix-hit": prefixes_as_they_come,
+    "vllm-legacy-prefix-hit": first_layers_for_all,
+    "vllm-paged-prefix": pieces_that_stand_alone,
     "vllm-stored-prefix": replaced(stored_prefix, detached=lambda layers: layers),
     "vllm-fetched-prefix": replaced(fetched_prefix, evaluate=lambda layers: None),
 }

@@ -24,7 +24,7 @@ MODELS = {"llama": llama, "sliding": sliding_llama, "jamba": lambda: family("jam
 
 @pytest.fixture(autouse=True)
 def _applied(ungated):
-    ungated("paged-prefix")
+    ungated("vllm-paged-prefix")
 
 
 def kv(*shape):

@@ -31,7 +31,7 @@ def _applied(ungated, beside):
     if "all_tokens" not in inspect.signature(BatchGenerator.insert).parameters:
         pytest.skip("this batch generator takes no tokens that come before")
     ungated("vllm-prefix-penalty")
-    beside("prefix-hit", "legacy-prefix-hit", "paged-prefix")
+    beside("vllm-prefix-hit", "vllm-legacy-prefix-hit", "vllm-paged-prefix")
 
 
 @pytest.fixture(scope="module")

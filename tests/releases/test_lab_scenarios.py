@@ -337,7 +337,7 @@ def test_a_cache_that_turns_another_dtype_is_red(right, applied, monkeypatch):
         ("leaves", "nemotron_h", "recurrent-padding", "float32"),
         ("growth", "nemotron_h", "arrays-advance", "float32"),
         ("growth", "cohere2", "offset-chain", "float32"),
-        ("last-piece", "gemma3_text", "rotating-last-piece", "float32"),
+        ("last-piece", "gemma3_text", "rotating-last-chunk", "float32"),
         ("max-kv-size", "qwen3", "rotating-keep", "float32"),
         ("cache-dtype", "gemma3_text", "joined-dtype", "bfloat16"),
     ],

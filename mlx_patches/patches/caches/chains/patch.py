@@ -125,7 +125,7 @@ def tie(cache: Any, *counts: Any) -> None:
 OFFSET_CHAIN = Patch(
     id="offset-chain",
     severity="memory",
-    summary="a batch grows by a graph node a token in each layer without rotary positions",
+    summary="Models with NoPE layers leak one graph node per token and layer in a batch",
     targets=(
         _counted(LM_CACHES, "BatchKVCache"),
         _counted(VLM_CACHES, "BatchKVCache"),
@@ -178,7 +178,10 @@ def is_due(cache: Any, keys: Any, values: Any) -> bool:
 ROTATING_CHAIN = Patch(
     id="rotating-chain",
     severity="memory",
-    summary="a batch grows by a graph node a token in each sliding layer with a full window",
+    summary=(
+        "mlx-lm, sliding-window layers leak one graph node per token in a "
+        "batch once the window is full"
+    ),
     targets=(
         Target(
             *LM_CACHES,

@@ -30,6 +30,6 @@ PATCH = Patch(
     id="concatenate-trim",
     every_model=True,
     changes_alone=True,
-    summary="a ConcatenateKVCache that was cut back still holds the tokens that were cut off",
+    summary="mlx-lm: AFM 7 still attends to tokens that were trimmed from its prompt cache",
     targets=after("mlx_lm.models.cache:ConcatenateKVCache.trim", drop_trimmed_columns),
 )

@@ -160,7 +160,9 @@ EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
     formerly="never-written",
     severity="crash",
-    summary="a cache that was never written cannot be saved, nor a row taken from its batch",
+    summary=(
+        "mlx-lm and mlx-vlm crash when saving an empty cache or taking a row from an empty batch"
+    ),
     targets=at(CACHES, _FACTORIES),
     doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
 

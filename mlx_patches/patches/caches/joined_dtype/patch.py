@@ -50,7 +50,10 @@ PATCH = Patch(
     id="joined-dtype",
     severity="memory",
     every_model=True,
-    summary="keys and values turn float32 when a prompt joins during prefill: twice the memory",
+    summary=(
+        "mlx-lm and mlx-vlm: a prompt that joins during prefill turns the "
+        "cache float32, twice the memory"
+    ),
     targets=at(
         CACHES,
         dict.fromkeys(

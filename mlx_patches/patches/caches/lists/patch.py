@@ -56,7 +56,7 @@ def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
 CACHELIST_STATE = Patch(
     id="cachelist-state",
     severity="crash",
-    summary="a saved prompt cache with lists of caches cannot be loaded",
+    summary="mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load",
     targets=tuple(
         target
         for place in CACHES
@@ -132,7 +132,7 @@ EXTEND_SOLO_BATCH = Patch(
     id="extend-solo-batch",
     formerly="single-joins",
     severity="crash",
-    summary="a batch that began with a single prompt crashes when the next one joins",
+    summary="mlx-vlm: a batch that began with one prompt crashes when the next one joins",
     targets=(
         Target(
             "mlx-vlm",
@@ -181,7 +181,7 @@ def cuts_chunk(cache: Any) -> bool:
 
 CHUNKED_FRONT = Patch(
     id="chunked-front",
-    summary="Llama 4 forgets the beginning of a chunk that it is still reading",
+    summary="Llama 4 forgets the start of an attention chunk during prefill: wrong output",
     # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
     targets=at(CACHES, {"ChunkedKVCache.maybe_trim_front": around(trim_front)}),
     probe=".probe_chunked:probe",

@@ -93,7 +93,7 @@ def zero_padding(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
 
 PADDING_NAN = Patch(
     id="padding-nan",
-    summary="a NaN at a left-padding position makes the row's own logits NaN",
+    summary="Moondream 3, GLM 5 Next and other models in a batch: NaN in left-padded rows",
     targets=tuple(
         Target(*place, f"{name}.{method}", around(update_zeroed), when=is_padded)
         for place, classes in ((LM_CACHES, _CLASSES), (VLM_CACHES, _CLASSES | _QUANTIZED))

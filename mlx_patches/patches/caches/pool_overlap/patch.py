@@ -267,7 +267,10 @@ _FILES = {
 
 PATCH = Patch(
     id="pool-overlap",
-    summary="DeepSeek V4 pools the first window of each call as if no text came before it",
+    summary=(
+        "DeepSeek V4 in mlx-vlm: wrong output after the first chunk, its "
+        "pooling ignores earlier text"
+    ),
     wrong_alone="deepseek_v4",
     changes_alone=True,
     targets=(

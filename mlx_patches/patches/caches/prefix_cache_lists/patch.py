@@ -33,9 +33,10 @@ def has_rows(cache: Any) -> bool:
 
 
 PATCH = Patch(
-    id="prefix-cache-lists",
+    id="vlm-prefix-cache-lists",
+    formerly="prefix-cache-lists",
     every_model=True,
-    summary="mlx-vlm's prefix cache fails for models whose layers have several caches",
+    summary="mlx-vlm: the prefix cache crashes for models with several caches per layer",
     severity="crash",
     targets=(Target("mlx-vlm", "mlx_vlm.apc", "_prompt_cache_is_batch_shaped", around(ask_parts)),),
 )

@@ -28,9 +28,10 @@ def join_as_plain(join: Callable[..., Any], rows: Sequence[Any], *args: Any, **k
 
 
 PATCH = Patch(
-    id="prefix-chunks",
+    id="vlm-prefix-chunks",
+    formerly="prefix-chunks",
     every_model=True,
-    summary="a hit in mlx-vlm's prefix cache loses Llama 4's prefix in layers with chunks",
+    summary="mlx-vlm: Llama 4 loses its prefix after a prefix-cache hit, and crashes",
     severity="crash",
     targets=(
         Target("mlx-vlm", "mlx_vlm.apc", "_merge_exact_cache_entries", around(join_as_plain)),

@@ -71,9 +71,10 @@ def quantizes(generator: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 PATCH = Patch(
-    id="prefix-kv-bits",
+    id="vlm-prefix-kv-bits",
+    formerly="prefix-kv-bits",
     every_model=True,
-    summary="with mlx-vlm's prefix cache and kv_bits, a hit cannot join the running batch",
+    summary="mlx-vlm with kv_bits: a prefix-cache hit cannot join the running batch",
     severity="crash",
     targets=at(
         GENERATORS,

@@ -99,9 +99,10 @@ def as_if_of_shape(pick: dict[str, Any], tensors: Tensors, shape: Shape) -> dict
 
 
 PATCH = Patch(
-    id="prefix-widths",
+    id="vlm-prefix-widths",
+    formerly="prefix-widths",
     every_model=True,
-    summary="mlx-vlm's prefix cache fails for models whose keys are wider than their values",
+    summary="mlx-vlm: the prefix cache crashes for models whose keys and values differ in width",
     severity="crash",
     targets=(
         Target("mlx-vlm", "mlx_vlm.apc", "make_warm_batch_kv_cache_multi", around(fill_by_shape)),

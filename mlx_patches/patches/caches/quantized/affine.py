@@ -24,7 +24,7 @@ BATCH_QUANTIZED = Patch(
     id="batch-quantized",
     severity="crash",
     every_model=True,
-    summary="a quantized batch cannot take in right-padded prompts or give back a row",
+    summary="mlx-vlm with kv_bits: a batch crashes on right-padded prompts, or when a row leaves",
     targets=(
         *contract.added(
             VLM_CACHES,
@@ -146,7 +146,7 @@ QUANTIZED_MERGE = Patch(
     id="quantized-merge",
     severity="crash",
     every_model=True,
-    summary="a prompt with a quantized cache cannot join a batch",
+    summary="mlx-lm and mlx-vlm: a prompt with a quantized cache crashes when it joins a batch",
     targets=(
         *at(
             CACHES,

@@ -148,7 +148,7 @@ BATCH_TURBO_QUANT = Patch(
     id="batch-turbo-quant",
     severity="crash",
     every_model=True,
-    summary="a TurboQuant batch cannot take in right-padded prompts, merge, or be restored",
+    summary="mlx-vlm with TurboQuant: a batch crashes when prompts are padded, merged or restored",
     targets=(
         *contract.added(
             _PLACE,

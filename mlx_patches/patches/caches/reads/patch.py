@@ -52,7 +52,10 @@ _OFFSETS: dict[str, tuple[str, ...]] = {
 
 OFFSET_ALIAS = Patch(
     id="offset-alias",
-    summary="a cache offset read before an update moves with it: queries and keys rotate apart",
+    summary=(
+        "mlx-lm and mlx-vlm: wrong RoPE positions in a batch if a model reads "
+        "the offset before an update"
+    ),
     targets=tuple(
         _added(place, cls, "offset", methods)
         for place, classes in (
@@ -101,7 +104,7 @@ _QUANTIZED_PADDINGS = {
 
 LEFT_PADDING_ALIAS = Patch(
     id="left-padding-alias",
-    summary="left padding or lengths read from a batch cache change as the cache moves on",
+    summary="mlx-lm and mlx-vlm batch caches: masks use left padding and lengths of a later step",
     targets=tuple(
         _added(place, cls, attribute, methods)
         for place, attributes in (
@@ -166,7 +169,7 @@ def copy_state(state: Any) -> Any:
 FROZEN_STATE = Patch(
     id="frozen-state",
     every_model=True,
-    summary="a state snapshot taken from a cache changes as the cache moves on",
+    summary="mlx-lm and mlx-vlm caches: a saved state still changes while generation continues",
     targets=tuple(
         Target(
             *place,

@@ -102,7 +102,7 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
-    summary="a hybrid model's batch grows by a graph node a token and layer until Metal aborts",
+    summary="Hybrid models leak one graph node per token and layer in a batch, until Metal aborts",
     targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
     doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.

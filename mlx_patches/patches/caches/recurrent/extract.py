@@ -36,7 +36,7 @@ def extract_row(cache: Any, idx: int) -> Any:
 RECURRENT_EXTRACT = Patch(
     id="recurrent-extract",
     severity="crash",
-    summary="a batch of a recurrent or hybrid model raises as soon as its first row ends",
+    summary="mlx-lm: a batch of a recurrent or hybrid model crashes when its first row ends",
     targets=(
         Target(
             "mlx-lm",
@@ -85,7 +85,7 @@ def extract_as_batch(extract: Callable[[Any, int], Any], cache: Any, idx: int) -
 MAMBA_ROWS = Patch(
     id="mamba-rows",
     severity="crash",
-    summary="Mamba prompts with a history raise in a batch; an extracted row's state never updates",
+    summary="mlx-lm: Mamba crashes in a batch with history, and extracted rows keep a stale state",
     targets=tuple(
         Target(*LM_CACHES, path, around(wrapper), fingerprint_of=(path, "MambaCache.__init__"))
         for path, wrapper in (

@@ -35,7 +35,7 @@ def mask_right(lengths: Any, N: int) -> Any:
 
 ARRAYS_MASK = Patch(
     id="arrays-mask",
-    summary="recurrent layers read the right padding of a batch's shorter prompts",
+    summary="mlx-lm and mlx-vlm, recurrent models: wrong output for the shorter prompts of a batch",
     targets=at(
         CACHES,
         {"ArraysCache.make_mask": around(mask_both_sides)},
@@ -92,7 +92,7 @@ def subtract_fed(left: list[int], N: int) -> Any:
 
 ARRAYS_CHUNKS = Patch(
     id="arrays-chunks",
-    summary="recurrent layers read left padding that is longer than a prompt's first piece",
+    summary="mlx-lm, recurrent models: wrong output if left padding is longer than the first chunk",
     targets=(Target(*LM_CACHES, "ArraysCache.make_mask", around(mask_each_piece)),),
     probe=".probe_chunks:probe",
     doc="""Recurrent layers read left padding that is longer than the first piece of a prompt.

@@ -62,7 +62,7 @@ def fill_slots(cache: Any, like: Any) -> list[Any]:
 ARRAYS_EXTEND = Patch(
     id="arrays-extend",
     severity="crash",
-    summary="a prompt that joins others while they are being fed breaks a hybrid model's batch",
+    summary="mlx-lm: a prompt that joins a hybrid model's batch during prefill crashes the batch",
     targets=tuple(
         Target(*LM_CACHES, path, around(wrapper), fingerprint_of=(path, "ArraysCache.extend"))
         for path, wrapper in (
@@ -111,7 +111,10 @@ def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -
 
 ARRAYS_ROWS = Patch(
     id="arrays-rows",
-    summary="a recurrent batch masks with the padding of rows that have left it",
+    summary=(
+        "mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding "
+        "of rows that have left"
+    ),
     targets=at(
         CACHES,
         {

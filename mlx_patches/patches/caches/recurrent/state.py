@@ -20,7 +20,7 @@ def complete_restored(put: Callable[..., None], cache: Any, saved: Any) -> None:
 ARRAYS_RESTORED = Patch(
     id="arrays-restored",
     severity="crash",
-    summary="a recurrent cache restored from its saved state raises at the next mask",
+    summary="mlx-lm: a recurrent cache restored from its saved state crashes at the next mask",
     targets=(
         Target(
             *LM_CACHES,

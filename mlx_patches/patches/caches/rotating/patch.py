@@ -70,7 +70,7 @@ ROTATING_MAX_SIZE = Patch(
     id="rotating-max-size",
     severity="crash",
     every_model=True,
-    summary="a host's array in a rotating cache's max_size breaks slices and comparisons",
+    summary="mlx-lm and mlx-vlm rotating caches crash if a host stores an array in max_size",
     targets=tuple(
         Target(
             *place,
@@ -125,7 +125,7 @@ def view_tokens(cache: Any) -> Any:
 
 BATCH_ROTATING_EXTRACT = Patch(
     id="batch-rotating-extract",
-    summary="a row extracted from a batch after its window wrapped is cut short",
+    summary="mlx-lm: a row taken from a sliding-window batch loses context once the window is full",
     targets=(Target("mlx-lm", "mlx_lm.models.cache", f"{_BATCH}.extract", around(extract_row)),),
     probe=".probe_extract:probe",
     doc="""A row extracted from a rotating batch loses its window, or keeps unused columns.
@@ -159,7 +159,9 @@ ROTATING_MERGE = Patch(
     id="rotating-merge",
     severity="crash",
     every_model=True,
-    summary="a prompt longer than the window cannot join a batch",
+    summary=(
+        "mlx-lm and mlx-vlm: a prompt longer than the sliding window crashes when it joins a batch"
+    ),
     targets=at(CACHES, {f"{_BATCH}.merge": around(merge_rows)}),
     probe=".probe_merge:probe",
     doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.
@@ -201,7 +203,9 @@ def parse_truth(saved: Any, read: bool) -> bool:
 
 ROTATING_RESTORED = Patch(
     id="rotating-restored",
-    summary="a rotating batch restored from its saved state crashes or reads its window wrongly",
+    summary=(
+        "mlx-lm and mlx-vlm: a restored sliding-window batch crashes or attends to the wrong tokens"
+    ),
     targets=tuple(
         target
         for place in CACHES

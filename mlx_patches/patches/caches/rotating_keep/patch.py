@@ -212,7 +212,10 @@ PATCH = Patch(
     id="rotating-keep",
     severity="feature",
     every_model=True,
-    summary="a batch with max_kv_size loses the first tokens that a row alone would keep",
+    summary=(
+        "mlx-lm and mlx-vlm: a batch with max_kv_size drops the first tokens, "
+        "a single request keeps them"
+    ),
     targets=(
         *at(
             CACHES,

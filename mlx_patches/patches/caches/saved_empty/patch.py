@@ -96,7 +96,7 @@ PATCH = Patch(
     id="saved-empty",
     severity="crash",
     every_model=True,
-    summary="the prompt caches of models with values of width 0 cannot be saved",
+    summary="mlx-lm: saving a prompt cache crashes for models whose values have width 0",
     targets=(
         Target(*LM_CACHES, "save_prompt_cache", around(save_filled)),
         Target(*LM_CACHES, "load_prompt_cache", around(load_emptied)),

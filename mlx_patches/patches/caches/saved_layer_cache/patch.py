@@ -78,7 +78,7 @@ def from_arrays(arrays: Sequence[Any], window_size: int) -> Any:
 PATCH = Patch(
     id="saved-layer-cache",
     severity="crash",
-    summary="the prompt caches of DeepSeek V4.1 are saved, but cannot be loaded",
+    summary="mlx-lm: a saved prompt cache of DeepSeek V4.1 does not load",
     targets=(
         Target(*LM_CACHES, "save_prompt_cache", around(save_as_arrays)),
         Target(*LM_CACHES, "load_prompt_cache", around(load_layers)),

@@ -205,7 +205,7 @@ _PROMPT_LAYERS = {
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
     every_model=True,
-    summary="mlx_vlm.batch_generate attends to the padding of the shorter prompts",
+    summary="mlx_vlm.batch_generate: wrong output for shorter prompts, padding is attended to",
     targets=tuple(
         target
         for place in GENERATORS
@@ -235,7 +235,7 @@ PADDED_PROMPTS = Patch(
 PADDED_DELTAS = Patch(
     id="padded-deltas",
     every_model=True,
-    summary="mlx_vlm.batch_generate counts padding that it has removed among a row's positions",
+    summary="mlx_vlm.batch_generate: wrong positions for shorter prompts with images",
     targets=(Target(*GENERATORS[1], "_unpad_batch_prompts", around(unpadded)),),
     probe=".probe:probe_deltas",
     doc="""

@@ -70,6 +70,6 @@ _WRAPPERS = {
 PATCH = Patch(
     id="cancelled-prompt",
     every_model=True,
-    summary="a request that is cancelled while mlx-vlm reads its prompt garbles those beside it",
+    summary="mlx-vlm: a request cancelled during prefill garbles the other rows of its batch",
     targets=at(GENERATORS[1:], _WRAPPERS, fingerprint_of=tuple(_WRAPPERS)),
 )

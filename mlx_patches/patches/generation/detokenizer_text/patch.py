@@ -221,7 +221,7 @@ _SERVER = "_ServerTokenStreamer"
 PATCH = Patch(
     id="detokenizer-text",
     every_model=True,
-    summary="streamed text differs from its tokens, or they raise: 'Hello!ĠHow'",
+    summary="mlx-lm and mlx-vlm: streamed text differs from its tokens, or crashes ('Hello!ĠHow')",
     targets=(
         *_targets(
             "mlx-lm",

@@ -85,7 +85,7 @@ PATCH = Patch(
     id="generator-stream",
     severity="crash",
     every_model=True,
-    summary="a generation that is not read to its end leaves its stream as the thread's default",
+    summary="mlx-lm: a generation that is not consumed to its end breaks later calls in its thread",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.generate", name, around(generated))
         for name in ("generate_step", "speculative_generate_step")

@@ -111,7 +111,10 @@ def forget_positions(
 PATCH = Patch(
     id="image-prompts",
     every_model=True,
-    summary="images of five models are wrong, or fail, beside other prompts or in pieces",
+    summary=(
+        "Ernie 4.5 VL, Hunyuan VL, Falcon OCR, Compass, Llama 3.2: wrong "
+        "images in batches and chunks"
+    ),
     targets=(
         *at(GENERATORS, {"BatchGenerator._next": around(read_alone)}, when=has_images_next),
         *at(GENERATORS, {"generate_step": around(read_whole)}, when=is_image),

@@ -234,7 +234,10 @@ PATCH = Patch(
     id="kv-bits-refused",
     severity="crash",
     every_model=True,
-    summary="kv_bits fails mid-text on a model that cannot read quantized caches",
+    summary=(
+        "mlx-lm and mlx-vlm: kv_bits crashes mid-generation on unsupported "
+        "models; now ignored with a warning"
+    ),
     targets=(
         *(
             Target(

@@ -68,6 +68,6 @@ PATCH = Patch(
     id="max-kv-size-ignored",
     severity="feature",
     every_model=True,
-    summary="max_kv_size is silently ignored where a model makes its own caches",
+    summary="mlx-lm and mlx-vlm silently ignore max_kv_size for models that build their own caches",
     targets=at(CACHES, {"make_prompt_cache": around(make_bounded_caches)}),
 )

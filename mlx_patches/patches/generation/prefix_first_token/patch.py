@@ -104,9 +104,10 @@ def next_output(batch: Any, see: Callable[[Any], Any]) -> Iterator[None]:
 
 
 PATCH = Patch(
-    id="prefix-first-token",
+    id="vlm-prefix-first-token",
+    formerly="prefix-first-token",
     every_model=True,
-    summary="with mlx-vlm's prefix cache, a request of a batch gets a wrong first token",
+    summary="mlx-vlm: wrong first token in a batch after a prefix-cache hit",
     targets=at(
         GENERATORS,
         {

@@ -44,9 +44,10 @@ def has_no_config(generator: Any, *args: Any) -> bool:
 
 
 PATCH = Patch(
-    id="prefix-no-config",
+    id="vlm-prefix-no-config",
+    formerly="prefix-no-config",
     every_model=True,
-    summary="mlx-vlm's prefix cache fails for language models that keep no config",
+    summary="mlx-vlm: the prefix cache crashes for language models without a config attribute",
     severity="crash",
     targets=at(
         GENERATORS,

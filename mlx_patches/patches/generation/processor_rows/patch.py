@@ -69,7 +69,7 @@ PATCH = Patch(
     id="processor-rows",
     severity="crash",
     every_model=True,
-    summary="a row's logits processors are dropped, act on another row, or crash the batch",
+    summary="mlx-lm and mlx-vlm batches: a row's penalties are dropped, hit other rows, or crash",
     targets=(
         Target(
             "mlx-lm",

@@ -57,7 +57,7 @@ def unseen(prompt: Any, tokens: Any) -> Any:
 PATCH = Patch(
     id="processors-prompt",
     every_model=True,
-    summary="logits processors do not see the prompt, only its last token",
+    summary="mlx-lm: penalties and other logits processors see only the prompt's last token",
     targets=tuple(
         Target("mlx-lm", "mlx_lm.generate", name, around(generated))
         for name in ("generate_step", "speculative_generate_step")

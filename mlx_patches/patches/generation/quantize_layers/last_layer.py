@@ -51,7 +51,9 @@ def spared(count: int) -> int:
 PATCH = Patch(
     id="vlm-quantize-last-layer",
     severity="feature",
-    summary="kv_bits quantizes the sensitive last layer of a row alone, but not in a batch",
+    summary=(
+        "mlx-vlm: kv_bits also quantizes the sensitive last layer, but only for single requests"
+    ),
     targets=tuple(
         Target("mlx-vlm", f"mlx_vlm.generate.{module}", "maybe_quantize_kv_cache", around(quantize))
         for module in ("common", "dispatch")

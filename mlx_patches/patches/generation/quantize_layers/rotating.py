@@ -38,7 +38,7 @@ PATCH = Patch(
     id="quantize-rotating",
     severity="crash",
     every_model=True,
-    summary="kv_bits with sliding-window layers raises NotImplementedError mid-generation",
+    summary="mlx-lm and mlx-vlm: kv_bits crashes mid-generation on sliding-window models",
     targets=at(
         CACHES,
         {f"{name}.to_quantized": _factory for name in ("RotatingKVCache", "BatchRotatingKVCache")},

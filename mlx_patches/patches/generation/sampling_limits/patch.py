@@ -87,7 +87,7 @@ PATCH = Patch(
     id="sampling-limits",
     severity="crash",
     every_model=True,
-    summary="a token id or top_k outside of the vocabulary, in one request, ends the server",
+    summary="mlx-lm and mlx-vlm servers crash on a token id or top_k outside the vocabulary",
     targets=(
         *at(SAMPLERS, {"make_logits_processors": around(within_limits)}),
         *at(SAMPLERS, {"apply_top_k": around(top_k_within)}),

@@ -73,7 +73,7 @@ PATCH = Patch(
     id="sampling-threads",
     every_model=True,
     mlx=("0.31.2", "0.32.0"),
-    summary="with MLX 0.31.2 and 0.32.0, sampling in a thread draws the same token for ever",
+    summary="MLX 0.31.2 and 0.32.0: sampling in a server's thread repeats the same token forever",
     targets=tuple(
         Target(*place, name, in_each_thread) for place in SAMPLERS for name in _NAMES[place[0]]
     ),

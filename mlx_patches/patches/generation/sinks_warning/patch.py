@@ -61,6 +61,6 @@ PATCH = Patch(
     id="sinks-warning",
     severity="feature",
     every_model=True,
-    summary="a batch with max_kv_size silently drops the first tokens of its rows",
+    summary="mlx-lm: only warns that a batch with max_kv_size drops the first tokens",
     targets=(Target("mlx-lm", "mlx_lm.generate", "BatchGenerator.__init__", warns),),
 )

@@ -41,6 +41,6 @@ def caches_of(model: Any) -> int:
 PATCH = Patch(
     id="speculative-split",
     every_model=True,
-    summary="speculative decoding from a prompt cache mixes up two models' caches",
+    summary="mlx-lm speculative decoding from a prompt cache mixes up the two models' caches",
     targets=(Target("mlx-lm", "mlx_lm.generate", "speculative_generate_step", around(generated)),),
 )

@@ -58,7 +58,7 @@ def cut(layer: Any, count: int) -> None:
 PATCH = Patch(
     id="speculative-window",
     every_model=True,
-    summary="speculative decoding keeps rejected tokens once a sliding window is full",
+    summary="mlx-lm speculative decoding keeps rejected tokens once a sliding window is full",
     targets=(
         Target(
             "mlx-lm",

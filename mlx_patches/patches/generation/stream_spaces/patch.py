@@ -43,7 +43,7 @@ def cleans(tokenizer: Any) -> bool:
 PATCH = Patch(
     id="stream-spaces",
     every_model=True,
-    summary="streamed text loses spaces before punctuation: 'x != y' becomes 'x!= y'",
+    summary="mlx-lm: streamed text loses spaces before punctuation ('x != y' becomes 'x!= y')",
     targets=(
         Target(
             "mlx-lm",

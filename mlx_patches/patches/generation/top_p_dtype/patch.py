@@ -55,7 +55,7 @@ def precise(logits: Any) -> Any:
 PATCH = Patch(
     id="top-p-dtype",
     every_model=True,
-    summary="top_p keeps far too few tokens of a bfloat16 or float16 model, or none",
+    summary="mlx-lm and mlx-vlm: top_p keeps too few tokens, or none, in bfloat16 and float16",
     targets=(
         *at(SAMPLERS, {"apply_top_p": around(applied)}),
         Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),

@@ -38,6 +38,6 @@ PATCH = Patch(
     id="top-p-rows",
     severity="crash",
     every_model=True,
-    summary="top_p sampling of a batch raises in mlx-vlm",
+    summary="mlx-vlm: top_p sampling crashes in a batch",
     targets=(Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),),
 )

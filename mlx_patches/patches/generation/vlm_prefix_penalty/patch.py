@@ -44,7 +44,7 @@ def uses_prefixes(batch: Any, *args: Any, **kwargs: Any) -> bool:
 PATCH = Patch(
     id="vlm-prefix-penalty",
     every_model=True,
-    summary="with mlx-vlm's prefix cache, penalties do not cover the tokens in the cache",
+    summary="mlx-vlm: after a prefix-cache hit, penalties ignore the cached tokens",
     targets=at(
         GENERATORS,
         {"PromptProcessingBatch.__init__": around(know_whole_prompts)},

@@ -61,7 +61,7 @@ def is_whole(cache: Any) -> bool:
 PATCH = Patch(
     id="vlm-prompt-cache-cut",
     every_model=True,
-    summary="stream_generate cuts a rotating cache at a prefix: the next turn has a broken window",
+    summary="mlx_vlm.stream_generate: wrong output in the next turn once a sliding window is full",
     targets=(
         *at(
             (GENERATORS[0], ("mlx-vlm", "mlx_vlm.generate.dispatch")),

@@ -20,6 +20,6 @@ from ....core.verbs import by_rows, everywhere
 PATCH = Patch(
     id="xtc-rows",
     every_model=True,
-    summary="XTC sampling cuts a batch's rows at one row's threshold",
+    summary="mlx-lm and mlx-vlm: XTC sampling in a batch removes tokens by another row's threshold",
     targets=by_rows(everywhere("sample_utils:apply_xtc")),
 )

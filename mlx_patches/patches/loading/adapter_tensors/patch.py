@@ -73,6 +73,6 @@ def misfits(model: Any, file: str, folder: Path) -> list[str]:
 PATCH = Patch(
     id="adapter-tensors",
     every_model=True,
-    summary="an adapter of another model is loaded silently, and does nothing or breaks it",
+    summary="mlx-lm: an adapter of another model loads silently, then does nothing or crashes",
     targets=(Target("mlx-lm", "mlx_lm.tuner.utils", "load_adapters", around(loaded)),),
 )

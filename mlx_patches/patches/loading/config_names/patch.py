@@ -73,7 +73,7 @@ def granitemoehybrid(params: Params) -> Params:
 PATCH = Patch(
     id="config-names",
     every_model=True,
-    summary="LFM2.5, Nemotron-H and Granite 4 hybrid do not load: the release lacks config names",
+    summary="LFM2.5, Nemotron-H and Granite 4 hybrid do not load: newer config names are unknown",
     targets=(
         config_target("mlx-lm", "lfm2", lfm2),
         config_target("mlx-lm", "nemotron_h", nemotron_h),

@@ -86,7 +86,10 @@ _CRITERIA = ("StoppingCriteria.__init__", "StoppingCriteria.reset")
 PATCH = Patch(
     id="extra-eos",
     every_model=True,
-    summary="a turn does not end: stop tokens of generation_config.json or config.json are dropped",
+    summary=(
+        "mlx-lm and mlx-vlm: generation does not stop, EOS tokens of the "
+        "model's configs are dropped"
+    ),
     targets=(
         *(
             Target(

@@ -231,7 +231,7 @@ PATCH = Patch(
     id="model-code-consent",
     formerly="vlm-model-code-consent",
     severity="security",
-    summary="loading a model runs Python code from its folder without consent",
+    summary="mlx-lm and mlx-vlm: loading a model runs Python code from its folder without consent",
     targets=(
         Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
         *_listening("mlx-lm", "mlx_lm.utils", "load", "sharded_load", "load_tokenizer"),

@@ -82,6 +82,9 @@ def old_rope(nested: dict[str, Any]) -> dict[str, Any]:
 PATCH = Patch(
     id="nested-rope",
     every_model=True,
-    summary="a model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all",
+    summary=(
+        "mlx-lm and mlx-vlm: models saved by transformers 5 get wrong RoPE "
+        "parameters, or do not load"
+    ),
     targets=every_from_dict(read),
 )

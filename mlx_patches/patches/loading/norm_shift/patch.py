@@ -99,7 +99,9 @@ _VISION = (
 PATCH = Patch(
     id="norm-shift",
     every_model=True,
-    summary="Qwen3.5 and 3.6 answer with garbage: one is added to their norms' weights twice",
+    summary=(
+        "Qwen3.5 and 3.6 output garbage if converted before: 1 is added to the norm weights twice"
+    ),
     targets=(
         Target("mlx-lm", "mlx_lm.models.qwen3_5", "TextModel.sanitize", around(text_sanitized)),
         *(

@@ -32,7 +32,7 @@ def distrusting(arguments: dict[str, Any]) -> dict[str, Any]:
 PATCH = Patch(
     id="phi4-siglip-code",
     severity="security",
-    summary="loading Phi-4 SigLIP runs code from the model's folder",
+    summary="Phi-4 SigLIP in mlx-vlm: loading it runs Python code from the model's folder",
     targets=(
         Target(
             "mlx-vlm",

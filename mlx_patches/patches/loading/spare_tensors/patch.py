@@ -49,7 +49,7 @@ def is_spare(model: Any, name: str) -> bool:
 PATCH = Patch(
     id="spare-tensors",
     every_model=True,
-    summary="Granite and Gemma 4 checkpoints do not load: they have tensors that the model lacks",
+    summary="Granite and Gemma 4 checkpoints with unused tensors do not load in mlx-lm",
     targets=(
         Target(
             "mlx-lm",

@@ -68,7 +68,7 @@ _BODY = ("Attention.__call__", "CohereModel.__call__")
 
 PATCH = Patch(
     id="aya-masks",
-    summary="Aya Vision's sliding layers get the full layers' mask: wrong past the window",
+    summary="Aya Vision: wrong output past its sliding window",
     targets=(
         Target("mlx-vlm", _MODULE, "Attention.__call__", around(attended), _BODY),
         Target("mlx-vlm", _MODULE, "CohereModel.__call__", around(call_with_masks), _BODY),

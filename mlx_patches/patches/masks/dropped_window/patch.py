@@ -98,7 +98,7 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="gemma2",
     changes_alone=True,
-    summary="beyond its window a model attends to tokens that it never saw in training",
+    summary="Gemma 2, Phi-3, Phi-MoE and StarCoder2 ignore their sliding window: wrong long texts",
     targets=(
         *every_from_dict(read, supports=True),
         *(

@@ -47,7 +47,7 @@ def one_a_row(mask: Any) -> bool:
 PATCH = Patch(
     id="gated-delta-mask",
     severity="crash",
-    summary="Qwen3-Next and Kimi Linear raise in a batch where there is no Metal",
+    summary="Qwen3-Next and Kimi Linear in mlx-lm crash in a batch on machines without Metal",
     targets=(
         Target("mlx-lm", "mlx_lm.models.gated_delta", "_gated_delta_step_ops", around(stepped)),
     ),

@@ -27,7 +27,7 @@ def add_group_axis(attention: Any, /, mask: Any) -> Any:
 
 PATCH = Patch(
     id="gemma2-masks",
-    summary="Gemma 2 raises in a batch, or masks a row by another row's padding",
+    summary="Gemma 2 in a batch crashes, or masks a row by another row's padding",
     targets=argument(family("gemma2", "Attention.__call__"), "mask", add_group_axis),
     probe="mlx_patches.probes.model_batch:probe",
 )

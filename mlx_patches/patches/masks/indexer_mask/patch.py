@@ -46,6 +46,6 @@ def without_heads(mask: Any) -> Any:
 PATCH = Patch(
     id="indexer-mask",
     severity="crash",
-    summary="a batch of DeepSeek V3.2 fails past 2,048 tokens",
+    summary="DeepSeek V3.2 in mlx-lm crashes in a batch past 2,048 tokens",
     targets=(Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", select_keys),),
 )

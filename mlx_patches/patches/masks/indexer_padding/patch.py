@@ -90,7 +90,7 @@ def row_text(left: int, limit: int, processed: int, length: int) -> Span:
 
 PATCH = Patch(
     id="indexer-padding",
-    summary="GLM 5 Next's indexer takes padding for text: rows with a cached prefix go wrong",
+    summary="GLM 5 Next in mlx-vlm: wrong output after a prefix-cache hit in a batch",
     targets=(
         Target(
             "mlx-vlm",

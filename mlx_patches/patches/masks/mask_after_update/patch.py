@@ -92,7 +92,10 @@ def _whole() -> Any:
 
 PATCH = Patch(
     id="mask-after-update",
-    summary="a batch's mask is cut to the newest keys: padding is attended to, chunks crash",
+    summary=(
+        "Qwen2-VL, Qwen2.5-VL and InternVL in a batch attend to padding, or "
+        "crash in chunked prefill"
+    ),
     targets=at(
         vlm_models(*_FAMILIES),
         {"Qwen2Model.__call__": around(call_with_mask)},

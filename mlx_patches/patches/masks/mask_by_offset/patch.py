@@ -60,7 +60,7 @@ def columns(mask: Any) -> int:
 
 PATCH = Patch(
     id="mask-by-offset",
-    summary="a batch's mask is cut to the longest row's length, and loses its newest columns",
+    summary="Qwen3-VL, Qwen3.5 and Qwen3-Omni in a batch: the newest tokens are cut from the mask",
     targets=tuple(
         Target(
             "mlx-vlm",

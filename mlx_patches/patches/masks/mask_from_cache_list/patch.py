@@ -58,6 +58,6 @@ def holds_keys(cache: Any) -> bool:
 PATCH = Patch(
     id="mask-from-cache-list",
     formerly="mask-list",
-    summary="a mask made from a list of caches ignores left padding",
+    summary="LLaVA, Idefics, GLM-V and others attend to the left padding of a batch",
     targets=at(BASES, {"create_attention_mask": around(take_first)}, when=is_list),
 )

@@ -37,7 +37,7 @@ def shown(window_size: int) -> int:
 
 PATCH = Patch(
     id="plamo3-window",
-    summary="PLaMo 3 forgets a token that its mask still shows, alone and in a batch",
+    summary="PLaMo 3 in mlx-lm drops one token that its sliding window still covers: wrong output",
     targets=(
         Target(
             "mlx-lm",

@@ -38,7 +38,7 @@ def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
 
 PATCH = Patch(
     id="quantized-decode-mask",
-    summary="a decode step of Qwen 3.5 over quantized keys attends to the batch's padding",
+    summary="Qwen3.5 in mlx-vlm with kv_bits: decode steps of a batch attend to padding",
     targets=(
         Target(
             "mlx-vlm",

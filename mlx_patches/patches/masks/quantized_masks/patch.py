@@ -96,7 +96,7 @@ def _attention(original: Any) -> Any:
 
 PATCH = Patch(
     id="quantized-masks",
-    summary="rows of a quantized batch attend to padding, use another row's mask, or raise",
+    summary="mlx-lm and mlx-vlm with kv_bits: rows of a batch attend to padding, or crash",
     targets=(
         *(
             Target("mlx-vlm", module, f"{name}.make_mask", around(make_padded_mask))

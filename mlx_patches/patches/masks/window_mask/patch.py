@@ -46,6 +46,6 @@ def outgrown(tokens: int, window_size: int | None) -> bool:
 PATCH = Patch(
     id="window-mask",
     every_model=True,
-    summary="a sliding window over a plain cache is not masked",
+    summary="Mistral 3 and Pixtral in mlx-lm: a single request attends beyond its sliding window",
     targets=(Target("mlx-lm", MODULE, "create_attention_mask", around(masked)),),
 )

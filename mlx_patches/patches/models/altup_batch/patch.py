@@ -39,7 +39,7 @@ def one_row(states: Any) -> Any:
 PATCH = Patch(
     id="altup-batch",
     severity="crash",
-    summary="Gemma 3n crashes for more than one row",
+    summary="Gemma 3n in mlx-vlm crashes in every batch",
     targets=(
         Target(
             "mlx-vlm",

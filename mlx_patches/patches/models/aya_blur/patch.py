@@ -51,7 +51,7 @@ def kernel(radius: int, sigma: float) -> Any:
 PATCH = Patch(
     id="aya-blur",
     severity="crash",
-    summary="Aya Vision's blur raises for every image that is not as long as its kernel",
+    summary="Aya Vision crashes on almost every image",
     targets=(
         Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),
     ),

@@ -86,7 +86,9 @@ def _target(package: str, module: str, kind: str, remedy: str = ALONE, method: s
 PATCH = Patch(
     id="batch-refused",
     severity="crash",
-    summary="a batch of a model that reads one sequence fails in its code",
+    summary=(
+        "Llama 4, Ministral 3 and Qwen4 Exp crash in a batch on old releases; now refused clearly"
+    ),
     targets=(
         _target("mlx-lm", "mlx_lm.models.llama4", "LlamaModel"),
         _target(

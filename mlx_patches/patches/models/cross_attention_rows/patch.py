@@ -87,7 +87,7 @@ def arguments_of(images: ImageStates) -> dict[str, Any]:
 
 PATCH = Patch(
     id="cross-attention-rows",
-    summary="a batch shows Llama 3.2 Vision an image for an answer's first token only",
+    summary="Llama 3.2 Vision in a batch sees its image only for the first token of an answer",
     targets=(
         Target(
             "mlx-vlm",

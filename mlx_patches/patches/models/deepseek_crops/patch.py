@@ -50,7 +50,7 @@ def end_crops(embed: Callable[..., Any]) -> Callable[..., Any]:
 
 PATCH = Patch(
     id="deepseek-crops",
-    summary="DeepSeek-VL2 now and then does not see an image",
+    summary="DeepSeek-VL2 sometimes ignores an image",
     targets=(
         Target(
             "mlx-vlm",

@@ -44,7 +44,7 @@ PATCH = Patch(
     wrong_alone=" ".join(_CLASSES),
     every_model=True,
     changes_alone=True,
-    summary="generated tokens of Granite and MiniCPM are embedded 12 times too small",
+    summary="Granite and MiniCPM in mlx-vlm: generated tokens are embedded 12 times too small",
     targets=tuple(
         Target(
             "mlx-vlm",

@@ -66,7 +66,7 @@ JAMBA_ROUTING = Patch(
     every_model=True,
     wrong_alone="jamba",
     changes_alone=True,
-    summary="Jamba's experts weigh too much: their weights are made to sum to one",
+    summary="Jamba weights its experts too high, even for a single request",
     targets=at(models("jamba"), {"JambaSparseMoeBlock.__call__": around(jamba)}),
     probe=".probe:jamba",
     doc="""Jamba's experts weigh too much: their weights are made to sum to one.
@@ -89,7 +89,7 @@ ERNIE_ROUTING = Patch(
     every_model=True,
     wrong_alone="ernie4_5_moe",
     changes_alone=True,
-    summary="ERNIE 4.5 MoE chooses other experts than in training: their biases are dropped",
+    summary="ERNIE 4.5 MoE selects the wrong experts, even for a single request",
     targets=tuple(
         Target(distribution, module, name, around(wrapper))
         for distribution, module, owner in (

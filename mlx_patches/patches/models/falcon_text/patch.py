@@ -53,7 +53,7 @@ _MODELS = {
 
 PATCH = Patch(
     id="falcon-text",
-    summary="a Falcon model attends to later tokens in a prompt without an image",
+    summary="Falcon OCR and Falcon Perception attend to later tokens in prompts without an image",
     targets=tuple(
         Target(
             "mlx-vlm",

@@ -80,7 +80,7 @@ def split(features: Any, counts: Sequence[int]) -> list[Any]:
 
 PATCH = Patch(
     id="granite4-images",
-    summary="Granite 4 Vision sees only a prompt's first image",
+    summary="Granite 4 Vision ignores all images of a prompt but the first",
     targets=(
         Target("mlx-vlm", MODULE, "Model.get_input_embeddings", around(embed_all)),
         Target(

@@ -78,7 +78,7 @@ def join(features: list[Any]) -> Any:
 
 PATCH = Patch(
     id="images-apart",
-    summary="two images in a prompt mix (Kimi K2.5) or fail (PaddleOCR VL)",
+    summary="Kimi K2.5 mixes two images of a prompt; PaddleOCR VL crashes on them",
     targets=tuple(
         Target(
             "mlx-vlm",

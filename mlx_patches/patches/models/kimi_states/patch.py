@@ -81,7 +81,7 @@ _MODULE = "mlx_lm.models.kimi_linear"
 PATCH = Patch(
     id="kimi-states",
     severity="crash",
-    summary="a row that joins or leaves a batch of Kimi Linear raises",
+    summary="Kimi Linear in mlx-lm crashes when a row joins or leaves a batch",
     targets=(
         Target("mlx-lm", _MODULE, "Model.make_cache", around(make_slots)),
         Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", with_slots),

@@ -62,7 +62,7 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="lfm2_moe",
     changes_alone=True,
-    summary="LFM2 MoE chooses other experts than in training, and weights them wrongly",
+    summary="LFM2 MoE selects and weights the wrong experts, even for a single request",
     targets=(
         Target("mlx-lm", "mlx_lm.models.lfm2_moe", f"{_BLOCK}.__call__", around(called)),
         Target("mlx-vlm", "mlx_vlm.models.lfm2.language", f"{_BLOCK}.__call__", around(called)),

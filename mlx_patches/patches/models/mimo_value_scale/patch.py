@@ -62,7 +62,7 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="mimo_v2_flash",
     changes_alone=True,
-    summary="MiMo V2 Flash's attention values are 1.4 times too large",
+    summary="MiMo V2 Flash: attention values are 1.4 times too large, even for a single request",
     targets=tuple(
         target
         for distribution, layers in models("mimo_v2_flash")

@@ -239,7 +239,7 @@ def _target(name: str, factory: Factory, *body: str, supports: bool = False) -> 
 
 PATCH = Patch(
     id="minimax-m3-batch",
-    summary="MiniMax M3 rotates the rows of a batch to wrong positions, and picks wrong blocks",
+    summary="MiniMax M3 in a batch: wrong RoPE positions and wrong sparse blocks",
     targets=(
         _target("LanguageModel.__call__", around(call_with_positions)),
         _target("MiniMaxM3Indexer.__call__", around(indexed)),

@@ -45,7 +45,7 @@ def has_image(states: Any, cache: Any) -> bool:
 
 PATCH = Patch(
     id="mllama-text",
-    summary="Llama 3.2 Vision attends to later tokens in a prompt without an image",
+    summary="Llama 3.2 Vision attends to later tokens in prompts without an image: wrong output",
     targets=(
         Target(
             "mlx-vlm",

@@ -34,7 +34,7 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="nemotron_h",
     changes_alone=True,
-    summary="Nemotron-H clips its time steps to the range that training initialized them in",
+    summary="Nemotron-H in mlx-lm clips its time steps wrongly, even for a single request",
     targets=(
         Target("mlx-lm", "mlx_lm.models.nemotron_h", "ModelArgs.__post_init__", around(completed)),
     ),

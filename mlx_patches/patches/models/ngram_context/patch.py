@@ -46,7 +46,7 @@ PATCH = Patch(
     id="ngram-context",
     severity="crash",
     every_model=True,
-    summary="LongCat Flash Ngram: rows with histories shorter than its context cannot be batched",
+    summary="LongCat Flash Ngram crashes in a batch if a row is shorter than its n-gram context",
     targets=at(
         (*models("longcat_flash_ngram"), *vlm_models("longcat_flash_sparse")),
         {"NgramEmbedding.__call__": around(embedded)},

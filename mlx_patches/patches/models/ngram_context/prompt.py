@@ -51,7 +51,7 @@ PATCH = Patch(
     id="ngram-prompt",
     wrong_alone="longcat_flash_ngram",
     changes_alone=True,
-    summary="LongCat Flash Ngram embeds the first tokens of an answer as if no prompt came before",
+    summary="LongCat Flash Ngram in mlx-vlm: wrong first tokens, the n-grams ignore the prompt",
     targets=(
         Target(
             "mlx-vlm", f"{_FAMILY}.language", "LongcatFlashNgramModel.__call__", around(decoded)

@@ -56,6 +56,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="phimoe",
     changes_alone=True,
-    summary="Phi-3.5-MoE weights its experts by another rule than it was trained with",
+    summary="Phi-3.5-MoE weights its experts by the wrong rule, even for a single request",
     targets=at(models("phimoe"), {f"{_BLOCK}.__call__": around(called)}),
 )

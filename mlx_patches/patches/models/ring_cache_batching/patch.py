@@ -168,7 +168,7 @@ def in_order(ring: Any) -> Any:
 PATCH = Patch(
     id="ring-cache-batching",
     formerly="ring-rows",
-    summary="a batch of Unlimited-OCR attends to tokens that the same row alone has dropped",
+    summary="Unlimited-OCR in a batch attends to tokens that a single request has dropped",
     targets=(
         Target(
             "mlx-vlm", MODULE, "LanguageModel.__call__", language_model, ("LanguageModel",), True

@@ -39,7 +39,9 @@ def are_named(model: Any, *args: Any, **kwargs: Any) -> bool:
 PATCH = Patch(
     id="token-names",
     severity="crash",
-    summary="a prompt longer than prefill_step_size crashes: the model names its tokens otherwise",
+    summary=(
+        "Phi, Qwen, StableLM, ZAYA1 VL and others in mlx-vlm crash if a prompt needs several chunks"
+    ),
     targets=at(
         vlm_models(*_FAMILIES),
         {"LanguageModel.__call__": around(call_with_tokens)},

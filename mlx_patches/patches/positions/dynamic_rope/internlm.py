@@ -68,7 +68,7 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="internlm2 internlm3",
     changes_alone=True,
-    summary="InternLM 2 and 3 double the position of each token",
+    summary="InternLM 2 and 3: wrong output for every request, positions are doubled",
     targets=tuple(
         target
         for place in models("internlm2", "internlm3")

@@ -110,7 +110,7 @@ PATCH = Patch(
     id="dynamic-rope",
     severity="crash",
     every_model=True,
-    summary="models with dynamic NTK scaling, InternLM among them, fail in every batch",
+    summary="InternLM and other models with dynamic NTK scaling crash in every batch",
     targets=(
         *at(models("internlm2", "internlm3"), {_CALL: around(rotated_internlm)}),
         Target("mlx-lm", "mlx_lm.models.rope_utils", _CALL, around(rotated)),

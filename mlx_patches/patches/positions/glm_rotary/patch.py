@@ -49,7 +49,7 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="glm",
     changes_alone=True,
-    summary="GLM-4 rotates its heads whole: the part that its config names is ignored",
+    summary="GLM-4 ignores partial_rotary_factor: wrong output, even for a single request",
     targets=tuple(
         target
         for distribution, layers in models("glm")

@@ -132,7 +132,7 @@ class FedFeature:
 
 PATCH = Patch(
     id="granite4-features",
-    summary="Granite 4 Vision mixes image features in a batch, or fails",
+    summary="Granite 4 Vision in a batch mixes image features of its rows, or crashes",
     targets=(
         Target(
             "mlx-vlm",

@@ -70,6 +70,6 @@ PATCH = Patch(
     id="image-rows",
     severity="crash",
     every_model=True,
-    summary="a batch of prompts with images fails where their masks differ",
+    summary="mlx-vlm: a batch of prompts with images crashes if their masks differ in shape",
     targets=at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
 )

@@ -41,6 +41,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="deepseek_v32",
     changes_alone=True,
-    summary="DeepSeek V3.2 attends to the wrong tokens of a text of over 2,048 tokens",
+    summary="DeepSeek V3.2 attends to the wrong tokens in contexts over 2,048 tokens",
     targets=at(models("deepseek_v32"), {"Indexer.__init__": around(init_indexer)}),
 )

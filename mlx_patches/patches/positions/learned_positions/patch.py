@@ -52,7 +52,7 @@ class RowPositions:
 PATCH = Patch(
     id="learned-positions",
     severity="crash",
-    summary="GPT-BigCode fails in every batch: it treats cache.offset as a scalar",
+    summary="GPT-BigCode crashes in every batch",
     targets=at(models("gpt_bigcode"), {"GPTBigCodeModel.__call__": around(call_with_positions)}),
     probe="mlx_patches.probes.model_batch:probe",
 )

@@ -55,7 +55,7 @@ PATCH = Patch(
     id="long-rope",
     severity="crash",
     every_model=True,
-    summary="LongRoPE models fail in every batch: the rope compares an array of offsets",
+    summary="LongRoPE models in mlx-lm (Phi-3, Phi-MoE, MiniCPM3) crash in every batch",
     targets=(
         Target("mlx-lm", "mlx_lm.models.rope_utils", "SuScaledRoPE.__call__", around(rotated)),
     ),

@@ -59,7 +59,7 @@ PATCH = Patch(
     id="metal-mrope",
     every_model=True,
     changes_alone=True,
-    summary="on Metal, M-RoPE's kernel reads other memory where rows share positions",
+    summary="mlx-vlm on Metal: M-RoPE models use wrong memory if rows of a batch share positions",
     targets=(
         Target(
             "mlx-vlm",

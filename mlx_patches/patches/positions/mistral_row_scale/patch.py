@@ -63,7 +63,7 @@ def scaled(make: Callable[..., Any], start: Any, stop: Any, beta: float, positio
 
 PATCH = Patch(
     id="mistral-row-scale",
-    summary="all rows of a Ministral 3 or Mistral 4 batch get row 0's attention scale, or NaN",
+    summary="Ministral 3 and Mistral 4 in a batch: all rows use row 0's attention scale, or NaN",
     targets=(
         *at(
             vlm_models("mistral4"),

@@ -88,7 +88,7 @@ def join(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any
 
 PATCH = Patch(
     id="mrope-images",
-    summary="a prompt's second image gets a text's positions",
+    summary="Qwen-VL and GLM-V in mlx-vlm: wrong positions for the second image of a prompt",
     targets=at(vlm_models(*MROPE), {"LanguageModel.get_rope_index": around(index_each_image)}),
     changes_alone=True,
 )

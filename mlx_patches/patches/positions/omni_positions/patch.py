@@ -43,7 +43,7 @@ def compute_positions(model: Any, input_ids: Any, grids: list[Any]) -> None:
 
 PATCH = Patch(
     id="omni-positions",
-    summary="Qwen3-Omni's image prompts get wrong positions in a batch, or fail in pieces",
+    summary="Qwen3-Omni with images: wrong positions in a batch, a crash in chunked prefill",
     targets=(
         Target(
             "mlx-vlm",

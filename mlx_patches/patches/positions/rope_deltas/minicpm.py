@@ -48,7 +48,9 @@ def delta_for_all(stored: Any) -> Any:
 PATCH = Patch(
     id="minicpm-deltas",
     severity="crash",
-    summary="MiniCPM-V 4.6, Qwen 3.5 text: other rows make a batch that is read in pieces fail",
+    summary=(
+        "MiniCPM-V 4.6 and Qwen3.5 in mlx-vlm: chunked prefill crashes if a batch has other rows"
+    ),
     targets=(
         Target(
             "mlx-vlm",

@@ -330,7 +330,7 @@ def remember(record_cache: Any, deltas: Any, rows: int) -> None:
 
 PATCH = Patch(
     id="rope-deltas",
-    summary="rows of a batch are rotated to another row's positions",
+    summary="Qwen-VL, GLM-V, PaddleOCR VL in a batch: wrong positions, rows use another row's",
     targets=(
         *at(vlm_models(*FAMILIES), {"LanguageModel.__call__": by_row}),
         *at(

@@ -29,7 +29,9 @@ PATCH = Patch(
     id="rope-input",
     every_model=True,
     changes_alone=True,
-    summary="LongRoPE and YaRN scale their input array in place, so a later read of it is wrong",
+    summary=(
+        "mlx-lm, LongRoPE and YaRN models: wrong queries and keys if a model reads them after RoPE"
+    ),
     targets=tuple(
         Target("mlx-lm", "mlx_lm.models.rope_utils", f"{name}.__call__", around(rotated))
         for name in ("SuScaledRoPE", "YarnRoPE")

@@ -136,7 +136,9 @@ PATCH = Patch(
     id="rope-scaling",
     every_model=True,
     changes_alone=True,
-    summary="the rope scaling in a model's config is ignored: its texts are wrong, long ones most",
+    summary=(
+        "Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong text, long contexts most"
+    ),
     targets=(
         *every_from_dict(read, supports=True),
         *(

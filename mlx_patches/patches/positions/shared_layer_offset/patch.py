@@ -51,7 +51,7 @@ def before(cache: Any, tokens: int) -> Any:
 
 PATCH = Patch(
     id="shared-layer-offset",
-    summary="KV-shared layers rotate their queries one chunk too far, alone and in a batch",
+    summary="Gemma 3n and 4: wrong RoPE positions in KV-shared layers, even for a single request",
     targets=tuple(
         Target(distribution, module, f"{name}.__call__", around(attended))
         for distribution, module, name in (

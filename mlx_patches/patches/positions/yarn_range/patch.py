@@ -55,6 +55,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="gpt_oss",
     changes_alone=True,
-    summary="gpt-oss rotates its heads by other frequencies than in training",
+    summary="gpt-oss ignores `truncate: false`: wrong YaRN frequencies for every request",
     targets=at(models("gpt_oss"), {"AttentionBlock.__init__": around(built)}),
 )

@@ -6,9 +6,9 @@ Why
     path as a sound. In all three a file may be a playlist, whose reader opens the files and URLs
     that it lists.
 How
-    What a request names is accepted as ``media-policy`` does it for mlx-lm and mlx-vlm. vllm-mlx
-    and Rapid-MLX get what was fetched as a data URL, mlx-openai-server as a file. ``media-policy``
-    then lets mlx-vlm load the files that the hosts write.
+    What a request names is checked as ``host-media-policy`` checks it for mlx-lm and mlx-vlm.
+    vllm-mlx and Rapid-MLX get the fetched content as a data URL, mlx-openai-server as a file.
+    ``host-media-policy`` then lets mlx-vlm load the files that the hosts write.
     Optional: requests that were answered before may be refused.
 Upstream
     Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318), mlx-openai-server 1.8.1 and Rapid-MLX 0.16.10
@@ -193,7 +193,10 @@ _SERVER = "mlx-openai-server"
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="a request makes a host open files, and URLs in its network",
+    summary=(
+        "vllm-mlx, Rapid-MLX, mlx-openai-server: a request can read local "
+        "files and internal addresses"
+    ),
     targets=(
         *at(_MLLM, {f"process_{name}_input": around(media_file(name)) for name in KINDS}),
         *at(_MLLM, {"TempFileManager.register": around(host_file)}, supports=True),

@@ -40,7 +40,7 @@ from .limits import (
     within,
 )
 
-LIMITS = "media-limits"
+LIMITS = "host-media-limits"
 WEB = ("http://", "https://")
 
 
@@ -207,11 +207,14 @@ def is_web(source: str) -> bool:
 
 PATCH = Patch(
     id=LIMITS,
+    formerly="media-limits",
     severity="security",
     every_model=True,
     security=True,
     profiles=("security",),
-    summary="a request's image or audio URL may fill a server's memory, or never end",
+    summary=(
+        "mlx_lm.server and mlx_vlm.server: an image or audio URL can fill the memory, or hang"
+    ),
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_limited)),
         Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(image_limited)),

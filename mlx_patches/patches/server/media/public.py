@@ -38,7 +38,7 @@ from .limited import Content, guarded, is_web, put_images
 from .limits import Answer, Fetched, check_data_url, check_pixels, within
 from .paths import is_admitted, local_file, local_path, media_roots
 
-POLICY = "media-policy"
+POLICY = "host-media-policy"
 
 
 def lm_public(inline: Callable[..., Any], messages: Any) -> Any:
@@ -198,8 +198,12 @@ _OPENAI = ("mlx-vlm", "mlx_vlm.server.openai")
 
 PATCH = Patch(
     id=POLICY,
+    formerly="media-policy",
     severity="security",
-    summary="a request can make a server open any URL in its network, and any file",
+    summary=(
+        "mlx_lm.server and mlx_vlm.server: a request can read any file and "
+        "any address of the network"
+    ),
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_public)),
         Target(*_UTILS, "load_image", around(image_public)),

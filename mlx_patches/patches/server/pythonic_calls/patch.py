@@ -82,9 +82,10 @@ def wrapped(init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, 
 
 
 PATCH = Patch(
-    id="pythonic-calls",
+    id="server-pythonic-calls",
+    formerly="pythonic-calls",
     every_model=True,
-    summary="tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments",
+    summary="mlx_lm.server drops or garbles tool calls of LFM2 and LFM2.5",
     targets=(
         Target("mlx-lm", "mlx_lm.tool_parsers.pythonic", "parse_tool_call", around(parsed)),
         Target(

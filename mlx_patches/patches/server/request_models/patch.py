@@ -31,7 +31,7 @@ from ..._shared.callers import callers
 from ..._shared.refusals import Refused, as_refusal
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
-ID = "request-models"
+ID = "host-request-models"
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
 # What mlx_vlm.server loaded as it started.
@@ -154,8 +154,11 @@ _VLM = partial(Target, "mlx-vlm")
 
 PATCH = Patch(
     id=ID,
+    formerly="request-models",
     severity="security",
-    summary="a request can make a server load any folder, and download any model",
+    summary=(
+        "mlx_lm.server and mlx_vlm.server: a request can load any folder and download any model"
+    ),
     targets=(
         Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(lm_load)),
         _VLM("mlx_vlm.server", "get_cached_model", around(vlm_load)),

@@ -98,6 +98,6 @@ PATCH = Patch(
     id="server-batch-error",
     severity="crash",
     every_model=True,
-    summary="a request that raises in a batch stops mlx_lm.server for good",
+    summary="mlx_lm.server hangs for good after a request that raises in a batch",
     targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._generate", around(generating)),),
 )

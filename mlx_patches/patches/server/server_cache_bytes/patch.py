@@ -46,7 +46,7 @@ PATCH = Patch(
     id="server-cache-bytes",
     severity="memory",
     every_model=True,
-    summary="--prompt-cache-bytes does not limit what mlx_lm.server keeps of earlier prompts",
+    summary="mlx_lm.server ignores --prompt-cache-bytes: memory grows with the prompts it caches",
     targets=(
         Target(
             "mlx-lm",

@@ -43,6 +43,6 @@ def lacks(cache: Any, held: int) -> bool:
 PATCH = Patch(
     id="server-chunked-hit",
     every_model=True,
-    summary="mlx_lm.server answers a Llama 4 prompt from a cache that lost the chunk's beginning",
+    summary="mlx_lm.server: wrong output for Llama 4 after a prompt-cache hit",
     targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_whole_chunks)}),
 )

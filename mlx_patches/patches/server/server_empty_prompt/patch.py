@@ -41,6 +41,6 @@ PATCH = Patch(
     id="server-empty-prompt",
     severity="crash",
     every_model=True,
-    summary="an empty prompt stops mlx_lm.server for good",
+    summary="mlx_lm.server hangs for good after an empty prompt",
     targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._tokenize", around(tokenized)),),
 )

@@ -54,6 +54,6 @@ PATCH = Patch(
     id="server-prefix-hit",
     severity="crash",
     every_model=True,
-    summary="a prompt that mlx_lm.server has cached completely stops it for good",
+    summary="mlx_lm.server hangs for good after a prompt that its cache covers completely",
     targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_and_leave_one)}),
 )

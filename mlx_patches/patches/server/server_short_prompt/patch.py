@@ -36,7 +36,7 @@ PATCH = Patch(
     id="server-short-prompt",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server answers 404 to a very short prompt of a thinking model",
+    summary="mlx_lm.server answers 404 to very short prompts of thinking models",
     targets=(
         Target("mlx-lm", "mlx_lm.tokenizer_utils", "TokenizerWrapper._find", around(find_within)),
     ),

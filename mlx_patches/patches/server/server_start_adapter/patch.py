@@ -41,6 +41,6 @@ def adapter_of(provider: Any, model_path: Any) -> Any:
 PATCH = Patch(
     id="server-start-adapter",
     every_model=True,
-    summary="mlx_lm.server --adapter-path serves the model without its adapter",
+    summary="mlx_lm.server --adapter-path serves the model without the adapter",
     targets=(Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(loaded)),),
 )

@@ -55,7 +55,7 @@ def has_stops(generator: Any, request: Any, args: Any, *more: Any, **options: An
 PATCH = Patch(
     id="server-stop-text",
     every_model=True,
-    summary="mlx_lm.server goes on after a stop string that the model writes in other tokens",
+    summary="mlx_lm.server misses stop strings that the model tokenizes differently",
     targets=(
         Target(
             "mlx-lm",

@@ -74,7 +74,7 @@ PATCH = Patch(
     id="server-tool-errors",
     severity="crash",
     every_model=True,
-    summary="a tool call that the model writes wrongly ends mlx_lm.server's answer",
+    summary="mlx_lm.server: a malformed tool call ends the whole answer",
     targets=(
         Target(
             "mlx-lm",

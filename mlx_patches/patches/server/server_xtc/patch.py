@@ -66,7 +66,7 @@ PATCH = Patch(
     id="server-xtc",
     severity="crash",
     every_model=True,
-    summary="a request with XTC stops the generation of mlx_lm.server, or gets garbage",
+    summary="mlx_lm.server: a request with XTC crashes generation or gets garbled text",
     targets=(
         *at(SAMPLERS, {"make_sampler": around(make_with_ends)}),
         Target("mlx-lm", "mlx_lm.server", "_make_sampler", around(make_for_request)),

@@ -133,9 +133,10 @@ def find_calls(text: str) -> Iterator[tuple[str, str]]:
 
 
 PATCH = Patch(
-    id="tool-arguments",
+    id="server-tool-arguments",
+    formerly="tool-arguments",
     every_model=True,
-    summary="tool calls of Qwen3-Coder, GLM and Mistral are dropped, or get wrong arguments",
+    summary="mlx_lm.server drops or garbles tool calls of Qwen3-Coder, GLM and Mistral",
     targets=tuple(
         Target("mlx-lm", f"mlx_lm.tool_parsers.{module}", name, around(wrapper))
         for module, name, wrapper in (

@@ -79,7 +79,7 @@ PATCH = Patch(
     id="vlm-finish-reason",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server says of an answer at its limit that it came to its end",
+    summary="mlx_vlm.server reports `stop`, not `length`, for answers cut off by max_tokens",
     targets=(
         _SERVER(
             "ChatChoice.__init__",

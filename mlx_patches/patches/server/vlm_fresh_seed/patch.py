@@ -44,7 +44,7 @@ PATCH = Patch(
     id="vlm-fresh-seed",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server gives every request without a seed the same sample",
+    summary="mlx_vlm.server returns the same sample for every request without a seed",
     targets=(
         Target(
             "mlx-vlm",

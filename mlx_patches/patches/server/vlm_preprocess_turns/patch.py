@@ -32,7 +32,7 @@ PATCH = Patch(
     id="vlm-preprocess-turns",
     severity="crash",
     every_model=True,
-    summary="of requests that arrive at once, one fails with 'Already borrowed'",
+    summary='mlx_vlm.server fails one of several simultaneous requests with "Already borrowed"',
     targets=tuple(
         Target(
             "mlx-vlm",

@@ -59,7 +59,7 @@ PATCH = Patch(
     id="vlm-request-failure",
     severity="crash",
     every_model=True,
-    summary="a request to mlx_vlm.server that fails ends all others, and some wait forever",
+    summary="mlx_vlm.server: one failing request kills all others; some hang forever",
     targets=tuple(
         Target(
             "mlx-vlm",

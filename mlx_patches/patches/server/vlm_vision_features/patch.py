@@ -117,7 +117,10 @@ def is_remote(image: Any) -> bool:
 PATCH = Patch(
     id="vlm-vision-features",
     every_model=True,
-    summary="a changed image is answered with its old content: features are cached by its name",
+    summary=(
+        "mlx_vlm.server: a replaced image file is answered from stale features "
+        "(cached by file name)"
+    ),
     targets=tuple(
         Target("mlx-vlm", module, name, around(wrapper))
         for module, name, wrapper in (

@@ -49,7 +49,9 @@ def without_line(system: Any) -> Any:
 PATCH = Patch(
     id="vllm-billing-header",
     severity="feature",
-    summary="a client's billing line changes with each request, so the prefix cache never hits",
+    summary=(
+        "vllm-mlx with Claude Code: the prefix cache never hits, a billing line changes per request"
+    ),
     targets=(
         Target(
             "vllm-mlx",

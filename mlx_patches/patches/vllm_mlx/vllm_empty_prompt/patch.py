@@ -53,6 +53,6 @@ PATCH = Patch(
     id="vllm-empty-prompt",
     severity="crash",
     every_model=True,
-    summary="an empty prompt fails every request that vllm-mlx is running",
+    summary="vllm-mlx: an empty prompt fails every running request",
     targets=(Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler.add_request", around(added)),),
 )

@@ -29,7 +29,7 @@ def left_alone(replace: Any) -> bool:
 PATCH = Patch(
     id="vllm-gemma4-attention",
     every_model=True,
-    summary="the host replaces Gemma 4's attention with a stale copy: errors, or wrong rows",
+    summary="vllm-mlx --mllm with Gemma 4: crashes or wrong rows in a batch",
     targets=(
         Target(
             "vllm-mlx",

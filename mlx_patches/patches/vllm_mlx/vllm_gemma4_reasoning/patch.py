@@ -93,7 +93,7 @@ def names(listed: Any) -> list[str]:
 PATCH = Patch(
     id="vllm-gemma4-reasoning",
     severity="feature",
-    summary="Gemma 4's thoughts are part of the answer: the host has no parser for them",
+    summary="vllm-mlx returns Gemma 4's reasoning as part of the answer",
     targets=at(
         [("vllm-mlx", "vllm_mlx.reasoning")],
         {"get_parser": around(find_parser), "list_parsers": around(names)},

@@ -44,7 +44,7 @@ def escaped(body: bytes) -> bytes:
 PATCH = Patch(
     id="vllm-json-escapes",
     severity="feature",
-    summary="a message with an invalid JSON escape, as in a regular expression, is refused",
+    summary="vllm-mlx rejects messages with an invalid JSON escape, such as a regular expression",
     targets=(Target("vllm-mlx", "starlette.requests", "Request.json", around(parsed)),),
     optional=True,
 )

@@ -37,7 +37,7 @@ PATCH = Patch(
     id="vllm-loaded-model",
     severity="crash",
     every_model=True,
-    summary="the host discards the loaded model, and does not start",
+    summary="vllm-mlx does not start: it discards the model that it has loaded",
     targets=(
         Target(
             "vllm-mlx",

@@ -33,7 +33,7 @@ def fetch_evaluated(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
 PATCH = Patch(
     id="vllm-fetched-prefix",
     every_model=True,
-    summary="the first prefix hit moves generation to the thread that answers HTTP",
+    summary="vllm-mlx: after the first prefix-cache hit the server blocks, and may garble answers",
     targets=(
         Target(
             "vllm-mlx",

@@ -120,9 +120,10 @@ _HOST = ("vllm-mlx", "vllm_mlx.memory_cache")
 _BODY = ("_dequantize_cache", "_trim_cache_offset", "MemoryAwarePrefixCache.fetch")
 
 PATCH = Patch(
-    id="prefix-hit",
+    id="vllm-prefix-hit",
+    formerly="prefix-hit",
     every_model=True,
-    summary="a prompt found in the prefix cache is answered from a wrong context",
+    summary="vllm-mlx: wrong output or a hang after a prefix-cache hit",
     targets=(
         Target(*_HOST, "MemoryAwarePrefixCache.fetch", around(fetch_and_cut)),
         Target(*_HOST, "_trim_cache_offset", around(cut_back), fingerprint_of=_BODY[1:]),

@@ -6,7 +6,7 @@ Why
     a hit returns the stored caches themselves. Only the first layer decides whether a longer
     prompt's caches can be cut back; a wrapped window in a later layer is cut anyway.
 How
-    The result of a hit is treated as in ``prefix-hit``; every layer must be trimmable.
+    The result of a hit is treated as in ``vllm-prefix-hit``; every layer must be trimmable.
 Upstream
     vllm-mlx 0.6.0 checks every layer.
 Retire when
@@ -34,9 +34,10 @@ _AROUND = {
 }
 
 PATCH = Patch(
-    id="legacy-prefix-hit",
+    id="vllm-legacy-prefix-hit",
+    formerly="legacy-prefix-hit",
     every_model=True,
-    summary="a prompt found in the host's older prefix cache is answered from a wrong context",
+    summary="vllm-mlx with its older prefix cache: wrong output after a hit",
     targets=at([("vllm-mlx", "vllm_mlx.prefix_cache")], _AROUND, fingerprint_of=tuple(_AROUND)),
     probe=".probe:legacy_probe",
 )

@@ -294,9 +294,12 @@ _BODY = (
 _target = partial(Target, "vllm-mlx", "vllm_mlx.prefix_cache", fingerprint_of=_BODY)
 
 PATCH = Patch(
-    id="paged-prefix",
+    id="vllm-paged-prefix",
+    formerly="paged-prefix",
     every_model=True,
-    summary="the host's paged cache returns another prefix's blocks, or restores wrong states",
+    summary=(
+        "vllm-mlx with its paged cache: wrong output after a hit, other prefixes' blocks are used"
+    ),
     targets=(
         _target(_BODY[0], around(fetch_blocks)),
         _target(_BODY[1], around(store_blocks), answers_none=True),

@@ -118,7 +118,7 @@ def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
 PATCH = Patch(
     id="vllm-stored-prefix",
     every_model=True,
-    summary="vllm-mlx's prefix cache keeps whole batches alive, until memory runs out",
+    summary="vllm-mlx: the prefix cache keeps whole batches in memory until it runs out",
     targets=at(
         [("vllm-mlx", "vllm_mlx.memory_cache")],
         {"MemoryAwarePrefixCache.store": around(store_copies)},

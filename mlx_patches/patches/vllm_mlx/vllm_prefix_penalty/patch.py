@@ -43,7 +43,7 @@ def unseen(prompt: Sequence[int], segments: Sequence[Sequence[int]]) -> list[int
 PATCH = Patch(
     id="vllm-prefix-penalty",
     every_model=True,
-    summary="after a prefix hit, a repetition penalty does not cover the tokens in the cache",
+    summary="vllm-mlx: after a prefix-cache hit, repetition penalties ignore the cached tokens",
     targets=(
         Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler._schedule_waiting", around(scheduled)),
     ),

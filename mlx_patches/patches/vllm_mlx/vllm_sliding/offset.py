@@ -39,7 +39,7 @@ def is_full(layer: Any) -> bool:
 PATCH = Patch(
     id="vllm-sliding-offset",
     every_model=True,
-    summary="a multimodal prompt longer than a sliding window is continued at wrong positions",
+    summary="vllm-mlx --mllm: wrong positions after a prompt longer than the sliding window",
     targets=(
         Target(
             "vllm-mlx",

@@ -57,7 +57,7 @@ PATCH = Patch(
     id="vllm-sliding-vlm",
     severity="feature",
     every_model=True,
-    summary="a multimodal model whose first layer is a sliding-window layer is refused",
+    summary="vllm-mlx --mllm rejects models whose first layer has a sliding window",
     targets=(
         Target(
             "vllm-mlx",

@@ -37,7 +37,7 @@ def folder_of(processor: Any) -> Path | None:
 PATCH = Patch(
     id="vllm-stop-tokens",
     every_model=True,
-    summary="a multimodal turn does not end: the host ignores stop tokens in the model's folder",
+    summary="vllm-mlx --mllm: generation does not stop, the model's own stop tokens are ignored",
     targets=(
         Target(
             "vllm-mlx",

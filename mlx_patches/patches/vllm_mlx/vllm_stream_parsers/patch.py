@@ -105,7 +105,7 @@ def new(parser: Any) -> dict[str, Any]:
 PATCH = Patch(
     id="vllm-stream-parsers",
     every_model=True,
-    summary="a stream's reasoning arrives as content where another stream's reasoning ends",
+    summary="vllm-mlx: concurrent streams mix up reasoning and content",
     targets=(
         Target(
             "vllm-mlx",

@@ -60,10 +60,11 @@ def has_no_mask(*args: Any, **kwargs: Any) -> bool:
 
 
 PATCH = Patch(
-    id="piece-inputs",
+    id="chunk-inputs",
+    formerly="piece-inputs",
     every_model=True,
     changes_alone=True,
-    summary="a prompt of over 2,048 tokens gets wrong text in Gemma 3n and 4, or fails",
+    summary="Gemma 3n and 4 in mlx-vlm: wrong output or a crash for prompts over 2,048 tokens",
     targets=(
         *at(
             vlm_models("gemma3n"), {"Gemma3Model.__call__": around(call_with_fed)}, when=has_inputs

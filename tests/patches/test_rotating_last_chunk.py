@@ -1,4 +1,4 @@
-"""``rotating-last-piece``: whole models, with batched prompts in pieces, one of one token."""
+"""``rotating-last-chunk``: whole models, with batched prompts in pieces, one of one token."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.caches.rotating_last_piece import patch as rotating_last_piece
-from mlx_patches.patches.caches.rotating_last_piece.patch import is_piece
+from mlx_patches.patches.caches.rotating_last_chunk import patch as rotating_last_chunk
+from mlx_patches.patches.caches.rotating_last_chunk.patch import is_piece
 
 from ..releases.conftest import installed
 from .mutants import replaced
@@ -49,7 +49,7 @@ def test_a_model_says_what_it_says_alone(name, histories, prompts, pieces, ungat
     cache_module = importlib.import_module("mlx_lm.models.cache")
     if not hasattr(cache_module.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
-    ungated("rotating-last-piece")
+    ungated("rotating-last-chunk")
     beside("padding-nan")
     model = build(Family("mlx-lm", name)).module
     alone, rows = [], []
@@ -82,14 +82,14 @@ def test_a_decode_step_is_the_release_s(ungated):
     kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
     before = kind(4, [0, 2])
     assert not is_piece(before)
-    manager = ungated("rotating-last-piece")
+    manager = ungated("rotating-last-chunk")
     after = kind(4, [0, 2])
     for length in (3, 1, 1, 1, 1):
         step = mx.random.normal((2, 1, length, 1))
         patched = after.make_mask(length), *after.update_and_fetch(step, step)
         manager.restore()
         released = before.make_mask(length), *before.update_and_fetch(step, step)
-        manager = ungated("rotating-last-piece")
+        manager = ungated("rotating-last-chunk")
         assert all(map(mx.array_equal, patched, released))
     assert (after._idx, after._offset, after.rotated) == (
         before._idx,
@@ -99,7 +99,7 @@ def test_a_decode_step_is_the_release_s(ungated):
 
 
 MUTANTS = {
-    "rotating-last-piece": replaced(
-        rotating_last_piece, is_piece=lambda cache: False, in_order=lambda cache: cache
+    "rotating-last-chunk": replaced(
+        rotating_last_chunk, is_piece=lambda cache: False, in_order=lambda cache: cache
     )
 }

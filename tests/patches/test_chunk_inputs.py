@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine
-from mlx_patches.patches.models.piece_inputs import patch as piece_inputs
+from mlx_patches.patches.models.chunk_inputs import patch as chunk_inputs
 from mlx_patches.probes.batch_invariance import TOLERANCE, relative
 
 from ..releases.models import build_or_skip
@@ -16,7 +16,7 @@ from .mutants import replaced
 @pytest.mark.parametrize("family", ["gemma3n", "gemma4"])
 @pytest.mark.parametrize("pieces", [(5, 5, 3), (1, 11, 1), (12, 1)])
 def test_each_piece_gets_its_own_inputs_after_an_earlier_turn(ungated, family, pieces):
-    ungated("piece-inputs")
+    ungated("chunk-inputs")
     model = build_or_skip(f"mlx-vlm:{family}")
     ids = mx.random.randint(1, model.vocabulary, (1, sum(pieces)), key=mx.random.key(5))
     language = model.module.model
@@ -38,8 +38,8 @@ def test_each_piece_gets_its_own_inputs_after_an_earlier_turn(ungated, family, p
 
 # Gemma gets the inputs of the prompt's first tokens, and Qwen3-VL is told of each piece.
 MUTANTS = {
-    "piece-inputs": replaced(
-        piece_inputs,
+    "chunk-inputs": replaced(
+        chunk_inputs,
         find_fed=lambda whole, caches, length: slice(0, length),
         PIECE="another argument",
     )

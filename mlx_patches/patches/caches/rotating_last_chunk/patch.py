@@ -71,9 +71,10 @@ def in_order(cache: Any) -> Any:
 
 
 PATCH = Patch(
-    id="rotating-last-piece",
+    id="rotating-last-chunk",
+    formerly="rotating-last-piece",
     every_model=True,
-    summary="a rotating batch misreads or refuses a prompt with a piece of one token",
+    summary="mlx-lm and mlx-vlm sliding windows: wrong output in a batch if a chunk has one token",
     targets=tuple(
         target
         for place in CACHES
