@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.masks.aya_masks import patch as aya_masks
-from mlx_patches.patches.masks.aya_masks.patch import Masks, attended
+from mlx_patches.patches.masks.aya_masks.patch import Masks, select_mask
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
+from .mutants import recoded
 
 TEXT = [list(range(1, 8))]
 
@@ -38,17 +40,15 @@ def test_within_the_window_a_row_alone_is_bit_for_bit_as_before(model, ungated):
 
 
 def test_attention_takes_the_mask_of_its_kind():
-    class Layer:
-        use_sliding_window = True
-
-    def call(layer, x, mask, cache):
-        return mask
-
-    layer = Layer()
-    assert attended(call, layer, 0, Masks("full", "sliding")) == "sliding"
-    layer.use_sliding_window = False
-    assert attended(call, layer, 0, Masks("full", "sliding")) == "full"
-    assert attended(call, layer, 0, "causal") == "causal"
+    masks = Masks("full", "sliding")
+    for sliding, expected in ((True, "sliding"), (False, "full")):
+        layer = SimpleNamespace(use_sliding_window=sliding)
+        assert select_mask(layer, masks) == expected
+        assert select_mask(layer, "causal") == "causal"
 
 
-MUTANTS = {"aya-masks": replaced(aya_masks, masks=lambda config, tokens, cache: None)}
+MUTANTS = {
+    "aya-masks": recoded(
+        aya_masks, make_masks=lambda model, /, inputs, inputs_embeds, mask, cache: mask
+    )
+}

@@ -29,7 +29,7 @@ def test_a_row_of_a_batch_sees_its_window_alone():
     padding = mx.array([2, 0])[:, None, None, None]
     places = mx.arange(6)
     mask = (places[4:, None] >= places) & (places >= padding)
-    seen = dropped_window.narrowed(mask, 2, Held(), 3)
+    seen = dropped_window.narrow_mask(mask, 2, Held(), 3)
     assert (
         seen[0, 0].tolist()
         == seen[1, 0].tolist()
@@ -38,32 +38,28 @@ def test_a_row_of_a_batch_sees_its_window_alone():
             [False, False, False, True, True, True],
         ]
     )
-    added = dropped_window.narrowed(mx.where(mask, 0.0, -1e9), 2, Held(), 3)
+    added = dropped_window.narrow_mask(mx.where(mask, 0.0, -1e9), 2, Held(), 3)
     assert mx.array_equal(added == 0, seen).item()
-    assert mx.array_equal(dropped_window.narrowed("causal", 2, Held(), 3), seen[0, 0]).item()
+    assert mx.array_equal(dropped_window.narrow_mask("causal", 2, Held(), 3), seen[0, 0]).item()
 
 
 def test_up_to_the_window_the_mask_is_the_release_s_own():
     for mask in (None, "causal", mx.ones((1, 1, 2, 6), dtype=mx.bool_)):
-        assert dropped_window.narrowed(mask, 2, Held(), 6) is mask
+        assert dropped_window.narrow_mask(mask, 2, Held(), 6) is mask
 
 
 def test_the_columns_of_a_rotating_cache_are_left_alone():
     cache = Held()
     cache.max_size = 4
-    assert dropped_window.narrowed(None, 1, cache, 3) is None
+    assert dropped_window.narrow_mask(None, 1, cache, 3) is None
 
 
 def test_a_layer_without_a_window_gets_the_mask_that_it_was_given():
     """Another patch of the same method lets the calls of all layers through."""
-
-    def call(layer, x, mask, cache):
-        return mask
-
     x, layer = mx.zeros((1, 2, 4)), SimpleNamespace()
-    assert dropped_window.called(call, layer, x, "causal", Held()) == "causal"
+    assert dropped_window.hide_beyond_window(layer, x, "causal", Held()) == "causal"
     layer._dropped_window = 3
-    assert dropped_window.called(call, layer, x, "causal", Held()).shape == (2, 6)
+    assert dropped_window.hide_beyond_window(layer, x, "causal", Held()).shape == (2, 6)
 
 
 # Some fields are of one family alone.
@@ -107,6 +103,6 @@ def test_windows_are_right_in_every_scenario_of_a_batch(kind, seeded):
     assert sum(cell.verdict == "green" for cell in cells.values()) > 10
 
 
-MUTANTS = {"dropped-window": replaced(dropped_window, narrowed=lambda mask, *args: mask)}
+MUTANTS = {"dropped-window": replaced(dropped_window, narrow_mask=lambda mask, *args: mask)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"dropped-window": ((SimpleNamespace(), [[0]], None, None), {})}

@@ -6,4 +6,4 @@ from mlx_patches.patches.masks.gated_delta_mask import patch as gated_delta_mask
 
 from .mutants import replaced
 
-MUTANTS = {"gated-delta-mask": replaced(gated_delta_mask, one_a_row=lambda mask: False)}
+MUTANTS = {"gated-delta-mask": replaced(gated_delta_mask, is_per_row=lambda mask: False)}

@@ -23,16 +23,8 @@ def caches(processed, limits=None, left=None):
 
 def mask_of(cache, length):
     """The mask that a call of this length gets."""
-    given = []
-    tokens = mx.zeros((2, length), mx.int32)
-
-    def call(model, inputs, inputs_embeds, cache, attention_mask, **kwargs):
-        given.append(attention_mask)
-
-    if not patch.has_padding(None, tokens, cache=cache):
-        return None
-    patch.masked(call, None, tokens, cache=cache)
-    return given[0].tolist()
+    mask = patch.make_text_mask(mx.zeros((2, length), mx.int32), None, cache, None)
+    return None if mask is None else mask.tolist()
 
 
 def test_left_padding_that_is_to_come():
@@ -50,14 +42,14 @@ def test_a_call_without_padding_runs_as_it_did():
     assert mask_of(caches([1, 3], [4, 6], [0, 0]), 3) is None
     assert mask_of([SimpleNamespace(caches=())], 3) is None
     tokens = mx.zeros((2, 3), mx.int32)
-    assert not patch.has_padding(None, tokens)
-    assert not patch.has_padding(None, tokens, cache=caches([1, 3], [2, 9]), attention_mask=tokens)
+    assert not patch.has_padding(tokens, None, None, None)
+    assert not patch.has_padding(tokens, None, caches([1, 3], [2, 9]), tokens)
 
 
 def test_a_call_reads_no_device(device_reads):
     tokens = mx.zeros((2, 3), mx.int32)
-    assert patch.has_padding(None, None, tokens[..., None], caches([1, 3], [2, 9]))
-    patch.masked(lambda *args, **kwargs: None, None, tokens, cache=caches([1, 3], [2, 9]))
+    assert patch.has_padding(None, tokens[..., None], caches([1, 3], [2, 9]), None)
+    assert patch.make_text_mask(tokens, None, caches([1, 3], [2, 9]), None) is not None
     assert not device_reads
 
 

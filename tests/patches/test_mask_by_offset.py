@@ -46,18 +46,17 @@ def test_without_positions_the_attention_sees_the_cache_itself():
     class Cache:
         offset = mx.array([1, 2])
 
-    def call(attention, x, mask, cache, position_ids):
-        return cache
-
     cache, mask = Cache(), mx.ones((2, 1, 1, 5), dtype=mx.bool_)
-    assert mask_by_offset.attended(call, None, None, mask, cache) is cache
-    seen = mask_by_offset.attended(call, None, None, mask, cache, mx.zeros((3, 2, 1)))
+    assert mask_by_offset.replace_offset(cache, mask, None) is cache
+    seen = mask_by_offset.replace_offset(cache, mask, mx.zeros((3, 2, 1)))
     assert seen.offset == 5
     assert isinstance(seen, Cache)
     for other in (None, "causal"):
-        assert mask_by_offset.attended(call, None, None, other, cache, mx.zeros(3)) is cache
+        assert mask_by_offset.replace_offset(cache, other, mx.zeros(3)) is cache
 
 
 MUTANTS = {
-    "mask-by-offset": replaced(mask_by_offset, columns=lambda mask: int(mask[0].sum().item()) - 2)
+    "mask-by-offset": replaced(
+        mask_by_offset, count_columns=lambda mask: int(mask[0].sum().item()) - 2
+    )
 }

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from mlx_patches.patches.masks.plamo3_window import patch as plamo3_window
 
-from .mutants import replaced
+from .mutants import recoded
 
-MUTANTS = {"plamo3-window": replaced(plamo3_window, shown=lambda window_size: window_size)}
+MUTANTS = {"plamo3-window": recoded(plamo3_window, widen_windows=lambda caches, model, /: caches)}

@@ -6,4 +6,4 @@ from mlx_patches.patches.masks.window_mask import patch as window_mask
 
 from .mutants import replaced
 
-MUTANTS = {"window-mask": replaced(window_mask, outgrown=lambda tokens, window_size: False)}
+MUTANTS = {"window-mask": replaced(window_mask, is_past_window=lambda tokens, window_size: False)}

@@ -15,6 +15,8 @@ _BASES = {
     "mlx-lm": ("mlx_lm.models.base", "BaseModelArgs"),
     "mlx-vlm": ("mlx_vlm.models.base", "BaseModelConfig"),
 }
+# The ``from_dict`` that all config classes of a package inherit.
+FROM_DICT = tuple(f"{module}:{name}.from_dict" for module, name in _BASES.values())
 
 
 def config_target(

@@ -16,10 +16,10 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 
 class Masks(NamedTuple):
@@ -29,40 +29,26 @@ class Masks(NamedTuple):
     sliding: Any
 
 
-def call_with_masks(
-    call: Callable[..., Any],
-    model: Any,
-    inputs: Any,
-    inputs_embeds: Any = None,
-    mask: Any = None,
-    cache: Any = None,
-) -> Any:
-    """Run the decoder with a mask for each kind of layer."""
-    if mask is None and cache and cache[0] is not None:
-        tokens = inputs if inputs_embeds is None else inputs_embeds
-        mask = masks(model.config, tokens.shape[1], cache)
-    return call(model, inputs, inputs_embeds, mask, cache)
-
-
-def masks(config: Any, tokens: int, cache: Any) -> Masks:
-    """The masks for this many tokens; the last layer of each pattern is a full one."""
+def make_masks(model: Any, /, inputs: Any, inputs_embeds: Any, mask: Any, cache: Any) -> Any:
+    """The decoder's masks, one per kind of layer; the last layer of each pattern is a full one."""
+    if mask is not None or not cache or cache[0] is None:
+        return mask
+    config, length = model.config, (inputs if inputs_embeds is None else inputs_embeds).shape[1]
     full = cache[min(config.sliding_window_pattern, len(cache)) - 1]
     return Masks(
-        full.make_mask(tokens, return_array=False, window_size=None),
-        cache[0].make_mask(tokens, return_array=False, window_size=config.sliding_window),
+        full.make_mask(length, return_array=False, window_size=None),
+        cache[0].make_mask(length, return_array=False, window_size=config.sliding_window),
     )
 
 
-def attended(
-    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
-) -> Any:
-    """Run a layer's attention with the mask of its kind."""
+def select_mask(attention: Any, /, mask: Any) -> Any:
+    """The mask for the layer's kind."""
     if type(mask) is Masks:
-        mask = mask.sliding if attention.use_sliding_window else mask.full
-    return call(attention, x, mask, cache)
+        return mask.sliding if attention.use_sliding_window else mask.full
+    return mask
 
 
-_MODULE = "mlx_vlm.models.aya_vision.language"
+_MODEL = "mlx_vlm.models.aya_vision.language"
 # The decoder has the defect; how its mask is used depends on the attention.
 _BODY = ("Attention.__call__", "CohereModel.__call__")
 
@@ -70,7 +56,7 @@ PATCH = Patch(
     id="aya-masks",
     summary="Aya Vision: wrong output past its sliding window",
     targets=(
-        Target("mlx-vlm", _MODULE, "Attention.__call__", around(attended), _BODY),
-        Target("mlx-vlm", _MODULE, "CohereModel.__call__", around(call_with_masks), _BODY),
+        *argument(f"{_MODEL}:Attention.__call__", "mask", select_mask, fingerprint_of=_BODY),
+        *argument(f"{_MODEL}:CohereModel.__call__", "mask", make_masks, fingerprint_of=_BODY),
     ),
 )

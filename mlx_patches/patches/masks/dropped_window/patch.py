@@ -1,4 +1,4 @@
-"""Beyond its window a model attends to tokens that it never saw in training.
+"""Gemma 2, Phi 3 and others ignore their sliding window and attend to the whole text.
 
 Why
     Each token of Gemma 2's even layers attends to the 4,096 tokens before it, of Phi 3 mini's
@@ -16,59 +16,54 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.configs import every_from_dict
-from ..._shared.targets import models
+from ....core.patch import Patch
+from ....core.verbs import after, argument, family, result
+from ..._shared.configs import FROM_DICT
 
 _KEPT = "_dropped_window"
 # The families whose layers have a window in turn: which ones.
 _EVERY = {"gemma2": 2}
 
 
-def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
-    """Make a config object from the content of ``config.json``, which keeps the window."""
-    config = from_dict(cls, params)
+def keep_window(config: Any, cls: Any, params: dict[str, Any], /) -> Any:
+    """The config object with the window that ``config.json`` names."""
     window = params.get("sliding_window") if isinstance(params, dict) else None
     if isinstance(window, int) and params.get("use_sliding_window", True):
         config._dropped_window = (window, _EVERY.get(str(params.get("model_type")), 1))
     return config
 
 
-def built(init: Callable[..., Any], model: Any, args: Any, *more: Any, **kwargs: Any) -> None:
-    """Construct the layers; those with a window keep it."""
-    init(model, args, *more, **kwargs)
-    window, every = getattr(args, _KEPT, (None, 1))
+def set_windows(model: Any, config: Any, /) -> None:
+    """Keep the window in each layer that has one."""
+    window, every = getattr(config, _KEPT, (None, 1))
     if window:
         for layer in model.layers[::every]:
             layer.self_attn._dropped_window = window
 
 
-def called(
-    call: Callable[..., Any], attention: Any, x: Any, mask: Any = None, cache: Any = None
-) -> Any:
-    """The attention layer's output, (rows, length, width)."""
+def hide_beyond_window(attention: Any, x: Any, /, mask: Any, cache: Any) -> Any:
+    """The layer's mask; if it has a window, one that hides what is beyond it."""
     # Another patch of the same method may let the calls of all layers through.
     if (window := vars(attention).get(_KEPT)) is not None:
-        mask = narrowed(mask, x.shape[1], cache, window)
-    return call(attention, x, mask, cache)
+        return narrow_mask(mask, x.shape[1], cache, window)
+    return mask
 
 
-def has_window(attention: Any, *args: Any, **kwargs: Any) -> bool:
+def has_window(attention: Any, /) -> bool:
     """Whether a layer keeps a window."""
     return _KEPT in vars(attention)
 
 
-def narrowed(mask: Any, length: int, cache: Any, window: int) -> Any:
+def narrow_mask(mask: Any, length: int, cache: Any, window: int) -> Any:
     """A mask that also hides the columns before each token's window.
 
     Args:
         mask: None, ``causal`` or an array (..., length, columns).
-        length: how many tokens the call has.
+        length: the number of tokens in the call.
         cache: the layer's cache.
-        window: how many tokens one sees, itself among them.
+        window: the number of tokens that one sees, including itself.
     """
     import mlx.core as mx
 
@@ -100,16 +95,16 @@ PATCH = Patch(
     changes_alone=True,
     summary="Gemma 2, Phi-3, Phi-MoE and StarCoder2 ignore their sliding window: wrong long texts",
     targets=(
-        *every_from_dict(read, supports=True),
+        *result(FROM_DICT, keep_window, supports=True),
         *(
             target
-            for place, model in zip(models(*_MODELS), [*_MODELS.values()] * 2, strict=True)
+            for name, model in _MODELS.items()
             for target in (
-                Target(*place, f"{model}.__init__", around(built)),
-                Target(
-                    *place,
-                    "Attention.__call__",
-                    around(called),
+                *after(family(name, f"{model}.__init__"), set_windows),
+                *argument(
+                    family(name, "Attention.__call__"),
+                    "mask",
+                    hide_beyond_window,
                     fingerprint_of=(f"{model}.__init__", "Attention.__call__"),
                     when=has_window,
                 ),

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def stepped(
+def keep_masked_states(
     step: Callable[..., Any],
     q: Any,
     k: Any,
@@ -31,7 +32,7 @@ def stepped(
     mask: Any = None,
 ) -> Any:
     """The output (rows, heads, values) of one step, and the state after it."""
-    if not one_a_row(mask):
+    if not is_per_row(mask):
         return step(q, k, v, g, beta, state, mask)
     import mlx.core as mx
 
@@ -39,7 +40,7 @@ def stepped(
     return y, mx.where(mask[:, None, None, None], after, state)
 
 
-def one_a_row(mask: Any) -> bool:
+def is_per_row(mask: Any) -> bool:
     """Whether a mask is (rows,), without the other axes of the states."""
     return mask is not None and mask.ndim == 1
 
@@ -48,7 +49,5 @@ PATCH = Patch(
     id="gated-delta-mask",
     severity="crash",
     summary="Qwen3-Next and Kimi Linear in mlx-lm crash in a batch on machines without Metal",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.gated_delta", "_gated_delta_step_ops", around(stepped)),
-    ),
+    targets=wrap("mlx_lm.models.gated_delta:_gated_delta_step_ops", keep_masked_states),
 )

@@ -1,15 +1,15 @@
-"""GLM 5 Next's indexer takes a batch's padding for text.
+"""GLM 5 Next's indexer treats a batch's padding as text.
 
 Why
     Its layers keep for each position whether it is text, and select what a token attends to from
     a row's first position of text. Without an attention mask each position counts as text, and
     mlx-vlm's engine gives none to prompts with hits in its prefix cache, which it pads on the
-    right. Once the prompt is read, that padding is in front of the row: every later token selects
-    other positions than alone.
+    right. After prefill, that padding is in front of the row: every later token selects the wrong
+    positions.
 How
-    Where a call has no attention mask and a row has padding in it, the model gets the mask that
-    the batch's pooling caches count by. They have it as numbers, so no device is read. A call
-    without padding, as each decode step is, runs as it did.
+    If a call has no attention mask and a row has padding, the model gets the mask that follows
+    from the counters of the batch's pooling caches. These are numbers, so no device is read. A
+    call without padding, such as a decode step, is unchanged.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -18,44 +18,28 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument, vlm_family
 
 Span = tuple[int, int]
 
 
-def masked(
-    call: Callable[..., Any],
-    model: Any,
-    inputs: Any,
-    inputs_embeds: Any = None,
-    cache: Any = None,
-    attention_mask: Any = None,
-    **kwargs: Any,
-) -> Any:
-    """Read these positions with a mask of the text among them."""
+def make_text_mask(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: Any) -> Any:
+    """A mask (rows, length) of the text among these positions, if there is padding."""
     # Another patch's layer may let this one run.
-    if not has_padding(model, inputs, inputs_embeds, cache, attention_mask):
-        return call(model, inputs, inputs_embeds, cache, attention_mask, **kwargs)
+    if not has_padding(inputs, inputs_embeds, cache, attention_mask):
+        return attention_mask
     import mlx.core as mx
 
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
     starts, ends = (mx.array(side)[:, None] for side in zip(*find_text(cache, length), strict=True))
     positions = mx.arange(length)
-    attention_mask = (positions >= starts) & (positions < ends)
-    return call(model, inputs, inputs_embeds, cache, attention_mask, **kwargs)
+    return (positions >= starts) & (positions < ends)
 
 
-def has_padding(
-    model: Any,
-    inputs: Any,
-    inputs_embeds: Any = None,
-    cache: Any = None,
-    attention_mask: Any = None,
-    **kwargs: Any,
-) -> bool:
+def has_padding(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: Any) -> bool:
     """Whether a call without a mask has padding."""
     if attention_mask is not None or not cache:
         return False
@@ -79,9 +63,9 @@ def row_text(left: int, limit: int, processed: int, length: int) -> Span:
     """A row's text among the next positions.
 
     Args:
-        left: how many of its left padding are to come.
-        limit: how many tokens it will have had when its right padding begins.
-        processed: how many it has had.
+        left: the left padding still to come.
+        limit: the tokens processed when its right padding begins.
+        processed: the tokens processed so far.
         length: the number of positions.
     """
     start = min(left, length)
@@ -91,14 +75,11 @@ def row_text(left: int, limit: int, processed: int, length: int) -> Span:
 PATCH = Patch(
     id="indexer-padding",
     summary="GLM 5 Next in mlx-vlm: wrong output after a prefix-cache hit in a batch",
-    targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.glm5_next.language",
-            "Glm5NextTextModel.__call__",
-            around(masked),
-            fingerprint_of=("Glm5NextTextModel.__call__", "Glm5NextIndexer.__call__"),
-            when=has_padding,
-        ),
+    targets=argument(
+        vlm_family("glm5_next", "Glm5NextTextModel.__call__"),
+        "attention_mask",
+        make_text_mask,
+        fingerprint_of=("Glm5NextTextModel.__call__", "Glm5NextIndexer.__call__"),
+        when=has_padding,
     ),
 )

@@ -16,44 +16,28 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument, vlm_family
 from ..._shared.parts import with_offset
 
-_ATTENTION = {
-    "qwen3_5": "Qwen3_5Attention",
-    "qwen3_omni_moe": "Attention",
-    "qwen3_vl": "Attention",
-    "qwen3_vl_moe": "Attention",
-}
 
-
-def attended(
-    call: Callable[..., Any],
-    attention: Any,
-    x: Any,
-    mask: Any = None,
-    cache: Any = None,
-    position_ids: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """The attention's output for ``x`` (rows, length, width)."""
+def replace_offset(cache: Any, mask: Any, position_ids: Any) -> Any:
+    """A batch's cache whose offset is the number of the mask's columns."""
     is_batch = hasattr(getattr(cache, "offset", None), "ndim")
     # Without position ids the attention computes them from the offset.
-    if is_batch and position_ids is not None and has_mask(attention, x, mask):
-        cache = with_offset(cache, columns(mask))
-    return call(attention, x, mask, cache, position_ids, *args, **kwargs)
+    if is_batch and position_ids is not None and has_mask(mask):
+        return with_offset(cache, count_columns(mask))
+    return cache
 
 
-def has_mask(attention: Any, x: Any, mask: Any = None, *args: Any, **kwargs: Any) -> bool:
+def has_mask(mask: Any) -> bool:
     """Whether the mask is an array, not "causal" or None."""
     return hasattr(mask, "dtype")
 
 
-def columns(mask: Any) -> int:
+def count_columns(mask: Any) -> int:
     """The number of keys that a mask (..., queries, keys) is for."""
     return int(mask.shape[-1])
 
@@ -61,14 +45,13 @@ def columns(mask: Any) -> int:
 PATCH = Patch(
     id="mask-by-offset",
     summary="Qwen3-VL, Qwen3.5 and Qwen3-Omni in a batch: the newest tokens are cut from the mask",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.language",
-            f"{attention}.__call__",
-            around(attended),
-            when=has_mask,
-        )
-        for family, attention in _ATTENTION.items()
+    targets=argument(
+        (
+            *vlm_family("qwen3_5", "Qwen3_5Attention.__call__"),
+            *vlm_family("qwen3_omni_moe qwen3_vl qwen3_vl_moe", "Attention.__call__"),
+        ),
+        "cache",
+        replace_offset,
+        when=has_mask,
     ),
 )

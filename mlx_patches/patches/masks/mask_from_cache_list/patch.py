@@ -20,27 +20,24 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import BASES, at
+from ....core.patch import Patch
+from ....core.verbs import argument, everywhere
 from ..._shared.unpadded import is_unpadded
 
 
-def take_first(
-    create: Callable[..., Any], h: Any, cache: Any = None, *args: Any, **kwargs: Any
-) -> Any:
-    """Make a mask, with a list of caches replaced by its first attention cache."""
-    if is_list(h, cache):
-        first = find_attention_cache(cache)
-        plain = not (args or kwargs)
-        if first is not None and not (plain and is_unpadded(first, h.shape[1])):
-            cache = first
-    return create(h, cache, *args, **kwargs)
+def take_first_cache(h: Any, cache: Any, window_size: Any, return_array: Any) -> Any:
+    """The first attention cache of a list; the list, if the release's own mask is right."""
+    first = find_attention_cache(cache) if is_list(cache) else None
+    plain = window_size is None and not return_array
+    if first is None or (plain and is_unpadded(first, h.shape[1])):
+        return cache
+    return first
 
 
-def is_list(h: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:
+def is_list(cache: Any) -> bool:
     """Whether the call passes a list of caches."""
     return isinstance(cache, (list, tuple))
 
@@ -59,5 +56,7 @@ PATCH = Patch(
     id="mask-from-cache-list",
     formerly="mask-list",
     summary="LLaVA, Idefics, GLM-V and others attend to the left padding of a batch",
-    targets=at(BASES, {"create_attention_mask": around(take_first)}, when=is_list),
+    targets=argument(
+        everywhere("models.base:create_attention_mask"), "cache", take_first_cache, when=is_list
+    ),
 )

@@ -15,22 +15,21 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 from ..._shared.quantized import holds_quantized
 
 # The string that the decoder passes its layers instead of a mask if a row has padding.
 CUT_PADDING = "left_padded_decode"
 
 
-def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
+def make_padding_mask(mask: Any, /, h: Any, cache: Any) -> Any:
     """The mask for ``h`` (rows, length, width) over the keys of a cache.
 
     The release decides whether there is padding, so a batch without any computes no mask.
     """
-    mask = create(h, cache)
     if isinstance(mask, str) and mask == CUT_PADDING and holds_quantized(cache):
         return cache.make_mask(h.shape[1], return_array=False, window_size=None)
     return mask
@@ -39,12 +38,7 @@ def create_mask(create: Callable[[Any, Any], Any], h: Any, cache: Any) -> Any:
 PATCH = Patch(
     id="quantized-decode-mask",
     summary="Qwen3.5 in mlx-vlm with kv_bits: decode steps of a batch attend to padding",
-    targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.qwen3_5.language",
-            "_create_qwen3_5_attention_mask",
-            around(create_mask),
-        ),
+    targets=result(
+        "mlx_vlm.models.qwen3_5.language:_create_qwen3_5_attention_mask", make_padding_mask
     ),
 )

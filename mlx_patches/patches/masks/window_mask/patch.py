@@ -3,7 +3,7 @@
 Why
     If a model's caches are plain (Mistral 3 and Pixtral make none of their own), only the mask
     limits its sliding layers to the window. ``create_attention_mask`` returns None for a single
-    token and "causal" for a prompt: past the window a row alone attends to all of its text, and
+    token and "causal" for a prompt: past the window a single request attends to its whole text, and
     its logits differ from those in a batch, whose cache does mask the window.
 How
     Once the tokens outgrow the window, the mask is a causal one with the window.
@@ -19,12 +19,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 MODULE = "mlx_lm.models.cache"
 
 
-def masked(
+def mask_window(
     create: Callable[..., Any],
     N: int,
     offset: int,
@@ -32,13 +33,13 @@ def masked(
     window_size: int | None = None,
 ) -> Any:
     """The mask of ``N`` tokens after ``offset`` others: an array, "causal", or None for all."""
-    if outgrown(N + offset, window_size):
+    if is_past_window(N + offset, window_size):
         module: Any = sys.modules[MODULE]
         return module.create_causal_mask(N, offset, window_size=window_size)
     return create(N, offset, return_array, window_size)
 
 
-def outgrown(tokens: int, window_size: int | None) -> bool:
+def is_past_window(tokens: int, window_size: int | None) -> bool:
     """Whether the first token is outside the window of the last."""
     return window_size is not None and tokens > window_size
 
@@ -47,5 +48,5 @@ PATCH = Patch(
     id="window-mask",
     every_model=True,
     summary="Mistral 3 and Pixtral in mlx-lm: a single request attends beyond its sliding window",
-    targets=(Target("mlx-lm", MODULE, "create_attention_mask", around(masked)),),
+    targets=wrap(f"{MODULE}:create_attention_mask", mask_window),
 )
