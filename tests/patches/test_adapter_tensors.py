@@ -54,4 +54,4 @@ def test_a_folder_that_is_missing_is_reported_as_released(load):
         load(make(), "/nowhere/at/all")
 
 
-MUTANTS = {"adapter-tensors": replaced(adapter_tensors, misfits=lambda model, file, folder: [])}
+MUTANTS = {"adapter-tensors": replaced(adapter_tensors, find_misfits=lambda *given: [])}

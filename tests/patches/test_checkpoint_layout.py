@@ -9,6 +9,6 @@ from mlx_patches.patches.loading.checkpoint_layout import patch as checkpoint_la
 from .mutants import replaced
 
 MUTANTS = {
-    "falcon-h1-factors": replaced(checkpoint_layout, factors_of=lambda args: {}),
+    "falcon-h1-factors": replaced(checkpoint_layout, find_factors=lambda args: {}),
     "gpt-oss-experts": replaced(checkpoint_layout, _STACKED=re.compile("nothing")),
 }

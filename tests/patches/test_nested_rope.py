@@ -11,7 +11,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.loading.nested_rope import patch as nested_rope
-from mlx_patches.patches.loading.nested_rope.patch import old_names
+from mlx_patches.patches.loading.nested_rope.patch import find_old_names
 from mlx_patches.patches.loading.nested_rope.probe import FLAT, NESTED, SCALING, SIZES, THETA
 
 from ..releases.models import module_or_skip
@@ -121,7 +121,7 @@ def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
     ],
 )
 def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
-    old = old_names({**config, "rope_parameters": nested}, KNOWN)
+    old = find_old_names({**config, "rope_parameters": nested}, KNOWN)
     assert old["rope_theta"] == 1.0
     # Some classes ask for ``type``.
     assert old.get("rope_scaling") == ({"type": "yarn", **nested} if wanted else None)
@@ -130,10 +130,10 @@ def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
 def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
     given = {"rope_theta": 1.0, "partial_rotary_factor": 0.5}
     params = {"rope_parameters": given}
-    assert old_names(params, KNOWN) == given
+    assert find_old_names(params, KNOWN) == given
     own = {**params, "partial_rotary_factor": 0.25}
-    assert old_names(own, KNOWN) == {"rope_theta": 1.0}
-    assert old_names(params, {"rope_theta": KNOWN["rope_theta"]}) == {"rope_theta": 1.0}
+    assert find_old_names(own, KNOWN) == {"rope_theta": 1.0}
+    assert find_old_names(params, {"rope_theta": KNOWN["rope_theta"]}) == {"rope_theta": 1.0}
 
 
-MUTANTS = {"nested-rope": replaced(nested_rope, old_names=lambda params, known: {})}
+MUTANTS = {"nested-rope": replaced(nested_rope, find_old_names=lambda params, known: {})}

@@ -71,7 +71,7 @@ def test_only_weights_of_one_axis_stand_aside():
         return {f"new.{name}": value for name, value in weights.items()}
 
     weights = {"a": mx.zeros((2,)), "b": mx.zeros((1, 2)), "c": mx.zeros((2,))}
-    out = norm_shift.sanitized_without_shift(sanitize, None, weights, ["a", "b"])
+    out = norm_shift.sanitize_without_shift(sanitize, None, weights, ["a", "b"])
     assert seen == {"a": 2, "b": 2, "c": 1}
     assert out["new.a"] is weights["a"]
     assert out["new.b"] is weights["b"]

@@ -6,4 +6,4 @@ from mlx_patches.patches.loading.phi4_siglip_code import patch as phi4_siglip_co
 
 from .mutants import replaced
 
-MUTANTS = {"phi4-siglip-code": replaced(phi4_siglip_code, distrusting=lambda arguments: arguments)}
+MUTANTS = {"phi4-siglip-code": replaced(phi4_siglip_code, distrust=lambda arguments: arguments)}

@@ -2,8 +2,8 @@
 
 Why
     An adapter's tensors are not compared with the model's. Tensors with unknown names are dropped,
-    so the model answers as without an adapter. Tensors with another shape are loaded, and the
-    first prompt fails.
+    and the model answers without the adapter. Tensors of the wrong shape are loaded, and the
+    first prompt crashes.
 How
     Names and shapes are compared before the tensors are loaded. If any do not fit, a ValueError
     lists them, as in later releases.
@@ -22,13 +22,14 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.handed import hand_over
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 from ..._shared.parts import Overlay
 
 _LEAVES = {"lora_a", "lora_b", "m"}
 
 
-def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
+def load_checked(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
     """The model, with the adapter in a folder loaded.
 
     Raises:
@@ -36,8 +37,8 @@ def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
     """
 
     def load_weights(weights: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
-        # Later releases check themselves, and pass tensors here, not a file name.
-        errors = misfits(model, file, Path(adapter_path)) if isinstance(file, str) else []
+        # Later releases check the tensors, and pass them here instead of a file name.
+        errors = find_misfits(model, file, Path(adapter_path)) if isinstance(file, str) else []
         if errors:
             message = f"the adapter in {adapter_path} does not fit this model:"
             raise refusal(ValueError("\n  ".join([message, *errors])))
@@ -48,8 +49,8 @@ def loaded(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
     return model
 
 
-def misfits(model: Any, file: str, folder: Path) -> list[str]:
-    """The tensors of an adapter's file that do not fit the model with its layers, a line each."""
+def find_misfits(model: Any, file: str, folder: Path) -> list[str]:
+    """The tensors of an adapter's file that do not fit the model with its layers, one line each."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
@@ -74,5 +75,5 @@ PATCH = Patch(
     id="adapter-tensors",
     every_model=True,
     summary="mlx-lm: an adapter of another model loads silently, then does nothing or crashes",
-    targets=(Target("mlx-lm", "mlx_lm.tuner.utils", "load_adapters", around(loaded)),),
+    targets=wrap("mlx_lm.tuner.utils:load_adapters", load_checked),
 )

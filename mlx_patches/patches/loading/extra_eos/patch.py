@@ -1,4 +1,4 @@
-"""A turn does not end: some of a model's stop tokens are not used.
+"""Generation does not stop: some of a model's stop tokens are ignored.
 
 Why
     A model names its stop tokens in three places: the tokenizer, ``config.json`` (sometimes
@@ -6,10 +6,10 @@ Why
     override another, and treat id 0 as unset. Gemma 4 ends a turn with 106, which is only in
     ``generation_config.json``.
 How
-    The stop tokens are the union of all three; ids that the release uses are all kept. In mlx-lm,
-    missing ids are added to the loaded tokenizer. In mlx-vlm, they are added to the config of the
-    loaded model, from which its engine fills and resets the stop list, and each stop list gets
-    its tokenizer's ids too.
+    The stop tokens are the union of all three; the release's own ids stay. In mlx-lm, missing ids
+    are added to the loaded tokenizer. In mlx-vlm, they are added to the config of the loaded
+    model, from which its engine fills and resets the stop list, and each stop list gets its
+    tokenizer's ids too.
 Upstream
     mlx-lm reads only ``config.json`` below 0.30.1; from then on ``generation_config.json``
     overrides it, and from 0.32.0 the tokenizer's ids are added. mlx-vlm does the same from 0.3.10,
@@ -20,18 +20,17 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after, result
 from ..._shared.stop_tokens import folder_ids
-from ..._shared.targets import at
 
 
-def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-lm: load the tokenizer, with every stop token of its folder."""
-    tokenizer = load(model_path, *args, **kwargs)
+def add_folder_ids(tokenizer: Any, model_path: Any, /) -> Any:
+    """The tokenizer of mlx-lm, with every stop token of its folder."""
     if not hasattr(tokenizer, "eos_token_ids"):  # this call returns a detokenizer class
         return tokenizer
     wanted = [*folder_ids(Path(model_path)), *tokenizer_ids(tokenizer)]
@@ -41,9 +40,8 @@ def tokenizer_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kw
     return tokenizer
 
 
-def model_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: load the model, and name every stop token of its folder in its config."""
-    model = load(model_path, *args, **kwargs)
+def add_config_ids(model: Any, model_path: Any, /) -> Any:
+    """The model of mlx-vlm, whose config names every stop token of its folder."""
     config = getattr(model, "config", None)
     if config is not None:
         used = ids_of(getattr(config, "eos_token_id", None))
@@ -53,14 +51,12 @@ def model_loaded(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs
     return model
 
 
-def criteria_filled(fill: Callable[..., Any], criteria: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm: fill a stop list, also with its tokenizer's ids."""
-    result = fill(criteria, *args, **kwargs)
+def add_tokenizer_ids(criteria: Any, /) -> None:
+    """Add its tokenizer's ids to a stop list of mlx-vlm."""
     used = ids_of(criteria.eos_token_ids)
     own = tokenizer_ids(getattr(criteria, "tokenizer", None))
     # A new list: the release may have set the list of a model's config.
     criteria.eos_token_ids = used + [id_ for id_ in own if id_ not in used]
-    return result
 
 
 def tokenizer_ids(tokenizer: Any) -> list[int]:
@@ -81,7 +77,6 @@ def ids_of(value: Any) -> list[Any]:
     return ids
 
 
-_UTILS = ("mlx-vlm", "mlx_vlm.utils")
 _CRITERIA = ("StoppingCriteria.__init__", "StoppingCriteria.reset")
 PATCH = Patch(
     id="extra-eos",
@@ -92,19 +87,18 @@ PATCH = Patch(
     ),
     targets=(
         *(
-            Target(
-                "mlx-lm",
-                "mlx_lm.tokenizer_utils",
-                name,  # load_tokenizer below 0.28.4, load since
-                around(tokenizer_loaded),
+            target
+            for name in ("load_tokenizer", "load")  # the first below mlx-lm 0.28.4
+            for target in result(
+                f"mlx_lm.tokenizer_utils:{name}",
+                add_folder_ids,
                 fingerprint_of=(name, "TokenizerWrapper.__init__"),
             )
-            for name in ("load_tokenizer", "load")
         ),
-        *at([_UTILS], {"load_model": around(model_loaded)}, fingerprint_of=("load_config",)),
-        *at(
-            [_UTILS],
-            dict.fromkeys(_CRITERIA, around(criteria_filled)),
+        *result("mlx_vlm.utils:load_model", add_config_ids, fingerprint_of=("load_config",)),
+        *after(
+            [f"mlx_vlm.utils:{name}" for name in _CRITERIA],
+            add_tokenizer_ids,
             fingerprint_of=(*_CRITERIA, "resolve_eos_token_ids"),
         ),
     ),

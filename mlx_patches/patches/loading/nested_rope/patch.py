@@ -21,11 +21,12 @@ Retire when
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ....core.patch import Patch
-from ..._shared.configs import every_from_dict
+from ....core.verbs import argument
+from ..._shared.configs import FROM_DICT
 
 _NEW, _SCALING, _LIMIT = "rope_parameters", "rope_scaling", "time_step_limit"
 # The old names of the base; the second in some classes of Gemma 3, the third in GPT-NeoX.
@@ -34,19 +35,21 @@ _BASES = {"rope_theta", "rope_global_base_freq", "rotary_emb_base"}
 _RENAMED = {"num_experts": "num_local_experts"}
 
 
-def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
-    """Make a config object from the content of ``config.json``."""
+def add_old_names(cls: Any, params: Any, /) -> Any:
+    """The content of ``config.json``, with the old names that the config class reads."""
     if isinstance(params, dict):
-        params = {**params, **old_names(params, inspect.signature(cls).parameters)}
-    return from_dict(cls, params)
+        return {**params, **find_old_names(params, inspect.signature(cls).parameters)}
+    return params
 
 
-def old_names(params: dict[str, Any], known: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """What a config has under new names, under the old ones that a class knows and it lacks."""
+def find_old_names(
+    params: dict[str, Any], known: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """The values that a config has under new names, under the old names that its class reads."""
     old = {name: params[new] for name, new in _RENAMED.items() if new in params}
     nested = params.get(_NEW)
     if isinstance(nested, dict) and params.get("rope_theta") is None and _BASES & set(known):
-        rope = old_rope(nested)
+        rope = find_old_rope(nested)
         if _NEW not in known:
             old |= rope
         elif getattr(known.get("rope_theta"), "default", 0) is None:
@@ -63,7 +66,7 @@ def old_names(params: dict[str, Any], known: Mapping[str, inspect.Parameter]) ->
     return named
 
 
-def old_rope(nested: dict[str, Any]) -> dict[str, Any]:
+def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
     """The rope parameters under all of their old names."""
     full, sliding = nested.get("full_attention", nested), nested.get("sliding_attention")
     if not isinstance(full, dict) or "rope_theta" not in full:
@@ -86,5 +89,5 @@ PATCH = Patch(
         "mlx-lm and mlx-vlm: models saved by transformers 5 get wrong RoPE "
         "parameters, or do not load"
     ),
-    targets=every_from_dict(read),
+    targets=argument(FROM_DICT, "params", add_old_names),
 )

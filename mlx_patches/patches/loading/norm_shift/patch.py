@@ -1,14 +1,13 @@
-"""Qwen3.5 and 3.6 answer with garbage: one is added to their norms' weights twice.
+"""Qwen3.5 and 3.6 output garbage: 1 is added to their norm weights twice.
 
 Why
-    A published checkpoint stores the weights of its norms minus one, and loading adds one. In a
-    converted checkpoint one is already added. mlx-lm treats a checkpoint with an MTP head as not
-    converted; mlx-vlm and its MTP drafter add one to every checkpoint.
+    A published checkpoint stores its norm weights minus 1, and loading adds 1. A converted
+    checkpoint has it added already. mlx-lm treats a checkpoint with an MTP head as not converted;
+    mlx-vlm and its MTP drafter add 1 to every checkpoint.
 How
     The layout of the convolutions shows whether a checkpoint is converted: conversion transposes
-    them and adds one in the same pass. For a converted checkpoint, mlx-lm does not get the MTP
-    weights, which it drops anyway, and mlx-vlm gets the norms in another shape, which it does not
-    shift.
+    them and adds 1 in the same pass. For a converted checkpoint, mlx-lm does not get the MTP
+    weights, which it drops anyway, and mlx-vlm gets the norms in a shape that it does not shift.
 Upstream
     mlx-lm 0.32.0 checks only the convolutions (mlx-lm 1197 1320 1442 1623 1735), mlx-vlm 0.6.5
     the convolutions and the tensors' names (mlx-vlm 1548 1552 1554 1556).
@@ -21,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import tensors, wrap
 
 Weights = dict[str, Any]
 
@@ -35,14 +35,14 @@ _SUFFIXES = (
 _DRAFT_SUFFIXES = ("norm.weight", "norm_embedding.weight", "norm_hidden.weight")
 
 
-def text_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
-    """mlx-lm: sanitize a converted checkpoint without its MTP weights."""
+def drop_draft_head(weights: Weights) -> Weights:
+    """mlx-lm: a converted checkpoint without its MTP weights."""
     if any("mtp." in name for name in weights) and is_converted(weights):
-        weights = {name: value for name, value in weights.items() if "mtp." not in name}
-    return sanitize(model, weights)
+        return {name: value for name, value in weights.items() if "mtp." not in name}
+    return weights
 
 
-def vision_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
+def sanitize_vision(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
     """mlx-vlm: sanitize a converted checkpoint without the shift.
 
     Its tensors have the model's names; in a published checkpoint they have other names.
@@ -54,15 +54,15 @@ def vision_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights)
         for name in weights
         if name.startswith("language_model.") and name.endswith(_SUFFIXES) and "mtp." not in name
     ]
-    return sanitized_without_shift(sanitize, model, weights, shifted)
+    return sanitize_without_shift(sanitize, model, weights, shifted)
 
 
-def draft_sanitized(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
+def sanitize_draft(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
     """mlx-vlm's drafter: a published MTP head has a prefix, which conversion removes."""
     shifted = [
         name for name in weights if not is_published(name) and name.endswith(_DRAFT_SUFFIXES)
     ]
-    return sanitized_without_shift(sanitize, model, weights, shifted)
+    return sanitize_without_shift(sanitize, model, weights, shifted)
 
 
 def is_converted(weights: Weights) -> bool:
@@ -76,7 +76,7 @@ def is_published(name: str) -> bool:
     return name.startswith("mtp.")
 
 
-def sanitized_without_shift(
+def sanitize_without_shift(
     sanitize: Callable[..., Any], model: Any, weights: Weights, shifted: Iterable[str]
 ) -> Any:
     """The sanitized weights; those named in ``shifted`` are left unchanged.
@@ -91,11 +91,6 @@ def sanitized_without_shift(
     return {name: originals.get(id(value), value) for name, value in result.items()}
 
 
-_VISION = (
-    ("qwen3_5.qwen3_5", ("Model.sanitize", "should_shift_norm_weights")),
-    ("qwen3_5_moe.qwen3_5_moe", ("Model.sanitize",)),
-)
-
 PATCH = Patch(
     id="norm-shift",
     every_model=True,
@@ -103,22 +98,16 @@ PATCH = Patch(
         "Qwen3.5 and 3.6 output garbage if converted before: 1 is added to the norm weights twice"
     ),
     targets=(
-        Target("mlx-lm", "mlx_lm.models.qwen3_5", "TextModel.sanitize", around(text_sanitized)),
-        *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{module}",
-                "Model.sanitize",
-                around(vision_sanitized),
-                fingerprint_of=body,
-            )
-            for module, body in _VISION
+        *tensors("mlx_lm.models.qwen3_5:TextModel.sanitize", drop_draft_head),
+        *wrap(
+            "mlx_vlm.models.qwen3_5.qwen3_5:Model.sanitize",
+            sanitize_vision,
+            fingerprint_of=("Model.sanitize", "should_shift_norm_weights"),
         ),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.speculative.drafters.qwen3_5_mtp.qwen3_5_mtp",
-            "Qwen3_5MTPDraftModel.sanitize",
-            around(draft_sanitized),
+        *wrap("mlx_vlm.models.qwen3_5_moe.qwen3_5_moe:Model.sanitize", sanitize_vision),
+        *wrap(
+            "mlx_vlm.speculative.drafters.qwen3_5_mtp.qwen3_5_mtp:Qwen3_5MTPDraftModel.sanitize",
+            sanitize_draft,
         ),
     ),
 )

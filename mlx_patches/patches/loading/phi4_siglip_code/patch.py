@@ -13,18 +13,18 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def without_code(load: Callable[..., Any], cls: Any, path: Any, **kwargs: Any) -> Any:
+def load_without_code(load: Any, cls: Any, path: Any, **kwargs: Any) -> Any:
     """Load a folder's processor without running the folder's code."""
-    return load(cls, path, **distrusting(kwargs))
+    return load(cls, path, **distrust(kwargs))
 
 
-def distrusting(arguments: dict[str, Any]) -> dict[str, Any]:
+def distrust(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments, with ``trust_remote_code=False``."""
     return {**arguments, "trust_remote_code": False}
 
@@ -33,12 +33,8 @@ PATCH = Patch(
     id="phi4-siglip-code",
     severity="security",
     summary="Phi-4 SigLIP in mlx-vlm: loading it runs Python code from the model's folder",
-    targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.phi4_siglip.processing_phi4_siglip",
-            "Phi4SigLipProcessor.from_pretrained",
-            around(without_code),
-        ),
+    targets=wrap(
+        "mlx_vlm.models.phi4_siglip.processing_phi4_siglip:Phi4SigLipProcessor.from_pretrained",
+        load_without_code,
     ),
 )

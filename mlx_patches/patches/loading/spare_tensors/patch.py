@@ -15,23 +15,23 @@ Retire when
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import lm_family, wrap
 
 Weights = dict[str, Any]
 _SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
 
 
-def without_spare(model: Any, weights: Weights) -> Weights:
+def drop_spare(model: Any, weights: Weights) -> Weights:
     """A checkpoint without its spare tensors."""
     return {name: value for name, value in weights.items() if not is_spare(model, name)}
 
 
-def sanitized(sanitize: Callable[..., Weights], model: Any, weights: Weights) -> Weights:
-    """The release's sanitized checkpoint, without its spare tensors."""
-    return without_spare(model, sanitize(model, without_spare(model, weights)))
+def sanitize_without_spare(sanitize: Any, model: Any, weights: Weights) -> Weights:
+    """The sanitized checkpoint; spare tensors may have their final names only now."""
+    return drop_spare(model, sanitize(model, drop_spare(model, weights)))
 
 
 def is_spare(model: Any, name: str) -> bool:
@@ -55,23 +55,16 @@ PATCH = Patch(
             "mlx-lm",
             "mlx_lm.models.granite",
             "Model.sanitize",
-            lambda original: without_spare,
+            lambda original: drop_spare,
             fingerprint_of=("Model",),
             defines_new_attribute=True,
         ),
-        *(
-            Target(
-                "mlx-lm",
-                f"mlx_lm.models.{module}",
-                "Model.sanitize",
-                around(sanitized),
-                fingerprint_of=body,
-            )
-            for module, body in (
-                ("granitemoehybrid", ("Model.sanitize",)),
-                # Up to mlx-lm 0.31.2 these layers have parameters for the tensors.
-                ("gemma4_text", ("Model.sanitize", "Attention.__init__")),
-            )
+        *wrap(lm_family("granitemoehybrid", "Model.sanitize"), sanitize_without_spare),
+        # Up to mlx-lm 0.31.2 these layers have parameters for the tensors.
+        *wrap(
+            lm_family("gemma4_text", "Model.sanitize"),
+            sanitize_without_spare,
+            fingerprint_of=("Model.sanitize", "Attention.__init__"),
         ),
     ),
 )
