@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import MlxPatchesError
 
@@ -107,15 +107,20 @@ def _compile(source: str) -> CodeType:
     return compile(source, "<mlx_patches.core.calls>", "exec")
 
 
-def check_by_name(check: Function, function: Function) -> Function:
-    """Compile a check that reads some arguments to one that takes a whole call of ``function``.
+class ByName(NamedTuple):
+    """A check of a call that reads its arguments as a patch's function does."""
 
-    A check that has ``*args`` or ``**kwargs`` takes the whole call as it is.
+    check: Function
+
+
+def compile_check(check: Function | ByName, function: Function) -> Function:
+    """A check that takes the whole call of ``function``.
 
     Raises:
         MlxPatchesError: the check reads a parameter that ``function`` lacks.
     """
-    if check.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+    if not isinstance(check, ByName):
         return check
     known = Parameters(function)
-    return known.compile(f"return _check({known.read(check)})", check, _check=check)
+    reads = known.read(check.check)
+    return known.compile(f"return _check({reads})", check.check, _check=check.check)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .calls import ByName
 
 # The value of an attribute that the release does not define at all.
 MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "<missing>"})()
@@ -46,7 +49,7 @@ class Target(NamedTuple):
     defines_new_attribute: bool = False
     supports: bool = False
     answers_none: bool = False
-    when: Callable[..., bool] | None = None
+    when: Callable[..., bool] | ByName | None = None
 
     @property
     def path(self) -> str:

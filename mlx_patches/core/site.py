@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .calls import check_by_name
+from .calls import compile_check
 from .errors import MlxPatchesError, is_refusal
 from .fingerprint import accessors
 from .foreign import covers, describe, function_of, relink, wrapper_above
@@ -138,7 +138,7 @@ class Site:
         if self._kind in (None, property) or len(checks) < len(layers):
             return ()
         (function,) = accessors(self.original)
-        return tuple((patch, check_by_name(check, function)) for patch, check in checks)
+        return tuple((patch, compile_check(check, function)) for patch, check in checks)
 
     def _attribute_failed(self, layer: Layer, error: BaseException | None) -> None:
         if error is not None and is_refusal(error):

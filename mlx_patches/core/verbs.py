@@ -8,8 +8,8 @@
 
 A place is ``package.module:Qualified.name``; ``places`` is one or several. The named function's
 parameters are what it reads of the call: those before a ``/`` by position, the others by the
-release's names. Further keywords are those of ``Target``. A repair that is a subsystem wraps the
-function with ``around`` instead.
+release's names; so does the check ``when``. Further keywords are those of ``Target``. A repair
+that is a subsystem wraps the function instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .calls import Function, Parameters
+from .calls import ByName, Function, Parameters
 from .packages import DISTRIBUTIONS, MODELS
 from .patch import Factory, Target, around, replace_function
 
@@ -78,7 +78,7 @@ def _call_by_rows(released: Function, rows: Any, /, *args: Any, **kwargs: Any) -
     return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
 
 
-def has_several_rows(rows: Any, /, *args: Any, **kwargs: Any) -> bool:
+def has_several_rows(rows: Any, /) -> bool:
     """Whether an array has several rows."""
     return bool(rows.ndim > 1 and rows.shape[0] > 1)
 
@@ -113,11 +113,14 @@ def vlm_family(families: str, name: str) -> tuple[str, ...]:
     return tuple(f"mlx_vlm.models.{one}.language:{name}" for one in families.split())
 
 
-def _targets(places: Places, factory: Factory, **options: Any) -> tuple[Target, ...]:
+def _targets(
+    places: Places, factory: Factory, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
+    check = ByName(when) if when else None
     made = []
     for place in [places] if isinstance(places, str) else places:
         module, _, name = place.partition(":")
         package = module.partition(".")[0]
         distribution = DISTRIBUTIONS.get(package, package.replace("_", "-"))
-        made.append(Target(distribution, module, name, factory, **options))
+        made.append(Target(distribution, module, name, factory, when=check, **options))
     return tuple(made)

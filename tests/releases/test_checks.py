@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mlx_patches.core.calls import check_by_name
+from mlx_patches.core.calls import compile_check
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
@@ -64,7 +64,7 @@ class Watched:
 
             def run(layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
                 assert target.when
-                is_needed = check_by_name(target.when, layer)(*args, **kwargs)
+                is_needed = compile_check(target.when, layer)(*args, **kwargs)
                 calls.append([])
                 try:
                     result = layer(*args, **kwargs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_patches.core.calls import Parameters, check_by_name
+from mlx_patches.core.calls import Parameters, compile_check
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.verbs import after, argument, by_rows, everywhere, family, result, tensors
 
@@ -147,22 +147,27 @@ def test_default_values_are_the_released_objects():
     assert apply(after(PLACE, lambda first: None), released)() == (default, default)
 
 
-def test_check_reads_by_name():
-    assert check_by_name(lambda third: third == 4, record)(1, third=4)
-    assert not check_by_name(lambda third: third == 4, record)(1)
+def test_check_of_a_verb_reads_by_name():
+    (target,) = after(PLACE, lambda first: None, when=lambda third: third == 4)
+    check = compile_check(target.when, record)
+    assert check(1, third=4)
+    assert not check(1)
 
-    def whole(*args: Any, **kwargs: Any) -> bool:
+
+def test_check_of_a_target_takes_the_whole_call():
+    def is_needed(*args: Any, **kwargs: Any) -> bool:
         return True
 
-    assert check_by_name(whole, record) is whole
+    assert compile_check(is_needed, record) is is_needed
 
 
 def test_by_rows_needs_several_rows():
     (target,) = by_rows(PLACE)
     shape = type("Array", (), {"ndim": 2, "shape": (2, 3)})
     one = type("Array", (), {"ndim": 2, "shape": (1, 3)})
-    assert target.when(shape)
-    assert not target.when(one)
+    check = compile_check(target.when, record)
+    assert check(shape)
+    assert not check(one)
 
 
 def test_places_name_both_packages():
