@@ -36,6 +36,8 @@ def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str,
     """
     tasks = runner.tasks(folder=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, tell=tell)
+    if why := runner.why_unbuilt(folder, rows):
+        raise MlxPatchesError(why)
     found = {}
     for name in dict.fromkeys(task.family.distribution for task in tasks):
         own = [row for row in rows if row.family.startswith(f"{name}:")]
