@@ -365,12 +365,14 @@ def exit_code(rows: Iterable[Row]) -> int:
 def why_unbuilt(folder: Path, rows: Sequence[Row]) -> str:
     """Why no model could be built from a folder; empty if one was built.
 
-    It names the config's field at fault if that is known.
+    It begins with the config's field at fault if that is known; then a crash counts as well.
     """
-    if not rows or any(row.scenario not in (BUILD, PROCESS) for row in rows):
+    field = odd_number(read_config(folder))
+    unbuilt = (BUILD, PROCESS) if field else (BUILD,)
+    if not rows or any(row.scenario not in unbuilt for row in rows):
         return ""
-    field, why = odd_number(read_config(folder)), rows[0].detail
-    return f"{folder / 'config.json'}: {f'{field} ({why})' if field else why}"
+    why = f"{field} ({rows[0].detail})" if field else rows[0].detail
+    return f"{folder / 'config.json'}: {why}"
 
 
 def _is(family: Family, name: str) -> bool:
