@@ -512,6 +512,8 @@ def lab(
         rows = runner.run(fixed, jobs, timeout, out, tell)
         if walks:
             rows += walking.run(ways, walks, seed, jobs, timeout, out, tell, hear)
+    if (folder := config or weights) and (why := runner.why_unbuilt(folder, rows)):
+        raise MlxPatchesError(why)
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
@@ -631,10 +633,9 @@ def ps(as_json: bool) -> None:
 
 
 def _run_child(*arguments: str) -> Rows:
-    from .activation import settings
+    from .activation.children import child_environment, module_command
 
-    command = [sys.executable, "-m", "mlx_patches.probes.child", *arguments]
-    env = settings.without_us()
+    command, env = module_command("mlx_patches.probes.child", *arguments), child_environment()
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env

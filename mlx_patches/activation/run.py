@@ -89,7 +89,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
             f"{found} starts Python with {' '.join(interpreter[1:])}: patched in this process"
             " only, not in child processes; mlx-patches enable covers those"
         )
-        boot = (*interpreter, "-c", ISOLATED_BOOT, found, *command[1:])
+        boot = (*interpreter, "-P", "-c", ISOLATED_BOOT, found, *command[1:])
         return Launch(boot, {SWITCH: "1", settings.PROFILE: profile}, warning)
     return Launch((found, *command[1:]), _variables(profile))
 
@@ -149,11 +149,11 @@ def _variables(profile: str) -> dict[str, str]:
 
 
 def _require_package(interpreter: Sequence[str]) -> None:
-    # Run from the root, which has no mlx_patches folder. Unresolved: a venv's python is a link.
+    # Unresolved: a venv's python is a link.
     python = str(Path(interpreter[0]).absolute())
-    command = [python, *interpreter[1:], "-c", "import mlx_patches"]
+    command = [python, *interpreter[1:], "-P", "-c", "import mlx_patches"]
     try:
-        done = subprocess.run(command, capture_output=True, cwd=os.path.sep)
+        done = subprocess.run(command, capture_output=True)
     except OSError as error:
         raise MlxPatchesError(f"{interpreter[0]}: cannot be started ({error.strerror})") from None
     if done.returncode:

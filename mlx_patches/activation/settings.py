@@ -50,11 +50,6 @@ def warn_of_junk() -> None:
         logging.getLogger("mlx_patches").warning("mlx_patches: %s", problem)
 
 
-def without_us() -> dict[str, str]:
-    """The environment of a child process in which no patches are activated automatically."""
-    return {**os.environ, SWITCH: "0"}
-
-
 def disabled() -> frozenset[str]:
     """What is switched off: patch ids, distributions that contribute patches, or ``all``."""
     return frozenset(_names(DISABLE))

@@ -30,7 +30,7 @@ def verdicts_of_model(
     families: Mapping[str, str],
     needs: Needs,
     measured: Evidence | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
     model_type: str = "",
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
-from ..core.model_files import read_object, stop_ids
+from ..core.model_files import read_config, stop_ids
 from ..core.packages import MODEL_PACKAGES
 from ..core.registry import did_you_mean
 
@@ -105,7 +105,7 @@ def read_folder(path: Path) -> ModelFolder:
     Raises:
         MlxPatchesError: ``config.json`` is missing or cannot be used.
     """
-    config = read_object(path / "config.json")
+    config = read_config(path)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")

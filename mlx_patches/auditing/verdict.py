@@ -248,7 +248,7 @@ def judge(
     metal: Sequence[str] = (),
     alone: Sequence[str] = (),
     held: outside.Held | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: dict[str, Any] | None = None,
     prefill: outside.HeldCell | None = None,
     images: Sequence[outside.HeldCell] = (),
 ) -> ModelVerdict:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,20 @@ from . import files
 from .errors import MlxPatchesError
 
 MAX_CONFIG_BYTES = 10_000_000
+# The fields with a model's sliding window.
+WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size")
+# The kind of each field that this package reads: a type, [a type] for a list of it, or the fields
+# of an object.
+_ROPE: dict[str, Any] = {"rope_type": str, "type": str}
+_ROPES = {**_ROPE, "full_attention": _ROPE}
+_TEXT = {
+    "rope_parameters": _ROPES,
+    "rope_scaling": _ROPES,
+    "layer_types": [str],
+    **dict.fromkeys(WINDOWS, int),
+}
+_CONFIG = {**_TEXT, "text_config": _TEXT, "model_file": str}
+_NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
 
 
 def stop_ids(
@@ -47,6 +64,52 @@ def stop_ids(
     return {name: ids for name, ids in found.items() if ids}, "; ".join(problems)
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """The ``config.json`` of a model's folder.
+
+    Raises:
+        MlxPatchesError: it cannot be read, or a field that this package reads has another kind.
+    """
+    path = folder / "config.json"
+    config = read_object(path)
+    if problem := _odd_field("", config, _CONFIG):
+        raise MlxPatchesError(f"{path}: {problem}; correct it, or download the file again")
+    return config
+
+
+def _odd_field(name: str, value: Any, kind: Any) -> str:
+    """The first field in a value that is of another kind, as a sentence; empty if there is none."""
+    wanted: type = kind if isinstance(kind, type) else type(kind)
+    if not _is_a(value, wanted):
+        return f"{name} is {shown(value)}, not {_NAMES[wanted]}"
+    inner: Iterable[tuple[str, Any, Any]] = ()
+    if isinstance(kind, list):
+        inner = ((f"{name}[{index}]", one, kind[0]) for index, one in enumerate(value))
+    elif isinstance(kind, dict):
+        # A value that counts as false, such as null, is none to every reader.
+        found = (key for key in kind if value.get(key))
+        inner = ((f"{name}.{key}".lstrip("."), value[key], kind[key]) for key in found)
+    return next(filter(None, (_odd_field(*one) for one in inner)), "")
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if kind is int:
+        return is_number(value) and isinstance(value, int) and value >= 0
+    return isinstance(value, kind)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a field's value is a finite number."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """A value for a message: short, however large or deeply nested it is."""
+    return files.quoted(reprlib.repr(value))
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in one of a model's files.
 
@@ -75,7 +138,6 @@ def read_object(path: Path) -> dict[str, Any]:
 def _ids(value: Any) -> list[int]:
     values = value if isinstance(value, list) else [value]
     ids = [v for v in values if v is not None]
-    if any(isinstance(v, bool) or not isinstance(v, int) for v in ids):
-        shown = files.quoted(repr(value))
-        raise ValueError(f"eos_token_id is {shown}, not an id or a list of ids")
+    if any(isinstance(v, bool) or not isinstance(v, int) or v >= 2**63 for v in ids):
+        raise ValueError(f"eos_token_id is {shown(value)}, not an id or a list of ids")
     return [v for v in ids if v >= 0]

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.errors import MlxPatchesError
+from ..core.model_files import WINDOWS, is_number, shown
 from . import store, words
 
 # The small config, and the mark of a file that spells its rope settings as transformers 4 did.
@@ -32,8 +35,6 @@ IMAGES_ALONE = "features-alone"
 IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 sums the sizes of one image to garbage"}
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
-# The fields with a model's sliding window.
-WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size")
 
 
 class HeldCell(NamedTuple):
@@ -94,8 +95,14 @@ class HeldCell(NamedTuple):
             return (self.name != base) == old and _rope_type(config) == base.split()[0]
         wanted = json.loads(value)
         has = config.get(name)
+        if isinstance(wanted, bool):
+            return has is wanted
+        if has is None:
+            return False
+        if not is_number(has):
+            raise MlxPatchesError(f"config.json: {name} is {shown(has)}, not a number; correct it")
         # A factor was halved, so the right one is twice as large.
-        return has is wanted if isinstance(wanted, bool) else has not in (None, 2 * wanted)
+        return bool(has != 2 * wanted)
 
 
 class Held(NamedTuple):
@@ -136,7 +143,7 @@ class Held(NamedTuple):
         ]
         return f"{'; '.join(filter(None, parts))}."
 
-    def defects(self, config: Mapping[str, Any] | None = None) -> tuple[HeldCell, ...]:
+    def defects(self, config: dict[str, Any] | None = None) -> tuple[HeldCell, ...]:
         """The configs with other logits than the outside's, as released.
 
         Args:
@@ -147,10 +154,10 @@ class Held(NamedTuple):
         red = [one for one in self.cells if "r" in one.pair]
         if config is None:
             return tuple(red)
-        config = {**config, **(config.get("text_config") or {})}
+        fields = ChainMap(config.get("text_config") or {}, config)
         spelled = any(one.name.endswith(OLD) for one in self.cells)
-        old = spelled and not config.get("rope_parameters")
-        return tuple(one for one in red if one.is_of(config, old))
+        old = spelled and not fields.get("rope_parameters")
+        return tuple(one for one in red if one.is_of(fields, old))
 
 
 def folder() -> Path:

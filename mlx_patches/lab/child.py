@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ..core.model_files import read_config
 from ..evidence.words import (
     CPU,
     CUDA,
@@ -190,8 +191,8 @@ def built(
         from .weights import load
 
         return load(family, weights), ""
-    config = json.loads((folder / "config.json").read_bytes()) if folder else None
     try:
+        config = read_config(folder) if folder else None
         model = build(family, config=config, dtype=dtype, variant=variant)
         if variant and not differ(model, build(family, dtype=dtype)):
             raise NotBuilt(f"{variant} changes nothing in this family")

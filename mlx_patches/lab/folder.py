@@ -9,10 +9,12 @@ from typing import Any
 
 from ..core import distributions
 from ..core.errors import MlxPatchesError
+from ..core.model_files import read_config
 from ..core.packages import CORE
 from ..evidence.words import GREEN, LETTERS, NOT_APPLICABLE
 from . import runner
 from .runner import PROCESS, TIMED_OUT, Row, Task
+from .shrink import odd_number
 
 # The time limit of the processes, which run in parallel, so that an audit ends within 30 s.
 SECONDS = 26.0
@@ -36,6 +38,8 @@ def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str,
     """
     tasks = runner.tasks(folder=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, tell=tell)
+    if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
+        raise MlxPatchesError(why)
     found = {}
     for name in dict.fromkeys(task.family.distribution for task in tasks):
         own = [row for row in rows if row.family.startswith(f"{name}:")]

@@ -22,7 +22,8 @@ from typing import Any
 
 from ..auditing.models import remapping
 from ..core.errors import MlxPatchesError
-from ..evidence.outside import OLD, PLAIN, THETA, WINDOW, WINDOWS
+from ..core.model_files import WINDOWS
+from ..evidence.outside import OLD, PLAIN, THETA, WINDOW
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell

@@ -14,18 +14,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..activation import settings
+from ..activation.children import child_environment, module_command
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import quoted
-from ..core.model_files import read_object
+from ..core.model_files import read_config
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, RESULTS
 from . import RELEASE, Family
 from .child import BUILD
 from .kernels import kernel_folder
 from .reference import NAME as REFERENCE
+from .shrink import odd_number
 
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario name of the row of a process that crashed or timed out.
@@ -63,7 +64,7 @@ class Task:
 
     def command(self) -> list[str]:
         """The child process's command line."""
-        command = [sys.executable, "-m", "mlx_patches.lab.child", str(self.family)]
+        command = module_command("mlx_patches.lab.child", str(self.family))
         command += ["--patched"] if self.patched else []
         command += ["--every-patch"] if self.every_patch else []
         command += ["--config", str(self.config)] if self.config else []
@@ -198,7 +199,7 @@ def tasks(
         if not found:
             fields = " or ".join(VARIANTS[variant].fields)
             raise MlxPatchesError(f"no {variant} variant: no family here names {fields}")
-    if folder is not None and (code := read_object(folder / "config.json").get("model_file")):
+    if folder is not None and (code := read_config(folder).get("model_file")):
         raise MlxPatchesError(
             f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model's code is in"
             " its folder, and the lab does not run code from there"
@@ -230,7 +231,7 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=child_environment(kernels),
+            env=exact_environment(kernels),
         ) as process,
     ):
         try:
@@ -259,14 +260,14 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
     ]
 
 
-def child_environment(kernels: Path | None) -> dict[str, str]:
+def exact_environment(kernels: Path | None) -> dict[str, str]:
     """The environment of a process of the lab: no patches but its own, and exact products.
 
     A GPU that can multiplies float32 as TF32, with ten bits: batches of other shapes then differ by
     more than the lab's tolerance. ``kernels``: the process's own folder for kernels, if any.
     """
     own = {"TMPDIR": str(kernels)} if kernels else {}
-    return settings.without_us() | {"MLX_ENABLE_TF32": "0"} | own
+    return child_environment() | {"MLX_ENABLE_TF32": "0"} | own
 
 
 @cache
@@ -276,7 +277,10 @@ def device(python: str = sys.executable) -> str:
     A child process finds it, because this process never imports MLX.
     """
     code = "from mlx_patches.lab.child import device; print(device())"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    command = [python, "-P", "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=child_environment()
+    )
     return done.stdout.strip()
 
 
@@ -356,6 +360,19 @@ def exit_code(rows: Iterable[Row]) -> int:
     rows = list(rows)
     patched = any(row.patched for row in rows)
     return int(any(row.verdict == RED for row in rows if row.patched == patched))
+
+
+def why_unbuilt(folder: Path, rows: Sequence[Row]) -> str:
+    """Why no model could be built from a folder; empty if one was built.
+
+    It begins with the config's field at fault if that is known; then a crash counts as well.
+    """
+    field = odd_number(read_config(folder))
+    unbuilt = (BUILD, PROCESS) if field else (BUILD,)
+    if not rows or any(row.scenario not in unbuilt for row in rows):
+        return ""
+    why = f"{field} ({rows[0].detail})" if field else rows[0].detail
+    return f"{folder / 'config.json'}: {why}"
 
 
 def _is(family: Family, name: str) -> bool:

@@ -8,7 +8,6 @@ import json
 import random
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..activation import settings
+from ..activation.children import child_environment, module_command
 from ..core.packages import package_of
 from ..probes import NotApplicable
 from .build import draw_weights
@@ -101,13 +100,13 @@ def serving(distribution: str, patched: bool) -> Iterator[Ask]:
     package, port = package_of(distribution), free_port()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         save(distribution, Path(folder))
-        words = [sys.executable, "-m", f"{package}.server", "--model", folder]
+        words = module_command(f"{package}.server", "--model", folder)
         words += ["--host", "127.0.0.1", "--port", str(port)]
         if patched:
-            words = [sys.executable, "-m", "mlx_patches", "run", "--", *words]
+            words = module_command("mlx_patches", "run", "--", *words)
         # A server that lists the models of the hub's cache fails without one.
         cache = {"HF_HUB_CACHE": folder, "HF_HUB_OFFLINE": "1", "HOME": folder}
-        environment = settings.without_us() | cache
+        environment = child_environment() | cache
         with subprocess.Popen(words, stdout=log, stderr=log, env=environment) as process:
             try:
                 yield ready(process, f"http://127.0.0.1:{port}", folder)

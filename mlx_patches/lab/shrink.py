@@ -10,6 +10,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.model_files import is_number, shown
+
 VOCABULARY = 96
 LAYERS = 4
 WINDOW = 8
@@ -235,6 +237,24 @@ def _least(value: Any, *names: str) -> Any:
     """A field's value, at most the small one of the first of its names that has a rule."""
     rule = next((one for one in map(_rule, names) if one is not dataclasses.MISSING), None)
     return min(value, rule) if type(value) is type(rule) is int else value
+
+
+def odd_number(config: Mapping[str, Any], place: str = "") -> str:
+    """The first size in a config that is no number or negative, as a sentence; empty if none is.
+
+    Released configs have a few of these, so it explains why a model cannot be built, no more.
+    """
+    for name, value in config.items():
+        rule, where = _rule(name), f"{place}{name}"
+        if isinstance(value, dict) and (found := odd_number(value, f"{where}.")):
+            return found
+        if value is None or not is_number(rule) or rule == 0:  # token ids may be lists
+            continue
+        if not is_number(value):
+            return f"{where} is {shown(value)}, not a number"
+        if value < 0:
+            return f"{where} is {shown(value)}, which is negative"
+    return ""
 
 
 def _counts_layers(name: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from ..core.model_files import read_config
 from . import Family, LabModel, NotBuilt, Tolerance, engine
 from .build import lab_model
 
@@ -27,17 +27,19 @@ def load(family: Family, folder: Path) -> LabModel:
     Raises:
         NotBuilt: the release cannot load it, or would run code from the folder to do so.
     """
-    config = json.loads((folder / "config.json").read_bytes())
-    if config.get("model_file"):
-        raise NotBuilt("config.json names a model_file: code of the folder is not run")
     try:
+        config = read_config(folder)
+        if config.get("model_file"):
+            raise NotBuilt("config.json names a model_file: code of the folder is not run")
         loaded = family.part("utils").load_model(folder)
+        whole = loaded[0] if isinstance(loaded, tuple) else loaded
+        model = whole.language_model if family.distribution == "mlx-vlm" else whole
+        dtype = dtype_of(model)
+        return lab_model(family, model, config, TOLERANCES[dtype], dtype)
+    except NotBuilt:
+        raise
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
-    whole = loaded[0] if isinstance(loaded, tuple) else loaded
-    model = whole.language_model if family.distribution == "mlx-vlm" else whole
-    dtype = dtype_of(model)
-    return lab_model(family, model, config, TOLERANCES[dtype], dtype)
 
 
 def dtype_of(model: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from packaging.version import Version
 
-from mlx_patches.activation import settings
+from mlx_patches.activation.children import child_environment
 from mlx_patches.evidence.words import CPU, METAL_EMULATED
 from mlx_patches.lab import Family, runner
 from mlx_patches.lab.families import source_files
@@ -288,7 +288,7 @@ def test_a_planted_fault_is_seen(name, kernel, old, new):
     for scenario in scenarios:
         command += ["--scenario", scenario]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=settings.without_us(), check=False
+        command, capture_output=True, text=True, env=child_environment(), check=False
     )
     assert done.returncode == 0, done.stderr[-400:]
     found = [json.loads(line) for line in done.stdout.splitlines()]

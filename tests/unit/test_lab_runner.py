@@ -112,10 +112,10 @@ def test_foreign_output_is_not_a_cell(child):
 
 def test_the_child_gets_what_was_asked_for(tmp_path):
     command = Task(Family("mlx-vlm", "gemma4"), True, ("trim",), tmp_path).command()
-    assert command[1:4] == ["-m", "mlx_patches.lab.child", "mlx-vlm:gemma4"]
-    assert command[4:] == ["--patched", "--config", str(tmp_path), "--scenario", "trim"]
+    assert command[1:5] == ["-P", "-m", "mlx_patches.lab.child", "mlx-vlm:gemma4"]
+    assert command[5:] == ["--patched", "--config", str(tmp_path), "--scenario", "trim"]
     command = Task(Family("mlx-lm", "llama"), False, ("trim",), dtype="bfloat16").command()
-    assert command[4:] == ["--dtype", "bfloat16", "--scenario", "trim"]
+    assert command[5:] == ["--dtype", "bfloat16", "--scenario", "trim"]
 
 
 def test_a_row_says_where_it_was_measured(child):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from ...activation.children import module_command
 from ...core.files import printable
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import runner
@@ -153,7 +153,7 @@ def _none_yet(task: Task) -> Walked:
 def command(task: Task, *more: str) -> list[str]:
     """The command line of a task's process."""
     flags = ["--patched"] * task.patched + ["--every-patch"] * task.every_patch
-    return [sys.executable, "-m", "mlx_patches.lab.walks.child", str(task.family), *flags, *more]
+    return module_command("mlx_patches.lab.walks.child", str(task.family), *flags, *more)
 
 
 def _process(command: Sequence[str], walked: Walked, patience: float) -> int | None:
@@ -170,7 +170,7 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
         process.kill()
 
     with kernel_folder() as kernels, tempfile.TemporaryFile("w+") as errors:
-        env = runner.child_environment(kernels)
+        env = runner.exact_environment(kernels)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
         ) as process:

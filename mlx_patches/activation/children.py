@@ -1,0 +1,26 @@
+"""Child processes that measure: they import nothing from the working directory.
+
+``python -m`` and ``python -c`` put the working directory first on the path. It may be the folder
+of the model that is measured, whose files would then replace the environment's packages. Entries
+of ``PYTHONPATH`` stay in effect.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .settings import SWITCH
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module of this environment."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def child_environment() -> dict[str, str]:
+    """The environment variables of a measuring process and of the processes that it starts.
+
+    No patches are activated automatically.
+    """
+    return {**os.environ, SWITCH: "0", "PYTHONSAFEPATH": "1"}

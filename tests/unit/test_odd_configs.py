@@ -1,0 +1,207 @@
+"""Fields of a config with a value of another kind: one line that names the field, exit code 2.
+
+The fields are those that the audit reads: a config that records what is read from it finds them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_patches import MlxPatchesError, cli
+from mlx_patches.activation.session import session
+from mlx_patches.auditing import audit, code, measured, models
+from mlx_patches.auditing.code import Measured
+from mlx_patches.auditing.verdict import PatchState
+from mlx_patches.core import model_files
+from mlx_patches.evidence import outside
+from mlx_patches.lab import shrink
+
+PUBLISHED = json.loads((Path(__file__).parents[1] / "releases" / "published.json").read_text())
+
+
+class Recording(dict[str, Any]):
+    """A config that records the path of each key that is read, also of absent ones."""
+
+    def __init__(self, content, seen, path=()):
+        super().__init__(
+            {
+                key: Recording(one, seen, (*path, key)) if isinstance(one, dict) else one
+                for key, one in content.items()
+            }
+        )
+        self.seen, self.path = seen, path
+
+    def read(self, key):
+        self.seen.add((*self.path, key))
+        return key
+
+    def __getitem__(self, key):
+        return super().__getitem__(self.read(key))
+
+    def get(self, key, default=None):
+        return super().get(self.read(key), default)
+
+    def __contains__(self, key):
+        return super().__contains__(self.read(key))
+
+    def __iter__(self):
+        return iter([self.read(key) for key in super().__iter__()])
+
+    def items(self):
+        return [(key, self[key]) for key in self]
+
+
+# JSON texts of every kind.
+ODD = (
+    *("null", "true", "false", "0", "5", "-5", "1.5", "NaN", "Infinity", "-1e400", "9" * 30),
+    *("9" * 4000, '""', '"x"', '"\\ud800"', f'"{"x" * 100_000}"', "[]", "[5]", "[null]", '["x"]'),
+    *("[[[5]]]", "[" * 500 + "]" * 500, "{}", '{"a": 5}', '{"type": ["x"]}'),
+    *(
+        '{"full_attention": 5}',
+        '{"full_attention": {"type": {}}}',
+        '{"a": ' * 300 + "5" + "}" * 300,
+    ),
+)
+RELEASE = "mlx-lm 0.32.2"
+HELD = {kind: {"model_type": kind} for kind in outside.held_types(RELEASE)}
+CONFIGS = {**PUBLISHED, **HELD}
+LLAMA = PUBLISHED["SmolLM2-135M"]
+OBJECTS = ('{"a": 5}', '{"full_attention": {"a": 5}}')
+RIGHT = ("null", "true", "false", "5", "[5]", '["x"]', '{"a": 5}')
+
+
+def changed(config, path, text):
+    """The JSON text of a config in which the field at a path is this JSON text."""
+    result = json.loads(json.dumps(config))
+    inner = result
+    for key in path[:-1]:
+        inner = inner.setdefault(key, {})
+    inner[path[-1]] = "ODD"
+    return json.dumps(result).replace('"ODD"', text)
+
+
+@pytest.fixture
+def release(site, monkeypatch):
+    """An environment with a release whose code counts as measured."""
+    site.install("mlx", "0.32.0")
+    site.install("mlx-lm", RELEASE.split()[1])
+    for module in ("models/cache", "generate", "utils"):
+        site.write(f"mlx_lm/{module}.py")
+    for one in CONFIGS.values():
+        site.write(f"mlx_lm/models/{one['model_type']}.py")
+    monkeypatch.setattr(code, "measured", lambda *_: Measured(RELEASE, RELEASE))
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The paths of the keys that are read from the configs."""
+    found, read = set(), model_files.read_object
+    monkeypatch.setattr(model_files, "read_object", lambda path: Recording(read(path), found))
+    return found
+
+
+def judge(folder):
+    """The exit codes of what the audit concludes from a folder's config, and its problem."""
+    report = audit._model_report(session(), str(folder))
+    verdicts = measured.verdicts_of_model(
+        session(), report.families, lambda *_: False, None, report.folder.config, report.model_type
+    )
+    codes = [one.exit_code(PatchState(active=False)) for one in verdicts]
+    return codes, bool(report.unused_stops), bool(report.folder.problem)
+
+
+def judged(folder, text):
+    """What the audit concludes, or its error."""
+    try:
+        return judge(write(folder, text))
+    except MlxPatchesError as error:
+        return str(error)
+
+
+def write(folder, text):
+    (folder / "config.json").write_text(text)
+    return folder
+
+
+def test_the_recorder_finds_the_keys_that_the_audit_reads(release, seen, tmp_path):
+    for config in PUBLISHED.values():
+        audit.audit(str(write(tmp_path, json.dumps(config))), models=False)
+    whole = set(seen)
+    known = ("model_type", "eos_token_id", "rope_scaling", "rope_parameters", "text_config")
+    assert {*((one,) for one in known), ("text_config", "rope_scaling", "rope_type")} <= whole
+    assert {("layer_types",), ("sliding_window",), ("text_config", "eos_token_id")} <= whole
+    seen.clear()
+    for config in PUBLISHED.values():
+        judge(write(tmp_path, json.dumps(config)))
+    assert seen == whole
+
+
+def cases(seen, folder):
+    """A path and a config in which it is read, for each path that is read in any config."""
+    done: set[tuple[str, ...]] = set()
+    left = list(CONFIGS.values())
+    while left:
+        config = left.pop()
+        seen.clear()
+        with contextlib.suppress(MlxPatchesError):
+            judge(write(folder, json.dumps(config)))
+        for path in sorted(seen - done):
+            done.add(path)
+            yield path, config
+            # With an object in its place, other keys may be read.
+            left += [json.loads(changed(config, path, text)) for text in OBJECTS]
+
+
+def test_an_odd_value_is_named_or_changes_nothing(release, seen, tmp_path):
+    number = 0
+    for path, config in cases(seen, tmp_path):
+        # What values of the right kind yield, whatever kind that is.
+        right = [judged(tmp_path, changed(config, path, text)) for text in RIGHT]
+        for text in ODD:
+            number += 1
+            found = judged(tmp_path, changed(config, path, text))
+            if isinstance(found, str):
+                assert path[-1] in found and "\n" not in found and len(found) < 600
+            else:
+                assert found in right or found[-1], (path, text[:50], found, right)
+    assert number > 1000
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("path", [("rope_scaling",), ("text_config",), ("layer_types",)], ids=str)
+def test_the_command_prints_one_line(release, tmp_path, capsys, path, text):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["audit", "-q", "--model", str(write(tmp_path, changed(LLAMA, path, text)))])
+    shown = capsys.readouterr()
+    assert ended.value.code in (0, 1, 2)
+    assert len(shown.err.splitlines()) == (not shown.out)
+    if shown.err:
+        assert ended.value.code == 2 and path[0] in shown.err
+
+
+@pytest.mark.parametrize("text", ["", "[", *ODD, '{"eos_token_id": {}}'], ids=str.__len__)
+def test_an_odd_generation_config_is_named(release, tmp_path, text):
+    (tmp_path / "generation_config.json").write_text(text)
+    folder = models.read_folder(write(tmp_path, json.dumps(LLAMA)))
+    assert len(folder.problem.splitlines()) <= 1
+    assert not folder.problem or "generation_config.json" in folder.problem
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"hidden_size": "64"}, "hidden_size is '64', not a number"),
+        ({"text_config": {"num_attention_heads": -5}}, "text_config.num_attention_heads is -5,"),
+        ({"vocab_size": float("nan")}, "vocab_size is nan, not a number"),
+        ({"rms_norm_eps": {"a": 1}}, "rms_norm_eps is {'a': 1}, not a number"),
+        ({"hidden_size": 64, "eos_token_id": [1], "num_key_value_heads": None}, ""),
+    ],
+)
+def test_a_size_that_is_no_number_is_named(fields, said):
+    found = shrink.odd_number(fields)
+    assert found.startswith(said) and bool(found) == bool(said)

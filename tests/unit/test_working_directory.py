@@ -1,0 +1,145 @@
+"""Commands import nothing from the working directory, which may be the folder of a model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mlx_patches
+from mlx_patches import cli
+from mlx_patches.lab.walks.runner import WALKS
+
+ROOT = Path(mlx_patches.__file__).parent
+ONE = ("--scenario", "equal-lengths")
+SAFE, PLAIN = ([sys.executable, *option, "-m", "mlx_patches"] for option in (["-P"], []))
+# Command to its command lines; a command that would change the environment only prints its help.
+COMMANDS = {
+    "audit": [(), ("--model", "."), ("--model", ".", "--measure")],
+    "disable": [("--help",)],
+    "enable": [("--help",)],
+    "explain": [("offset-alias",)],
+    "lab": [
+        ("--model", "llama", *ONE),
+        ("--config", ".", *ONE),
+        ("--weights", ".", *ONE),
+        ("--model", "llama", "--scenario", WALKS, "--walks", "1"),
+        ("--model", "llama", "--device", "metal-emulated", *ONE),
+        ("--model", "llama", "--reference"),
+    ],
+    "list": [()],
+    "probe": [("offset-alias",), ("llama",)],
+    "ps": [()],
+    "recommend": [("--model", "llama")],
+    "report": [("--model", ".")],
+    "run": [("--", sys.executable, "-c", "pass"), ("--", "./isolated")],
+}
+LINES = [(name, *line) for name, lines in COMMANDS.items() for line in lines]
+MEASURING = [("audit", "--model", ".", "--measure"), ("lab", "--config", ".", *ONE)]
+RELEASE = ("mlx", "mlx_lm", "mlx_vlm", "numpy", "sitecustomize", "usercustomize", "transformers")
+INSTALLED = filter(str.isidentifier, importlib.metadata.packages_distributions())
+EVERY = {*RELEASE, *sys.stdlib_module_names, *INSTALLED}
+MLX = """
+try: import numpy
+except ImportError: pass
+cpu = gpu = default_device = lambda: cpu
+"""
+LLAMA = """
+class Model: ...
+class ModelArgs: ...
+"""
+
+
+class Folder:
+    """A model's folder in which modules are planted, and an environment with a small mlx-lm."""
+
+    def __init__(self, root: Path, planted: set[str]):
+        self.path, self.environment, self.mark = root / "m", root / "environment", root / "mark"
+        for name in planted:
+            file = self.path / name / "__init__.py" if name in RELEASE else self.path / f"{name}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"with open({str(self.mark)!r}, 'a') as f: f.write('{name} ')\n")
+        (self.path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+        isolated = self.path / "isolated"
+        isolated.write_text(f"#!{sys.executable} -E\n")
+        isolated.chmod(0o755)
+        for package, version in (("mlx", "0.31.2"), ("mlx_lm", "0.32.2")):
+            info = self.environment / f"{package}-{version}.dist-info"
+            info.mkdir(parents=True)
+            name = package.replace("_", "-")
+            (info / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            )
+        modules = {"mlx/core": MLX, "mlx_lm/models/llama": LLAMA, "mlx_lm/models/cache": ""}
+        modules |= {"mlx_lm/__init__": "", "mlx_lm/models/__init__": ""}
+        for file, text in modules.items():
+            module = self.environment / f"{file}.py"
+            module.parent.mkdir(parents=True, exist_ok=True)
+            module.write_text(text)
+
+    def run(self, *command: str, more: str = "") -> tuple[set[str], subprocess.CompletedProcess]:
+        """What a command line in the folder imports of the planted modules, and its end."""
+        paths = [str(self.environment), str(ROOT.parent), *filter(None, [more])]
+        variables = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.environment)}
+        done = subprocess.run(
+            command,
+            cwd=self.path,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        seen = self.mark.read_text().split() if self.mark.exists() else []
+        self.mark.unlink(missing_ok=True)
+        return {*seen}, done
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return Folder(tmp_path_factory.mktemp("every"), EVERY)
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory):
+    return Folder(tmp_path_factory.mktemp("releases"), {*RELEASE})
+
+
+def test_every_command_has_a_command_line():
+    assert set(COMMANDS) == set(cli.cli.commands)
+
+
+@pytest.mark.parametrize("line", LINES, ids=" ".join)
+def test_a_command_imports_nothing_from_the_working_directory(folder, line):
+    seen, done = folder.run(*SAFE, *line)
+    assert seen == set()
+    assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("line", MEASURING, ids=" ".join)
+def test_python_m_reports_the_environment(releases, line):
+    seen, done = releases.run(*PLAIN, *line)
+    _, other = releases.run(*SAFE, *line)
+    assert seen == set()
+    assert (done.returncode, done.stdout, done.stderr) == (
+        other.returncode,
+        other.stdout,
+        other.stderr,
+    )
+
+
+@pytest.mark.parametrize("entry", [".", ":"])
+def test_the_working_directory_counts_if_pythonpath_has_it(releases, entry):
+    seen, _ = releases.run(*SAFE, "lab", "--model", "llama", *ONE, more=entry)
+    assert "mlx" in seen
+
+
+def test_no_process_starts_with_the_working_directory_on_its_path():
+    starting = re.compile(r'(sys\.executable|python), "-[cm]"')
+    files = [str(f.relative_to(ROOT)) for f in ROOT.rglob("*.py") if starting.search(f.read_text())]
+    assert files == []
