@@ -413,7 +413,8 @@ class Manager:
         failed = functools.partial(self.failed, path)
         succeeded = functools.partial(self._succeeded, path)
         policy = Policy(failed, succeeded, self.strict, path)
-        lost = known if known and known.layers else None
+        # Whoever imported it from the same module keeps the former object, which has its layers.
+        lost = known if known and known.layers and known.owner is not owner else None
         return Site(path, owner, original, policy, self._aliases, lost)
 
     def _is_current(self, change: _Change) -> bool:
