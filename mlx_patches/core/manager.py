@@ -382,7 +382,7 @@ class Manager:
             with self.lock:
                 self._patches[patch.id] = patch
                 self._record(patch, outcomes)
-            if not isinstance(error, (Exception, SystemExit)):
+            if isinstance(error, KeyboardInterrupt):
                 raise
             logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
             return outcomes

@@ -121,7 +121,11 @@ def test_after_every_order_of_steps_the_releases_own_is_back(cache, kind, monkey
     ]
     patch = patch_of(*NAMES)
     # Of thousands of changes: hash a function once, and visit only these modules.
-    monkeypatch.setattr(fingerprint, "hash_object", functools.cache(fingerprint.hash_object))
+    hash_bodies = functools.cache(lambda functions: fingerprint._hash(map(parse, functions)))
+    parse = fingerprint.parse_function
+    monkeypatch.setattr(
+        fingerprint, "hash_object", lambda obj: hash_bodies(tuple(fingerprint.functions_of(obj)))
+    )
     modules = {name: module for name, module in sys.modules.items() if name.startswith("fake_lm")}
     monkeypatch.setattr(site, "sys", SimpleNamespace(modules=modules))
     wrong = []
