@@ -18,8 +18,8 @@ from jinja2.utils import Namespace
 from ....core.errors import is_refusal
 from .bounds import (
     EXPANDING,
-    Buffer,
     Budget,
+    Buffer,
     as_refusal,
     check,
     check_expansion,

@@ -66,7 +66,9 @@ PATCH = Patch(
     severity="security",
     summary="mlx-vlm, Kimi-VL and five more: a chat template runs Python code when it is rendered",
     targets=(
-        Target("jinja2", "jinja2.environment", "Environment.from_string", around(compile_in_sandbox)),
+        Target(
+            "jinja2", "jinja2.environment", "Environment.from_string", around(compile_in_sandbox)
+        ),
         Target(
             "mlx-lm",
             "mlx_lm.server",
