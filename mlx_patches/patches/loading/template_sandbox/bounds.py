@@ -184,9 +184,9 @@ def check_operation(operator: str, left: Any, right: Any) -> None:
     limit = budget().text
     if operator == "*":
         for many, times in ((left, right), (right, left)):
-            if isinstance(many, (str, bytes, Sequence)) and isinstance(times, int):
-                if times > 1 and measure(many, limit) * times > limit:
-                    refuse("it makes too much text")
+            repeats = isinstance(many, Sequence) and isinstance(times, int) and times > 1
+            if repeats and measure(many, limit) * times > limit:
+                refuse("it makes too much text")
     elif operator == "**" and isinstance(left, int) and isinstance(right, int):
         if left.bit_length() * right > _BITS:
             refuse("it makes too large a number")

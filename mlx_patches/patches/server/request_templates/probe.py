@@ -1,4 +1,4 @@
-"""Sends a template in a request's ``chat_template_kwargs``, and an argument that a template reads."""
+"""Sends a template in a request's ``chat_template_kwargs``."""
 
 from __future__ import annotations
 
