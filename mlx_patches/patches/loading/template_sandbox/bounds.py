@@ -216,7 +216,7 @@ def as_refusal(reason: str) -> Exception:
 @functools.cache
 def stopped() -> type[Exception]:
     """The class of the error: jinja2's SecurityError, with status 400 for FastAPI."""
-    from jinja2.exceptions import SecurityError
+    from jinja2.exceptions import SecurityError  # type: ignore[import-not-found]
 
     base: Any = bad_request()
     return type("TemplateStopped", (base, SecurityError), {})

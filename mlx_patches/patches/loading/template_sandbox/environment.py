@@ -8,12 +8,12 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jinja2.compiler import CodeGenerator
-from jinja2.environment import Environment
-from jinja2.exceptions import SecurityError
-from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
-from jinja2.utils import Namespace
+from jinja2.compiler import CodeGenerator  # type: ignore[import-not-found]
+from jinja2.environment import Environment  # type: ignore[import-not-found]
+from jinja2.exceptions import SecurityError  # type: ignore[import-not-found]
+from jinja2.runtime import Macro  # type: ignore[import-not-found]
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range  # type: ignore[import-not-found]
+from jinja2.utils import Namespace  # type: ignore[import-not-found]
 
 from ....core.errors import is_refusal
 from .bounds import (
@@ -35,7 +35,7 @@ _READS = frozenset({"get", "items", "keys", "values"})
 _STOPS = (SecurityError, OverflowError, RecursionError, MemoryError)
 
 
-class CountedCode(CodeGenerator):
+class CountedCode(CodeGenerator):  # type: ignore[misc]
     """Compiles a template so that its steps are counted and its values are measured."""
 
     def blockvisit(self, nodes: Any, frame: Any) -> None:
@@ -109,7 +109,7 @@ class Bounds:
         return check(super().call_binop(context, operator, left, right))  # type: ignore[misc]
 
 
-class CountedNamespace(Namespace):
+class CountedNamespace(Namespace):  # type: ignore[misc]
     """A namespace may contain others, in a way that only its text shows."""
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class CountedNamespace(Namespace):
 
 def make_sandbox(environment: Environment) -> Environment:
     """A sandbox with the settings, filters, tests, globals and extensions of an environment."""
-    sandbox: Any = object.__new__(_sandbox_class(type(environment)))
+    sandbox: Any = object.__new__(_sandbox_class(type(environment)))  # type: ignore[arg-type]
     vars(sandbox).update(vars(environment))
     sandbox.code_generator_class = _code_class(environment.code_generator_class)
     sandbox.filters = {name: _bounded(name, f) for name, f in environment.filters.items()}
@@ -131,7 +131,7 @@ def make_sandbox(environment: Environment) -> Environment:
     for table in ("binop_table", "unop_table"):
         if not hasattr(environment, table):
             setattr(sandbox, table, getattr(sandbox, f"default_{table}").copy())
-    return sandbox  # type: ignore[no-any-return]
+    return sandbox
 
 
 def bound_render(template: Any, source: Any) -> Any:
