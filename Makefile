@@ -35,7 +35,7 @@ hosts: $(VENV)/ready
 # Run other projects' own released tests, without the patches and with them (an hour). One recipe
 # only: make downstream RECIPE='mlx-lm 0.31.3'
 downstream: $(VENV)/ready
-	@$(NOX) -s "downstream$(if $(RECIPE),(name='$(RECIPE)'))"
+	@$(NOX) -s "downstream$(if $(RECIPE),($(RECIPE)))"
 
 # Build the wheel twice, from two copies of the source, and compare them byte by byte; OUT=FOLDER
 # keeps it.
