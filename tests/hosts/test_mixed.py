@@ -1,7 +1,8 @@
 """A server that many clients use at once, of which some are rude, answers each as if it were alone.
 
 Four rounds of 200 mixed requests, eight at a time: completions, streams, logits processors, images,
-clients that leave, empty, repeated and continued prompts, and requests that nobody should send.
+clients that leave, empty, repeated and continued prompts, and one in ten that is hostile. The
+patched server has the profiles `safe` and `security`.
 Runs in the environment of a release set, whose name is in MLX_PATCHES_HOST_SET: `make hosts`.
 """
 
@@ -59,9 +60,18 @@ TOKENS = 12
 # The lowest reading of each half counts: single ones are up to 18 % above those around them, since
 # the allocator gives pages back when it likes.
 GROWTH = 0.05
-# Requests that nobody should send: a whole body, or what is wrong in one that were right otherwise.
+# Hostile requests: a whole body, or the wrong fields of a request that is right but for them.
 # PROMPT stands for the field that holds the prompt; what is GONE is left out.
 PROMPT, GONE = "PROMPT", object()
+# The client closes the connection in the middle of the body.
+CUT_OFF = "cut off"
+
+
+def image_message(url: str) -> dict[str, object]:
+    """The field of a chat request with an image."""
+    return {"messages": [{"role": "user", "content": behind(url, "what is it?")}]}
+
+
 MALFORMED: dict[str, bytes | dict[str, object]] = {
     "no JSON": b"{no",
     "not UTF-8": b"\xff\xfe{}",
@@ -83,6 +93,16 @@ MALFORMED: dict[str, bytes | dict[str, object]] = {
     "messages: number": {"messages": [5]},
     "messages: text": {"messages": "abc"},
     "messages: null": {"messages": [None]},
+    "messages: half a character": {"messages": [{"role": "user", "content": "\ud800"}]},
+    "messages: no image": image_message("data:image/png;base64,AAAA"),
+    "messages: own network": image_message("http://127.0.0.1:1/image.png"),
+    "messages: a file": image_message("/etc/passwd"),
+    "deep": b'{"model": ' + b"[" * 3000,
+    "max_tokens: huge": {"max_tokens": 1e308},
+    "model: a folder": {"model": "/etc"},
+    "model: number": {"model": 5},
+    "stop: long": {"stop": "x" * 3000},
+    CUT_OFF: {},
 }
 # Every release answers these with an HTTP error, but for:
 # mlx-lm's handler raises before it has written a status, and the connection is closed. 0.32.2
@@ -354,6 +374,9 @@ def send(host: Host, one: Request) -> str:
     if one.kind == "malformed":
         if one.name.startswith("messages"):
             host = dataclasses.replace(host, chat=True)
+        if one.name == CUT_OFF:
+            host.cut_off(malformed(host, one.name))
+            return "closed"
         return host.status(malformed(host, one.name))
     if one.kind == "leaving":
         host.leave(one.prompt, **one.fields)
@@ -383,7 +406,7 @@ def alive(host: Host, requests: Sequence[Request], answers: Mapping[str, str]) -
 
 def expected_end(name: str) -> str:
     """How a malformed request ends, of its first character: a status, or closed."""
-    if name in CLOSED.get(SET, ()):
+    if name == CUT_OFF or name in CLOSED.get(SET, ()):
         return "c"
     return "2" if name in HARMLESS | IGNORED.get(SET, set()) else "45"
 
@@ -405,7 +428,8 @@ def test_the_release_as_it_is(model, rounds, tmp_path, capsys, monkeypatch):
     assert not tally.odd or SET not in SOUND
 
 
-def test_with_the_patches(model, rounds, tmp_path, capsys):
+def test_with_the_patches(model, rounds, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MLX_PATCHES_PROFILE", "safe,security")
     log = tmp_path / "log"
     tally = load(model, log, rounds, patched=True)
     with capsys.disabled():
