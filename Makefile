@@ -19,7 +19,7 @@ real: $(VENV)/ready
 test: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick
 
-# Two Pythons, seven release sets, four hosts.
+# Two Pythons, seven release sets, four hosts, and the own tests of two other projects.
 test-all: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick rest
 

@@ -1,6 +1,6 @@
 """Attacks on a real server by a request and by a model's folder, without and with the patches.
 
-python -m tests.hosts.doors SET [--write]
+python -m tests.hosts.doors 'mlx-lm 0.32.2' [--write] [--door 'template in a request']
 
 Runs in the environment of a release set. Every attack leaves a mark if it succeeds: code creates a
 file, a fetch reaches a listener on this machine, a read is seen by the kernel (inotify, so this
@@ -10,6 +10,7 @@ doors.toml, from which `tools/write_docs.py` writes the table in SECURITY.md.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import json
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,13 @@ SERVERS = (
         "rapid-mlx 0.16.10",
         "rapid-mlx serve {model} --host 127.0.0.1 --port {port} --no-preflight"
         " --disable-model-downloads",
+    ),
+    Server(
+        "Rapid-MLX 0.16.10 --mllm",
+        "rapid-mlx 0.16.10",
+        "rapid-mlx serve {model} --mllm --host 127.0.0.1 --port {port} --no-preflight"
+        " --disable-model-downloads",
+        **VISION,
     ),
     Server(
         "mlx-openai-server 1.8.1",
@@ -256,6 +264,16 @@ def template_requests() -> Iterator[tuple[str, Request]]:
                         lambda place, hold=hold, text=text: hold(text(place)),
                     ),
                 )
+        # Another argument of `apply_chat_template`, which replaces what is rendered.
+        said = [{"role": "user", "content": "fox " * 200}]
+        yield (
+            f"{path} chat_template_kwargs, conversation",
+            Request(
+                TEMPLATE_IN_REQUEST,
+                path,
+                lambda _, said=said: {"chat_template_kwargs": {"conversation": said}},
+            ),
+        )
 
 
 def media_requests() -> Iterator[tuple[str, Request]]:
@@ -462,23 +480,23 @@ FOLDERS: dict[str, tuple[str, Callable[[Path, Place], None]]] = {
 # -- a server --------------------------------------------------------------------------------------
 
 
-def measure(server: Server, scratch: Path, share: int = 1) -> Outcomes:
-    """Attack a server, without and with the patches; one of ``share`` folders is tried."""
+def measure(server: Server, scratch: Path, doors: Collection[str] = DOORS) -> Outcomes:
+    """Attack a server at some doors, without and with the patches."""
     model = scratch / "model"
     save_model(server, model)
-    outcomes: Outcomes = {door: {} for door in DOORS}
+    outcomes: Outcomes = {door: {} for door in DOORS if door in doors}
+    folders = {name: plant for name, (door, plant) in FOLDERS.items() if door in doors}
+    requests = [name for name, one in REQUESTS.items() if one.door in doors]
     with a_place(scratch / "place", model) as place:
         for patched in (False, True):
-            tried = list(FOLDERS)[::share]
-            for name in tried:
-                door, plant = FOLDERS[name]
-                folder = scratch / f"{tried.index(name)}-{patched}"
+            for index, (name, plant) in enumerate(folders.items()):
+                folder = scratch / f"{index}-{patched}"
                 shutil.copytree(model, folder)
                 (folder / "planted.py").write_text(python_code(place))
                 plant(folder, place)
                 said, by = load_folder(server, folder, place, patched)
-                add(outcomes[door], name, said, by, patched)
-            for name, said, by in send_requests(server, model, place, patched):
+                add(outcomes[FOLDERS[name][0]], name, said, by, patched)
+            for name, said, by in send_requests(server, model, place, patched, requests):
                 add(outcomes[REQUESTS[name].door], name, said, by, patched)
     return outcomes
 
@@ -513,17 +531,19 @@ def load_folder(server: Server, folder: Path, place: Place, patched: bool) -> tu
 
 
 def send_requests(
-    server: Server, model: Path, place: Place, patched: bool
+    server: Server, model: Path, place: Place, patched: bool, names: Sequence[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Send every attack to a server.
+    """Send attacks to a server.
 
     Raises:
         AssertionError: the server does not answer a plain request, before or after the attacks.
     """
+    if not names:
+        return
     log = place.folder / f"requests-{patched}.log"
     with running(server, model, log, patched) as host:
         check_alive(host, log)
-        for name in REQUESTS:
+        for name in names:
             start = log.stat().st_size
             said = attempt(host, name, place)
             with log.open(errors="replace") as file:
@@ -575,21 +595,30 @@ def refusing(log: str) -> list[str]:
 # -- the command -----------------------------------------------------------------------------------
 
 
-def main(name: str, *options: str) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    sets = list(dict.fromkeys(server.set for server in SERVERS))
+    parser.add_argument("set", choices=sets)
+    parser.add_argument("--door", action="append", choices=DOORS, help="only this door")
+    parser.add_argument("--write", action="store_true", help="record the outcomes in doors.toml")
+    options = parser.parse_args()
     for server in SERVERS:
-        if name not in (server.set, server.name):
+        if server.set != options.set:
             continue
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="doors-") as scratch:
-            outcomes = measure(server, Path(scratch))
+            outcomes = measure(server, Path(scratch), options.door or DOORS)
         print(f"{server.name}: {time.monotonic() - begun:.0f} s")
         for door, rows in outcomes.items():
             print(f"  {door}: {verdict(rows)}")
             for attack, row in rows.items():
                 print(f"    {attack}: {row.released} -> {row.patched} {' '.join(row.by)}")
-        if "--write" in options:
-            save(load() | {server.name: outcomes}, [one.name for one in SERVERS])
+        if options.write:
+            records = load()
+            found = records.get(server.name, {}) | outcomes
+            records[server.name] = {door: found[door] for door in DOORS if door in found}
+            save(records, [one.name for one in SERVERS])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import door_table
 from door_table import Outcome
 
+CLOSED = Outcome("code ran", "refused", ["a"])
+
 
 @pytest.mark.parametrize(
     ("rows", "cell"),
@@ -19,14 +21,14 @@ from door_table import Outcome
         ([], "not measured"),
         ([Outcome("ignored", "ignored")], "not reachable"),
         ([Outcome("ignored", "ignored"), Outcome("refused", "refused")], "refused by the server"),
-        ([Outcome("code ran", "refused", ["a"]), Outcome("read", "refused", ["b"])], "closed: `a`, `b`"),
+        ([CLOSED, Outcome("read", "refused", ["b"])], "closed: `a`, `b`"),
         # A patch that refuses what the server refuses anyway closes nothing.
-        ([Outcome("code ran", "refused", ["a"]), Outcome("refused", "refused", ["b"])], "closed: `a`"),
-        ([Outcome("code ran", "refused", ["a"]), Outcome("read", "read")], "**open** (read)"),
+        ([CLOSED, Outcome("refused", "refused", ["b"])], "closed: `a`"),
+        ([CLOSED, Outcome("read", "read")], "**open** (read)"),
         # An attack that succeeds only with the patches counts, too.
         ([Outcome("refused", "fetched")], "**open** (fetched)"),
     ],
-)  # fmt: skip
+)
 def test_verdict(rows, cell):
     assert door_table.verdict({str(index): row for index, row in enumerate(rows)}) == cell
 
