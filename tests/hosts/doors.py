@@ -74,6 +74,8 @@ class Server:
     command: str
     family: str = "llama"
     package: str = "mlx-lm"
+    # A family whose own processor follows an `auto_map` whatever the server passes.
+    follows: str = ""
 
 
 # Kimi-VL's processor is one of those that compile chat templates themselves in mlx-vlm.
@@ -92,6 +94,7 @@ SERVERS = (
         "mlx-vlm 0.7.10",
         "mlx_vlm.server --model {model} --host 127.0.0.1 --port {port}",
         **VISION,
+        follows="inkling",
     ),
     Server(
         "vllm-mlx 0.6.0",
@@ -467,14 +470,24 @@ def plant_processor_class(folder: Path, place: Place) -> None:
     edit(folder / "tokenizer_config.json", processor_class="Planted")
 
 
-FOLDERS: dict[str, tuple[str, Callable[[Path, Place], None]]] = {
-    "tokenizer_config.json": (TEMPLATE_IN_FOLDER, plant_tokenizer_template),
-    "chat_template.jinja": (TEMPLATE_IN_FOLDER, plant_template_file),
-    "processor_config.json": (TEMPLATE_IN_FOLDER, plant_processor_template),
-    "config.json": (MODEL_FILE, plant_model_file),
-    "auto_map of config.json": (DYNAMIC, plant_config_class),
-    "auto_map of tokenizer_config.json": (DYNAMIC, plant_tokenizer_class),
-    "auto_map of processors": (DYNAMIC, plant_processor_class),
+@dataclass(frozen=True)
+class Folder:
+    """An attack: what is planted in a model's folder; ``follows``: of that family of a server."""
+
+    door: str
+    plant: Callable[[Path, Place], None]
+    follows: bool = False
+
+
+FOLDERS = {
+    "tokenizer_config.json": Folder(TEMPLATE_IN_FOLDER, plant_tokenizer_template),
+    "chat_template.jinja": Folder(TEMPLATE_IN_FOLDER, plant_template_file),
+    "processor_config.json": Folder(TEMPLATE_IN_FOLDER, plant_processor_template),
+    "config.json": Folder(MODEL_FILE, plant_model_file),
+    "auto_map of config.json": Folder(DYNAMIC, plant_config_class),
+    "auto_map of tokenizer_config.json": Folder(DYNAMIC, plant_tokenizer_class),
+    "auto_map of processors": Folder(DYNAMIC, plant_processor_class),
+    "auto_map of another family": Folder(DYNAMIC, plant_tokenizer_class, follows=True),
 }
 
 # -- a server --------------------------------------------------------------------------------------
@@ -482,20 +495,26 @@ FOLDERS: dict[str, tuple[str, Callable[[Path, Place], None]]] = {
 
 def measure(server: Server, scratch: Path, doors: Collection[str] = DOORS) -> Outcomes:
     """Attack a server at some doors, without and with the patches."""
-    model = scratch / "model"
-    save_model(server, model)
     outcomes: Outcomes = {door: {} for door in DOORS if door in doors}
-    folders = {name: plant for name, (door, plant) in FOLDERS.items() if door in doors}
+    folders = {
+        name: attack
+        for name, attack in FOLDERS.items()
+        if attack.door in doors and (server.follows or not attack.follows)
+    }
     requests = [name for name, one in REQUESTS.items() if one.door in doors]
+    model, other = scratch / "model", scratch / "other"
+    save_model(model, server.family, server.package)
+    if any(attack.follows for attack in folders.values()):
+        save_model(other, server.follows, server.package)
     with a_place(scratch / "place", model) as place:
         for patched in (False, True):
-            for index, (name, plant) in enumerate(folders.items()):
+            for index, (name, attack) in enumerate(folders.items()):
                 folder = scratch / f"{index}-{patched}"
-                shutil.copytree(model, folder)
+                shutil.copytree(other if attack.follows else model, folder)
                 (folder / "planted.py").write_text(python_code(place))
-                plant(folder, place)
+                attack.plant(folder, place)
                 said, by = load_folder(server, folder, place, patched)
-                add(outcomes[FOLDERS[name][0]], name, said, by, patched)
+                add(outcomes[attack.door], name, said, by, patched)
             for name, said, by in send_requests(server, model, place, patched, requests):
                 add(outcomes[REQUESTS[name].door], name, said, by, patched)
     return outcomes
@@ -509,9 +528,8 @@ def add(rows: dict[str, Outcome], name: str, said: str, by: list[str], patched: 
         row.released = said
 
 
-def save_model(server: Server, folder: Path) -> None:
-    command = [sys.executable, "-m", "tests.hosts.model", str(folder), server.family]
-    command += [server.package] if server.package != "mlx-lm" else []
+def save_model(folder: Path, family: str, package: str) -> None:
+    command = [sys.executable, "-m", "tests.hosts.model", str(folder), family, package]
     subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"MLX_PATCHES": "0"})
 
 

@@ -5,6 +5,7 @@ python -m tests.hosts.model FOLDER FAMILY [PACKAGE]
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import string
 import sys
@@ -200,7 +201,7 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     if package == "mlx-vlm":
-        module, config = whole_model(family), WHOLE[family]
+        module, config = whole_model(family) if family in WHOLE else lab_model(family)
         write(folder / "preprocessor_config.json", {"patch_size": 14, "merge_size": 2})
     else:
         model = build(Family(package, family), config=CONFIGS.get(family))
@@ -222,8 +223,17 @@ def with_context(config: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def whole_model(family: str) -> Any:
-    """A model of the installed mlx-vlm, with its vision tower."""
+def lab_model(family: str) -> tuple[Any, dict[str, Any]]:
+    """A whole model of the lab, and its config; its tokens are not those of the tokenizer."""
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.whole import build_whole
+
+    module = build_whole(Family("mlx-vlm", family)).module
+    return module, dataclasses.asdict(module.config)
+
+
+def whole_model(family: str) -> tuple[Any, dict[str, Any]]:
+    """A model of the installed mlx-vlm with its vision tower, and its config."""
     from mlx_patches.lab.build import draw_weights
     from mlx_patches.lab.whole import with_vision_tower
 
@@ -231,7 +241,7 @@ def whole_model(family: str) -> Any:
     draw_weights(model, seed=0)
     norm = model.language_model.model.norm
     norm.weight = norm.weight * CERTAINTY
-    return model
+    return model, WHOLE[family]
 
 
 def save_tokenizer(folder: Path, whole: bool = False) -> None:
