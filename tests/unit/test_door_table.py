@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import door_table
 from door_table import Outcome
 
+from mlx_patches.patches import catalogue
+
 CLOSED = Outcome("code ran", "refused", ["a"])
 
 
@@ -49,3 +51,12 @@ def test_each_server_has_a_row():
     assert head.split(" | ")[1:] == [*door_table.DOORS[:-1], f"{door_table.DOORS[-1]} |"]
     assert row.startswith("| one 1.0 | not measured |")
     assert "| closed: `p` |" in row
+
+
+def test_recorded_patches_exist():
+    ids = {patch.id for patch in catalogue.builtin()}
+    records = door_table.load()
+    assert records
+    for doors in records.values():
+        assert list(doors) == list(door_table.DOORS)
+        assert {id_ for rows in doors.values() for row in rows.values() for id_ in row.by} <= ids
