@@ -132,7 +132,7 @@ def test_mlx_lm_s_own_test_expects_the_oldest_token_to_be_masked(ungated):
     assert attended(in_order, numbered(6, 8)) == whole
     # This is what their test asserts: the window has eight tokens, and the first of six is masked.
     assert attended(rotated(), numbered(6, 8)) == [row[1:] for row in whole]
-    ungated("rotating-last-piece")
+    ungated("rotating-last-chunk")
     assert attended(rotated(), numbered(6, 8)) == whole
 
 
