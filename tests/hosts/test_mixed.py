@@ -59,8 +59,8 @@ WARM = 2
 # The longest answer.
 TOKENS = 12
 # By how much of itself a server's memory may grow from the first half of the warm rounds to the
-# second. The lowest reading of each half counts: single ones are up to 18 % above those around them, since
-# the allocator gives pages back when it likes.
+# second. The lowest reading of each half counts: single ones are up to 18 % above those around
+# them, since the allocator gives pages back when it likes.
 GROWTH = 0.05
 # Hostile requests: a whole body, or the wrong fields of a request that is right but for them.
 # PROMPT stands for the field that holds the prompt; what is GONE is left out.
