@@ -1,4 +1,4 @@
-"""Writes what is generated from the code: catalogue, API page, declarations, the README's count.
+"""Writes what is generated: catalogue, API page, declarations, the README's counts, the doors.
 
     python tools/write_docs.py [--check]
 
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 
 import api_page
+import door_table
 import matrix_file
 import measure_lab
 import patch_evidence
@@ -29,6 +30,7 @@ from mlx_patches.evidence import store, words
 from mlx_patches.patches.catalogue import DECLARATIONS, builtin
 
 README = ROOT / "README.md"
+SECURITY = ROOT / "SECURITY.md"
 API = ROOT / "docs" / "api.md"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
 HEAD = """\
@@ -56,6 +58,7 @@ def main() -> None:
         API: api(),
         DECLARATIONS: declarations(),
         README: readme(),
+        SECURITY: security(),
     }
     stale = [
         path for path, text in current.items() if not path.exists() or path.read_text() != text
@@ -65,6 +68,20 @@ def main() -> None:
         sys.exit(f"{names}: stale, run python tools/write_docs.py" if stale else 0)
     for path in stale:
         path.write_text(current[path])
+
+
+def security() -> str:
+    """SECURITY.md, with the table of what reaches through real servers.
+
+    Raises:
+        SystemExit: it has no markers around the table.
+    """
+    start, end = "<!-- doors: written by tools/write_docs.py -->", "<!-- end of doors -->"
+    before, first, rest = SECURITY.read_text().partition(start)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        sys.exit(f"SECURITY.md: no lines {start} and {end}: restore them")
+    return f"{before}{start}\n\n{door_table.table(door_table.load())}\n\n{end}{after}"
 
 
 def readme() -> str:
