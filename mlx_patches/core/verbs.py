@@ -64,23 +64,20 @@ def after(places: Places, amend: Function, **options: Any) -> tuple[Target, ...]
     return _targets(places, replace_function(build), **options)
 
 
-def by_rows(places: Places, **options: Any) -> tuple[Target, ...]:
-    """Targets that run once per row of their first array, (rows, ...) or a single row.
+def by_rows(places: Places, is_batch: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets that run once per row of their first array if ``is_batch(array)``.
 
     The results are joined along the rows.
     """
-    return _targets(places, around(_call_by_rows), when=has_several_rows, **options)
 
+    def call(released: Function, rows: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_batch(rows):  # another patch's layer may let this one run
+            return released(rows, *args, **kwargs)
+        import mlx.core as mx
 
-def _call_by_rows(released: Function, rows: Any, /, *args: Any, **kwargs: Any) -> Any:
-    import mlx.core as mx
+        return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
 
-    return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
-
-
-def has_several_rows(rows: Any, /) -> bool:
-    """Whether an array has several rows."""
-    return bool(rows.ndim > 1 and rows.shape[0] > 1)
+    return _targets(places, around(call), when=is_batch, **options)
 
 
 def tensors(places: Places, change: Function, **options: Any) -> tuple[Target, ...]:

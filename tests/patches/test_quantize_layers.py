@@ -12,7 +12,7 @@ from mlx_patches.patches.generation.quantize_layers import last_layer as quantiz
 from mlx_patches.patches.generation.quantize_layers import rotating as quantize_rotating
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
+from .mutants import recoded, replaced
 
 START = {"quantized_kv_start": 0, "kv_group_size": 64}
 
@@ -69,8 +69,8 @@ def test_both_patches_go_together(ungated):
 
 
 MUTANTS = {
-    "quantize-rotating": replaced(
-        quantize_rotating, quantized=lambda original, cache, **kwargs: original(cache, **kwargs)
+    "quantize-rotating": recoded(
+        quantize_rotating, keep_floats=lambda quantize, cache, **kwargs: quantize(cache, **kwargs)
     ),
     "vlm-quantize-last-layer": replaced(quantize_last_layer, spared=lambda count: count),
 }

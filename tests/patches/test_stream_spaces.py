@@ -52,4 +52,4 @@ def test_a_tokenizer_that_does_not_ask_for_it_is_not_tried(patched):
     assert detokenizer.text == "a ,b"
 
 
-MUTANTS = {"stream-spaces": replaced(stream_spaces, cleans=lambda tokenizer: True)}
+MUTANTS = {"stream-spaces": replaced(stream_spaces, removes_spaces=lambda tokenizer: True)}

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_patches.core.packages import package_of
 from mlx_patches.patches.generation.top_p_dtype import patch as top_p_dtype
-from mlx_patches.patches.generation.top_p_dtype.patch import applied, sampled
+from mlx_patches.patches.generation.top_p_dtype.patch import keep_values, normalize_float16
 
 from ..releases.models import module_or_skip
 from .mutants import replaced
@@ -34,7 +34,7 @@ def normalized(logits):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_the_nucleus_is_that_of_float32(samplers, dtype, scale, nucleus):
     logprobs = normalized(drawn(scale=scale).astype(dtype))
-    kept = applied(samplers.apply_top_p, logprobs, nucleus)
+    kept = keep_values(samplers.apply_top_p, logprobs, nucleus)
     exact = samplers.apply_top_p(normalized(logprobs.astype(mx.float32)), nucleus)
     assert kept.dtype == dtype
     assert mx.array_equal(kept > -mx.inf, exact > -mx.inf)
@@ -45,9 +45,12 @@ def test_the_nucleus_is_that_of_float32(samplers, dtype, scale, nucleus):
 def test_float32_goes_to_the_release_as_it_is(samplers):
     logprobs = normalized(drawn())
     seen = []
-    applied(lambda *args: seen.append(args), logprobs, 0.9)
+    keep_values(lambda *args: seen.append(args), logprobs, 0.9)
     assert seen[0][0] is logprobs
-    ours, theirs = applied(samplers.apply_top_p, logprobs, 0.9), samplers.apply_top_p(logprobs, 0.9)
+    ours, theirs = (
+        keep_values(samplers.apply_top_p, logprobs, 0.9),
+        samplers.apply_top_p(logprobs, 0.9),
+    )
     assert mx.array_equal(ours.view(mx.uint32), theirs.view(mx.uint32))
 
 
@@ -56,7 +59,7 @@ def test_tokens_that_another_filter_dropped_stay_dropped(samplers, dtype):
     logprobs = normalized(drawn().astype(dtype))
     logprobs = mx.where(mx.arange(TOKENS) % 2 == 0, logprobs, -mx.inf)
     assert logprobs.dtype == dtype
-    kept = applied(samplers.apply_top_p, logprobs, 0.9) > -mx.inf
+    kept = keep_values(samplers.apply_top_p, logprobs, 0.9) > -mx.inf
     assert kept.any(axis=-1).all().item()
     assert not kept[:, 1::2].any().item()
 
@@ -64,7 +67,7 @@ def test_tokens_that_another_filter_dropped_stay_dropped(samplers, dtype):
 def test_types_that_the_release_takes_apart_are_not_converted():
     for dtype, own in ((mx.float32, True), (mx.bfloat16, True), (mx.float16, False)):
         logits = drawn().astype(dtype)
-        seen = sampled(lambda given, *args: given, logits, 0.9, 1.0)
+        seen = normalize_float16(logits)
         assert (seen is logits) == own
         assert seen.dtype == (dtype if own else mx.float32)
 
@@ -84,4 +87,4 @@ def test_a_models_sampler_draws_from_the_nucleus(samplers, dtype, ungated):
     assert size / 2 < last < size * 1.1
 
 
-MUTANTS = {"top-p-dtype": replaced(top_p_dtype, precise=lambda logits: logits)}
+MUTANTS = {"top-p-dtype": replaced(top_p_dtype, normalize=lambda logits: logits)}

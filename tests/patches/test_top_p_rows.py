@@ -10,7 +10,7 @@ import pytest
 from mlx_patches.patches.generation.top_p_rows import patch as top_p_rows
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
+from .mutants import recoded
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
@@ -28,7 +28,7 @@ def test_rows_draw_from_their_own_nucleus(dtype, ungated, beside):
 def test_a_row_alone_is_not_taken_apart():
     for shape in ((1, 8), (8,), (2, 3, 8)):
         logits = SimpleNamespace(ndim=len(shape), shape=shape)
-        assert top_p_rows.sampled(lambda seen: seen, logits) is logits
+        assert not top_p_rows.has_several_rows(logits)
 
 
-MUTANTS = {"top-p-rows": replaced(top_p_rows, several=lambda logits: False)}
+MUTANTS = {"top-p-rows": recoded(top_p_rows, has_several_rows=lambda logits, /: False)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mlx_patches.core import verbs
+from mlx_patches.patches.generation.xtc_rows import patch as xtc_rows
 
 from .mutants import recoded
 
-MUTANTS = {"xtc-rows": recoded(verbs, has_several_rows=lambda rows, /: False)}
+MUTANTS = {"xtc-rows": recoded(xtc_rows, has_several_rows=lambda logits, /: False)}

@@ -161,13 +161,12 @@ def test_check_of_a_target_takes_the_whole_call():
     assert compile_check(is_needed, record) is is_needed
 
 
-def test_by_rows_needs_several_rows():
-    (target,) = by_rows(PLACE)
-    shape = type("Array", (), {"ndim": 2, "shape": (2, 3)})
-    one = type("Array", (), {"ndim": 2, "shape": (1, 3)})
+def test_by_rows_runs_only_for_a_batch():
+    (target,) = by_rows(PLACE, lambda rows, /: len(rows) > 1)
     check = compile_check(target.when, record)
-    assert check(shape)
-    assert not check(one)
+    assert check([1, 2])
+    assert not check([1])
+    assert target.factory(record)([1])[0] == [1]
 
 
 def test_places_name_both_packages():

@@ -5,7 +5,7 @@ Why
     size. For Gemma, GPT-OSS, Qwen3-Next and every hybrid, ``max_kv_size`` limits nothing: the
     caches of full attention layers grow until the process ends.
 How
-    The patch logs one warning a model class. It leaves the caches unchanged, because the model's
+    The patch logs one warning per model class. It leaves the caches unchanged, because the model's
     masks and shared layers depend on them.
 Upstream
     Documented in mlx-lm 0.32.2, but still silent. mlx-vlm #1995, vllm-mlx #688.
@@ -16,29 +16,20 @@ Retire when
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import CACHES, at
+from ....core.patch import Patch
+from ....core.verbs import everywhere, result
 
 logger = logging.getLogger("mlx_patches")
 
 
-def make_bounded_caches(
-    make: Callable[..., list[Any]],
-    model: Any,
-    max_kv_size: int | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> list[Any]:
-    """A model's caches, one a layer; warns if they ignore ``max_kv_size``."""
-    caches = make(model, max_kv_size, *args, **kwargs)
-    if max_kv_size is not None:
-        count = sum(map(grows, caches))
-        if count:
-            warn(f"{type(model).__module__}.{type(model).__qualname__}", count, len(caches))
+def warn_if_unbounded(caches: list[Any], model: Any, /, max_kv_size: Any) -> list[Any]:
+    """The model's caches, one per layer; warns if they ignore ``max_kv_size``."""
+    count = sum(map(grows, caches)) if max_kv_size is not None else 0
+    if count:
+        warn(f"{type(model).__module__}.{type(model).__qualname__}", count, len(caches))
     return caches
 
 
@@ -54,7 +45,7 @@ def grows(layer: Any) -> bool:
 
 @cache
 def warn(model: str, count: int, layers: int) -> None:
-    """Log a warning, once a model class."""
+    """Log a warning, once per model class."""
     logger.warning(
         "mlx_patches: %s makes its own caches: max_kv_size is ignored; %s of %s layers grow with"
         " every token",
@@ -69,5 +60,5 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="mlx-lm and mlx-vlm silently ignore max_kv_size for models that build their own caches",
-    targets=at(CACHES, {"make_prompt_cache": around(make_bounded_caches)}),
+    targets=result(everywhere("models.cache:make_prompt_cache"), warn_if_unbounded),
 )

@@ -18,20 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import CACHES, at
+from ....core.patch import Patch
+from ....core.verbs import everywhere, wrap
 
 
-def quantized(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
+def keep_floats(quantize: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
     """The quantized cache, or the cache itself if the release cannot quantize it."""
     try:
-        return original(cache, *args, **kwargs)
+        return quantize(cache, *args, **kwargs)
     except NotImplementedError:
         return cache
-
-
-def _factory(original: Any) -> Any:
-    return around(quantized)(original)
 
 
 PATCH = Patch(
@@ -39,9 +35,10 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx-lm and mlx-vlm: kv_bits crashes mid-generation on sliding-window models",
-    targets=at(
-        CACHES,
-        {f"{name}.to_quantized": _factory for name in ("RotatingKVCache", "BatchRotatingKVCache")},
+    targets=tuple(
+        target
+        for name in ("RotatingKVCache", "BatchRotatingKVCache")
+        for target in wrap(everywhere(f"models.cache:{name}.to_quantized"), keep_floats)
     ),
     probe=".probe:rotating",
 )

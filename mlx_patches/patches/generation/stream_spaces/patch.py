@@ -17,24 +17,21 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after
 
 SPACED = "a ,b"
 
 
-def begin_like_tokenizer(
-    begin: Callable[..., None], detokenizer: Any, tokenizer: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Construct a detokenizer that removes spaces only if its tokenizer does."""
-    begin(detokenizer, tokenizer, *args, **kwargs)
-    if getattr(detokenizer, "clean_spaces", False) and not cleans(tokenizer):
+def match_tokenizer(detokenizer: Any, tokenizer: Any, /) -> None:
+    """Let a detokenizer remove spaces only if its tokenizer does."""
+    if getattr(detokenizer, "clean_spaces", False) and not removes_spaces(tokenizer):
         detokenizer.clean_spaces = False
 
 
-def cleans(tokenizer: Any) -> bool:
+def removes_spaces(tokenizer: Any) -> bool:
     """Whether a tokenizer removes the space before a comma when it decodes."""
     tokens = tokenizer.encode(SPACED, add_special_tokens=False)
     return " ," not in tokenizer.decode(tokens)
@@ -44,16 +41,12 @@ PATCH = Patch(
     id="stream-spaces",
     every_model=True,
     summary="mlx-lm: streamed text loses spaces before punctuation ('x != y' becomes 'x!= y')",
-    targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.tokenizer_utils",
+    targets=after(
+        "mlx_lm.tokenizer_utils:BPEStreamingDetokenizer.__init__",
+        match_tokenizer,
+        fingerprint_of=(
             "BPEStreamingDetokenizer.__init__",
-            around(begin_like_tokenizer),
-            fingerprint_of=(
-                "BPEStreamingDetokenizer.__init__",
-                "BPEStreamingDetokenizer._maybe_trim_space",
-            ),
+            "BPEStreamingDetokenizer._maybe_trim_space",
         ),
     ),
 )

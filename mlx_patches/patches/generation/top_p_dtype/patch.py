@@ -17,35 +17,31 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import SAMPLERS, at
+from ....core.patch import Patch
+from ....core.verbs import argument, everywhere, wrap
 
 
-def applied(apply_top_p: Callable[..., Any], logprobs: Any, *args: Any, **kwargs: Any) -> Any:
+def keep_values(apply_top_p: Any, logprobs: Any, *args: Any, **kwargs: Any) -> Any:
     """The log probabilities (..., vocabulary), minus infinity for tokens outside the nucleus."""
     import mlx.core as mx
 
     if logprobs.dtype == mx.float32:
         return apply_top_p(logprobs, *args, **kwargs)
-    kept = apply_top_p(precise(logprobs), *args, **kwargs)
-    return mx.where(kept > -mx.inf, logprobs, -mx.inf)
+    nucleus = apply_top_p(normalize(logprobs), *args, **kwargs)
+    return mx.where(nucleus > -mx.inf, logprobs, -mx.inf)
 
 
-def sampled(top_p_sampling: Callable[..., Any], logits: Any, *args: Any, **kwargs: Any) -> Any:
-    """Token ids that are drawn from the nucleus of logits (..., vocabulary)."""
+def normalize_float16(logits: Any) -> Any:
+    """The logits (..., vocabulary) to sample from; the release itself handles bfloat16."""
     import mlx.core as mx
 
-    # The release itself handles bfloat16.
-    if logits.dtype == mx.float16:
-        logits = precise(logits)
-    return top_p_sampling(logits, *args, **kwargs)
+    return normalize(logits) if logits.dtype == mx.float16 else logits
 
 
-def precise(logits: Any) -> Any:
-    """The log probabilities in float32, normalized: the sum of rounded ones may be off by 3 %."""
+def normalize(logits: Any) -> Any:
+    """The log probabilities in float32; before, the rounded ones may sum to 3 % more or less."""
     import mlx.core as mx
 
     logits = logits.astype(mx.float32)
@@ -57,7 +53,7 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-lm and mlx-vlm: top_p keeps too few tokens, or none, in bfloat16 and float16",
     targets=(
-        *at(SAMPLERS, {"apply_top_p": around(applied)}),
-        Target("mlx-vlm", "mlx_vlm.sample_utils", "top_p_sampling", around(sampled)),
+        *wrap(everywhere("sample_utils:apply_top_p"), keep_values),
+        *argument("mlx_vlm.sample_utils:top_p_sampling", "logits", normalize_float16),
     ),
 )

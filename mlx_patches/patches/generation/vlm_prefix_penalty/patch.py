@@ -2,12 +2,11 @@
 
 Why
     A prompt whose beginning is in the prefix cache (``APC_ENABLED=1``) is processed from where the
-    cache ends. Its logits processors get only these tokens and the generated ones: penalties do
-    not count what comes before. The same request has one answer the first time and another one
-    after that.
+    cache ends. Its logits processors get only these tokens and the generated ones: penalties
+    ignore the cached ones, and a repeated request gets another answer.
 How
-    A new batch of prompts knows each row's whole prompt, for the cache. The rows' processors get
-    it. Batches without processors or without the prefix cache are not touched.
+    A new batch of prompts has each row's whole prompt, for the cache. The rows' processors get
+    it. Batches without processors or without the prefix cache are unchanged.
 Upstream
     mlx-vlm 0.5.0 to 0.7.10, not fixed.
 Retire when
@@ -16,38 +15,37 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import after
+from ..._shared.targets import GENERATORS
 
 
-def know_whole_prompts(init: Callable[..., None], batch: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a batch of prompts; its processors see each row's whole prompt."""
-    init(batch, *args, **kwargs)
+def add_cached_prompts(batch: Any, /) -> None:
+    """Begin each row's token context with its whole prompt."""
     for row, meta in enumerate(batch._apc_meta[: len(batch._token_context)]):
         if prompt := whole_prompt(meta):
             batch._token_context[row] = prompt
 
 
 def whole_prompt(meta: dict[str, Any] | None) -> list[int]:
-    """The whole prompt of a row, from what is noted for the cache; empty if nothing is."""
+    """The whole prompt of a row, from the cache's notes; empty if there is none."""
     return list((meta or {}).get("full_input_ids") or ())
 
 
-def uses_prefixes(batch: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether a batch of prompts is made for the prefix cache; the release names the argument."""
-    return bool(kwargs.get("apc_meta"))
+def has_prefixes(apc_meta: Any) -> bool:
+    """Whether a batch of prompts uses the prefix cache."""
+    return bool(apc_meta)
 
 
 PATCH = Patch(
     id="vlm-prefix-penalty",
     every_model=True,
     summary="mlx-vlm: after a prefix-cache hit, penalties ignore the cached tokens",
-    targets=at(
-        GENERATORS,
-        {"PromptProcessingBatch.__init__": around(know_whole_prompts)},
-        when=uses_prefixes,
+    targets=after(
+        [f"{module}:PromptProcessingBatch.__init__" for _, module in GENERATORS],
+        add_cached_prompts,
+        when=has_prefixes,
     ),
 )

@@ -21,10 +21,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
-_PUBLIC = ("mlx-vlm", "mlx_vlm.generate.common")
 _FIND = "PromptCacheState.find_prefix_length"
 
 
@@ -63,11 +62,11 @@ PATCH = Patch(
     every_model=True,
     summary="mlx_vlm.stream_generate: wrong output in the next turn once a sliding window is full",
     targets=(
-        *at(
-            (GENERATORS[0], ("mlx-vlm", "mlx_vlm.generate.dispatch")),
-            {_FIND: around(find_cuttable_prefix)},
+        *wrap(
+            [f"mlx_vlm.{module}:{_FIND}" for module in ("generate", "generate.dispatch")],
+            find_cuttable_prefix,
             fingerprint_of=("stream_generate",),
         ),
-        *at([_PUBLIC], {_FIND: around(find_cuttable_prefix)}, supports=True),
+        *wrap(f"mlx_vlm.generate.common:{_FIND}", find_cuttable_prefix, supports=True),
     ),
 )

@@ -4,8 +4,7 @@ Why
     XTC removes all tokens above a threshold except the least probable of them. Releases search
     for that token in the whole batch, so a row may lose all of its top choices.
 How
-    A batch is processed row by row, each row as if alone, with its own draw of whether XTC
-    applies.
+    A batch is processed row by row; each row draws whether XTC applies.
 Upstream
     mlx-lm 0.32.0 searches in each row. Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -14,12 +13,20 @@ Retire when
 
 from __future__ import annotations
 
+from typing import Any
+
 from ....core.patch import Patch
 from ....core.verbs import by_rows, everywhere
+
+
+def has_several_rows(logits: Any, /) -> bool:
+    """Whether the logits have more than one row."""
+    return bool(logits.ndim > 1 and logits.shape[0] > 1)
+
 
 PATCH = Patch(
     id="xtc-rows",
     every_model=True,
     summary="mlx-lm and mlx-vlm: XTC sampling in a batch removes tokens by another row's threshold",
-    targets=by_rows(everywhere("sample_utils:apply_xtc")),
+    targets=by_rows(everywhere("sample_utils:apply_xtc"), has_several_rows),
 )
