@@ -43,10 +43,20 @@ class Matcher:
         self.steps, self.text = 0, text
         place = 0
         while place <= len(text):
-            ends: list[int] = []
-            found = self._match(list(self.tree), 0, place, lambda end: ends.append(end) or True)
-            place = max(ends[0], place + 1) if found else place + 1
+            place = max(self._end_of(self.tree, place), place + 1)
         return self.steps
+
+    def _end_of(self, items: Any, at: int) -> int:
+        """Where the match at a place ends; -1 if there is none."""
+        end = -1
+
+        def note(place: int) -> bool:
+            nonlocal end
+            end = place
+            return True
+
+        self._match(list(items), 0, at, note)
+        return end
 
     def _match(self, items: list[Any], index: int, at: int, done: Next) -> bool:
         if index == len(items):
@@ -68,13 +78,12 @@ class Matcher:
         if op is ops.SUBPATTERN:
             return self._match(list(value[3]), 0, at, rest)
         if op is ops.ATOMIC_GROUP:
-            ends: list[int] = []
-            self._match(list(value), 0, at, lambda end: ends.append(end) or True)
-            return bool(ends) and rest(ends[0])
+            end = self._end_of(value, at)
+            return end >= 0 and rest(end)
         if op in (ops.ASSERT, ops.ASSERT_NOT):
             direction, inner = value
             start = at if direction > 0 else at - inner.getwidth()[0]
-            found = start >= 0 and self._match(list(inner), 0, start, lambda end: True)
+            found = start >= 0 and self._end_of(inner, start) >= 0
             return found == (op is ops.ASSERT) and rest(at)
         if op in (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT):
             return self._repeat(op, *value, at, rest)

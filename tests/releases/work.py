@@ -38,7 +38,6 @@ def measure(call: Callable[[], Any]) -> Work:
         last = now
         return trace
 
-    gc.collect()
     gc.disable()
     before = sys.gettrace()
     tracemalloc.start()
