@@ -171,15 +171,15 @@ def hostile(expression: re.Pattern[Any], times: int) -> Iterator[str]:
     """Texts that repeat what an expression names, behind what it begins with, and cut short."""
     letters, runs = {OUTSIDE: None, "\n": None}, {}
     _collect(Matcher(expression).tree, letters, runs)
-    alphabet = list(letters)
+    alphabet, first = list(letters)[:12], list(runs)[:4]
     words = {
         *alphabet,
-        *map("".join, itertools.permutations(alphabet[:5], 2)),
-        *runs,
-        *(run + letter for run in runs for letter in alphabet[:5]),
+        *map("".join, itertools.permutations(alphabet[:4], 2)),
+        *first,
+        *(run + letter for run in first for letter in alphabet[:4]),
     }
     for word in sorted(words):
-        for start in ("", *runs):
+        for start in ("", *first):
             yield start + word * times + OUTSIDE
 
 

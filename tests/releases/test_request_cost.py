@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -480,7 +480,7 @@ def cut_turns(n: int) -> Callable[[], Any]:
 
 
 def padding(n: int) -> Callable[[], Any]:
-    patch, prompt = module_of("generation.batch_generate.patch"), [0, *range(1, n)]
+    patch, prompt = module_of("generation.batch_generate.patch"), [0, *[1] * n]
     return lambda: patch.spans_by_padding([prompt, [0, *prompt[:-1]]], 0)
 
 
@@ -551,19 +551,19 @@ def of(module: str, name: str, *args: Any) -> list[Case]:
     return texts(lambda: partial(getattr(module_of(module), name), *args))
 
 
-def expected_errors(module: str, name: str, *args: Any) -> list[Case]:
-    """As ``of``; the function refuses most of the texts."""
+def refused(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
+    """As ``of``; the function refuses most of the texts, which are longer by ``times``."""
 
     def look_up() -> Callable[..., Any]:
-        refused, function = module_of("_shared.refusals").Refused, getattr(module_of(module), name)
+        error, function = module_of("_shared.refusals").Refused, getattr(module_of(module), name)
 
         def call(text: str) -> None:
-            with contextlib.suppress(refused):
+            with contextlib.suppress(error):
                 function(text, *args)
 
         return call
 
-    return texts(look_up)
+    return [lambda n, case=case: case(times * n) for case in texts(look_up)]
 
 
 _ARGUMENTS, _PYTHONIC = "server.tool_arguments.patch", "server.pythonic_calls.patch"
@@ -593,11 +593,12 @@ CASES: dict[str, list[Case]] = {
         images,
     ],
     "media-policy": [
-        *expected_errors("server.media.fetch_policy", "split_url"),
-        *expected_errors("server.media.paths", "local_path", [Path("/")]),
-        *expected_errors("server.media.public", "in_place"),
-        *expected_errors("server.media.public", "plain_name"),
-        *of("server.media.paths", "is_admitted"),
+        *refused("server.media.fetch_policy", "split_url"),
+        # Longer than the longest path: up to there, following links may take its square.
+        *refused("server.media.paths", "local_path", [Path("/")], times=64),
+        *refused("server.media.public", "in_place"),
+        *refused("server.media.public", "plain_name"),
+        *refused("server.media.paths", "is_admitted", times=64),
     ],
     "host-media": [given_names],
     "request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
@@ -691,10 +692,13 @@ def expressions() -> list[tuple[str, re.Pattern[Any]]]:
         for node in ast.walk(ast.parse(source)):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="re")),
-                    args=[ast.Constant(value=str(pattern) | bytes(pattern)), *_],
+                    func=ast.Attribute(value=ast.Name(id="re"), attr=function),
+                    args=[ast.Constant(value=str(pattern)), *_],
                 ):
-                    found.setdefault(re.compile(pattern), file.parent.name)
+                    anchored = function in ("match", "fullmatch")
+                    if function != "compile":
+                        pattern = rf"\A(?:{pattern})" if anchored else pattern
+                        found.setdefault(re.compile(pattern), file.parent.name)
     return [(name, expression) for expression, name in found.items()]
 
 
@@ -703,7 +707,67 @@ def test_no_expression_reads_a_text_again_and_again(name, expression):
     assert not (found := backtracks(expression)), found
 
 
-# What the counts must see
+# What the counts must see: what the patches did before, and the same work in other forms
+
+
+def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = stop_strings.cut
+
+    def joining(responses: Any, *args: Any) -> Any:
+        held: list[str] = []
+        for response in cut(responses, *args):
+            held.append(response.text)
+            yield replace(response, text="".join(held))
+
+    for name in ("server_stop_text", "vlm_stop_text"):
+        monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut", joining)
+
+
+def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    paged = module_of("vllm_mlx.vllm_prefix.paged")
+
+    def longest(cache: Any, tokens: Any) -> list[Any]:
+        chains: dict[int, list[Any]] = {0: []}
+        for block in paged.candidates(cache, tokens):
+            piece = block.cache_data
+            chains[piece.end] = [*chains[piece.start], block]
+        return chains[piece.end]
+
+    monkeypatch.setattr(paged, "longest", longest)
+
+
+def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = module_of("vllm_mlx.vllm_gemma4_reasoning.patch")
+
+    def split(text: str) -> tuple[str, str]:
+        reasoning = content = ""
+        for channel in text.split(patch.START):
+            inside, _, after = channel.partition(patch.END)
+            both = (reasoning + inside, content + after)
+            reasoning, content = both
+        return reasoning, content
+
+    monkeypatch.setattr(patch, "split", split)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "patch"),
+    [
+        (again_joined, "server-stop-text"),
+        (again_joined, "vlm-stop-text"),
+        (copied_chains, "paged-prefix"),
+        (added_texts, "vllm-gemma4-reasoning"),
+    ],
+)
+def test_what_patches_did_before_is_seen(mutate, patch, monkeypatch):
+    mutate(monkeypatch)
+    assert any(work.superlinear(make, SIZE) for make in CASES[patch])
+
+
+def test_links_of_a_path_of_any_length_are_seen(monkeypatch):
+    monkeypatch.setattr(module_of("server.media.paths"), "_LONGEST", 10**9)
+    cases = refused("server.media.paths", "local_path", [Path("/")])
+    assert any(work.superlinear(make, SIZE) for make in cases)
 
 
 def each_prefix(text: str, stops: list[str]) -> int:
@@ -745,24 +809,23 @@ def kept_chains(n: int) -> Callable[[], Any]:
         (joined_again, "allocated"),
         (read_again, "lines"),
         (kept_chains, "allocated"),
-        (lambda n: lambda: "a" * (n * n // 16), "allocated"),
+        (lambda n: lambda: "a" * (n * n), "allocated"),
     ],
 )
 def test_planted_quadratic_work_is_seen(planted, kind):
-    assert work.superlinear(planted, 64).startswith(kind)
+    size = 32 if kind == "lines" else SIZE
+    assert work.superlinear(planted, size).startswith(kind)
 
 
 def test_held_memory_is_seen():
     def make(n):
         return lambda: [bytes(n) for _ in range(n)]
 
-    one, four = (work.measure(make(n)) for n in (64, 256))
+    one, four = (work.measure(make(n)) for n in (256, 1024))
     assert four.held > 12 * one.held
 
 
-@pytest.mark.parametrize(
-    "planted", [r"([\w-]+)\s*\[ARGS\]\s*", r"(a+)+b", r"\s+$", r"x.*y.*z", r"(?:a|ab)*c"]
-)
+@pytest.mark.parametrize("planted", [r"([\w-]+)\s*\[ARGS\]\s*", r"(a+)+b", r"\s+$", r"x.*y.*z"])
 def test_planted_backtracking_is_seen(planted):
     assert backtracks(re.compile(planted))
 

@@ -65,15 +65,16 @@ def superlinear(make: Callable[[int], Callable[[], Any]], size: int) -> str:
 
     Args:
         make: builds the call for an input of a size; its own work is not counted.
-        size: n. What grows by less than a line or eight bytes for each element does not count.
+        size: n. What grows by less than a line or 64 bytes for each element does not count.
     """
     make(size)()  # imports and caches
     one, four, sixteen = (measure(make(size * times)) for times in (1, 4, 16))
-    for name, floor in zip(Work._fields, (1, 8, 8), strict=True):
+    for name, floor in zip(Work._fields, (1, 64, 64), strict=True):
         first = getattr(four, name) - getattr(one, name)
         second = getattr(sixteen, name) - getattr(four, name)
-        # The second step is four times the first if the work is linear, 16 times if quadratic.
-        if second > 6 * max(first, 3 * size * floor):
+        # The second step is four times the first if the work is linear, 16 times if quadratic;
+        # tables and lists grow by leaps.
+        if second > 8 * max(first, 3 * size * floor):
             figures = [getattr(work, name) for work in (one, four, sixteen)]
             return f"{name}: {figures} for n = {size}, 4n and 16n"
     return ""
