@@ -53,17 +53,17 @@ CONSTANT: dict[str, str] = {
     "granite4-features": ARRAYS,
     "image-rows": ARRAYS,
     "kv-bits-refused": START,
-    "legacy-prefix-hit": "as prefix-hit; checks each layer",
+    "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",
     "max-kv-size-ignored": START,
     "model-code-consent": START,
     "padded-deltas": ARRAYS,
     "pool-overlap": LAYERS,
-    "prefix-cache-lists": LAYERS,
-    "prefix-chunks": LAYERS,
-    "prefix-first-token": ARRAYS,
-    "prefix-kv-bits": ARRAYS,
-    "prefix-no-config": "replaces a generator's model by a constant",
-    "prefix-widths": ARRAYS,
+    "vlm-prefix-cache-lists": LAYERS,
+    "vlm-prefix-chunks": LAYERS,
+    "vlm-prefix-first-token": ARRAYS,
+    "vlm-prefix-kv-bits": ARRAYS,
+    "vlm-prefix-no-config": "replaces a generator's model by a constant",
+    "vlm-prefix-widths": ARRAYS,
     "quantized-merge": LAYERS,
     "recurrent-extract": ARRAYS,
     "ring-cache-batching": LAYERS,
@@ -425,7 +425,7 @@ def images(n: int) -> Callable[[], Any]:
 
     def run() -> None:
         given = public.in_place
-        guard = partial(limited.guarded, "media-limits")
+        guard = partial(limited.guarded, "host-media-limits")
         limited.put_images(guard, release, parts, nothing, given)
 
     return run
@@ -579,20 +579,20 @@ CASES: dict[str, list[Case]] = {
             (SimpleNamespace(stop_words=["a"] * n),),
         )
     ],
-    "tool-arguments": [
+    "server-tool-arguments": [
         *of(_ARGUMENTS, "close_names"),
         *of(_ARGUMENTS, "strip_name"),
         *of(_ARGUMENTS, "called", lambda text, *_, **__: {}),
         *map(converted, TEXTS),
     ],
-    "pythonic-calls": of(_PYTHONIC, "find_calls"),
+    "server-pythonic-calls": of(_PYTHONIC, "find_calls"),
     "server-tool-errors": [formatted],
-    "media-limits": [
+    "host-media-limits": [
         *of("server.media.limited", "check_image"),
         *of("server.media.limited", "is_web"),
         images,
     ],
-    "media-policy": [
+    "host-media-policy": [
         *refused("server.media.fetch_policy", "split_url"),
         # Longer than the longest path: up to there, following links may take its square.
         *refused("server.media.paths", "local_path", [Path("/")], times=64),
@@ -601,7 +601,7 @@ CASES: dict[str, list[Case]] = {
         *refused("server.media.paths", "is_admitted", times=64),
     ],
     "host-media": [given_names],
-    "request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
+    "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
     "detokenizer-text": [
         partial(detokenized, word="a"),
         partial(detokenized, word="é"),
@@ -620,8 +620,8 @@ CASES: dict[str, list[Case]] = {
     "server-empty-prompt": [empty_prompts],
     "vllm-empty-prompt": [empty_prompts],
     "server-xtc": [xtc_tokens],
-    "prefix-hit": [vllm_hit],
-    "paged-prefix": [paged_blocks],
+    "vllm-prefix-hit": [vllm_hit],
+    "vllm-paged-prefix": [paged_blocks],
     "vllm-stored-prefix": [stored_entry],
     "sampling-limits": [biases],
     "vlm-prefix-penalty": [seen_prompts],
@@ -755,7 +755,7 @@ def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (again_joined, "server-stop-text"),
         (again_joined, "vlm-stop-text"),
-        (copied_chains, "paged-prefix"),
+        (copied_chains, "vllm-paged-prefix"),
         (added_texts, "vllm-gemma4-reasoning"),
     ],
 )
