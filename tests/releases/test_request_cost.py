@@ -13,6 +13,7 @@ import importlib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -115,6 +116,15 @@ class Response:
     peak_memory: int = 1
 
 
+class Word(str):
+    """A text whose comparisons with others count: ``word in words`` is one call."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+
 STOPS: tuple[Callable[[int], tuple[list[str], list[str]]], ...] = (
     lambda n: (["xy"] * 8, ["x" * n]),
     lambda n: (["x"] * n, ["x" * (n + 1)]),
@@ -139,7 +149,8 @@ def suffixes(length: int) -> list[str]:
 def server_stops(n: int, make: Any) -> Callable[[], Any]:
     patch = module_of("server.server_stop_text.patch")
     texts, stops = make(n)
-    args, responses = SimpleNamespace(stop_words=stops), list(map(Response, texts))
+    words, responses = list(map(Word, stops)), list(map(Response, texts))
+    args = SimpleNamespace(stop_words=words)
     generate = lambda *_: (SimpleNamespace(stop=nothing), responses)  # noqa: E731
     return lambda: [None for _ in patch.end_at_stops(generate, None, None, args)[1]]
 
@@ -158,7 +169,7 @@ class Tokens:
 def vlm_stops(n: int, make: Any) -> Callable[[], Any]:
     patch = module_of("server.vlm_stop_text.patch")
     texts, stops = make(n)
-    request, tokens = SimpleNamespace(stop=stops), Tokens(texts)
+    request, tokens = SimpleNamespace(stop=list(map(Word, stops))), Tokens(texts)
 
     def run() -> None:
         args = patch.arguments(lambda *_: SimpleNamespace(), request)
@@ -251,8 +262,10 @@ def lm_hits(n: int) -> Callable[[], Any]:
         return found, []
 
     def run() -> None:
-        importlib.import_module("mlx_lm.models.cache")
-        patch.fetch_and_leave_one(fetch, None, None, tokens)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            caches = SimpleNamespace(can_trim_prompt_cache=lambda _: False)
+            monkeypatch.setitem(sys.modules, "mlx_lm.models.cache", caches)
+            patch.fetch_and_leave_one(fetch, None, None, tokens)
         chunks.fetch_whole_chunks(fetch, None, None, tokens)
 
     return run
@@ -367,8 +380,8 @@ def sampled_rows(name: str) -> Case:
         import mlx.core as mx
 
         patch, logits = module_of(f"generation.{name}.patch"), mx.zeros((n // 16, 4))
-        sample = getattr(patch, "sampled", None) or patch.applied
-        return lambda: mx.eval(sample(lambda row, *_: row, logits))
+        sample = patch.PATCH.targets[0].factory(lambda row, *_: row)
+        return lambda: mx.eval(sample(logits))
 
     return make
 
@@ -723,6 +736,14 @@ def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut", joining)
 
 
+def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def others(check: Any, words: list[str]) -> list[str]:
+        found = list(filter(check, words))
+        return [word for word in words if word not in found]
+
+    monkeypatch.setattr(module_of("server.server_stop_text.patch"), "filterfalse", others)
+
+
 def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     paged = module_of("vllm_mlx.vllm_prefix.paged")
 
@@ -755,6 +776,7 @@ def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (again_joined, "server-stop-text"),
         (again_joined, "vlm-stop-text"),
+        (looked_up_words, "server-stop-text"),
         (copied_chains, "vllm-paged-prefix"),
         (added_texts, "vllm-gemma4-reasoning"),
     ],
