@@ -45,7 +45,6 @@ LAYERS = "does a few things for each layer of a model"
 ARRAYS = "does a few things with arrays as large as the release's own, for each row or layer"
 CONSTANT: dict[str, str] = {
     "batch-refused": START,
-    "boundary-snapshots": LAYERS,
     "cancelled-prompt": LAYERS,
     "deepstack-rows": ARRAYS,
     "extend-solo-batch": ARRAYS,
@@ -555,6 +554,32 @@ def given_names(n: int) -> Callable[[], Any]:
     return lambda: (host.named(source, "image"), public.no_names(lists))
 
 
+def sent_templates(n: int) -> Callable[[], Any]:
+    patch = module_of("server.request_templates.patch")
+    messages = [{"role": "user", "content": "a"}] * n
+    body: Any = dict.fromkeys(map(str, range(n)), 1) | {"messages": messages}
+    for _ in range(50):
+        body = {"extra_body": body, "chat_template_kwargs": {"a": body}}
+    return lambda: patch.check_body({"extra_body": messages, **body["extra_body"]})
+
+
+def rendered(n: int) -> Callable[[], Any]:
+    jinja2: Any = pytest.importorskip("jinja2")
+    place = "loading.template_sandbox.environment"
+    bounds = module_of(place)
+    source = (
+        "{% set ns = namespace(last='') %}{% for m in messages %}{% if loop.first %}{% endif %}"
+        "{{ m.role | trim }}{% if m.content is string %}{{ m['content'].split('a')[-1] }}"
+        "{% else %}{% for part in m.content %}{{ part.text | upper }}{% endfor %}{% endif %}"
+        "{% set ns.last = m.role ~ ':' %}{% endfor %}{{ messages | tojson }}"
+    )
+    sandbox = bounds.make_sandbox(jinja2.Environment())
+    template = bounds.bound_render(sandbox.from_string(source), source)
+    messages = [{"role": "user", "content": "aba"}] * n
+    messages.append({"role": "user", "content": [{"text": "a"}] * n})
+    return lambda: template.render(messages=messages)
+
+
 def texts(function: Callable[[], Callable[..., Any]]) -> list[Case]:
     """Every text as the input of a function that is looked up when the case runs."""
     return [lambda n, make=make: partial(function(), make(n)) for make in TEXTS]
@@ -615,6 +640,8 @@ CASES: dict[str, list[Case]] = {
     ],
     "host-media": [given_names],
     "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
+    "request-templates": [sent_templates],
+    "template-sandbox": [rendered],
     "detokenizer-text": [
         partial(detokenized, word="a"),
         partial(detokenized, word="é"),
