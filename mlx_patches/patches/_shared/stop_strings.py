@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,22 +23,31 @@ def cut(
         stop: stops the generation.
         reason: the ``finish_reason`` of an answer that ends at a stop string.
     """
-    held: list[Any] = []  # those whose text may be the beginning of a stop string
+    automaton = StopStrings(stops)
+    begun = automaton.nothing
+    held: deque[Any] = deque()  # responses whose text may begin a stop string
+    length = 0  # of their text
     for response in responses:
         if held and getattr(held[-1], "state", "") != getattr(response, "state", ""):
             yield from held
-            held = []
+            held.clear()
+            begun, length = automaton.nothing, 0
         held.append(response)
-        text = "".join(one.text for one in held)
-        found = [place for word in stops if (place := text.find(word)) >= 0]
+        found = []
+        for letter in response.text:
+            length += 1
+            begun = begun.next.get(letter) or automaton.advance(begun, letter)
+            if begun.complete:
+                found.append(length - begun.complete)
         if found:
             stop()
             yield from before(held, min(found), reason)
             return
-        left = 0 if response.finish_reason else count_begun(text, stops)
-        while held and len(text) - len(held[0].text) >= left:
-            text = text[len(held[0].text) :]
-            yield held.pop(0)
+        if response.finish_reason:
+            begun = automaton.nothing
+        while held and length - len(held[0].text) >= begun.size:
+            length -= len(held[0].text)
+            yield held.popleft()
     yield from held
 
 
@@ -50,7 +61,59 @@ def before(held: Iterable[Any], place: int, reason: str | None) -> Iterator[Any]
         yield response
 
 
-def count_begun(text: str, stops: Iterable[str]) -> int:
-    """The number of last characters that may be the beginning of a stop string."""
-    sizes = (size for word in stops for size in range(1, len(word)) if text.endswith(word[:size]))
-    return max(sizes, default=0)
+class Begun:
+    """A text that begins a stop string: a state of the automaton.
+
+    Attributes:
+        size: its length.
+        shorter: the longest shorter text that ends it and begins a stop string; None if empty.
+        complete: the length of the longest stop string that ends it; 0 if none does.
+        words: where the stop strings that it begins are among the sorted ones.
+        next: the state after each letter that was read.
+    """
+
+    __slots__ = ("complete", "next", "shorter", "size", "words")
+
+    def __init__(self, size: int, shorter: Begun | None, complete: int, words: tuple[int, int]):
+        self.size, self.shorter, self.complete, self.words = size, shorter, complete, words
+        self.next: dict[str, Begun] = {}
+
+
+class StopStrings:
+    """The automaton of Aho and Corasick, built only as far as the text that is read.
+
+    A client chooses the length and the number of its stop strings. Neither may cost time for each
+    token, nor may the automaton be built for strings that the answer never begins.
+    """
+
+    def __init__(self, stops: Iterable[str]):
+        self._sorted = sorted(set(stops))
+        self.nothing = Begun(0, None, 0, (0, len(self._sorted)))
+
+    def advance(self, begun: Begun, letter: str) -> Begun:
+        """The longest text that begins a stop string, after one more letter."""
+        path, state = [], begun
+        while letter not in state.next:
+            path.append(state)
+            if state.shorter is None:
+                break
+            state = state.shorter
+        after = state.next.get(letter, self.nothing)
+        for state in reversed(path):
+            low, high = self._with(letter, state)
+            if low < high:
+                size = state.size + 1
+                whole = len(self._sorted[low]) == size  # the shortest is the first
+                after = Begun(size, after, size if whole else after.complete, (low, high))
+            state.next[letter] = after
+        return after
+
+    def _with(self, letter: str, begun: Begun) -> tuple[int, int]:
+        """Where the stop strings are that go on with a letter."""
+        size, (low, high) = begun.size, begun.words
+
+        def following(word: str) -> str:
+            return word[size : size + 1]
+
+        low = bisect_left(self._sorted, letter, low, high, key=following)
+        return low, bisect_right(self._sorted, letter, low, high, key=following)

@@ -25,6 +25,8 @@ from ..._shared.refusals import Refused
 from .limits import Expiry, Fetched, Limits, check_length, read_limited
 
 REDIRECTS = 5
+# Web servers accept no longer URLs, and parsers of URLs take time that grows with its square.
+_LONGEST = 2**13
 # The longest wait in seconds between two pieces of a response.
 _SILENCE = 15.0
 
@@ -89,6 +91,8 @@ def split_url(url: str) -> Place:
     Raises:
         Refused: the URL is not http or https, or parsers may disagree about it.
     """
+    if len(url) > _LONGEST:
+        raise Refused("the URL is too long")
     if _AMBIGUOUS.search(url):
         raise Refused("the URL has characters that must be escaped")
     try:

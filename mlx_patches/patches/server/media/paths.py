@@ -19,6 +19,8 @@ ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _OUTSIDE = f"it is not a file below a folder of {ROOTS}"
 # The frames of a request's video are some hundred files.
 _KEPT = 8192
+# No file has a longer path (PATH_MAX), but following links takes time for each folder in it.
+_LONGEST = 4096
 _lock = threading.Lock()
 # The real paths of the newest files of the host, the oldest first.
 _written: dict[str, None] = {}
@@ -37,12 +39,23 @@ def local_path(path: str, roots: Iterable[Path]) -> Path:
         Refused: the path is elsewhere; the message does not reveal whether it exists.
     """
     try:
-        real = Path(os.path.realpath(path))
+        real = Path(real_path(path))
     except (OSError, ValueError):  # a NUL, a loop of links
         raise Refused(_OUTSIDE) from None
     if not any(real != root and real.is_relative_to(root) for root in roots):
         raise Refused(_OUTSIDE)
     return real
+
+
+def real_path(path: str) -> str:
+    """A path with every link followed.
+
+    Raises:
+        ValueError: no file has such a path.
+    """
+    if len(path) > _LONGEST:
+        raise ValueError("the path is too long")
+    return os.path.realpath(path)
 
 
 def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
@@ -76,6 +89,6 @@ def admit(path: str) -> None:
 def is_admitted(path: str) -> bool:
     """Whether a path is that of such a file."""
     try:
-        return os.path.realpath(path) in _written
+        return real_path(path) in _written
     except (OSError, ValueError):
         return False

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import filterfalse
 from typing import Any
 
 from ....core.patch import Patch, Target, around
@@ -37,14 +38,19 @@ def end_at_stops(
     """The context of a request and its responses, up to the first stop string."""
     if not has_stops(generator, request, args):  # another patch's layer let this one run
         return generate(generator, request, args, *more, **options)
-    stops = [word for word in args.stop_words if isinstance(word, str) and word]
+    stops = list(filter(is_text, args.stop_words))
     args = copy.copy(args)
-    args.stop_words = [word for word in args.stop_words if word not in stops]
+    args.stop_words = list(filterfalse(is_text, args.stop_words))
     context, responses = generate(generator, request, args, *more, **options)
     # From mlx-lm 0.32 on the server drops the text of a response that ends the answer, and an
     # answer without such a response has ended by itself.
     reason = None if hasattr(context, "text_sm") else "stop"
     return context, cut(responses, stops, context.stop, reason)
+
+
+def is_text(word: Any) -> bool:
+    """Whether a stop string can be found in a text. The release has not checked it."""
+    return isinstance(word, str) and bool(word)
 
 
 def has_stops(generator: Any, request: Any, args: Any, *more: Any, **options: Any) -> bool:

@@ -28,7 +28,8 @@ from ....core.patch import Patch, Target, around
 
 _NUMBERS = ("int", "uint", "long", "short", "unsigned", "num", "float")
 _OPEN_NAME = re.compile(r"(\A\s*|<parameter=\s*)([^\s<>]+)(?=\s*[\n<])")
-_HEADER = re.compile(r"([\w-]+)\s*\[ARGS\]\s*")
+# Every letter is read once: a match begins where a word does, and gives nothing back.
+_HEADER = re.compile(r"(?<![\w-])([\w-]++)\s*+\[ARGS\]\s*")
 
 
 def converted(
@@ -68,7 +69,7 @@ def read_json(text: str, default: Any) -> Any:
     """Parse JSON, with line breaks allowed in strings; ``default`` if it is not JSON."""
     try:
         return json.loads(text, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return default
 
 
@@ -127,7 +128,7 @@ def find_calls(text: str) -> Iterator[tuple[str, str]]:
     while header := _HEADER.search(text, at):
         try:
             _, at = decoder.raw_decode(text, header.end())
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         yield header.group(1), text[header.end() : at]
 

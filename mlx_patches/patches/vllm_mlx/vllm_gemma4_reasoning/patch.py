@@ -29,17 +29,18 @@ THOUGHT, RESPONSE = "thought", "response"
 def split(text: str) -> tuple[str, str]:
     """(reasoning, content) of an answer so far; more text only appends to either."""
     outside, *channels = text.split(START)
-    reasoning, content = "", outside.replace(END, "")
+    reasoning, content = [], [outside.replace(END, "")]
     for channel in channels:
         name = next((n for n in (THOUGHT, RESPONSE) if channel.startswith(n)), "")
         if not name and any(n.startswith(channel) for n in (THOUGHT, RESPONSE)):
             continue  # its name is not complete
         inside, _, after = channel.removeprefix(name).removeprefix("\n").partition(END)
         if name == RESPONSE:
-            content += inside + after
+            content += inside, after
         else:
-            reasoning, content = reasoning + inside, content + after
-    return reasoning, content
+            reasoning.append(inside)
+            content.append(after)
+    return "".join(reasoning), "".join(content)
 
 
 def whole(text: str) -> tuple[str | None, str | None]:

@@ -221,14 +221,18 @@ def fetch_blocks(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int])
 
 def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
     """The blocks of the longest stored prefix that leaves a token; empty if there is none."""
-    chains: dict[int, list[Any]] = {0: []}
-    best: list[Any] = []
+    last: dict[int, Any] = {0: None}  # the block that ends a prefix, by the prefix's length
+    end = 0
     for block in candidates(cache, tokens):
         piece = block.cache_data
-        if piece.start in chains:
-            chains[piece.end] = [*chains[piece.start], block]
-            best = chains[piece.end] if piece.is_end else best
-    return best
+        if piece.start in last:
+            last[piece.end] = block
+            end = piece.end if piece.is_end else end
+    blocks = []
+    while end:
+        blocks.append(last[end])
+        end = last[end].cache_data.start
+    return blocks[::-1]
 
 
 def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:

@@ -1,0 +1,892 @@
+"""What a patch adds to a request grows no faster than the request.
+
+Each patch on a request's path gets inputs of sizes n, 4n and 16n; the release's function is a
+stub that does nothing, so that all the work that is counted is the patch's. A server reads a
+request at least once, so its own work is never less than linear.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mlx_patches.patches import catalogue
+from mlx_patches.patches._shared import stop_strings
+
+from . import work
+from .steps import backtracks
+
+PATCHES = Path(stop_strings.__file__).parents[1]
+SIZE = 96
+Case = Callable[[int], Callable[[], Any]]
+
+# The modules whose functions get what a request contains.
+PATH = re.compile(
+    r"mlx_lm\.(server|generate|sample_utils|tokenizer_utils|tool_parsers)"
+    r"|mlx_vlm\.(server|generate|sample_utils|tokenizer_utils|apc|utils|prompt_utils)"
+    r"|(vllm_mlx|omlx|rapid_mlx|app|starlette)\."
+)
+# A patch's cost that no size of a request changes.
+START = "runs when a server, a model, a tokenizer or a generator is built"
+LAYERS = "does a few things for each layer of a model"
+ARRAYS = "does a few things with arrays as large as the release's own, for each row or layer"
+CONSTANT: dict[str, str] = {
+    "batch-refused": START,
+    "cancelled-prompt": LAYERS,
+    "deepstack-rows": ARRAYS,
+    "extend-solo-batch": ARRAYS,
+    "extra-eos": START,
+    "generator-stream": "saves and restores a thread's default stream for each token",
+    "granite4-features": ARRAYS,
+    "image-rows": ARRAYS,
+    "kv-bits-refused": START,
+    "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",
+    "max-kv-size-ignored": START,
+    "model-code-consent": START,
+    "padded-deltas": ARRAYS,
+    "pool-overlap": LAYERS,
+    "vlm-prefix-cache-lists": LAYERS,
+    "vlm-prefix-chunks": LAYERS,
+    "vlm-prefix-first-token": ARRAYS,
+    "vlm-prefix-kv-bits": ARRAYS,
+    "vlm-prefix-no-config": "replaces a generator's model by a constant",
+    "vlm-prefix-widths": ARRAYS,
+    "quantized-merge": LAYERS,
+    "recurrent-extract": ARRAYS,
+    "ring-cache-batching": LAYERS,
+    "rotating-keep": START,
+    "sampling-threads": "looks up a thread's function",
+    "server-cache-bytes": START,
+    "server-start-adapter": START,
+    "sinks-warning": START,
+    "speculative-split": LAYERS,
+    "stream-spaces": "encodes a short constant text when a detokenizer is built",
+    "top-p-dtype": ARRAYS,
+    "vllm-fetched-prefix": LAYERS,
+    "vllm-gemma4-attention": START,
+    "vllm-loaded-model": START,
+    "vllm-sliding-offset": LAYERS,
+    "vllm-sliding-vlm": LAYERS,
+    "vllm-stop-tokens": START,
+    "vlm-api-key": START,
+    "vlm-fresh-seed": "draws one number",
+    "vlm-preprocess-turns": "takes a lock",
+    "vlm-quantize-last-layer": LAYERS,
+    "vlm-request-failure": "catches an error",
+}
+
+
+def nothing(*args: Any, **kwargs: Any) -> None:
+    """A release's function that does no work."""
+
+
+def module_of(name: str) -> Any:
+    return importlib.import_module(f"mlx_patches.patches.{name}")
+
+
+def calls(function: Callable[..., Any], *inputs: Callable[[int], Any]) -> Iterator[Case]:
+    """A case for each input: it is made first, then the function is called with it."""
+    for make in inputs:
+        yield lambda n, make=make: partial(function, make(n))
+
+
+# Stop strings
+
+
+@dataclass
+class Response:
+    """A part of an answer."""
+
+    text: str
+    finish_reason: str | None = None
+    peak_memory: int = 1
+
+
+class Word(str):
+    """A text whose comparisons with others count: ``word in words`` is one call."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+
+STOPS: tuple[Callable[[int], tuple[list[str], list[str]]], ...] = (
+    lambda n: (["xy"] * 8, ["x" * n]),
+    lambda n: (["x"] * n, ["x" * (n + 1)]),
+    lambda n: (["x"] * n, ["x" * (n // 2) + "y"]),
+    lambda n: (["xy"] * n, ["xy" * n + "z", "yx" * n + "z"]),
+    lambda n: (["x" * n], ["x" * n + "y"]),
+    lambda n: (["abc"] * 8, [f"abc{number}" for number in range(n)]),
+    lambda n: (["abc"] * 8, ["abc"] * n),
+    lambda n: (["é\ud800\U0001f600"] * n, ["é\ud800" * n]),
+    # Every state of one is a state of all others.
+    lambda n: (["x"] * 3 * math.isqrt(n) + ["y"], ["x" * i + "z" for i in range(math.isqrt(n))]),
+    lambda n: ([chr(i) for i in range(math.isqrt(n))], suffixes(math.isqrt(n))),
+    lambda n: (["a word "] * n, ["\nUser:", "###", "<|im_end|>"]),
+)
+
+
+def suffixes(length: int) -> list[str]:
+    text = "".join(map(chr, range(length)))
+    return [text[start:] + "!" for start in range(length)]
+
+
+def server_stops(n: int, make: Any) -> Callable[[], Any]:
+    patch = module_of("server.server_stop_text.patch")
+    texts, stops = make(n)
+    words, responses = list(map(Word, stops)), list(map(Response, texts))
+    args = SimpleNamespace(stop_words=words)
+    generate = lambda *_: (SimpleNamespace(stop=nothing), responses)  # noqa: E731
+    return lambda: [None for _ in patch.end_at_stops(generate, None, None, args)[1]]
+
+
+class Tokens:
+    def __init__(self, texts: list[str]):
+        self.rest = map(Response, texts)
+
+    def __iter__(self) -> Any:
+        return self.rest
+
+    def close(self) -> None:
+        pass
+
+
+def vlm_stops(n: int, make: Any) -> Callable[[], Any]:
+    patch = module_of("server.vlm_stop_text.patch")
+    texts, stops = make(n)
+    request, tokens = SimpleNamespace(stop=list(map(Word, stops))), Tokens(texts)
+
+    def run() -> None:
+        args = patch.arguments(lambda *_: SimpleNamespace(), request)
+        generate = lambda *_, **__: (None, tokens)  # noqa: E731
+        for _ in patch.end_at_stops(generate, None, "hi", args=args)[1]:
+            pass
+
+    return run
+
+
+# Tool calls
+
+
+def converted(text: Callable[[int], str]) -> Case:
+    def convert(value: str, *_: Any) -> Any:
+        raise ValueError(value)
+
+    schema = {"a": {"type": "object"}, "b": {"type": "integer"}}
+    patch = module_of("server.tool_arguments.patch")
+
+    def make(n: int) -> Callable[[], Any]:
+        value = text(n)
+        return lambda: [patch.converted(convert, value, "a", schema), is_number(value)]
+
+    def is_number(value: str) -> Any:
+        return patch.is_integer(value)
+
+    return make
+
+
+TEXTS: tuple[Callable[[int], str], ...] = (
+    lambda n: "a" * n,
+    lambda n: "a " * n,
+    lambda n: "a" + " " * n,
+    lambda n: "a[ARGS]" * n,
+    lambda n: "a[ARGS]{}" * n,
+    lambda n: "a [ARGS] " + "[" * n,
+    lambda n: 'a[ARGS]{"a": "' + "\\" * n,
+    lambda n: json.dumps([{"name": "a", "arguments": {"b": 1}}] * n),
+    lambda n: "9" * n,
+    lambda n: "0." + "0" * n + "1",
+    lambda n: "[1, " * n,
+    lambda n: "1" + "+1" * n,
+    lambda n: "-" * n,
+    lambda n: '{"a":' * n,
+    lambda n: "<parameter=" * n,
+    lambda n: "<parameter=a" + " " * n,
+    lambda n: "<parameter=" + "a" * n,
+    lambda n: "<parameter=a\n1</parameter>" * n,
+    lambda n: "<arg_key>" * n,
+    lambda n: "[" + ", ".join(["f(a=1)"] * n) + "]",
+    lambda n: "[f(a=[" + "true, " * n + "])]",
+    lambda n: "[f" + ".f" * n + "()]",
+    lambda n: "[f(a='" + "]" * n + "')]",
+    lambda n: "<|channel>" * n,
+    lambda n: "<|channel>thought\na<channel|>b" * n,
+    lambda n: "<|channel>response" * n,
+    lambda n: "<channel|>" * n,
+    lambda n: "x-anthropic-billing-header:" * n,
+    lambda n: "x-anthropic-billing-header: a\n" * n,
+    lambda n: "\n" * n,
+    lambda n: "\\" * n,
+    lambda n: "\\u00" * n,
+    lambda n: "thought" * n,
+    lambda n: "a/" * n,
+    lambda n: "../" * n,
+    lambda n: "http://a/" + "b/" * n,
+    lambda n: "http://" + "a." * n,
+    lambda n: "http://" + "1." * n,
+    lambda n: "http://[" + ":" * n,
+    lambda n: "http://" + "é" * n,
+    lambda n: "http://a:" + "1" * n,
+    lambda n: "http://" + "a@" * n,
+    lambda n: "data:image/png;base64," + "A" * 4 * n,
+    lambda n: "data:" * n,
+)
+
+
+# Servers' requests
+
+
+def lm_hits(n: int) -> Callable[[], Any]:
+    patch, chunks = (
+        module_of(f"server.server_{name}.patch") for name in ("prefix_hit", "chunked_hit")
+    )
+    tokens = list(range(n))
+    found = [SimpleNamespace(is_trimmable=lambda: False)]
+
+    def fetch(prompts: Any, model: Any, tokens: Any) -> Any:
+        return found, []
+
+    def run() -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            caches = SimpleNamespace(can_trim_prompt_cache=lambda _: False)
+            monkeypatch.setitem(sys.modules, "mlx_lm.models.cache", caches)
+            patch.fetch_and_leave_one(fetch, None, None, tokens)
+        chunks.fetch_whole_chunks(fetch, None, None, tokens)
+
+    return run
+
+
+def vllm_hit(n: int) -> Callable[[], Any]:
+    patch, tokens = module_of("vllm_mlx.vllm_prefix.hit"), list(range(n))
+
+    class Layer:
+        offset = n
+
+        def is_trimmable(self) -> bool:
+            return True
+
+        def trim(self, count: int) -> None:
+            pass
+
+    return lambda: patch.fetch_and_cut(lambda *_: ([Layer()], []), None, tokens)
+
+
+def paged_blocks(n: int) -> Callable[[], Any]:
+    """A prompt of n blocks of two tokens that is stored and fetched."""
+    paged = module_of("vllm_mlx.vllm_prefix.paged")
+    tokens, keys = list(range(2 * n + 1)), paged.Keys(range(2 * n + 1))
+    index, blocks = paged.Index(), {}
+    for number in range(n):
+        end = 2 * (number + 1)
+        piece = paged.Piece(keys.upto(end), end - 2, end, [paged.Span(dict, None, None)])
+        blocks[number] = SimpleNamespace(block_id=number, cache_data=piece, token_count=2)
+        index.add(number, end, piece.key)
+    manager = SimpleNamespace(allocated_blocks=blocks)
+    cache = SimpleNamespace(paged_cache=manager, **{paged.INDEX: index})
+
+    def run() -> None:
+        assert len(paged.longest(cache, tokens)) == n
+
+    return run
+
+
+def stored_entry(n: int) -> Callable[[], Any]:
+    stored, tokens = module_of("vllm_mlx.vllm_prefix.stored"), list(range(n))
+    prefixes = SimpleNamespace(_entries={tuple(tokens): SimpleNamespace(cache=[])})
+    return lambda: stored.store_copies(nothing, prefixes, tokens)
+
+
+def biases(n: int) -> Callable[[], Any]:
+    patch = module_of("generation.sampling_limits.patch")
+
+    def make(logit_bias: Any = None, penalty: Any = None) -> list[Any]:
+        return [lambda tokens, logits: logits]
+
+    bias, logits = dict.fromkeys(range(n), 1.0), SimpleNamespace(shape=(1, n))
+    return lambda: [
+        process([], logits) for process in patch.within_limits(make, logit_bias=bias) for _ in "ab"
+    ]
+
+
+def seen_prompts(n: int) -> Callable[[], Any]:
+    vlm, vllm = (
+        module_of(name)
+        for name in ("generation.vlm_prefix_penalty.patch", "vllm_mlx.vllm_prefix_penalty.patch")
+    )
+    batch = SimpleNamespace(_apc_meta=[{"full_input_ids": range(n)}], _token_context=[[]])
+    many = [(uid, [[1]], 0, 0, [], 0, [nothing]) for uid in range(n)]
+    waiting = [SimpleNamespace(batch_uid=uid, prompt_token_ids=[1, 2]) for uid in range(n)]
+    long = SimpleNamespace(batch_uid=0, prompt_token_ids=range(n))
+
+    def scheduler(sequences: Any) -> Any:
+        return SimpleNamespace(batch_generator=SimpleNamespace(_unprocessed_sequences=sequences))
+
+    def run() -> None:
+        vlm.know_whole_prompts(nothing, batch)
+        vllm.scheduled(lambda _: waiting, scheduler(many))
+        vllm.scheduled(lambda _: [long], scheduler([(0, [[1]], 0, 0, [], 0, [nothing])]))
+
+    return run
+
+
+def processed_prompt(n: int) -> Callable[[], Any]:
+    import mlx.core as mx
+
+    patch = module_of("generation.processors_prompt.patch")
+    prompt, logits = mx.arange(n), mx.zeros((1, 4))
+
+    def run() -> None:
+        process = patch.seeing(prompt, lambda tokens, logits: logits)
+        for step in range(8):
+            mx.eval(process(prompt[-1 - step :], logits))
+
+    return run
+
+
+def rows_of_processors(n: int) -> Callable[[], Any]:
+    patch = module_of("generation.processor_rows.patch")
+    batch, other = (
+        SimpleNamespace(
+            uids=list(range(n)), samplers=[], logits_processors=[[nothing]], token_context=[[1]]
+        )
+        for _ in "ab"
+    )
+
+    def run() -> None:
+        patch.rows_joined(nothing, batch, other)
+        patch.rows_kept(nothing, batch)
+        patch.prompts_joined(nothing, batch)
+
+    return run
+
+
+def sampled_rows(name: str) -> Case:
+    def make(n: int) -> Callable[[], Any]:
+        import mlx.core as mx
+
+        patch, logits = module_of(f"generation.{name}.patch"), mx.zeros((n // 16, 4))
+        sample = patch.PATCH.targets[0].factory(lambda row, *_: row)
+        return lambda: mx.eval(sample(logits))
+
+    return make
+
+
+class Detokenizer:
+    """The state of the release's detokenizers; every fourth token begins a word."""
+
+    def __init__(self, word: str):
+        self.tokenmap = [word, word, word, module_of("_shared.byte_letters").LETTERS[32]]
+        self.text, self._unflushed, self.trim_space = "", "", True
+        self.tokens: list[int] = []
+
+
+def detokenized(n: int, word: str) -> Callable[[], Any]:
+    patch, detokenizer = module_of("generation.detokenizer_text.patch"), Detokenizer(word)
+
+    def add(detokenizer: Any, token: int) -> None:
+        detokenizer._unflushed = "" if token == 3 else word * (n // 4)
+
+    def run() -> None:
+        for number in range(n):
+            token = number % 4 if number < 8 else 0
+            if patch.may_raise(detokenizer, token):
+                patch.added_letters(add, detokenizer, token)
+            if patch.may_wait(detokenizer, token):
+                patch.added_pieces(add, detokenizer, token)
+            if patch.is_unknown(detokenizer, token):
+                patch.added(add, detokenizer, token)
+        detokenizer._text = "\ufffd" * n
+        patch.ended(nothing, detokenizer)
+
+    return run
+
+
+def broken_bytes(n: int) -> Callable[[], Any]:
+    patch = module_of("generation.detokenizer_text.patch")
+    detokenizer = SimpleNamespace(_unflushed=patch.LETTERS[255] * n)
+
+    def advance(detokenizer: Any) -> None:
+        if patch.LETTERS[255] in detokenizer._unflushed:
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, "")
+
+    return lambda: patch.without_error(advance, detokenizer)
+
+
+def images(n: int) -> Callable[[], Any]:
+    limited, public = module_of("server.media.limited"), module_of("server.media.public")
+    url = "data:image/png;base64,iVBORw0KGgo="
+    parts = [{"image_url": {"url": url}} for _ in range(n // 16)]
+    release = {
+        "_image_parts": lambda messages: messages,
+        "_image_url": lambda part: part["image_url"]["url"],
+    }
+
+    def run() -> None:
+        given = public.in_place
+        guard = partial(limited.guarded, "host-media-limits")
+        limited.put_images(guard, release, parts, nothing, given)
+
+    return run
+
+
+def streams(n: int) -> Callable[[], Any]:
+    patch = module_of("vllm_mlx.vllm_stream_parsers.patch")
+
+    async def items() -> Any:
+        for number in range(n // 16):
+            yield number
+
+    async def read() -> None:
+        async for _ in patch.with_own_parsers(items()):
+            pass
+
+    def run() -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(patch, "parsers", lambda: iter(()))
+            with pytest.raises(StopIteration):
+                read().__await__().send(None)
+
+    return run
+
+
+def formatted(n: int) -> Callable[[], Any]:
+    patch = module_of("server.server_tool_errors.patch")
+    many = [{"name": "f"}] * n
+    long = {"name": "f", "arguments": {"a": list(range(n))}}
+    parse = patch.checked(lambda *_: [*many, long])
+    return parse
+
+
+def noted(n: int) -> Callable[[], Any]:
+    patch, tokens = module_of("server.vlm_finish_reason.patch"), Tokens(["a"] * n)
+    tokens.__class__ = type("Iterator", (Tokens,), {"__next__": lambda self: next(self.rest)})
+    return lambda: [None for _ in patch.Noted(tokens, [])]
+
+
+def pixels(n: int) -> Callable[[], Any]:
+    patch = module_of("server.vlm_vision_features.patch")
+    inputs = {"pixel_values": [list(range(n))], "grid": [[1, 2]] * n}
+    names = ["a" * 8] * n
+    return lambda: (patch.name_pixels(inputs), patch.name_state(names), patch.is_remote(names))
+
+
+def cut_turns(n: int) -> Callable[[], Any]:
+    patch = module_of("generation.vlm_prompt_cache_cut.patch")
+    cache = SimpleNamespace(offset=n, trim=nothing, is_trimmable=lambda: True)
+    state = SimpleNamespace(cache=[cache], token_ids=list(range(n)))
+    return lambda: patch.find_cuttable_prefix(lambda *_: n // 2, state, range(n))
+
+
+def padding(n: int) -> Callable[[], Any]:
+    patch, prompt = module_of("generation.batch_generate.patch"), [0, *[1] * n]
+    return lambda: patch.spans_by_padding([prompt, [0, *prompt[:-1]]], 0)
+
+
+def waiting_images(n: int) -> Callable[[], Any]:
+    patch = module_of("generation.image_prompts.patch")
+    sequences = [(0, 0, 0, {})] * n
+    generator = SimpleNamespace(_unprocessed_sequences=sequences, prefill_batch_size=8)
+    return lambda: patch.count_texts(generator)
+
+
+class Tokenizer:
+    bos_token_id = eos_token_id = None
+    eos_token_ids = (1,)
+
+    def encode(self, text: str) -> list[str]:
+        return list(text.strip())
+
+
+def empty_prompts(n: int) -> Callable[[], Any]:
+    lm, vllm = (
+        module_of("server.server_empty_prompt.patch"),
+        module_of("vllm_mlx.vllm_empty_prompt.patch"),
+    )
+    tokenizer, prompt = Tokenizer(), list(range(n))
+    requests = [
+        SimpleNamespace(prompt=text, prompt_token_ids=tokens)
+        for text, tokens in (("", prompt), (" " * n + "a", None), ("a" * n, None))
+    ]
+    scheduler = SimpleNamespace(tokenizer=tokenizer)
+
+    def run() -> None:
+        lm.tokenized(lambda *_: prompt, None, tokenizer)
+        for request in requests:
+            vllm.is_empty(scheduler, request)
+
+    return run
+
+
+def xtc_tokens(n: int) -> Callable[[], Any]:
+    patch = module_of("server.server_xtc.patch")
+    tokens, body = [[1, 2]] * n, dict.fromkeys(map(str, range(n)), 1) | {"xtc_probability": 1}
+    return lambda: (patch.flat(tokens), patch.complete(body))
+
+
+def nested(n: int) -> list[Any]:
+    """Lists in lists, n in all, no deeper than JSON's reader goes."""
+    found: list[Any] = []
+    for _ in range(min(n, 400)):
+        found = [found]
+    return [found, *([[1]] * n)]
+
+
+def given_names(n: int) -> Callable[[], Any]:
+    host, public = module_of("server.media.host"), module_of("server.media.public")
+    source: Any = "a" * n
+    for _ in range(n // 16):
+        source = {"url": source}
+    lists = nested(n)
+    return lambda: (host.named(source, "image"), public.no_names(lists))
+
+
+def sent_templates(n: int) -> Callable[[], Any]:
+    patch = module_of("server.request_templates.patch")
+    messages = [{"role": "user", "content": "a"}] * n
+    body: Any = dict.fromkeys(map(str, range(n)), 1) | {"messages": messages}
+    for _ in range(50):
+        body = {"extra_body": body, "chat_template_kwargs": {"a": body}}
+    return lambda: patch.check_body({"extra_body": messages, **body["extra_body"]})
+
+
+def rendered(n: int) -> Callable[[], Any]:
+    jinja2: Any = pytest.importorskip("jinja2")
+    place = "loading.template_sandbox.environment"
+    bounds = module_of(place)
+    source = (
+        "{% set ns = namespace(last='') %}{% for m in messages %}{% if loop.first %}{% endif %}"
+        "{{ m.role | trim }}{% if m.content is string %}{{ m['content'].split('a')[-1] }}"
+        "{% else %}{% for part in m.content %}{{ part.text | upper }}{% endfor %}{% endif %}"
+        "{% set ns.last = m.role ~ ':' %}{% endfor %}{{ messages | tojson }}"
+    )
+    sandbox = bounds.make_sandbox(jinja2.Environment())
+    template = bounds.bound_render(sandbox.from_string(source), source)
+    messages = [{"role": "user", "content": "aba"}] * (n // 4)
+    messages.append({"role": "user", "content": [{"text": "a"}] * (n // 4)})
+
+    def run() -> None:
+        try:
+            template.render(messages=messages)
+        except ValueError as error:  # else it would count as an answer
+            raise AssertionError("the template was stopped") from error
+
+    return run
+
+
+def texts(function: Callable[[], Callable[..., Any]]) -> list[Case]:
+    """Every text as the input of a function that is looked up when the case runs."""
+    return [lambda n, make=make: partial(function(), make(n)) for make in TEXTS]
+
+
+def of(module: str, name: str, *args: Any) -> list[Case]:
+    return texts(lambda: partial(getattr(module_of(module), name), *args))
+
+
+def refused(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
+    """As ``of``; the function refuses most of the texts, which are longer by ``times``."""
+
+    def look_up() -> Callable[..., Any]:
+        error, function = module_of("_shared.refusals").Refused, getattr(module_of(module), name)
+
+        def call(text: str) -> None:
+            with contextlib.suppress(error):
+                function(text, *args)
+
+        return call
+
+    return [lambda n, case=case: case(times * n) for case in texts(look_up)]
+
+
+_ARGUMENTS, _PYTHONIC = "server.tool_arguments.patch", "server.pythonic_calls.patch"
+CASES: dict[str, list[Case]] = {
+    "server-stop-text": [partial(server_stops, make=make) for make in STOPS],
+    "vlm-stop-text": [
+        *(partial(vlm_stops, make=make) for make in STOPS),
+        partial(vlm_stops, make=lambda n: (["a"], [""] * n)),
+    ],
+    "server-batch-error": [
+        lambda n: partial(
+            module_of("server.server_batch_error.patch").refusal,
+            (SimpleNamespace(stop_words=["a"] * n),),
+        )
+    ],
+    "server-tool-arguments": [
+        *of(_ARGUMENTS, "close_names"),
+        *of(_ARGUMENTS, "strip_name"),
+        *of(_ARGUMENTS, "called", lambda text, *_, **__: {}),
+        *map(converted, TEXTS),
+    ],
+    "server-pythonic-calls": of(_PYTHONIC, "find_calls"),
+    "server-tool-errors": [formatted],
+    "host-media-limits": [
+        *of("server.media.limited", "check_image"),
+        *of("server.media.limited", "is_web"),
+        images,
+    ],
+    "host-media-policy": [
+        *refused("server.media.fetch_policy", "split_url"),
+        # Longer than the longest path: up to there, following links may take its square.
+        *refused("server.media.paths", "local_path", [Path("/")], times=64),
+        *refused("server.media.public", "in_place"),
+        *refused("server.media.public", "plain_name"),
+        *refused("server.media.paths", "is_admitted", times=64),
+    ],
+    "host-media": [given_names],
+    "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
+    "request-templates": [sent_templates],
+    "template-sandbox": [rendered],
+    "detokenizer-text": [
+        partial(detokenized, word="a"),
+        partial(detokenized, word="é"),
+        broken_bytes,
+    ],
+    "server-prefix-hit": [lm_hits],
+    "server-chunked-hit": [lm_hits],
+    "server-short-prompt": [
+        lambda n: partial(
+            module_of("server.server_short_prompt.patch").find_within,
+            nothing,
+            list(range(n)),
+            start=-n,
+        )
+    ],
+    "server-empty-prompt": [empty_prompts],
+    "vllm-empty-prompt": [empty_prompts],
+    "server-xtc": [xtc_tokens],
+    "vllm-prefix-hit": [vllm_hit],
+    "vllm-paged-prefix": [paged_blocks],
+    "vllm-stored-prefix": [stored_entry],
+    "sampling-limits": [biases],
+    "vlm-prefix-penalty": [seen_prompts],
+    "vllm-prefix-penalty": [seen_prompts],
+    "processors-prompt": [processed_prompt],
+    "processor-rows": [rows_of_processors],
+    "xtc-rows": [sampled_rows("xtc_rows")],
+    "top-p-rows": [sampled_rows("top_p_rows")],
+    "vllm-json-escapes": [
+        lambda n, make=make: partial(
+            module_of("vllm_mlx.vllm_json_escapes.patch").escaped, make(n).encode()
+        )
+        for make in TEXTS
+    ],
+    "vllm-stream-parsers": [streams],
+    "vllm-billing-header": [
+        *of("vllm_mlx.vllm_billing_header.patch", "without_line"),
+        lambda n: partial(
+            module_of("vllm_mlx.vllm_billing_header.patch").without_line,
+            [{"text": "x-anthropic-billing-header: a\nb"}] * n,
+        ),
+    ],
+    "vllm-gemma4-reasoning": of("vllm_mlx.vllm_gemma4_reasoning.patch", "whole"),
+    "vlm-thought-prefix": [
+        lambda n, make=make: partial(
+            module_of("server.vlm_thought_prefix.patch").without_word, make(n), "thought"
+        )
+        for make in TEXTS
+    ],
+    "vlm-finish-reason": [noted],
+    "vlm-vision-features": [pixels],
+    "vlm-prompt-cache-cut": [cut_turns],
+    "padded-prompts": [padding],
+    "image-prompts": [waiting_images],
+}
+
+
+def on_path() -> list[str]:
+    """The patches with a target that gets what a request contains."""
+    registry = catalogue.builtin()
+    declared = map(registry.declared, registry.ids())
+    return sorted(
+        patch.id for patch in declared if any(PATH.match(one.module) for one in patch.targets)
+    )
+
+
+@pytest.mark.parametrize("patch", on_path())
+def test_work_grows_no_faster_than_the_request(patch):
+    assert (patch in CASES) != (patch in CONSTANT), "a patch on a request's path has no cost case"
+    for number, make in enumerate(CASES.get(patch, ())):
+        assert not (found := work.superlinear(make, SIZE)), f"case {number}: {found}"
+
+
+def expressions() -> list[tuple[str, re.Pattern[Any]]]:
+    """The regular expressions of all patches, compiled or passed to a function of ``re``."""
+    found = {}
+    for file in sorted(PATCHES.rglob("*.py")):
+        if file.name.startswith("probe") or "re." not in (source := file.read_text()):
+            continue
+        module = importlib.import_module(
+            ".".join(("mlx_patches.patches", *file.relative_to(PATCHES).with_suffix("").parts))
+        )
+        values = [*vars(module).values()]
+        values += [part for one in values if isinstance(one, tuple) for part in one]
+        for value in values:
+            if isinstance(value, re.Pattern):
+                found[value] = file.parent.name
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="re"), attr=function),
+                    args=[ast.Constant(value=str(pattern)), *_],
+                ):
+                    anchored = function in ("match", "fullmatch")
+                    if function != "compile":
+                        pattern = rf"\A(?:{pattern})" if anchored else pattern
+                        found.setdefault(re.compile(pattern), file.parent.name)
+    return [(name, expression) for expression, name in found.items()]
+
+
+@pytest.mark.parametrize(("name", "expression"), expressions(), ids=lambda one: str(one)[:40])
+def test_no_expression_reads_a_text_again_and_again(name, expression):
+    assert not (found := backtracks(expression)), found
+
+
+# What the counts must see: what the patches did before, and the same work in other forms
+
+
+def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = stop_strings.cut
+
+    def joining(responses: Any, *args: Any) -> Any:
+        held: list[str] = []
+        for response in cut(responses, *args):
+            held.append(response.text)
+            yield replace(response, text="".join(held))
+
+    for name in ("server_stop_text", "vlm_stop_text"):
+        monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut", joining)
+
+
+def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def others(check: Any, words: list[str]) -> list[str]:
+        found = list(filter(check, words))
+        return [word for word in words if word not in found]
+
+    monkeypatch.setattr(module_of("server.server_stop_text.patch"), "filterfalse", others)
+
+
+def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    paged = module_of("vllm_mlx.vllm_prefix.paged")
+
+    def longest(cache: Any, tokens: Any) -> list[Any]:
+        chains: dict[int, list[Any]] = {0: []}
+        for block in paged.candidates(cache, tokens):
+            piece = block.cache_data
+            chains[piece.end] = [*chains[piece.start], block]
+        return chains[piece.end]
+
+    monkeypatch.setattr(paged, "longest", longest)
+
+
+def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch = module_of("vllm_mlx.vllm_gemma4_reasoning.patch")
+
+    def split(text: str) -> tuple[str, str]:
+        reasoning = content = ""
+        for channel in text.split(patch.START):
+            inside, _, after = channel.partition(patch.END)
+            both = (reasoning + inside, content + after)
+            reasoning, content = both
+        return reasoning, content
+
+    monkeypatch.setattr(patch, "split", split)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "patch"),
+    [
+        (again_joined, "server-stop-text"),
+        (again_joined, "vlm-stop-text"),
+        (looked_up_words, "server-stop-text"),
+        (copied_chains, "vllm-paged-prefix"),
+        (added_texts, "vllm-gemma4-reasoning"),
+    ],
+)
+def test_what_patches_did_before_is_seen(mutate, patch, monkeypatch):
+    mutate(monkeypatch)
+    size = SIZE if mutate is again_joined else SIZE // 3  # lines are counted one by one
+    assert any(work.superlinear(make, size) for make in CASES[patch])
+
+
+def test_links_of_a_path_of_any_length_are_seen(monkeypatch):
+    monkeypatch.setattr(module_of("server.media.paths"), "_LONGEST", 10**9)
+    cases = refused("server.media.paths", "local_path", [Path("/")])
+    assert any(work.superlinear(make, SIZE) for make in cases)
+
+
+def each_prefix(text: str, stops: list[str]) -> int:
+    """As ``count_begun`` was: every beginning of every stop string, for every token."""
+    return max(
+        (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])),
+        default=0,
+    )
+
+
+def joined_again(n: int) -> Callable[[], Any]:
+    def run() -> None:
+        held: list[str] = []
+        for _ in range(n):
+            held.append("x")
+            "".join(held)
+
+    return run
+
+
+def read_again(n: int) -> Callable[[], Any]:
+    return lambda: [None for one in range(n) for other in range(one)]
+
+
+def kept_chains(n: int) -> Callable[[], Any]:
+    def run() -> list[list[int]]:
+        chains: list[list[int]] = [[]]
+        for number in range(n):
+            chains.append([*chains[-1], number])
+        return chains
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("planted", "kind"),
+    [
+        (lambda n: lambda: [each_prefix("x", ["x" * n]) for _ in range(n)], "lines"),
+        (joined_again, "allocated"),
+        (read_again, "lines"),
+        (kept_chains, "allocated"),
+        (lambda n: lambda: "a" * (n * n), "allocated"),
+    ],
+)
+def test_planted_quadratic_work_is_seen(planted, kind):
+    size = 32 if kind == "lines" else SIZE
+    assert work.superlinear(planted, size).startswith(kind)
+
+
+def test_held_memory_is_seen():
+    def make(n):
+        return lambda: [bytes(n) for _ in range(n)]
+
+    one, four = (work.measure(make(n)) for n in (256, 1024))
+    assert four.held > 12 * one.held
+
+
+@pytest.mark.parametrize("planted", [r"([\w-]+)\s*\[ARGS\]\s*", r"(a+)+b", r"\s+$", r"x.*y.*z"])
+def test_planted_backtracking_is_seen(planted):
+    assert backtracks(re.compile(planted))
+
+
+@pytest.mark.parametrize("planted", [r"a+", r"(?<!\w)\w++x", r"^a[^\n]*", rb"....ftyp", r"[/\\]"])
+def test_linear_expressions_pass(planted):
+    assert not backtracks(re.compile(planted))
