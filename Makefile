@@ -42,7 +42,7 @@ downstream: $(VENV)/ready
 wheel: $(VENV)/ready
 	$(VENV)/bin/python tools/check_wheel.py $(OUT)
 
-# Fuzz the file parsers for a while; failures are kept in fuzz-failures/.
+# Fuzz the reader of model folders for a while; failures are kept in fuzz-failures/.
 SECONDS ?= 60
 fuzz: $(VENV)/ready
 	$(VENV)/bin/python -m tests.fuzz.loader --seconds $(SECONDS)

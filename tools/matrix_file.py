@@ -1,55 +1,233 @@
-"""Reads compat_matrix.yaml, refuses what is malformed or contradicts itself, and compiles it.
+"""Builds the matrix from the evidence and the hand-kept tables of known_defects.toml.
 
-The package ships the compiled form alone: reading YAML, checking it and parsing version ranges
-takes tens of milliseconds.
+The package ships its compiled form. compat_matrix.yaml has the same content for readers and diffs;
+nothing reads it back.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import fastjsonschema
-import plain_yaml
+import measure_lab
+import model_rows
+import patch_evidence
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from patch_evidence import Evidence
 from release_sets import ROOT
 
-from mlx_patches.core import files
-from mlx_patches.core.errors import MlxPatchesError
-from mlx_patches.matrix.matrix import FORMAT, CompatMatrix
-from mlx_patches.matrix.ranges import find_in_both
+from mlx_patches.matrix.matrix import COMPILED, FORMAT, CompatMatrix
+from mlx_patches.matrix.ranges import BrokenSet, Warned
+from mlx_patches.patches import catalogue
 
 MATRIX = ROOT / "compat_matrix.yaml"
+KNOWN_DEFECTS = Path(__file__).parent / "known_defects.toml"
 SCHEMA = 1
-_SCHEMA_FILE = Path(__file__).parent / "matrix_schema.json"
+HEAD = """\
+# Which released versions have which defect, and which models need which patches.
+# `make write` writes this file from the evidence and tools/known_defects.toml; nothing reads it.
+schema: {schema}
+
+# -- from the evidence.json of each folder of patches --
+"""
+ALWAYS = "\n# Active whatever model is loaded, once a module of a target is imported.\n"
+MODELS = """
+# -- from tools/evidence/lab --
+# Model module to the patches that it needs, by the distribution that implements it. A model without
+# an entry, or without a list for a distribution, gets `default`: patches that cannot change a
+# correct program. An empty list was measured: the model needs no patch there. Entries hold for the
+# release sets in `measured`; in others a model gets the patches of its entry and of `default`.
+"""
+BROKEN_SETS = """
+# -- from tools/known_defects.toml --
+# Releases that can be installed together but do not work together.
+"""
+WARNINGS = """
+# Defects that no patch of ours can repair: those of kernels, and those that only Apple's GPUs show.
+# They were reported, not measured here.
+"""
 
 
-def load(path: Path = MATRIX) -> CompatMatrix:
-    """Read and check a matrix file.
+def write() -> None:
+    """Write compat_matrix.yaml and the package's compiled form."""
+    content = document()
+    MATRIX.write_text(yaml_text(content))
+    COMPILED.write_text(compiled_text(content))
+
+
+def load() -> CompatMatrix:
+    """The matrix that the evidence yields."""
+    return CompatMatrix(document())
+
+
+def document() -> dict[str, Any]:
+    """The whole matrix.
 
     Raises:
-        MlxPatchesError: naming file, line and key.
+        SystemExit: evidence contradicts itself, or a hand-kept table has a mistake.
     """
-    return CompatMatrix(read(path))
+    lab, always = measure_lab.load(), for_every_model()
+    return {
+        "schema": SCHEMA,
+        **measured_rules(load_evidence()),
+        "always": always,
+        "measured": model_rows.measured_sets(lab),
+        "models": model_rows.rows(lab, always),
+        **known_defects(),
+    }
 
 
-def compile_matrix(path: Path = MATRIX) -> str:
-    """The text of a matrix file's compiled form."""
-    content = {"format": FORMAT, "document": compiled(read(path))}
-    return json.dumps(content, indent=None, separators=(",", ":"), sort_keys=True) + "\n"
+def for_every_model() -> list[str]:
+    """The ids of the patches that belong to no model."""
+    return [patch.id for patch in catalogue.builtin() if patch.every_model]
 
 
-def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
+# -- the rules -------------------------------------------------------------------------------
+
+
+def load_evidence() -> list[Evidence]:
+    """All evidence, oldest releases first, without the targets that a release does not define."""
+    found = patch_evidence.load()
+    for one in found:
+        for patch, targets in one["patches"].items():
+            # A target that its module only imports is measured in the module that defines it.
+            own = {path: cell for path, cell in targets.items() if cell["body"] is not None}
+            one["patches"][patch] = own
+    return found
+
+
+def measured_rules(evidence: list[Evidence]) -> dict[str, Any]:
+    """The matrix's ``releases`` and ``patches``."""
+    releases: dict[str, list[Evidence]] = {}
+    for one in evidence:
+        releases.setdefault(one["set"].split()[0], []).append(one)
+    patches = {}
+    for patch in catalogue.builtin():
+        rules = {name: find_rule(patch.id, sets) for name, sets in releases.items()}
+        if found := {name: rule for name, rule in rules.items() if rule}:
+            patches[patch.id] = found
+    versions = {name: [one["set"].split()[1] for one in sets] for name, sets in releases.items()}
+    return {"releases": versions, "patches": patches}
+
+
+def find_rule(patch: str, sets: list[Evidence]) -> dict[str, Any]:
+    """The rule for a patch in one distribution; empty if no release has the defect."""
+    seen = [
+        (one["set"].split()[1], one["patches"][patch]) for one in sets if patch in one["patches"]
+    ]
+    affected = [release for release, targets in seen if is_repaired(patch, release, targets)]
+    if not affected:
+        return {}
+    order = [release for release, _ in seen]
+    first, last = order.index(affected[0]), order.index(affected[-1])
+    holes = [release for release in order[first : last + 1] if release not in affected]
+    ends = (f">={affected[0]}", f"<={affected[-1]}")
+    rule: dict[str, Any] = {"affected": ",".join([*ends, *(f"!={one}" for one in holes)])}
+    if order[last + 1 :]:
+        rule["fixed"] = f">={order[last + 1]}"
+    if bodies := target_bodies(patch, seen):
+        rule["bodies"] = bodies
+    return rule
+
+
+def is_repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
+    """Whether the release has the defect, which the patch repairs.
+
+    Raises:
+        SystemExit: the patch turned a green target red, or left a red one red.
+    """
+    for target, seen in targets.items():
+        if seen["with"] == "red":
+            was = "broke" if seen["without"] == "green" else "did not repair"
+            raise SystemExit(f"{patch} {was} {target} on {release}: {seen['detail']}")
+    return any(seen["without"] == "red" for seen in targets.values())
+
+
+def target_bodies(
+    patch: str, seen: list[tuple[str, dict[str, Any]]]
+) -> dict[str, dict[str, list[str]]]:
+    """Target name to the fingerprints of ``affected`` and of ``sound`` code.
+
+    Raises:
+        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for release, targets in seen:
+        for target, cell in targets.items():
+            body = cell["body"]
+            if body is None or cell["without"] == "n/a":
+                continue
+            sides = found.setdefault(target.partition(":")[2], {"affected": [], "sound": []})
+            mine, other = ("affected", "sound")[:: 1 if cell["without"] == "red" else -1]
+            if body in sides[other]:  # the target's ``fingerprint_of`` must name more functions
+                raise SystemExit(f"{patch} {target}: body {body} is red and green ({release})")
+            if body not in sides[mine]:
+                sides[mine].append(body)
+    return {
+        target: {side: bodies for side, bodies in sides.items() if bodies}
+        for target, sides in found.items()
+    }
+
+
+# -- the hand-kept tables --------------------------------------------------------------------
+
+
+def known_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
+    """The tables ``broken_sets`` and ``warnings``.
+
+    Raises:
+        SystemExit: naming the file, and the line or the key.
+    """
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"{path}: {error}") from None
+    kinds = {"broken_sets": BrokenSet, "warnings": Warned}
+    if tables.keys() != kinds.keys():
+        raise SystemExit(f"{path}: it has the tables {', '.join(kinds)}, and no others")
+    for table, kind in kinds.items():
+        for number, raw in enumerate(tables[table], 1):
+            try:
+                _check(kind(**raw))
+            except (TypeError, ValueError) as error:
+                problem = str(error).replace(f"{kind.__name__}.__new__() ", "")
+                raise SystemExit(f"{path}: entry {number} of {table}: {problem}") from None
+    return tables
+
+
+def _check(entry: BrokenSet | Warned) -> None:
+    """Check the values of an entry, whose keys are right."""
+    for key, value in entry._asdict().items():
+        wanted = {"when": dict, "threads": list}.get(key, str)
+        if not isinstance(value, wanted) or (not value and wanted is not str):
+            raise ValueError(f"{key} is not a filled {wanted.__name__}: {value!r}")
+    for name, specifier in entry.when.items():
+        try:
+            SpecifierSet(specifier)
+        except (InvalidSpecifier, AttributeError, TypeError):
+            raise ValueError(f"when.{name} is not a version range: {specifier!r}") from None
+
+
+# -- the two forms ---------------------------------------------------------------------------
+
+
+def compiled_text(content: Mapping[str, Any]) -> str:
+    """The text of the package's compiled form."""
+    form = {"format": FORMAT, "document": compile_document(content)}
+    return json.dumps(form, separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def compile_document(content: Mapping[str, Any]) -> dict[str, Any]:
     """The document with the answer for each measured release filled in.
 
     A patch's rules are JSON in a string: start-up parses those of the patches that it decides.
     """
-    matrix = CompatMatrix(document)
-    made: dict[str, Any] = json.loads(json.dumps(document))
+    matrix = CompatMatrix(content)
+    made: dict[str, Any] = json.loads(json.dumps(content))
     for patch, rules in made["patches"].items():
         for distribution, raw in rules.items():
             rule = matrix.rule(patch, distribution)
@@ -60,108 +238,71 @@ def compiled(document: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the document of a matrix file that satisfies the schema and contradicts nothing.
+def yaml_text(content: Mapping[str, Any]) -> str:
+    """The text of compat_matrix.yaml."""
+    parts = [HEAD.format(schema=content["schema"]), "releases:\n"]
+    parts += [
+        f"  {name}: [{', '.join(map(json.dumps, versions))}]\n"
+        for name, versions in content["releases"].items()
+    ]
+    parts.append("patches:\n")
+    for patch, rules in content["patches"].items():
+        parts += [f"  {patch}:\n", *(f"{line}\n" for line in rule_lines(rules))]
+    parts += [ALWAYS, f"always: {_list(content['always'])}\n", MODELS, "measured:\n"]
+    for distribution, sets in content["measured"].items():
+        parts += [f"  {distribution}:\n", *(f"    - {_mapping(one)}\n" for one in sets)]
+    parts.append("models:\n")
+    for model, row in content["models"].items():
+        parts += [f"  {model}:\n", *(f"    {name}: {_list(ids)}\n" for name, ids in row.items())]
+    for comment, table in ((BROKEN_SETS, "broken_sets"), (WARNINGS, "warnings")):
+        parts += [comment, f"{table}:\n", *map(_entry, content[table])]
+    return "".join(parts)
 
-    Raises:
-        MlxPatchesError: naming file, line and key.
-    """
-    document, lines = plain_yaml.read(path)
 
-    def fail(at: Iterable[str | int], problem: str) -> MlxPatchesError:
-        at = tuple(at)
-        known = next(at[:n] for n in range(len(at), -1, -1) if at[:n] in lines or n == 0)
-        line = f"line {lines[known]}: " if known in lines else ""
-        key, said = map(files.quoted, (".".join(map(str, at)) or "document", problem))
-        return MlxPatchesError(f"{path}: {line}{key}: {said}")
+def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A patch's rules as lines of YAML."""
+    for distribution, rule in rules.items():
+        yield f"    {distribution}:"
+        for key in ("affected", "fixed"):
+            if key in rule:
+                yield f"      {key}: {json.dumps(rule[key])}"
+        if "bodies" in rule:
+            yield "      bodies:"
+        for target, sides in rule.get("bodies", {}).items():
+            yield f"        {target}:"
+            yield from (f"          {side}: {_list(bodies)}" for side, bodies in sides.items())
 
-    if isinstance(document, dict) and document.get("schema") not in (None, SCHEMA):
-        raise fail(
-            ("schema",),
-            f"version {document['schema']} is not known to this mlx-patches (it reads {SCHEMA}); "
-            "upgrade mlx-patches",
-        )
+
+def _entry(entry: Mapping[str, Any]) -> str:
+    """An entry of a hand-kept table as YAML."""
+    lines = []
+    for key, value in entry.items():
+        if key == "when":
+            ranges = (f"{name}: {json.dumps(range_)}" for name, range_ in value.items())
+            text = f"{{{', '.join(ranges)}}}"
+        else:
+            text = json.dumps(value) if isinstance(value, list) else _scalar(value)
+        lines.append(f"{key}: {text}\n")
+    return "  - " + "    ".join(lines)
+
+
+def _mapping(value: Any) -> str:
+    """Nested mappings, lists and strings on one line of YAML."""
+    if isinstance(value, str):
+        return _scalar(value)
+    if isinstance(value, list):
+        return _list(value)
+    return f"{{{', '.join(f'{key}: {_mapping(inner)}' for key, inner in value.items())}}}"
+
+
+def _list(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_scalar, values))}]"
+
+
+def _scalar(text: str) -> str:
+    """A string in YAML, with quotes if it would be read differently without."""
     try:
-        _schema()(document)
-    except fastjsonschema.JsonSchemaValueException as error:
-        at = tuple(int(p) if p.isdigit() else p for p in _real_path(error, document))
-        raise fail(at, error.message.replace(error.name or "data", "it", 1)) from None
-    _check_ranges(document, fail)
-    _check_ids(document, fail)
-    return document  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _schema() -> Callable[[Any], Any]:
-    """The check of a document against the schema; compiling it takes longer than a check."""
-    check: Callable[[Any], Any] = fastjsonschema.compile(json.loads(_SCHEMA_FILE.read_bytes()))
-    return check
-
-
-def _real_path(error: Any, document: Any) -> list[str]:
-    """The keys that lead to a schema error: the library joins them with dots."""
-    name = (error.name or "data").removeprefix("data")
-    path: list[str] = []
-    node = document
-    while name:
-        if name.startswith("["):
-            index, _, name = name[1:].partition("]")
-            path.append(index)
-            node = node[int(index)] if isinstance(node, list) else None
-            continue
-        name = name.removeprefix(".")
-        keys = [str(k) for k in node] if isinstance(node, dict) else []
-        match = max((k for k in keys if name.startswith(k)), key=len, default=name)
-        path.append(match)
-        node = node.get(match) if isinstance(node, dict) else None
-        name = name[len(match) :]
-    return path
-
-
-def _check_ranges(document: Mapping[str, Any], fail: Any) -> None:
-    def check(specifier: str, *at: str | int) -> None:
-        try:
-            SpecifierSet(specifier)
-        except InvalidSpecifier as error:
-            raise fail(at, str(error)) from None
-
-    for distribution, versions in document["releases"].items():
-        where = ("releases", distribution)
-        try:
-            parsed = [Version(version) for version in versions]
-        except InvalidVersion as error:
-            raise fail(where, str(error)) from None
-        if parsed != sorted(set(parsed)):
-            raise fail(where, "list each release once, oldest first")
-    for patch, rules in document["patches"].items():
-        for distribution, rule in rules.items():
-            at = ("patches", patch, distribution)
-            for key in ("affected", "fixed"):
-                check(rule.get(key, ""), *at, key)
-            if not rule["affected"]:
-                raise fail((*at, "affected"), "an empty range would match every release")
-            if fixed := rule.get("fixed", ""):
-                releases = document["releases"].get(distribution, ())
-                point = find_in_both(rule["affected"], fixed, releases)
-                if point is not None:
-                    raise fail(at, f"{point} is both affected and fixed")
-            for target, bodies in rule.get("bodies", {}).items():
-                both = set(bodies.get("affected", ())) & set(bodies.get("sound", ()))
-                if both:
-                    raise fail((*at, "bodies", target), f"{min(both)} is both affected and sound")
-    for table in ("broken_sets", "warnings"):
-        for index, one in enumerate(document.get(table, ())):
-            for name, specifier in one["when"].items():
-                check(specifier, table, index, "when", name)
-
-
-def _check_ids(document: Mapping[str, Any], fail: Any) -> None:
-    def known(ids: list[str], at: tuple[str | int, ...]) -> None:
-        for index, patch in enumerate(ids):
-            if patch not in document["patches"]:
-                raise fail((*at, index), f"no patch {patch!r} in patches")
-
-    known(document["always"], ("always",))
-    for model, row in document["models"].items():
-        for distribution, ids in row.items():
-            known(ids, ("models", model, distribution))
+        float(text)
+    except ValueError:
+        return text if re.fullmatch(r"\w[^:#\n]*", text) else json.dumps(text)
+    return json.dumps(text)

@@ -1,7 +1,7 @@
 """Measures every patch on every release set, and writes the matrix from the evidence.
 
     python tools/measure_matrix.py               measure the patches without evidence, then write
-    python tools/measure_matrix.py --write       only write compat_matrix.yaml
+    python tools/measure_matrix.py --write       only write the matrix
     python tools/measure_matrix.py --patch offset-alias --distinct
                                                  measure it once for each distinct code
     python tools/measure_matrix.py --distinct    on a new set, measure only code that no other has
@@ -23,20 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import matrix_file
-import measure_lab
-import model_rows
 import patch_evidence
 import release_sets
 import shards
-from matrix_file import MATRIX
-from patch_evidence import Cells, Evidence
+from patch_evidence import Cells
 from release_sets import ReleaseSet
 
-from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
-
-BEGIN = "# -- measured: written by tools/measure_matrix.py from the patches' evidence.json --\n"
-END = "# -- end of what is measured --\n"
 
 
 def main() -> None:
@@ -65,7 +58,8 @@ def main() -> None:
         started = time.monotonic()
         Measuring(options.patches, options.again, options.distinct).run(sets, options.jobs)
         say_what_is_left(options.patches, (time.monotonic() - started) / max(len(sets), 1))
-    write_matrix()
+    patch_evidence.prune()
+    matrix_file.write()
 
 
 class Measuring:
@@ -217,125 +211,6 @@ def child(
     command = ["-m", "mlx_patches.probes.child", *arguments]
     command += ["--distribution", one.distribution, *flags]
     return json.loads(release_sets.run(python, *command))  # type: ignore[no-any-return]
-
-
-def load_evidence() -> list[Evidence]:
-    """All evidence, oldest releases first, without the targets that a release does not define."""
-    found = patch_evidence.load()
-    for one in found:
-        for patch, targets in one["patches"].items():
-            # A target that its module only imports is measured in the module that defines it.
-            own = {path: cell for path, cell in targets.items() if cell["body"] is not None}
-            one["patches"][patch] = own
-    return found
-
-
-def measured_block(evidence: list[Evidence]) -> str:
-    """The matrix's releases and patches, and the patches for every model, as YAML text."""
-    releases: dict[str, list[Evidence]] = {}
-    for one in evidence:
-        releases.setdefault(one["set"].split()[0], []).append(one)
-    lines = ["releases:"]
-    for distribution, sets in releases.items():
-        versions = ", ".join(f'"{one["set"].split()[1]}"' for one in sets)
-        lines.append(f"  {distribution}: [{versions}]")
-    lines.append("patches:")
-    for patch in catalogue.builtin():
-        body: list[str] = []
-        for distribution, sets in releases.items():
-            body += rule_lines(patch.id, distribution, sets)
-        if body:
-            lines += [f"  {patch.id}:", *body]
-    lines += ["", "# Active whatever model is loaded, once a module of a target is imported."]
-    lines.append(f"always: [{', '.join(for_every_model())}]")
-    return "\n".join(lines) + "\n"
-
-
-def for_every_model() -> list[str]:
-    """The ids of the patches that belong to no model."""
-    return [patch.id for patch in catalogue.builtin() if patch.every_model]
-
-
-def rule_lines(patch: str, distribution: str, sets: list[Evidence]) -> list[str]:
-    """One distribution's rule for a patch as YAML lines; empty if no release has the defect."""
-    seen = [
-        (one["set"].split()[1], one["patches"][patch]) for one in sets if patch in one["patches"]
-    ]
-    affected = [release for release, targets in seen if repaired(patch, release, targets)]
-    if not affected:
-        return []
-    order = [release for release, _ in seen]
-    first, last = order.index(affected[0]), order.index(affected[-1])
-    holes = [release for release in order[first : last + 1] if release not in affected]
-    specifier = ",".join(
-        [f">={affected[0]}", f"<={affected[-1]}", *(f"!={release}" for release in holes)]
-    )
-    lines = [f"    {distribution}:", f'      affected: "{specifier}"']
-    if order[last + 1 :]:
-        lines.append(f'      fixed: ">={order[last + 1]}"')
-    bodies = target_bodies(patch, seen)
-    if bodies:
-        lines.append("      bodies:")
-    for target, (red, green) in bodies.items():
-        lines.append(f"        {target}:")
-        if red:
-            lines.append(f"          affected: [{', '.join(red)}]")
-        if green:
-            lines.append(f"          sound: [{', '.join(green)}]")
-    return lines
-
-
-def repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
-    """True where the release has the defect and the patch repairs it.
-
-    Raises:
-        SystemExit: the patch turned a green target red, or left a red one red.
-    """
-    for target, seen in targets.items():
-        if seen["with"] == "red":
-            was = "broke" if seen["without"] == "green" else "did not repair"
-            raise SystemExit(f"{patch} {was} {target} on {release}: {seen['detail']}")
-    return any(seen["without"] == "red" for seen in targets.values())
-
-
-def target_bodies(
-    patch: str, seen: list[tuple[str, dict[str, Any]]]
-) -> dict[str, tuple[list[str], list[str]]]:
-    """Target name to its red fingerprints and its green ones.
-
-    Raises:
-        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
-    """
-    found: dict[str, tuple[list[str], list[str]]] = {}
-    for release, targets in seen:
-        for target, cell in targets.items():
-            body = cell["body"]
-            if body is None or cell["without"] == "n/a":
-                continue
-            lists = found.setdefault(target.partition(":")[2], ([], []))
-            mine, other = lists if cell["without"] == "red" else lists[::-1]
-            if body in other:  # the target's ``fingerprint_of`` must name more functions
-                raise SystemExit(f"{patch} {target}: body {body} is red and green ({release})")
-            if body not in mine:
-                mine.append(body)
-    return found
-
-
-def write_matrix() -> None:
-    """Write the measured parts of compat_matrix.yaml, and compile the matrix."""
-    patch_evidence.prune()
-    text = MATRIX.read_text()
-    text = between(text, BEGIN, END, measured_block(load_evidence()))
-    models = model_rows.block(measure_lab.load(), for_every_model())
-    MATRIX.write_text(between(text, model_rows.BEGIN, model_rows.END, models))
-    matrix.COMPILED.write_text(matrix_file.compile_matrix())
-
-
-def between(text: str, begin: str, end: str, new: str) -> str:
-    """Replace the text between the lines ``begin`` and ``end``."""
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    return before + begin + new + end + after
 
 
 if __name__ == "__main__":

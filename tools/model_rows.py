@@ -21,25 +21,20 @@ from mlx_patches.core.patch import Patch
 from mlx_patches.evidence.store import is_traced
 from mlx_patches.patches import catalogue
 
-BEGIN = "# -- models: written by tools/measure_matrix.py from tools/evidence/lab --\n"
-END = "# -- end of models --\n"
 _MODULE = re.compile(rf"({'|'.join(map(re.escape, MODEL_PACKAGES))})\.([\w-]+)")
 
 Rows = dict[str, dict[str, list[str]]]
 
 
-def block(evidence: list[dict[str, Any]], always: list[str]) -> str:
-    """The sections ``measured`` and ``models``, as YAML text."""
-    lines = ["measured:"]
+def measured_sets(evidence: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """By distribution, the release sets for which entries hold."""
     traced = list(filter(is_traced, evidence))
+    known = families(traced)
+    found: dict[str, list[dict[str, Any]]] = {}
     for name in MODEL_PACKAGES.values():
-        sets = [measured_set(one, families(traced)) for one in traced if owner(one) == name]
-        lines += [f"  {name}:", *sets] if sets else []
-    lines.append("models:")
-    for model, row in rows(evidence, always).items():
-        lines.append(f"  {model}:")
-        lines += [f"    {name}: [{', '.join(ids)}]" for name, ids in row.items()]
-    return "\n".join(lines) + "\n"
+        if sets := [measured_set(one, known) for one in traced if owner(one) == name]:
+            found[name] = sets
+    return found
 
 
 def rows(evidence: list[dict[str, Any]], always: list[str]) -> Rows:
@@ -74,13 +69,14 @@ def owner(one: dict[str, Any]) -> str:
     return name
 
 
-def measured_set(one: dict[str, Any], known: set[tuple[str, str]]) -> str:
-    """A set's line: its model packages, and the known families that could not be built there."""
+def measured_set(one: dict[str, Any], known: set[tuple[str, str]]) -> dict[str, Any]:
+    """A set's model packages, and the known families that could not be built there."""
     versions = {name: one["versions"].get(name) for name in MODEL_PACKAGES.values()}
-    releases = ", ".join(f"{name}: {version}" for name, version in versions.items() if version)
+    found: dict[str, Any] = {"releases": {name: one for name, one in versions.items() if one}}
     missing = {(owner(one), name) for name, cells in one["without"].items() if is_unbuilt(cells)}
-    unbuilt = ", ".join(sorted(name for _, name in missing & known))
-    return f"    - {{releases: {{{releases}}}" + (f", unbuilt: [{unbuilt}]}}" if unbuilt else "}")
+    if unbuilt := sorted(name for _, name in missing & known):
+        found["unbuilt"] = unbuilt
+    return found
 
 
 def is_unbuilt(cells: dict[str, str]) -> bool:

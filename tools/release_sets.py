@@ -31,7 +31,6 @@ NEVER = ("torch", "torchvision", "mlx-cuda-12", "mlx-cuda-13")
 # Packages that mlx-patches and its tests need; they are newer than the older sets' dates.
 _ANY_AGE = (
     "wrapt",
-    "fastjsonschema",
     "click",
     "rich",
     "packaging",

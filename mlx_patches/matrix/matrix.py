@@ -1,7 +1,7 @@
 """The compat matrix: which releases have which defect, and which models need which patch.
 
-``compat_matrix.yaml`` in the repository is the source. The package has its compiled form, with the
-answer for every measured release; ``make write`` writes it.
+``make write`` builds it from the evidence: the compiled form that the package reads, with the
+answer for every measured release, and ``compat_matrix.yaml`` for people.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fuzzes the file parsers: the matrix, and a model's folder.
+"""Fuzzes the reader of a model's folder.
 
     python -m tests.fuzz.loader --seconds 60
 
-Inputs are matrices and configs, changed at random. Loading any of them has to return, or to raise
+Inputs are configs, changed at random. Loading any of them has to return, or to raise
 MlxPatchesError, in a short time. Inputs that do otherwise are written to ``--keep``, and the run
 ends with exit code 1.
 """
@@ -18,40 +18,16 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-
-import matrix_file
-
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing.models import read_folder
-from mlx_patches.core.distributions import Installed
-from mlx_patches.matrix.gate import decide_by_rule
 
 # Seconds of CPU for one input.
 SLOW = 5.0
-MATRIX = """\
-schema: 1
-releases: {fake-lm: ["0.9", "1.0", "2.0"]}
-always: [fix]
-patches:
-  fix:
-    fake-lm:
-      affected: ">=1.0,<2.0"
-      fixed: ">=2.0"
-      bodies: {C.f: {affected: ["0123456789abcdef"], sound: ["fedcba9876543210"]}}
-models:
-  default: {}
-  gemma: {fake-lm: [fix]}
-broken_sets:
-  - {when: {fake-lm: "<1.0", mlx: ">=2"}, reason: they cannot, remedy: install fake-lm 1.0}
-"""
 CONFIG = '{"model_type": "gemma4", "eos_token_id": [1, 106], "text_config": {"eos_token_id": 1}}'
 # Tokens that often break parsers.
 TOKENS = (
-    *("!", "!!", "!!python/object:os.system", "!!binary", "!!set", "&", "&a", "*", "*a", "<<"),
     *(":", "-", "?", "|", ">", "%", "@", "`", '"', "'", "{", "}", "[", "]", ",", "#", "---", "..."),
     *("null", "~", "true", ".inf", ".nan", "0x1F", "1e999", "1_000", "2001-01-01", "NaN", "-0"),
-    *("==", ">=", "<", "===1.0", "===x", "!=1.*", ",>1.dev0+x", "~=1", "1!2.0", ">=1,<0"),
     *("Infinity", '"\\ud800"', '"\\u0000"', "0123456789abcdef", "model_type", "eos_token_id"),
 )
 
@@ -89,23 +65,6 @@ def cut(data: bytes, chance: random.Random) -> bytes:
     return b""
 
 
-def matrix(folder: Path, data: bytes) -> None:
-    """Load a matrix and look up all of its entries."""
-    path = folder / "matrix.yaml"
-    path.write_bytes(data)
-    loaded = matrix_file.load(path)
-    matrix_file.compile_matrix(path)
-    for patch in loaded.patches:
-        for distribution in ("fake-lm", "mlx-lm", "mlx-vlm"):
-            rule = loaded.rule(patch, distribution)
-            for version in ("1.0", "0.31.3", "2.0.dev1+g1", "no version"):
-                assert decide_by_rule(rule, Installed(distribution, version), "C.f", None).reason
-    for model in loaded.models:
-        loaded.patches_for(model, "mlx-lm")
-    for broken in loaded.broken_sets:
-        broken.matches({"fake-lm": "0.1", "mlx": "no version"})
-
-
 def folder(folder: Path, data: bytes) -> None:
     """Read a model's folder; its two files share the input."""
     (folder / "config.json").write_bytes(data)
@@ -114,7 +73,6 @@ def folder(folder: Path, data: bytes) -> None:
 
 
 TARGETS: dict[str, tuple[Callable[[Path, bytes], None], tuple[bytes, ...]]] = {
-    "matrix": (matrix, (MATRIX.encode(), MATRIX.encode(), matrix_file.MATRIX.read_bytes())),
     "folder": (folder, (CONFIG.encode(), b"[]", b"{}")),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ import tomllib
 from itertools import product
 from pathlib import Path
 
+import matrix_file
 import pytest
 import yaml
 
@@ -21,6 +21,7 @@ from mlx_patches.core.contribution import Host
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.matrix import gate, matrix
+from mlx_patches.matrix.ranges import BrokenSet, Warned
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -53,21 +54,15 @@ def test_the_reasons_on_the_page_are_those_that_are_given():
     assert [text for text in said if text not in words] == []
 
 
-def keys(schema: object) -> set[str]:
-    """Every key that a schema names, at any depth."""
-    if isinstance(schema, list):
-        return set().union(*map(keys, schema))
-    if not isinstance(schema, dict):
-        return set()
-    own = {*schema.get("properties", {}), *schema.get("required", [])}
-    return own.union(*map(keys, schema.values()))
-
-
 def test_every_key_of_the_matrix_is_described():
-    schema = json.loads((ROOT / "tools" / "matrix_schema.json").read_text())
+    matrix = matrix_file.document()
+    rules = [rule for rules in matrix["patches"].values() for rule in rules.values()]
+    bodies = [sides for rule in rules for sides in rule.get("bodies", {}).values()]
+    sets = [one for sets in matrix["measured"].values() for one in sets]
+    keys = {"default", *BrokenSet._fields, *Warned._fields}.union(matrix, *rules, *bodies, *sets)
     page = (DOCS / "matrix.md").read_text()
     described = {name.partition("` in")[0] for name, *_ in rows(page)}
-    assert described == keys(schema)
+    assert described == keys
     assert "`affected` in `bodies`" in page  # `affected` also has a meaning of its own in a rule
 
 

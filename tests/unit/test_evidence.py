@@ -33,26 +33,15 @@ from .conftest import letters, patch_of, registry_of, target
 
 ROOT = Path(__file__).parents[2]
 LAB = measure_lab.load()
-EVIDENCE = measure_matrix.load_evidence()
-MATRIX = matrix_file.load()
+EVIDENCE = matrix_file.load_evidence()
+DOCUMENT = matrix_file.document()
+MATRIX = matrix.CompatMatrix(DOCUMENT)
 RULES = [
     pytest.param(patch, distribution, id=f"{patch}-{distribution}")
     for patch in MATRIX.patches
     for distribution in ("mlx-lm", "mlx-vlm")
     if MATRIX.rule(patch, distribution)
 ]
-
-
-def test_matrix_is_what_the_evidence_yields():
-    text = measure_matrix.MATRIX.read_text()
-    block = text.partition(measure_matrix.BEGIN)[2].partition(measure_matrix.END)[0]
-    assert block == measure_matrix.measured_block(EVIDENCE)
-
-
-def test_model_rows_are_what_the_lab_evidence_yields():
-    text = measure_matrix.MATRIX.read_text()
-    block = text.partition(model_rows.BEGIN)[2].partition(model_rows.END)[0]
-    assert block == model_rows.block(LAB, list(MATRIX.always))
 
 
 def test_no_entry_repeats_the_default_list():
@@ -104,7 +93,7 @@ TRACED = {
 OLDER = {**TRACED, "set": "mlx-lm 0.1", "versions": {"mlx-lm": "0.1"}, "needs": {}}
 UNPATCHED = {key: OLDER[key] for key in ("set", "versions", "without")}
 UNBUILT = {"without": {"mamba": {"build": "x"}}, "with": {}, "needs": {}}
-NEWEST = "    - {releases: {mlx-lm: 0.2}}"
+NEWEST = {"releases": {"mlx-lm": "0.2"}}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +113,7 @@ NEWEST = "    - {releases: {mlx-lm: 0.2}}"
         (
             [OLDER | UNBUILT, TRACED],
             ["of-mamba", "mask"],
-            ["    - {releases: {mlx-lm: 0.1}, unbuilt: [mamba]}", NEWEST],
+            [{"releases": {"mlx-lm": "0.1"}, "unbuilt": ["mamba"]}, NEWEST],
         ),
         # A family that no traced set could build.
         ([OLDER, TRACED | UNBUILT], ["chain", "general", "of-mamba", "mask"], [NEWEST]),
@@ -134,8 +123,7 @@ def test_an_entry_has_what_was_traced_or_else_the_general_patches(made_up, sets,
     found = model_rows.rows(sets, always=[])
     assert found["default"]["mlx-lm"] == GENERAL
     assert found["mamba"]["mlx-lm"] == own
-    listed = model_rows.block(sets, []).partition("models:")[0].splitlines()
-    assert listed == ["measured:", *(["  mlx-lm:"] if measured else []), *measured]
+    assert model_rows.measured_sets(sets) == ({"mlx-lm": measured} if measured else {})
 
 
 def test_a_family_that_needs_nothing_of_its_own_has_no_entry_where_nothing_was_traced(made_up):
@@ -156,7 +144,8 @@ def test_no_cell_names_a_patch_for_each_that_was_tried(one):
 @pytest.mark.parametrize(
     ("write", "file"),
     [
-        (matrix_file.compile_matrix, matrix.COMPILED),
+        (lambda: matrix_file.yaml_text(DOCUMENT), matrix_file.MATRIX),
+        (lambda: matrix_file.compiled_text(DOCUMENT), matrix.COMPILED),
         (write_docs.catalogue, write_docs.CATALOGUE),
         (write_docs.api, write_docs.API),
         (write_docs.declarations, write_docs.DECLARATIONS),
@@ -230,16 +219,16 @@ def test_a_patch_turns_red_green_and_nothing_red():
             assert {cell["with"] for cell in targets.values()} <= {"green"}, (one["set"], patch)
 
 
-def test_a_range_that_claims_more_is_noticed(tmp_path):
-    """Without the evidence of the last red release the measured block differs."""
+def test_a_range_that_claims_more_is_noticed():
+    """Without the evidence of the last red release the rules differ."""
     fewer = [one for one in EVIDENCE if one["set"] != "mlx-lm 0.31.3"]
-    assert measure_matrix.measured_block(fewer) != measure_matrix.measured_block(EVIDENCE)
+    assert matrix_file.measured_rules(fewer) != matrix_file.measured_rules(EVIDENCE)
     changed = json.loads(json.dumps(EVIDENCE))
     cells = next(one for one in changed if one["set"] == "mlx-lm 0.31.3")["patches"]
     for cell in next(filter(None, cells.values())).values():
         cell["with"] = "red"
     with pytest.raises(SystemExit, match="did not repair"):
-        measure_matrix.measured_block(changed)
+        matrix_file.measured_rules(changed)
 
 
 def test_no_cell_that_was_green_is_red_with_the_patches():

@@ -1,12 +1,12 @@
-"""The matrix: its look-ups, and the errors for mistakes in the file."""
+"""The matrix: its look-ups, its hand-kept tables, and its two forms."""
 
 from __future__ import annotations
 
 import json
 
 import matrix_file
-import plain_yaml
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -18,67 +18,40 @@ from mlx_patches.patches import catalogue
 
 from .conftest import document
 
-GOOD = """\
-schema: 1
-releases:
-  fake-lm: ["0.9", "1.0", "2.0"]
-always: [fix]
-patches:
-  fix:
-    fake-lm:
-      affected: ">=1.0,<2.0"
-      fixed: ">=2.0"
-      bodies:
-        C.f: {affected: ["0123456789abcdef"], sound: ["fedcba9876543210"]}
-  other:
-    fake-lm: {affected: ">=1.0"}
-models:
-  default: {}
-  gemma: {fake-lm: [fix, other]}
-broken_sets:
-  - when: {fake-lm: "<1.0", mlx: ">=2"}
-    reason: they cannot work together
-    remedy: install fake-lm 1.0
-"""
+OTHER = {"affected": ">=1.0"}
+FIX = {
+    "affected": ">=1.0,<2.0",
+    "fixed": ">=2.0",
+    "bodies": {"C.f": {"affected": ["0123456789abcdef"], "sound": ["fedcba9876543210"]}},
+}
+BROKEN_SET = {
+    "when": {"fake-lm": "<1.0", "mlx": ">=2"},
+    "reason": "they cannot work together",
+    "remedy": "install fake-lm 1.0",
+}
+GOOD = document(
+    releases={"fake-lm": ["0.9", "1.0", "2.0"]},
+    always=["fix"],
+    patches={"fix": {"fake-lm": FIX}, "other": {"fake-lm": OTHER}},
+    models={"default": {}, "gemma": {"fake-lm": ["fix", "other"]}},
+    broken_sets=[BROKEN_SET],
+)
 
 
-@pytest.fixture
-def load(tmp_path):
-    """Load a matrix from its text; ``load.path`` is the file."""
-
-    def from_text(text):
-        from_text.path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return matrix_file.load(from_text.path)
-
-    from_text.path = tmp_path / "matrix.yaml"
-    return from_text
+def load(**changes):
+    return CompatMatrix({**GOOD, **changes})
 
 
-@pytest.fixture
-def said(load):
-    """The error message of loading a text, without the file's name."""
-
-    def message(text):
-        with pytest.raises(MlxPatchesError) as raised:
-            load(text)
-        words = str(raised.value)
-        assert words.startswith(f"{load.path}: ")
-        assert "\n" not in words
-        return words.removeprefix(f"{load.path}: ")
-
-    return message
-
-
-def test_what_it_says(load):
-    matrix = load(GOOD)
+def test_what_it_says():
+    matrix = load()
     assert matrix.patches == ("fix", "other")
     assert matrix.models == ("gemma",)
     assert matrix.always == ("fix",)
     assert matrix.releases == {"fake-lm": ("0.9", "1.0", "2.0")}
 
 
-def test_rule(load):
-    rule = load(GOOD).rule("fix", "fake-lm")
+def test_rule():
+    rule = load().rule("fix", "fake-lm")
     assert rule.affected == ">=1.0,<2.0"
     assert rule.fixed == ">=2.0"
     assert rule.affected_bodies == {"C.f": {"0123456789abcdef"}}
@@ -87,23 +60,20 @@ def test_rule(load):
     assert [rule.decide(v) for v in ("0.9", "1.0", "2.0")] == ["clear", "affected", "fixed"]
 
 
-def test_no_rule(load):
-    matrix = load(GOOD)
+def test_no_rule():
+    matrix = load()
     assert matrix.rule("fix", "other-lm") is None
     assert matrix.rule("none", "fake-lm") is None
 
 
-def test_rows(load):
-    matrix = load(
-        GOOD.replace(
-            "default: {}", "default: {fake-lm: [other], other-lm: [fix]}\n  empty: {fake-lm: []}"
-        )
-    )
+def test_rows():
+    default = {"fake-lm": ["other"], "other-lm": ["fix"]}
+    matrix = load(models={**GOOD["models"], "default": default, "empty": {"fake-lm": []}})
     assert matrix.patches_for("gemma", "fake-lm") == ("fix", "other")
     assert matrix.patches_for("gemma", "other-lm") == ("fix",)  # not measured there
     assert matrix.patches_for("unknown", "fake-lm") == ("other",)
     assert matrix.patches_for("empty", "fake-lm") == ()
-    assert matrix.models == ("empty", "gemma")
+    assert matrix.models == ("gemma", "empty")
 
 
 @pytest.mark.parametrize(
@@ -118,128 +88,80 @@ def test_rows(load):
         ({}, False),
     ],
 )
-def test_broken_sets(load, versions, broken):
-    (one,) = load(GOOD).broken_sets
+def test_broken_sets(versions, broken):
+    (one,) = load().broken_sets
     assert one.matches(versions) is broken
     assert one.remedy == "install fake-lm 1.0"
 
 
-# -- mistakes --------------------------------------------------------------------------------
+# -- the hand-kept tables --------------------------------------------------------------------
+
+TABLES = """\
+[[broken_sets]]
+when = {fake-lm = "<1.0", mlx = ">=2"}
+reason = "they cannot work together"
+remedy = "install fake-lm 1.0"
+
+[[warnings]]
+when = {mlx = ">=3"}
+effect = "a server stops"
+remedy = "install mlx 2"
+threads = ["a/b#1"]
+"""
 
 
-def line_of(text, fragment):
-    return text[: text.index(fragment)].count("\n") + 1
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "key", "problem"),
-    [
-        ('affected: ">=1.0,<2.0"\n', 'affect: ">=1.0"\n', "patches.fix.fake-lm", "affected"),
-        ('["0.9", "1.0", "2.0"]', "[]", "releases.fake-lm", "at least 1 item"),
-        ('["0.9", "1.0", "2.0"]', '"0.9"', "releases.fake-lm", "must be array"),
-        ("[fix]", "fix", "always", "must be array"),
-        ("[fix]", "[Fix]", "always.0", "must match pattern"),
-        ('{affected: ">=1.0"}', "[]", "patches.other.fake-lm", "must be object"),
-        ('{affected: ">=1.0"}', "{affected: 1}", "patches.other.fake-lm.affected", "string"),
-        ('{affected: ">=1.0"}', "{affected: }", "patches.other.fake-lm.affected", "string"),
-        ('{affected: ">=1.0"}', '{affected: ">>1"}', "patches.other.fake-lm.affected", ">>1"),
-        ('{affected: ">=1.0"}', '{affected: ""}', "patches.other.fake-lm.affected", "empty"),
-        ('fixed: ">=2.0"', 'fixed: "2"', "patches.fix.fake-lm.fixed", "Invalid specifier"),
-        ('fixed: ">=2.0"', 'repaired: ">=2.0"', "patches.fix.fake-lm", "repaired"),
-        ('fixed: ">=2.0"', 'fixed: ">=1.0"', "patches.fix.fake-lm", "1.0 is both affected"),
-        ('fixed: ">=2.0"', 'fixed: ">=1.5"', "patches.fix.fake-lm", "1.5 is both affected"),
-        ('fixed: ">=2.0"', 'fixed: "!=1.0"', "patches.fix.fake-lm", "1.0.0.1 is both affected"),
-        ("[fix]", "[fix, fix]", "always", "unique"),
-        ("[fix, other]", "[fix, other, fix]", "models.gemma.fake-lm", "unique"),
-        ('"2.0"]', f'"{"2" * 5000}"]', "releases.fake-lm.2", "shorter"),
-        ('">=1.0,<2.0"', f'">={"1" * 5000}"', "patches.fix.fake-lm.affected", "shorter"),
-        ("fedcba9876543210", "fedc", "patches.fix.fake-lm.bodies.C.f.sound.0", "match pattern"),
-        (
-            "fedcba9876543210",
-            "0123456789abcdef",
-            "patches.fix.fake-lm.bodies.C.f",
-            "both affected and sound",
-        ),
-        ("default: {}", "defaults: {}", "models", "default"),
-        ("[fix, other]", "[fix, others]", "models.gemma.fake-lm.1", "no patch 'others'"),
-        ("[fix]\n", "[fix, nil]\n", "always.1", "no patch 'nil'"),
-        ('"1.0", "2.0"', '"2.0", "1.0"', "releases.fake-lm", "oldest first"),
-        ('"1.0", "2.0"', '"1.0", "1.0.0"', "releases.fake-lm", "once"),
-        ('"1.0", "2.0"', '"1.0", "two"', "releases.fake-lm", "two"),
-        ('"<1.0"', '"below 1"', "broken_sets.0.when.fake-lm", "below 1"),
-        ('{fake-lm: "<1.0", mlx: ">=2"}', "{}", "broken_sets.0.when", "at least 1"),
-    ],
-)
-def test_a_mistake_is_named_with_its_line_and_key(said, old, new, key, problem):
-    assert GOOD.count(old) == 1
-    text = GOOD.replace(old, new)
-    message = said(text)
-    where, _, rest = message.partition(": ")
-    assert rest.startswith(f"{key}: "), message
-    assert problem in rest
-    number = int(where.removeprefix("line "))
-    assert key.rstrip(".0123456789").rpartition(".")[2] in text.splitlines()[number - 1]
+def test_the_tables_are_read(tmp_path):
+    file = tmp_path / "known_defects.toml"
+    file.write_text(TABLES)
+    tables = matrix_file.known_defects(file)
+    assert tables["broken_sets"] == [BROKEN_SET]
+    assert [one["threads"] for one in tables["warnings"]] == [["a/b#1"]]
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "problem"),
     [
-        ("{fake-lm: [fix, other]}", "!row {fake-lm: [fix, other]}"),
-        ("[fix, other]", "!!set {fix}"),
-        ("[fix, other]", "!ids [fix, other]"),
-        ("they cannot", "!!python/object/apply:os.getcwd they cannot"),
-        ("they cannot work together", "yes"),
-        ("they cannot work together", "2026-01-01"),
-        ("they cannot work together", "0x10"),
-        ("default: {}", "default: !!python/object:mlx_patches.core.patch.Patch {}"),
+        ("[[warnings]]", "[[warning]]", "it has the tables broken_sets, warnings, and no others"),
+        ("[[warnings]]", "[warnings]", "entry 1 of warnings: "),
+        ("remedy = ", "remedies = ", "entry 1 of broken_sets: got an unexpected keyword"),
+        ('effect = "a server stops"\n', "", "entry 1 of warnings: missing 1 required"),
+        ('threads = ["a/b#1"]', "threads = []", "threads is not a filled list: []"),
+        ('threads = ["a/b#1"]', 'threads = "a/b#1"', "threads is not a filled list: 'a/b#1'"),
+        ('"a server stops"', "3", "effect is not a filled str: 3"),
+        ('"<1.0"', '"below 1"', "when.fake-lm is not a version range: 'below 1'"),
+        ('"<1.0"', "1.0", "when.fake-lm is not a version range: 1.0"),
+        ('{fake-lm = "<1.0", mlx = ">=2"}', "{}", "when is not a filled dict: {}"),
+        ('mlx = ">=2"}', 'mlx = ">=2"', "at line 2"),
     ],
 )
-def test_tags_and_other_types(said, old, new):
-    text = GOOD.replace(old, new)
-    assert said(text).startswith(f"line {line_of(text, new)}: ")
-    assert "not allowed here" in said(text)
+def test_a_mistake_is_named_with_its_file_and_key(tmp_path, old, new, problem):
+    assert old in TABLES
+    file = tmp_path / "known_defects.toml"
+    file.write_text(TABLES.replace(old, new, 1))
+    with pytest.raises(SystemExit) as raised:
+        matrix_file.known_defects(file)
+    message = str(raised.value)
+    assert message.startswith(f"{file}: ")
+    assert problem in message
+    assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "document: it must be object"),
-        ("# nothing but a comment\n", "document: it must be object"),
-        ("just a sentence\n", "document: it must be object"),
-        ("- a\n- list\n", "document: it must be object"),
-        ("a: b: c\n", "line 1: not valid YAML"),
-        ("a: [1, 2\n\nb: 3\n", "line 3: not valid YAML"),
-        ('a: "open\n', "not valid YAML"),
-        ("---\na: b\n---\nc: d\n", "line 3: not valid YAML"),
-        ("a: *b\n", "line 1: not valid YAML"),
-        ("? [a, b]\n: c\n", "line 1: a key must be plain text"),
-        ("a: \0", "cannot be read"),
-        (b"\xff\xfe\xff", "cannot be read"),
-        ("[" * 50 + "]" * 50, "line 1: nested more than"),
-        ("{a: " * 200_000 + "b" + "}" * 200_000, "line 1: nested more than"),
-        (GOOD.replace("always: [fix]\n", ""), "document: it must contain"),
-        (GOOD + "notes: none\n", "notes"),
-        (GOOD.replace('"0.9"', "0.9"), 'line 3: a number; quote a version: "0.9"'),
-        (GOOD + "always: []\n", "line 21: 'always' is a duplicate key"),
-        (
-            GOOD.replace("[fix]", "&a [fix]").replace("[fix, other]", "*a"),
-            "line 4: an alias; write the value out",
-        ),
-        (GOOD.replace('{affected: ">=1.0"}', '{<<: {affected: ">=1.0"}}'), "affected"),
-        (
-            "schema: 2\nsomething: [new]\n",
-            "schema: version 2 is not known to this mlx-patches (it reads 1); upgrade mlx-patches",
-        ),
-    ],
-)
-def test_not_a_matrix_at_all(said, text, problem):
-    message = said(text)
-    assert problem in message, message
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SystemExit, match=r"none\.toml: .*No such file"):
+        matrix_file.known_defects(tmp_path / "none.toml")
 
 
-def test_too_large(said, monkeypatch):
-    monkeypatch.setattr(plain_yaml, "MAX_BYTES", 100)
-    assert said(GOOD) == "larger than 100 bytes; not a matrix"
+# -- the readable form -----------------------------------------------------------------------
+
+
+def test_the_yaml_holds_the_whole_document():
+    assert yaml.safe_load(matrix_file.MATRIX.read_text()) == matrix_file.document()
+
+
+@pytest.mark.parametrize("text", ["1234567890123456", "1e10", "0.5", "a: b", "a #b", '"a"', "- a"])
+def test_a_string_stays_a_string(text):
+    content = {**GOOD, "warnings": [], "measured": {}, "always": [text]}
+    assert yaml.safe_load(matrix_file.yaml_text(content))["always"] == [text]
 
 
 # -- the compiled form -----------------------------------------------------------------------
@@ -248,9 +170,8 @@ def test_too_large(said, monkeypatch):
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
     """The compiled form of a matrix, in the place of the shipped one."""
-    source, file = tmp_path / "compat_matrix.yaml", tmp_path / "compiled.json"
-    source.write_text(GOOD)
-    file.write_text(matrix_file.compile_matrix(source))
+    file = tmp_path / "compiled.json"
+    file.write_text(matrix_file.compiled_text(GOOD))
     monkeypatch.setattr(matrix_module, "COMPILED", file)
     return file
 
@@ -276,12 +197,6 @@ def test_a_damaged_compiled_file_is_one_line_with_a_remedy(compiled, content):
     assert str(raised.value).isprintable()
 
 
-def test_compiling_is_deterministic(tmp_path):
-    source = tmp_path / "compat_matrix.yaml"
-    source.write_text(GOOD)
-    assert matrix_file.compile_matrix(source) == matrix_file.compile_matrix(source)
-
-
 # -- properties ------------------------------------------------------------------------------
 
 numbers = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(lambda n: ".".join(map(str, n)))
@@ -301,7 +216,7 @@ def both_forms(releases, affected, fixed):
     rule = {"affected": affected, "fixed": fixed}
     content = document(releases={"fake-lm": releases}, patches={"fix": {"fake-lm": rule}})
     plain = CompatMatrix(content)
-    compiled = CompatMatrix(json.loads(json.dumps(matrix_file.compiled(content))))
+    compiled = CompatMatrix(json.loads(json.dumps(matrix_file.compile_document(content))))
     return plain.rule("fix", "fake-lm"), compiled.rule("fix", "fake-lm")
 
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
-import matrix_file
-import pytest
-import yaml
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from mlx_patches import MlxPatchesError
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
+from mlx_patches.matrix.declared import declared_rules
 from mlx_patches.matrix.gate import decide_by_rule
-from mlx_patches.matrix.matrix import CompatMatrix, Rule
+from mlx_patches.matrix.matrix import Rule
 from mlx_patches.matrix.ranges import BrokenSet
-
-from .conftest import document
 
 BODIES = st.sampled_from(["0" * 16, "1" * 16, "2" * 16])
 parts = st.integers(0, 12)
@@ -155,64 +147,16 @@ def test_what_is_applied_is_in_the_range_or_has_the_body(rule, version, body):
         assert rule.decide(version) == "affected" or body in rule.affected_bodies["f"]
 
 
-# -- the file ----------------------------------------------------------------------------------
+# -- declared ranges ---------------------------------------------------------------------------
 
 
-def loaded(content: str | bytes) -> CompatMatrix:
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place, "matrix.yaml")
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return matrix_file.load(path)
-
-
-@pytest.mark.slow
-@given(releases, ranges, ranges, st.one_of(versions, numbers))
-def test_no_release_is_both_affected_and_fixed_in_a_matrix_that_loads(known, one, other, version):
-    rule = {"affected": one, "fixed": other}
-    text = yaml.safe_dump(
-        document(releases={"fake-lm": list(known)}, patches={"fix": {"fake-lm": rule}})
-    )
+@given(ranges, ranges, st.one_of(versions, numbers))
+def test_no_release_is_both_affected_and_fixed_in_a_declared_rule(one, other, version):
     try:
-        found = loaded(text).rule("fix", "fake-lm")
-    except MlxPatchesError as error:
+        (rule,) = declared_rules("fix", {"fake-lm": one}, {"fake-lm": other}).values()
+    except ValueError as error:
         assert "both affected and fixed" in str(error)
         return
-    assert not any(
-        SpecifierSet(one).contains(v, prereleases=True)
-        and SpecifierSet(other).contains(v, prereleases=True)
-        for v in (*known, Version(version).public)
-    )
-    assert (found.affected, found.fixed) == (one, other)
-
-
-@pytest.mark.slow
-@given(
-    st.recursive(
-        st.one_of(st.none(), st.integers(), st.text(), st.floats(), st.booleans()),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_any_other_document_is_refused_in_one_line(content):
-    with pytest.raises(MlxPatchesError) as raised:
-        loaded(yaml.safe_dump(content, allow_unicode=True))
-    assert str(raised.value).isprintable()
-
-
-OURS = matrix_file.MATRIX.read_bytes()
-
-
-@pytest.mark.slow
-@given(st.integers(0, len(OURS) - 2))
-@example(len(OURS) - 20)
-def test_our_own_matrix_cut_off_anywhere_is_refused_or_has_every_patch_and_row(length):
-    """As after an interrupted download. Only the last broken sets may be missing."""
-    try:
-        cut = loaded(OURS[:length])
-    except MlxPatchesError:
-        return
-    assert length > OURS.index(b"broken_sets:")
-    whole = loaded(OURS)
-    assert (cut.patches, cut.models, cut.always) == (whole.patches, whole.models, whole.always)
-    for patch in whole.patches:
-        for distribution in whole.releases:
-            assert cut.rule(patch, distribution) == whole.rule(patch, distribution)
+    public = Version(version).public
+    assert not all(SpecifierSet(r).contains(public, prereleases=True) for r in (one, other))
+    assert (rule.affected, rule.fixed) == (one, other)

@@ -11,8 +11,8 @@ import tomllib
 from pathlib import Path
 
 import matrix_file
-import measure_matrix
 import pytest
+import yaml
 
 import mlx_patches
 from mlx_patches import patches
@@ -20,11 +20,12 @@ from mlx_patches.activation.session import session
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.registry import Entry, Registry
 from mlx_patches.matrix.gate import Gate
+from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import caches
 from mlx_patches.probes.child import open_gate, probe_target
 from tests.conformance import Case, Conformance
 
-from .conftest import load, statuses
+from .conftest import document, load, statuses
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "write-a-patch.md").read_text()
@@ -125,22 +126,21 @@ def test_the_rule_is_what_is_measured(ours, toy):
                 "detail": without["detail"],
             }
         sets.append({"set": f"toy-lm {version}", "patches": {ours.id: cells}})
-    lines = [f"  {ours.id}:", *measure_matrix.rule_lines(ours.id, "toy-lm", sets)]
+    rules = {"toy-lm": matrix_file.find_rule(ours.id, sets)}
+    lines = [f"  {ours.id}:", *matrix_file.rule_lines(rules)]
     assert BLOCKS["yaml", "compat_matrix.yaml"] == "\n".join(lines) + "\n"
 
 
-def test_the_rule_on_the_page_gates_the_patch(ours, toy, tmp_path):
-    rule = BLOCKS["yaml", "compat_matrix.yaml"]
-    head = 'schema: 1\nreleases: {toy-lm: ["1.0", "1.1"]}\nalways: []\n'
-    path = tmp_path / "matrix.yaml"
-    path.write_text(f"{head}models: {{default: {{}}}}\nbroken_sets: []\npatches:\n{rule}")
+def test_the_rule_on_the_page_gates_the_patch(ours, toy):
+    rules = yaml.safe_load(BLOCKS["yaml", "compat_matrix.yaml"])
+    matrix = CompatMatrix(document(releases={"toy-lm": ["1.0", "1.1"]}, patches=rules))
     load("toy_lm.cache")
-    manager = Manager(Gate(matrix_file.load(path)))
+    manager = Manager(Gate(matrix))
     assert statuses(manager.apply(ours)) == ["applied"]
     manager.restore()
     upgrade(toy)
     load("toy_lm.cache")
-    assert statuses(Manager(Gate(matrix_file.load(path))).apply(ours)) == ["fixed-upstream"]
+    assert statuses(Manager(Gate(matrix)).apply(ours)) == ["fixed-upstream"]
 
 
 # -- in a package of its own -----------------------------------------------------------------
