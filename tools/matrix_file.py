@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import measure_lab
+import lab_evidence
 import model_rows
 import patch_evidence
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -70,7 +70,7 @@ def document() -> dict[str, Any]:
     Raises:
         SystemExit: evidence contradicts itself, or a hand-kept table has a mistake.
     """
-    lab, always = measure_lab.load(), for_every_model()
+    lab, always = lab_evidence.load(), for_every_model()
     return {
         "schema": SCHEMA,
         **measured_rules(load_evidence()),

@@ -24,35 +24,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import measure_alone
-import measure_walks
-import real_judge
+import findings
+import lab_evidence
 import release_sets
 import shards
+from lab_evidence import (
+    ALL,
+    PLAIN,
+    Only,
+    Place,
+    evidence_of,
+    family_results,
+    has_models,
+    save,
+    updated,
+)
 from release_sets import ROOT, ReleaseSet
 
-from mlx_patches.auditing import recommend
-from mlx_patches.core.errors import MlxPatchesError
-from mlx_patches.core.packages import MODEL_PACKAGES
-from mlx_patches.evidence import code, outside, store, words
+from mlx_patches.evidence import code, store
 from mlx_patches.evidence.store import cell_pairs
-from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32, METAL_EMULATED
-from mlx_patches.lab import record, runner
-from mlx_patches.lab.record import Cells, details, letters
+from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32
+from mlx_patches.lab import runner
+from mlx_patches.lab.record import details, letters
 
-EVIDENCE = ROOT / "tools" / "evidence" / "lab"
-VARIED = EVIDENCE.parent / "variants"  # the cells of tools/measure_variants.py
-FINDINGS = ROOT / "docs" / "findings.md"
 SECONDS = 3600
 EVERY_PATCH = ["--patched", "--every-patch"]
 # Prints each family of a distribution, and the set that has its installed code, or nothing.
@@ -66,9 +68,6 @@ print(json.dumps({one.name: code.measured(here, one.name).set for one in familie
 """
 # Family to cell to the patches that the cell needs.
 Needs = dict[str, dict[str, list[str]]]
-SHOWN = words.FAMILY_RESULTS[:3]  # the results with a column of their own in the findings
-SHOWN_MODULES = 3  # how many modules a line of the findings names
-SHORTEST = 1  # how many families a line of the findings names
 
 
 def main() -> None:
@@ -91,8 +90,8 @@ def main() -> None:
     parser.add_argument("--device", choices=DEVICES, default=CPU, help="what MLX computes on here")
     options = parser.parse_args()
     if options.take:
-        print(take(options.take, options.again))
-        write(load())
+        print(lab_evidence.take(options.take, options.again))
+        findings.write(lab_evidence.load())
         return
     place = Place(options.device, options.dtype)
     parts = {None: ("without", "with"), "needs": ()}.get(options.part, (options.part,))
@@ -115,76 +114,7 @@ def main() -> None:
                 continue
         measure(one, parts, options.jobs, again, chosen, likely, place)
     mark_code()
-    write(load())
-
-
-class Place(NamedTuple):
-    """The device that MLX computes on, and the dtype of the weights."""
-
-    device: str = CPU
-    dtype: str = FLOAT32
-
-    @property
-    def is_emulated(self) -> bool:
-        """Whether the device is emulated, whatever MLX computes on here."""
-        return self.device == METAL_EMULATED
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The keys that a file of evidence has for it; none for a CPU in float32."""
-        return {} if self == PLAIN else self._asdict()
-
-
-PLAIN = Place()
-
-
-@dataclass(frozen=True)
-class Only:
-    """Which scenarios and families of a set are measured; an empty tuple means all."""
-
-    scenarios: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
-
-    def has(self, family: str, scenario: str) -> bool:
-        """Whether a cell is among them."""
-        return (not self.families or family in self.families) and (
-            not self.scenarios or scenario in self.scenarios
-        )
-
-    def flags(self, distribution: str) -> list[str]:
-        """The arguments of ``mlx-patches lab`` that select them."""
-        flags = [flag for name in self.scenarios for flag in ("--scenario", name)]
-        models = [f"{distribution}:{name}" for name in self.families] or [distribution]
-        return flags + [flag for name in models for flag in ("--model", name)]
-
-
-def has_models(one: ReleaseSet) -> bool:
-    """Whether the set's distribution has model families of its own."""
-    return one.distribution in MODEL_PACKAGES.values()
-
-
-def write(evidence: list[dict[str, Any]]) -> None:
-    """Write the page of findings, and the summary inside the package."""
-    FINDINGS.write_text(findings(evidence))
-    recommend.SUMMARY.write_text(json.dumps(summary(evidence), indent=1) + "\n")
-
-
-def summary(evidence: list[dict[str, Any]]) -> dict[str, Any]:
-    """Set to its versions and the result of each of its families."""
-    facts = {
-        one["set"]: {"versions": one["versions"], "families": family_results(one)}
-        for one in evidence
-    }
-    return {"sets": facts}
-
-
-def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
-    return EVIDENCE / store.file_name(one.slug, *place)
-
-
-def save(one: ReleaseSet, evidence: dict[str, Any], place: Place = PLAIN) -> None:
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file_of(one, place).write_text(json.dumps(evidence, indent=1) + "\n")
+    findings.write(lab_evidence.load())
 
 
 def measure(
@@ -192,7 +122,7 @@ def measure(
     parts: Sequence[str],
     jobs: int,
     again: bool,
-    only: Only = Only(),
+    only: Only = ALL,
     likely: Collection[str] | None = (),
     place: Place = PLAIN,
 ) -> None:
@@ -254,7 +184,7 @@ def take_known(one: ReleaseSet) -> tuple[str, ...]:
     evidence["without"] = {family: {} for family in new}
     evidence["same_code"] = {family: name for family, name in found.items() if name}
     for family, name in evidence["same_code"].items():
-        other = json.loads((EVIDENCE / f"{name.replace(' ', '-')}.json").read_text())
+        other = json.loads((lab_evidence.EVIDENCE / f"{name.replace(' ', '-')}.json").read_text())
         for part, cells in other.items():
             if isinstance(cells, dict) and family in cells and part != "same_code":
                 evidence.setdefault(part, {})[family] = cells[family]
@@ -265,7 +195,7 @@ def take_known(one: ReleaseSet) -> tuple[str, ...]:
 
 def mark_code() -> None:
     """Record the code of the sets that were measured since."""
-    measured = {one["set"] for one in load()}
+    measured = {one["set"] for one in lab_evidence.load()}
     for one in release_sets.load().values():
         if one.name in measured - {*code.sets_of(one.distribution)}:
             with release_sets.environment(one) as python:
@@ -318,99 +248,13 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
     ]
 
 
-def take(file: Path, again: bool = False) -> str:
-    """Add the evidence in a file from ``mlx-patches lab --evidence``; returns what it added.
-
-    Args:
-        again: replace evidence of the same families.
-
-    Raises:
-        SystemExit: the file is rejected; the message is one line with the reason.
-    """
-    try:
-        sent = record.read(file)
-    except MlxPatchesError as error:
-        raise SystemExit(str(error)) from None
-    sets = {one.name: one for one in release_sets.load().values() if has_models(one)}
-    if sent["set"] not in sets:
-        raise SystemExit(f"{file}: {sent['set']} is not in tools/release_sets.toml")
-    place = Place(*store.measured_on(sent))
-    one = sets[sent["set"]]
-    before = evidence_of(one, place)
-    if reason := not_taken(before or evidence_of(one), sent):
-        raise SystemExit(f"{file}: {reason}")
-    held = sorted(before.get("without", {}).keys() & sent["without"].keys())
-    if held and not again:
-        raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces it")
-    save(one, joined(before, sent), place)
-    return f"{sent['set']}, {', '.join(place)}: added {few(sent['without'])}"
-
-
-def evidence_of(one: ReleaseSet, place: Place = PLAIN) -> dict[str, Any]:
-    """A set's evidence for one device and dtype; empty if there is none."""
-    file = file_of(one, place)
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return found
-
-
-def not_taken(before: dict[str, Any], sent: dict[str, Any]) -> str:
-    """Why evidence cannot be added to that of its set; empty if it can."""
-    # A Mac may have its own MLX and transformers; the models' code must be the set's.
-    for name in MODEL_PACKAGES.values():
-        pair = [one.get("versions", {}).get(name) for one in (before, sent)]
-        if before and pair[0] != pair[1]:
-            return f"measured with {name} {pair[1] or 'missing'}, its set has {pair[0] or 'none'}"
-    if "with" in before and "with" not in sent:
-        return "its set was measured with the patches too: leave out --unpatched"
-    return ""
-
-
-def joined(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
-    """A set's evidence with the sent families added or replaced."""
-    only = Only(families=tuple(sent["without"]))
-    result = {**before, **sent}
-    for part in ("without", "with", "details_without", "details_with"):
-        if part in result:
-            cells = updated(before.get(part, {}), sent.get(part, {}), only)
-            result[part] = dict(sorted(cells.items()))
-    if record.KERNELS in before and record.KERNELS in sent:
-        result[record.KERNELS] = kernels_of_both(before[record.KERNELS], sent[record.KERNELS])
-    if "needs" in before:
-        left = {f: named for f, named in before["needs"].items() if f not in only.families}
-        result["needs"] = left
-    return result
-
-
-def kernels_of_both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Package to its kernels that ran in one of two runs of one set, and to the others."""
-    found = {}
-    for package, both in other.items():
-        ran = {*both[record.RAN], *one.get(package, both)[record.RAN]}
-        every = [call for calls in both.values() for call in calls]
-        found[package] = {
-            record.RAN: [call for call in every if call in ran],
-            record.NOT_REACHED: [call for call in every if call not in ran],
-        }
-    return found
-
-
-def updated(old: Cells, new: Cells, only: Only) -> Cells:
-    """The new cells, and the old cells that were not measured again."""
-    kept = {
-        family: {name: cell for name, cell in named.items() if not only.has(family, name)}
-        for family, named in old.items()
-    }
-    both = {family: kept.get(family, {}) | new.get(family, {}) for family in kept | new}
-    return {family: named for family, named in both.items() if named}
-
-
 class Lab(NamedTuple):
     """The lab in a release set's environment."""
 
     one: ReleaseSet
     python: Path
     jobs: int
-    only: Only = Only()
+    only: Only = ALL
     place: Place = PLAIN
 
     def cells(self, part: str, variant: str = "") -> list[dict[str, Any]]:
@@ -442,7 +286,9 @@ class Lab(NamedTuple):
         """
         distribution = self.one.distribution
         elsewhere = [
-            other.get("needs", {}) for other in load() if other["set"].split()[0] == distribution
+            other.get("needs", {})
+            for other in lab_evidence.load()
+            if other["set"].split()[0] == distribution
         ]
 
         def attributed(family: str) -> dict[str, list[str]]:
@@ -461,261 +307,6 @@ class Lab(NamedTuple):
         families = [family for family, names in wanted.items() if names]
         with ThreadPoolExecutor(self.jobs) as pool:
             return dict(zip(families, pool.map(attributed, families), strict=True))
-
-
-def family_results(evidence: dict[str, Any]) -> dict[str, str]:
-    """Family to its result in a set."""
-    return {family: words.family_result(pairs) for family, pairs in cell_pairs(evidence).items()}
-
-
-def load() -> list[dict[str, Any]]:
-    """All lab evidence, releases oldest first."""
-    return store.load(EVIDENCE)
-
-
-def findings(evidence: list[dict[str, Any]]) -> str:
-    """The findings page: each set's counts, and the defects of the newest sets."""
-    lines = [
-        "# What the lab found",
-        "",
-        "Generated by `python tools/measure_lab.py --write`. A family is red if one of its",
-        "scenarios is red, except `max-kv-size`, which is a feature; `repaired` means red without",
-        "the patches and green with them. The models are tiny, with random weights.",
-        "",
-        *counts(["release set"], [([one["set"]], one) for one in evidence]),
-        "",
-        *counts(["release set", "device", "dtype"], elsewhere()),
-        "",
-        "Kernels whose logic `metal-emulated` ran, of all in the release's packages:",
-        "",
-        *of_kernels(),
-        "",
-        "Variants of the tiny configs (`mlx-patches lab --variant longrope --model NAME`):",
-        "",
-        *varied([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
-    ]
-    lines += [
-        "",
-        "A request alone, held against transformers (`mlx-patches lab --reference`): model types",
-        "equal in every config, made equal by the patches, and unlike in one. Those unlike in the",
-        "plain config are not compared.",
-        "",
-        *held_alone(),
-        "",
-        "What stays unlike with the patches, in all of these sets:",
-        "",
-        *unlike_alone(),
-        "",
-        "A request alone, held against itself, and batches with images ([lab.md](lab.md)):",
-        "families, or cases of a release, right/repaired/wrong. `config-fields`: a rope type is",
-        "ignored, whether or not a published config has it.",
-        "",
-        *measure_alone.table(),
-        "",
-        "Wrong, other than `config-fields`:",
-        "",
-        *measure_alone.reasons(),
-        "",
-        "Random walks ([lab.md](lab.md#walks)) with every patch:",
-        "",
-        *measure_walks.table(),
-        "",
-        *real_judge.page(real_judge.load()),
-    ]
-    for distribution in MODEL_PACKAGES.values():
-        for one in [one for one in evidence if one["set"].startswith(f"{distribution} ")][-1:]:
-            lines += ["", f"## Repaired in {one['set']}", "", *repairs(one)]
-            lines += ["", f"## Still red in {one['set']}", "", *defects(one)]
-    return "\n".join(lines) + "\n"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown."""
-    lines = [f"|{'|'.join(row)}|" for row in (heads, *rows)]
-    return [lines[0], "|---" * len(heads) + "|", *lines[1:]]
-
-
-def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, Any]]]) -> list[str]:
-    """A table of how many families have each result, a line for each evidence."""
-    others = [name for name in words.FAMILY_RESULTS if name not in SHOWN]
-    lines = []
-    for labels, one in rows:
-        results = list(family_results(one).values())
-        rest = ", ".join(str(results.count(name)) for name in others)
-        lines.append([*labels, *(str(results.count(name)) for name in SHOWN), rest])
-    return table([*names, *SHOWN, ", ".join(others)], lines)
-
-
-def elsewhere() -> list[tuple[list[str], dict[str, Any]]]:
-    """The evidence of each other device and dtype, with its set, device and dtype."""
-    sets = [one for one in release_sets.load().values() if has_models(one)]
-    places = [Place(device, dtype) for device in DEVICES for dtype in DTYPES]
-    return [
-        ([one.name, *place], evidence)
-        for one in sets
-        for place in places
-        if place != PLAIN and (evidence := evidence_of(one, place))
-    ]
-
-
-def of_kernels() -> list[str]:
-    """A table of the kernels that ran where Metal was emulated, and of the others' modules."""
-    lines = []
-    for (name, device, _), one in elsewhere():
-        if device != METAL_EMULATED or record.KERNELS not in one:  # `lab --evidence` has them
-            continue
-        packages = one[record.KERNELS].values()
-        parts = (record.RAN, record.NOT_REACHED)
-        ran, left = ([call for of in packages for call in of[part]] for part in parts)
-        # A call is told as MODULE:LINE, and its name if it has one.
-        modules = Counter(call.split(":")[0].rpartition(".")[2] for call in left)
-        most = [f"`{module}` {count}" for module, count in modules.most_common(SHOWN_MODULES)]
-        lines.append([name, f"{len(ran)} of {len(ran) + len(left)}", ", ".join(most)])
-    return table(("release set", "kernels ran", "most that did not"), lines)
-
-
-def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
-    """A table of the variants' cells, a line for each set; it names those unlike the plain ones."""
-    lines = []
-    for one in evidence:
-        plain = cell_pairs(store.load_set(one["set"]) or {"without": {}})
-        found = [
-            (pair, plain.get(family, {}).get(scenario, pair), f"{family} {scenario} ({variant})")
-            for variant, cells_ in one["variants"].items()
-            for family, pairs in cell_pairs(cells_).items()
-            for scenario, pair in pairs.items()
-        ]
-        red = sum(pair[0] == "r" for pair, _, _ in found)
-        still = sum(words.is_red(pair) for pair, _, _ in found)
-        unlike = ", ".join(name for pair, usual, name in found if pair != usual) or "none"
-        count = sum(pair[0] != "n" for pair, _, _ in found)
-        lines.append([one["set"], str(count), str(red), str(still), unlike])
-    heads = ("release set", "cells", "red as released", "red with the patches", "unlike plain")
-    return table(heads, lines)
-
-
-def held_alone() -> list[str]:
-    """A table of what model types compute alone, a line for each set."""
-    lines = []
-    for one in release_sets.load().values():
-        types = outside.held_types(one.name).values()
-        if types:
-            kinds = [held.result for held in types]
-            counts = [str(kinds.count(name)) for name in outside.TYPE_RESULTS]
-            pairs = [cell.pair for held in types if held.comparable for cell in held.cells]
-            right, stays = (sum(map(test, pairs)) for test in ("gg".__eq__, words.is_red))
-            cells_ = [str(right), str(len(pairs) - right - stays), str(stays)]
-            lines.append([one.name, *{held.outside for held in types}, *counts, *cells_])
-    heads = ("equal", "made equal", "unlike in one", "not compared")
-    return table(
-        ("release set", "held against", *heads, "configs equal", "made equal", "unlike"), lines
-    )
-
-
-# Of the configs that stay unlike, by what they have: why no patch makes them equal.
-SHORT, ROPE, FIELD = "rope type longrope, short texts", "another rope type", "a field of its own"
-UNLIKE = {
-    SHORT: "the release rotates every text with the factors of long ones, so that a cached prompt"
-    " stays valid: its own choice",
-    ROPE: "no config that we know of these families has it",
-    outside.WINDOW: "Mistral 7B 0.1 is loaded as Llama, whose every layer would pay for it",
-    outside.THETA: "the release has no such field, or one for all layers",
-    FIELD: "a bias, tied heads or a factor that the release does not know:"
-    " no config that we know of sets it so",
-}
-
-
-def kind_of(name: str) -> str:
-    """The line of ``UNLIKE`` that a config's name belongs to; empty for a plain config."""
-    base = name.removesuffix(outside.OLD)
-    known = {"longrope short": SHORT, outside.PLAIN: ""}
-    if base in known or base in UNLIKE:
-        return known.get(base, base)
-    return FIELD if "=" in base else ROPE
-
-
-def unlike_alone() -> list[str]:
-    """A table of the configs that stay unlike with the patches: what they have, and why."""
-    types: dict[str, list[str]] = defaultdict(list)  # a model type once for each config
-    for one in release_sets.load().values():
-        for model_type, held in outside.held_types(one.name).items():
-            red = [cell.name for cell in held.defects() if words.is_red(cell.pair)]
-            for name in red:
-                types[kind_of(name)].append(model_type)
-    rows = [
-        (name, str(len(types[name])), few(set(types[name])), why)
-        for name, why in UNLIKE.items()
-        if name in types
-    ]
-    return table(("config", "cells", "model types", "why"), rows)
-
-
-def repairs(one: dict[str, Any]) -> list[str]:
-    """The set's repairs as table lines, those of most families first."""
-    families: dict[str, set[str]] = defaultdict(set)
-    for family, by_scenario in one.get("needs", {}).items():
-        for patch in {patch for ids in by_scenario.values() for patch in ids}:
-            families[patch].add(family)
-    several = [(patch, names) for patch, names in largest(families) if len(names) > 1]
-    rows = [(f"`{patch}`", str(len(names))) for patch, names in several]
-    single = ", ".join(f"`{patch}`" for patch, names in largest(families) if len(names) == 1)
-    return table(("patch", "families"), rows + ([(single, "one each")] if single else []))
-
-
-def defects(one: dict[str, Any]) -> list[str]:
-    """The set's cells that stay red with the patches as table lines, grouped by failure."""
-    groups: dict[str, dict[str, list[str]]] = defaultdict(dict)
-    for family, pairs in cell_pairs(one).items():
-        red = [name for name, pair in pairs.items() if pair[1:] == "r"]
-        said = {name: one["details_with"][family][name] for name in red}
-        silent = [name for name in red if not CRASH.search(said[name])]
-        if silent:
-            groups[f"logits differ from alone: {places_of(silent)}"][family] = silent
-        for name in red:
-            if name not in silent:
-                groups[crash(said[name])].setdefault(family, []).append(name)
-    if not groups:
-        return ["None."]
-    lines = []
-    for said_, found in largest(groups):
-        family, names = min(found.items())
-        name, _, dtype = words.place_of(names[0])
-        kind = "" if dtype == FLOAT32 else f" --dtype {dtype}"
-        command = f"`mlx-patches lab --model {family} --scenario {name}{kind}`"
-        lines.append((said_, command, few(found)))
-    return table(("what goes wrong", "reproduce", "families"), lines)
-
-
-def places_of(cells: Iterable[str]) -> str:
-    """The scenarios of cells, and the devices and dtypes other than the plain one."""
-    places = [words.place_of(cell) for cell in cells]
-    scenarios = ", ".join(dict.fromkeys(scenario for scenario, _, _ in places))
-    others = {fact for _, *place in places for fact in place} - {*PLAIN}
-    return f"{scenarios} (also {', '.join(sorted(others))})" if others else scenarios
-
-
-def largest(groups: Mapping[str, Collection[str]]) -> list[Any]:
-    """The groups, those of most families first."""
-    return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-
-
-def few(families: Iterable[str]) -> str:
-    """How many families there are, and the names of the first."""
-    names = sorted(families)
-    more = f" and {len(names) - SHORTEST} more" if len(names) > SHORTEST else ""
-    return f"{len(names)}: " + ", ".join(f"`{name}`" for name in names[:SHORTEST]) + more
-
-
-# The form of engine.where: an exception, and its file and line in the package.
-CRASH = re.compile(r"^\w+(Error|Exception|Interrupt|Warning)\b.*\(([\w/.-]+\.py:\d+)\)$")
-
-
-def crash(detail: str) -> str:
-    """A crash's text with its numbers replaced, so that one defect of many families is one line."""
-    where = CRASH.search(detail)
-    assert where
-    said = re.sub(r"\d+", "N", detail[: where.start(2) - 2]).replace("|", "\\|")
-    return f"{said} (`{where[2]}`)"
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import release_sets
-from measure_lab import VARIED, Lab, Only, has_models
+from findings import VARIED
+from lab_evidence import Only, has_models
+from measure_lab import Lab
 from release_sets import ReleaseSet
 
 from mlx_patches.lab.child import BUILD

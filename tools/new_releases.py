@@ -21,7 +21,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-import measure_lab
+import lab_evidence
 import patch_evidence
 import release_sets
 from packaging.version import Version
@@ -33,7 +33,7 @@ WATCHED = release_sets.HERE / "watched.toml"
 
 def main() -> None:
     if sys.argv[1:] == ["--summary"]:
-        print("\n".join(summary(patch_evidence.load(), measure_lab.load(), committed())))
+        print("\n".join(summary(patch_evidence.load(), lab_evidence.load(), committed())))
         return
     sets = release_sets.load()
     seen = tomllib.loads(WATCHED.read_text())
@@ -45,7 +45,7 @@ def main() -> None:
         WATCHED.write_text(old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
     for name in again:
         patch_evidence.forget_set(name)
-        (measure_lab.EVIDENCE / f"{sets[name].slug}.json").unlink(missing_ok=True)
+        (lab_evidence.EVIDENCE / f"{sets[name].slug}.json").unlink(missing_ok=True)
     said = [*added, *(f"{name} {version}" for name, version in newer.items())]
     print("\n".join(said) or "nothing new")
     if output := os.environ.get("GITHUB_OUTPUT"):
@@ -95,7 +95,7 @@ def summary(
 ) -> Iterator[str]:
     """What changed in each set that is not known, against the release before it, as Markdown."""
     cells = {one["set"]: one["patches"] for one in probed}
-    results = {one["set"]: measure_lab.family_results(one) for one in lab}
+    results = {one["set"]: lab_evidence.family_results(one) for one in lab}
     for name in [name for name in cells if name not in known]:
         own = [one for one in cells if one.split()[0] == name.split()[0]]
         before = own[max(own.index(name) - 1, 0)]

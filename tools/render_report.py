@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import measure_lab
+import lab_evidence
 
 from mlx_patches import MlxPatchesError, report
 
@@ -38,7 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         audit = json.loads(options.audit.read_bytes()) if options.audit else None
-        report.save(options.file, measure_lab.load(), audit)
+        report.save(options.file, lab_evidence.load(), audit)
         if options.picture:
             take_picture(options.file, options.picture)
     except (MlxPatchesError, OSError, ValueError) as error:

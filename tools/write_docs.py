@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import api_page
 import door_table
+import lab_evidence
 import matrix_file
-import measure_lab
 import patch_evidence
 import release_sets
 from release_sets import ROOT
@@ -101,12 +101,12 @@ def readme() -> str:
 
 def numbers() -> dict[str, tuple[int, ...]]:
     """Sentences of the README, and the numbers in them."""
-    lab = measure_lab.load()
+    lab = lab_evidence.load()
     newest = [one for one in lab if one["set"].startswith("mlx-lm ")][-1]
     metal = store.metal_branches(newest["set"]) or {}
-    emulated = measure_lab.Place(words.METAL_EMULATED)
-    run = measure_lab.evidence_of(release_sets.load()[newest["set"]], emulated)
-    results = measure_lab.family_results(run).values()
+    emulated = lab_evidence.Place(words.METAL_EMULATED)
+    run = lab_evidence.evidence_of(release_sets.load()[newest["set"]], emulated)
+    results = lab_evidence.family_results(run).values()
     right = sum(one not in (words.RED, words.NOT_BUILT) for one in results)
     late = {"samplers", "leaves", "engine-images"}
     built = [[f for f in one["without"].values() if "engine" in f] for one in lab]

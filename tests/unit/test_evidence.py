@@ -7,6 +7,8 @@ import json
 import re
 from pathlib import Path
 
+import findings
+import lab_evidence
 import matrix_file
 import measure_lab
 import measure_matrix
@@ -23,6 +25,7 @@ from mlx_patches.evidence import store
 from mlx_patches.evidence.words import (
     FAIL_ON,
     MEMORY,
+    METAL_EMULATED,
     WRONG_TEXT,
     family_result,
 )
@@ -32,7 +35,7 @@ from mlx_patches.patches import catalogue
 from .conftest import letters, patch_of, registry_of, target
 
 ROOT = Path(__file__).parents[2]
-LAB = measure_lab.load()
+LAB = lab_evidence.load()
 EVIDENCE = matrix_file.load_evidence()
 DOCUMENT = matrix_file.document()
 MATRIX = matrix.CompatMatrix(DOCUMENT)
@@ -233,13 +236,13 @@ def test_a_range_that_claims_more_is_noticed():
 
 def test_no_cell_that_was_green_is_red_with_the_patches():
     for one in LAB:
-        for family, cells in measure_lab.cell_pairs(one).items():
+        for family, cells in store.cell_pairs(one).items():
             assert "gr" not in cells.values(), (one["set"], family)
 
 
 def test_findings_and_summary_are_what_the_lab_evidence_yields():
-    assert measure_lab.findings(LAB) == measure_lab.FINDINGS.read_text()
-    assert measure_lab.summary(LAB) == recommend.load_summary()
+    assert findings.findings(LAB) == findings.FINDINGS.read_text()
+    assert findings.summary(LAB) == recommend.load_summary()
 
 
 @pytest.mark.parametrize(
@@ -265,12 +268,12 @@ def test_a_familys_result_is_that_of_its_worst_cell(cells, result):
 def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
     old = {"a": {"merge": "r", "trim": "g"}, "b": {"merge": "g"}}
     new = {"a": {"merge": "g"}, "c": {"build": "x"}}
-    only = measure_lab.Only
-    assert measure_lab.updated(old, new, only()) == new
+    only = lab_evidence.Only
+    assert lab_evidence.updated(old, new, only()) == new
     expected = {"a": {"merge": "g", "trim": "g"}, "c": {"build": "x"}}
-    assert measure_lab.updated(old, new, only(scenarios=("merge",))) == expected
+    assert lab_evidence.updated(old, new, only(scenarios=("merge",))) == expected
     new = {"a": {"merge": "g", "trim": "g"}}
-    assert measure_lab.updated(old, new, only(families=("a",))) == {**new, "b": {"merge": "g"}}
+    assert lab_evidence.updated(old, new, only(families=("a",))) == {**new, "b": {"merge": "g"}}
 
 
 def judged(**cells):
@@ -319,9 +322,9 @@ def sent(tmp_path, monkeypatch):
     """Writes a file as a user may send it; accepted evidence goes to a folder of the test."""
     folder = tmp_path / "lab"
     folder.mkdir()
-    plain = measure_lab.EVIDENCE / "mlx-lm-0.32.2.json"
+    plain = lab_evidence.EVIDENCE / "mlx-lm-0.32.2.json"
     (folder / plain.name).write_bytes(plain.read_bytes())
-    monkeypatch.setattr(measure_lab, "EVIDENCE", folder)
+    monkeypatch.setattr(lab_evidence, "EVIDENCE", folder)
 
     def write(content=SENT, **changes):
         file = tmp_path / "sent.json"
@@ -333,27 +336,27 @@ def sent(tmp_path, monkeypatch):
 
 
 def test_what_was_sent_is_taken_beside_what_a_cpu_said(sent):
-    said = measure_lab.take(sent())
+    said = lab_evidence.take(sent())
     assert said == "mlx-lm 0.32.2, metal, float32: added 1: `llama`"
-    (one,) = measure_lab.load()
-    pairs = measure_lab.cell_pairs(one)["llama"]
+    (one,) = lab_evidence.load()
+    pairs = store.cell_pairs(one)["llama"]
     assert (pairs["merge@metal"], pairs["trim@metal"]) == ("rg", "gg")
     assert pairs["merge"] in ("gg", "rg")  # the CPU's result is unchanged
     assert one["details_without"]["llama"]["merge@metal"] == "differs"
 
 
 def test_what_was_measured_before_is_replaced_only_when_asked(sent):
-    measure_lab.take(sent())
+    lab_evidence.take(sent())
     other = {
         "without": {"llama": {"trim": "r"}, "gemma": {"trim": "g"}},
         "details_without": {"llama": {"trim": "NaN"}},
         "with": {"llama": {"trim": "g"}, "gemma": {"trim": "g"}},
     }
     with pytest.raises(SystemExit, match="measured before: 1: `llama`; --again"):
-        measure_lab.take(sent(**other))
-    measure_lab.take(sent(without={"gemma": {"trim": "g"}}, **{"with": {"gemma": {"trim": "g"}}}))
-    measure_lab.take(sent(**other), again=True)
-    taken = json.loads((measure_lab.EVIDENCE / "mlx-lm-0.32.2-metal-float32.json").read_text())
+        lab_evidence.take(sent(**other))
+    lab_evidence.take(sent(without={"gemma": {"trim": "g"}}, **{"with": {"gemma": {"trim": "g"}}}))
+    lab_evidence.take(sent(**other), again=True)
+    taken = json.loads((lab_evidence.EVIDENCE / "mlx-lm-0.32.2-metal-float32.json").read_text())
     assert taken["without"] == {"gemma": {"trim": "g"}, "llama": {"trim": "r"}}
     assert taken["details_without"] == {"llama": {"trim": "NaN"}}
 
@@ -364,10 +367,10 @@ def test_a_kernel_ran_if_it_ran_in_one_of_the_files(sent):
         cells = {"without": {family: {"trim": "g"}}, "with": {family: {"trim": "g"}}}
         return sent(device="metal-emulated", details_without={}, kernels=kernels, **cells)
 
-    measure_lab.take(file("a", ["ssm:1"], ["scan:2", "loss:3"]))
-    measure_lab.take(file("b", ["scan:2"], ["ssm:1", "loss:3"]))
+    lab_evidence.take(file("a", ["ssm:1"], ["scan:2", "loss:3"]))
+    lab_evidence.take(file("b", ["scan:2"], ["ssm:1", "loss:3"]))
     name = "mlx-lm-0.32.2-metal-emulated-float32.json"
-    taken = json.loads((measure_lab.EVIDENCE / name).read_text())
+    taken = json.loads((lab_evidence.EVIDENCE / name).read_text())
     assert taken["kernels"]["mlx_lm"]["not_reached"] == ["loss:3"]
     assert sorted(taken["kernels"]["mlx_lm"]["ran"]) == ["scan:2", "ssm:1"]
 
@@ -375,7 +378,7 @@ def test_a_kernel_ran_if_it_ran_in_one_of_the_files(sent):
 def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_traced(
     sent, monkeypatch
 ):
-    plain = json.loads((measure_lab.EVIDENCE / "mlx-lm-0.32.2.json").read_text())
+    plain = json.loads((lab_evidence.EVIDENCE / "mlx-lm-0.32.2.json").read_text())
     known = plain["needs"]["olmo_hybrid"]["merge"]
     monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
     monkeypatch.setattr(release_sets, "versions", lambda python: plain["versions"])
@@ -393,12 +396,12 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
 
     monkeypatch.setattr(measure_lab.Lab, "cells", cells)
     monkeypatch.setattr(measure_lab.Lab, "traced", trace)
-    emulated = measure_lab.Place(measure_lab.METAL_EMULATED)
+    emulated = lab_evidence.Place(METAL_EMULATED)
     one = release_sets.load()["mlx-lm 0.32.2"]
     measure_lab.measure(one, ("without", "with"), 1, again=False, place=emulated)
     assert ran == [tuple(store.metal_branches("mlx-lm 0.32.2"))] * 2
     assert traced == [{"olmo_hybrid": [], "muse_spark": ["state"]}]
-    (joined,) = measure_lab.load()
+    (joined,) = lab_evidence.load()
     assert joined["needs"]["olmo_hybrid"]["merge@metal-emulated"] == known
     assert joined["needs"]["muse_spark"]["state@metal-emulated"] == ["a-patch"]
 
@@ -444,18 +447,18 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
 )
 def test_what_is_malformed_is_one_line(sent, changes, why):
     file = sent(changes) if isinstance(changes, str) else sent(**changes)
-    before = sorted(measure_lab.EVIDENCE.iterdir())
+    before = sorted(lab_evidence.EVIDENCE.iterdir())
     with pytest.raises(SystemExit) as refused:
-        measure_lab.take(file)
+        lab_evidence.take(file)
     said = str(refused.value)
     assert said.startswith(f"{file}: ") and why in said
     assert "\n" not in said
-    assert sorted(measure_lab.EVIDENCE.iterdir()) == before
+    assert sorted(lab_evidence.EVIDENCE.iterdir()) == before
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="cannot be read"):
-        measure_lab.take(tmp_path / "none.json")
+        lab_evidence.take(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("accepted", [True, False])
@@ -525,14 +528,14 @@ def test_a_new_set_has_the_evidence_of_the_families_with_known_code(tmp_path, mo
         "needs": {"a": {"merge": ["a-patch"]}},
     }
     (tmp_path / "mlx-lm-0.1.json").write_text(json.dumps(old))
-    monkeypatch.setattr(measure_lab, "EVIDENCE", tmp_path)
+    monkeypatch.setattr(lab_evidence, "EVIDENCE", tmp_path)
     monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
     monkeypatch.setattr(release_sets, "versions", lambda python: {"mlx-lm": "0.2"})
     told = json.dumps({"a": "mlx-lm 0.1", "b": "", "c": ""})
     monkeypatch.setattr(release_sets, "run", lambda *arguments: told)
     one = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
     assert measure_lab.take_known(one) == ("b", "c")
-    assert measure_lab.evidence_of(one) == {
+    assert lab_evidence.evidence_of(one) == {
         "set": "mlx-lm 0.2",
         "versions": {"mlx-lm": "0.2"},
         "same_code": {"a": "mlx-lm 0.1"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import measure_lab
+import findings
 import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
@@ -101,6 +101,6 @@ MEASURED = {
 def test_a_cell_that_differs_from_the_plain_one_is_named(monkeypatch):
     plain = {"without": {"a": {"merge": "g", "extend": "r"}, "b": {"merge": "g"}}}
     plain["with"] = {"a": {"merge": "g", "extend": "g"}, "b": {"merge": "g"}}
-    monkeypatch.setattr(measure_lab.store, "load_set", lambda name: plain)
-    table = measure_lab.varied([{"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}])
+    monkeypatch.setattr(findings.store, "load_set", lambda name: plain)
+    table = findings.varied([{"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}])
     assert table[2:] == ["|mlx-lm 1.0|3|2|1|b merge (yarn)|"]
