@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from ..evidence.outside import PREFILL
+from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, RED
-from ..probes import NotApplicable
 from . import Cell, LabModel, engine
 from .build import build
 from .compare import differences

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..evidence.results import NotApplicable
 from ..evidence.words import BFLOAT16, FLOAT32
-from ..probes import NotApplicable
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .cache_arrays import layers
 from .shrink import (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..core.packages import MODELS
-from ..probes.fixtures import count_edges
 
 # Attributes are followed on objects of these packages alone.
 _OWNERS = (*MODELS, "mlx_patches")
@@ -54,6 +54,15 @@ def _parts(one: Any) -> Iterator[Any]:
 def graph_size(held: Any) -> int:
     """The number of edges of the unevaluated graph behind these caches."""
     return count_edges(*arrays(held))
+
+
+def count_edges(*arrays: Any) -> int:
+    """Count the edges of the graph that evaluating these arrays would run."""
+    import mlx.core as mx
+
+    text = io.StringIO()
+    mx.export_to_dot(text, *arrays)
+    return text.getvalue().count("->")
 
 
 def float_types(layer: Any) -> set[str]:

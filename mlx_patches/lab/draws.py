@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from ..core.packages import package_of
+from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED
-from ..probes import NotApplicable
-from ..probes.fixtures import in_a_thread
 from . import Cell, engine
 from .served import Ask, serving
+from .threads import in_a_thread
 
 # Likeliest tokens are little more likely than others, so that two right draws of COUNT tokens are
 # hardly ever equal.

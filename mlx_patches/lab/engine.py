@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.packages import MODELS
-from ..probes import NotApplicable
+from ..evidence.results import NotApplicable
 from . import Family, LabModel
 
 OWN = PurePath(__file__).parents[1]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..probes import NotApplicable
+from ..evidence.results import NotApplicable
 from . import Cell, Generated, LabModel, engine, generators, offline
 from .compare import compare_generated
 from .registry import scenario

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..probes import NotApplicable
+from ..evidence.results import NotApplicable
 from . import Generated, LabModel
 from .engine import (
     GROUP,

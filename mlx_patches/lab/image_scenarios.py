@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from ..evidence.results import NotApplicable
 from ..evidence.words import RED
-from ..probes import NotApplicable
 from . import Cell, Generated, LabModel, NotBuilt, generators
 from .compare import compare_generated, differences
 from .engine import generate_module, unless_refused

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from ..core.errors import is_refusal
-from ..probes import NotApplicable
+from ..evidence.results import NotApplicable
 from . import Cell, LabModel, engine
 from .rows import Row, compare
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ..evidence.results import NotApplicable
 from ..evidence.words import NOT_APPLICABLE, RED, RESULTS
-from ..probes import NotApplicable
 from . import Cell, draws, engine, stops, streamed
 
 Cells = Iterator[tuple[str, Cell]]

@@ -13,8 +13,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ..evidence.results import NotApplicable
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
-from ..probes import NotApplicable
 from . import (
     Cell,
     LabModel,

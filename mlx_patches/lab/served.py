@@ -18,7 +18,7 @@ from typing import Any
 
 from ..activation.children import child_environment, module_command
 from ..core.packages import package_of
-from ..probes import NotApplicable
+from ..evidence.results import NotApplicable
 from .build import draw_weights
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 from .whole import with_vision_tower

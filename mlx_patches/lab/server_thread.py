@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from ..probes import NotApplicable
+from ..evidence.results import NotApplicable
 from . import Generated
 from .generators import Endless, generated
 from .shrink import VOCABULARY

@@ -6,17 +6,6 @@ and uses that release's own API. Each probe runs in its own child process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ..evidence.results import NotApplicable, Result
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A probe's result. ``figure`` is the measured number, None where the probe measures none."""
-
-    red: bool
-    detail: str
-    figure: float | None = None
-
-
-class NotApplicable(Exception):
-    """The release lacks the code that the probe exercises; the message names that code."""
+__all__ = ["NotApplicable", "Result"]

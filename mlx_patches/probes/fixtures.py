@@ -1,16 +1,13 @@
-"""What probes share: small caches, prefixes and inputs, other patches beside, a thread."""
+"""What probes share: small caches, prefixes and inputs, other patches beside."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from queue import SimpleQueue
-from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -178,15 +175,6 @@ def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[
     ]
 
 
-def count_edges(*arrays: Any) -> int:
-    """Count the edges of the graph that evaluating these arrays would run."""
-    import mlx.core as mx
-
-    text = io.StringIO()
-    mx.export_to_dot(text, *arrays)
-    return text.getvalue().count("->")
-
-
 def make_fed_cache(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
     import mlx.core as mx
@@ -258,21 +246,3 @@ def request_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
-
-
-def in_a_thread(call: Callable[[], Any]) -> Any:
-    """What a call returns or raises in a new thread.
-
-    The thread waits for the end of the process: MLX may abort where both end at once.
-    """
-    answers: SimpleQueue[Any] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put(call())
-        except Exception as error:
-            answers.put(error)
-        Event().wait()
-
-    Thread(target=run, daemon=True).start()
-    return answers.get()

@@ -9,8 +9,8 @@ import random
 import mlx.core as mx
 import pytest
 
+from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches.caches.chains import patch as chains
-from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
 from .mutants import replaced

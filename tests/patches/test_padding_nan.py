@@ -9,9 +9,10 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
+from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.padding_nan import patch as padding
-from mlx_patches.probes.fixtures import cache_of, count_edges, make
+from mlx_patches.probes.fixtures import cache_of, make
 
 from ..releases.conftest import installed
 from ..releases.models import build_or_skip, or_skip

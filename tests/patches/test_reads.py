@@ -9,9 +9,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.patch import Attribute
+from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches._shared.handles import make_handle
 from mlx_patches.patches.caches.reads import patch as reads
-from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
 from .mutants import replaced

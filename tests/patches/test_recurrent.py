@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows, state
-from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
 from .mutants import replaced

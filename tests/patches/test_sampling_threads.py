@@ -15,8 +15,8 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
+from mlx_patches.lab.threads import in_a_thread
 from mlx_patches.patches.generation.sampling_threads import patch as sampling_threads
-from mlx_patches.probes.fixtures import in_a_thread
 from tests.hosts.server import serving
 
 from ..releases.conftest import installed

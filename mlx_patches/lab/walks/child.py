@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ...evidence.results import NotApplicable
 from ...evidence.words import INSENSITIVE, NOT_APPLICABLE, NOT_BUILT
-from ...probes import NotApplicable
 from .. import Family, LabModel, NotBuilt
 from ..child import apply, built, device, raised
 from . import program as programs

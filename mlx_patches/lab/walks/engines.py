@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...probes import NotApplicable
+from ...evidence.results import NotApplicable
 from .. import Generated, LabModel, engine
 from ..engine import Image
 from ..engine_scenarios import penalized, second_best

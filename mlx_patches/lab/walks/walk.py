@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ...probes import NotApplicable
+from ...evidence.results import NotApplicable
 from .. import LabModel, engine, rows
 from ..cache_arrays import layers
 from ..engine import MARKS, unless_refused

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ....core.patch import Target
+from ....lab.cache_arrays import count_edges
 from ....probes import Result
-from ....probes.fixtures import cache_of, count_edges, make
+from ....probes.fixtures import cache_of, make
 
 STEPS = (64, 256)
 WIDTH = 64

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ....core.patch import Target
+from ....lab.cache_arrays import count_edges
 from ....probes import Result
-from ....probes.fixtures import cache_of, count_edges, require_own
+from ....probes.fixtures import cache_of, require_own
 
 STEPS = (20, 120)
 

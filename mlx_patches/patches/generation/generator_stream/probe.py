@@ -6,9 +6,9 @@ import importlib
 from typing import Any
 
 from ....core.patch import Target
+from ....lab.threads import in_a_thread
 from ....probes import Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import in_a_thread
 
 
 def probe(target: Target) -> Result:

@@ -7,8 +7,9 @@ from types import FunctionType
 from typing import Any
 
 from ....core.patch import Target
+from ....lab.threads import in_a_thread
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import in_a_thread, require
+from ....probes.fixtures import require
 
 _TOKENS, _CALLS = 64, 8
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {

@@ -1,0 +1,26 @@
+"""Runs a call in a thread of its own, as servers run a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import Any
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """What a call returns or raises in a new thread.
+
+    The thread waits for the end of the process: MLX may abort where both end at once.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(call())
+        except Exception as error:
+            answers.put(error)
+        Event().wait()
+
+    Thread(target=run, daemon=True).start()
+    return answers.get()
