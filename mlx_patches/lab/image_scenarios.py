@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from .compare import compare_generated, differences
 from .engine import generate_module, unless_refused
 from .registry import NAMED, scenario
 from .server_thread import response_generator, serve
-from .whole import LAST, Inputs, Whole, build_whole
+from .whole import LAST, Prompt, Whole, build_whole
 
 # Of each row: the turn at which it is inserted, its images, tokens before the first and after each
 # image, how many tokens it generates, and whether its client then leaves.
@@ -38,21 +37,6 @@ PIECE = 4
 WHOLE = 1 << 20
 # What features-alone lets every prompt answer.
 ANSWER = (3, 5, 7)
-
-
-@dataclass(frozen=True)
-class Prompt(generators.Request):
-    """A request whose prompt may hold images."""
-
-    shown: Inputs | None = None
-
-    @property
-    def inputs(self) -> Inputs:
-        """What the release's processor would return for the prompt."""
-        import mlx.core as mx
-
-        ids = mx.array([list(self.prompt)])
-        return {"input_ids": ids, "attention_mask": mx.ones_like(ids), **(self.shown or {})}
 
 
 @scenario("features", NAMED)

@@ -15,17 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from ..evidence.results import NotApplicable
 from . import Generated
 from .generators import Endless, generated
 from .shrink import VOCABULARY
-from .whole import Inputs, Whole
-
-if TYPE_CHECKING:
-    from .image_scenarios import Prompt
+from .whole import Inputs, Prompt, Whole
 
 # Seconds in which all answers have to come; they take less than one.
 SECONDS = 10.0

@@ -29,6 +29,7 @@ from .build import (
     text_config,
     tolerance_of,
 )
+from .generators import Request
 from .shrink import VOCABULARY, config_class, instance, small_config
 
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "whole.toml").read_text())
@@ -42,6 +43,21 @@ LONGEST = 64
 Inputs = dict[str, Any]
 # Makes an image of random pixels from a seed: what the embedding step gets of it.
 Draw = Callable[[int], Inputs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt(Request):
+    """A request whose prompt may hold images."""
+
+    shown: Inputs | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the release's processor would return for the prompt."""
+        import mlx.core as mx
+
+        ids = mx.array([list(self.prompt)])
+        return {"input_ids": ids, "attention_mask": mx.ones_like(ids), **(self.shown or {})}
 
 
 @dataclasses.dataclass(frozen=True)

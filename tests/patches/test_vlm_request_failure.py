@@ -10,9 +10,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import server_thread
-from mlx_patches.lab.image_scenarios import Prompt, judged, whole_of
+from mlx_patches.lab.image_scenarios import judged, whole_of
 from mlx_patches.lab.server_thread import Client, Clients, Processor, running
-from mlx_patches.lab.whole import build_whole
+from mlx_patches.lab.whole import Prompt, build_whole
 from mlx_patches.patches.server.vlm_request_failure import patch, probe
 from mlx_patches.probes.fixtures import BATCH_PATCHES
 
