@@ -252,7 +252,7 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
         return
-    from .tables import show
+    from .auditing.tables import show
 
     table = [
         (one.patch, one.status, ", ".join(one.profiles) or "optional", one.summary, one.origin)
@@ -289,7 +289,7 @@ def probe(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
-        from .tables import show
+        from .auditing.tables import show
 
         keys = ("target", "without", "with", "detail_without", "detail_with")
         heads = ("target", "without", "with", "seen without", "seen with")
@@ -530,7 +530,7 @@ def _show_lab(
     if as_json:
         click.echo(json.dumps(report.as_dict(rows, walked), indent=2))
     else:
-        from .tables import show
+        from .auditing.tables import show
 
         show(*(report.shown_reference if reference else report.shown)(rows))
     sys.exit(runner.exit_code(rows))
@@ -622,7 +622,7 @@ def ps(as_json: bool) -> None:
     if not found:
         click.echo("no process of yours has patches in effect")
         return
-    from .tables import show
+    from .auditing.tables import show
 
     rows = []
     for one in found:
@@ -651,7 +651,7 @@ def _run_child(*arguments: str) -> Rows:
 
 def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
     from .auditing import screen
-    from .colour import in_colour
+    from .auditing.colour import in_colour
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
     count = len(screen.top(report, width)[0])
@@ -662,7 +662,7 @@ def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
             line = click.style(line, fg="red" if bad else "green", bold=True)
         click.echo(line)
     if verbose:
-        from .tables import show
+        from .auditing.tables import show
 
         show(*screen.details(report, show_all))
 

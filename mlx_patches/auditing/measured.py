@@ -13,7 +13,7 @@ from ..core.patch import Patch, Target
 from ..core.registry import Registry
 from ..evidence import outside, store
 from ..matrix.gate import Gate
-from . import code
+from . import installed_code
 from .models import may_slide
 from .modules import MODEL_CODE, metal_branches, modules_of, package_of_models, runs, source_files
 from .verdict import ModelVerdict, judge
@@ -47,7 +47,7 @@ def verdicts_of_model(
         here = current.installed(distribution)
         if here is None:
             continue
-        where = code.measured(here, family)
+        where = installed_code.measured(here, family)
         evidence = store.load_set(where.set)
         note = _note(current, where.note(here), evidence)
         module = f"{package_of_models(distribution)}.{family}"
@@ -118,7 +118,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
 
     found = []
     for here in _installed(current):
-        for family, where in code.measured_families(here):
+        for family, where in installed_code.measured_families(here):
             evidence = store.load_set(where.set)
             note = _note(current, where.note(here), evidence)
             entry = current.gate.patches_for(family, here.name)
@@ -172,13 +172,13 @@ def needed_here(current: Session) -> Measured:
     """The patches that models needed in the lab, for the installed code that it measured."""
 
     @cache  # most families were measured in one set
-    def needed(where: code.Measured) -> Mapping[str, Sequence[str]]:
+    def needed(where: installed_code.Measured) -> Mapping[str, Sequence[str]]:
         evidence = store.load_set(where.set)
         return store.needed_patches(evidence) if evidence else {}
 
     found: dict[str, dict[str, Sequence[str]]] = {}
     for here in _installed(current):
-        for family, where in code.measured_families(here):
+        for family, where in installed_code.measured_families(here):
             ids = needed(where).get(family)
             if ids is not None:
                 found.setdefault(here.name, {})[family] = ids
@@ -190,7 +190,7 @@ def _installed(current: Session) -> list[Installed]:
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
 
-def _metal(where: code.Measured, family: str) -> Sequence[str] | None:
+def _metal(where: installed_code.Measured, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
     marked = store.metal_branches(where.set)
     return None if marked is None else marked.get(family, ())

@@ -13,7 +13,7 @@ from ..core.outcome import NOT_NEEDED
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit, fixed_in
-from .code import gone, instead
+from .installed_code import gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.auditing import code as auditing
+from mlx_patches.auditing import installed_code as auditing
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
 from mlx_patches.evidence import code, store

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from mlx_patches import MlxPatchesError, tables
+from mlx_patches import MlxPatchesError
+from mlx_patches.auditing import tables
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
 from mlx_patches.lab import Family, families, record, report, runner

@@ -9,13 +9,14 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from mlx_patches import MlxPatchesError, tables
+from mlx_patches import MlxPatchesError
+from mlx_patches.auditing import tables
+from mlx_patches.auditing.tables import make_console, show
 from mlx_patches.cli import cli
 from mlx_patches.lab import Cell, Family, reference, runner
 from mlx_patches.lab.report import shown_reference
 from mlx_patches.lab.runner import Row, Task
 from mlx_patches.lab.shrink import LAYERS, shrink_values
-from mlx_patches.tables import make_console, show
 
 # A config as transformers keeps it: names of its own, and one entry a layer.
 GPT = {

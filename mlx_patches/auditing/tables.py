@@ -14,7 +14,7 @@ from rich.text import Text
 from .colour import in_colour
 
 if TYPE_CHECKING:
-    from .auditing.screen import Part
+    from .screen import Part
 
 # The columns of statuses and results, and the words in them that are not red.
 _COLOURED = {"status", "here", "without", "with"}
