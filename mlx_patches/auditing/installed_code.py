@@ -13,7 +13,7 @@ from ..matrix.matrix import CompatMatrix
 from .modules import Find, modules_of, package_of_models, source_files
 
 
-class Measured(NamedTuple):
+class Match(NamedTuple):
     """Where a family's installed code was measured.
 
     Args:
@@ -68,14 +68,14 @@ def gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> lis
     return [id_ for id_, rule in rules.items() if rule and rule.decide(nearest) == "affected"]
 
 
-def measured(here: Installed, family: str) -> Measured:
+def measured(here: Installed, family: str) -> Match:
     """Where the installed code of one family was measured."""
     names = code.sets_of(here.name, here.version)
     modules = modules_of(package_of_models(here.name), family)
     return _find(names, sorted(filter(source_file, modules)), source_file)
 
 
-def measured_families(here: Installed) -> Iterator[tuple[str, Measured]]:
+def measured_families(here: Installed) -> Iterator[tuple[str, Match]]:
     """Where each family of the nearest set was measured, for an installed release.
 
     Hashes the files that the families run: 0.1 s. Follows imports only if they differ.
@@ -89,12 +89,12 @@ def measured_families(here: Installed) -> Iterator[tuple[str, Measured]]:
             yield family, _find(names, own, find)
 
 
-def _find(names: Sequence[str], modules: Sequence[str], find: Find) -> Measured:
+def _find(names: Sequence[str], modules: Sequence[str], find: Find) -> Match:
     nearest = names[0] if names else ""
     changed: tuple[str, ...] = ()
     for name in names:
         differs = tuple(code.differing(name, modules, find))
         if not differs:
-            return Measured(name, nearest)
+            return Match(name, nearest)
         changed = changed or differs
-    return Measured("", nearest, changed)
+    return Match("", nearest, changed)

@@ -16,13 +16,13 @@ from ..matrix.gate import Gate
 from . import installed_code
 from .models import may_slide
 from .modules import MODEL_CODE, metal_branches, modules_of, package_of_models, runs, source_files
-from .verdict import ModelVerdict, judge
+from .verdict import Measured, ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
 # Distribution to its evidence.
 Evidence = Mapping[str, Mapping[str, Any]]
 # Distribution to model to the patches that its cells needed, for models with every repair traced.
-Measured = Mapping[str, Mapping[str, Sequence[str]]]
+Needed = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def verdicts_of_model(
@@ -65,9 +65,9 @@ def verdicts_of_model(
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
-        held = outside.held(where.set, model_type, family)
-        one = (evidence, distribution, here.version, family, ids, note, metal, alone)
-        found.append(judge(*one, held=held, config=config, **_beside(where.set, family)))
+        beside = outside.beside(where.set, family, model_type)
+        facts = Measured(evidence, note, (*metal,), (*alone,), *beside)
+        found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)
 
 
@@ -124,14 +124,13 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
             entry = current.gate.patches_for(family, here.name)
             likely = partial(ids, here.name, tuple(entry))
             metal = _metal(where, family) or ()
-            held = outside.held(where.set, family)
-            one = (evidence, here.name, here.version, family, likely, note, metal)
-            found.append(judge(*one, held=held, **_beside(where.set, family)))
+            facts = Measured(evidence, note, (*metal,), (), *outside.beside(where.set, family))
+            found.append(judge(facts, here.name, here.version, family, likely))
     return tuple(found)
 
 
 def affected_models(
-    gate: Gate, registry: Registry, needs: Needs, measured: Measured
+    gate: Gate, registry: Registry, needs: Needs, measured: Needed
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
 
@@ -168,11 +167,11 @@ def affected_models(
     return affected
 
 
-def needed_here(current: Session) -> Measured:
+def needed_here(current: Session) -> Needed:
     """The patches that models needed in the lab, for the installed code that it measured."""
 
     @cache  # most families were measured in one set
-    def needed(where: installed_code.Measured) -> Mapping[str, Sequence[str]]:
+    def needed(where: installed_code.Match) -> Mapping[str, Sequence[str]]:
         evidence = store.load_set(where.set)
         return store.needed_patches(evidence) if evidence else {}
 
@@ -190,16 +189,10 @@ def _installed(current: Session) -> list[Installed]:
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
 
-def _metal(where: installed_code.Measured, family: str) -> Sequence[str] | None:
+def _metal(where: installed_code.Match, family: str) -> Sequence[str] | None:
     """A family's branches that only Metal takes, if its code was measured."""
     marked = store.metal_branches(where.set)
     return None if marked is None else marked.get(family, ())
-
-
-def _beside(name: str, family: str) -> dict[str, Any]:
-    """What was measured of a family beside the lab's scenarios, as ``judge`` takes it."""
-    images = outside.with_images(name, family)
-    return {"prefill": outside.own_prefill(name, family), "images": images}
 
 
 def possible(

@@ -179,11 +179,11 @@ def facts(report: Audit) -> Iterator[str]:
 
 def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
     """How many families get a batch with images wrong."""
-    measured = [one for one in verdicts if one.images]
-    wrong = [one for one in measured if any("r" in cell.pair for cell in one.images)]
+    measured = [one for one in verdicts if one.measured.images]
+    wrong = [one for one in measured if any("r" in cell.pair for cell in one.measured.images)]
     if not wrong:
         return ""
-    still = sum(any(words.is_red(cell.pair) for cell in one.images) for one in wrong)
+    still = sum(any(words.is_red(cell.pair) for cell in one.measured.images) for one in wrong)
     return f"; a batch with images in {len(wrong)} of {len(measured)}{with_patches(still)}"
 
 
@@ -306,7 +306,7 @@ def _proof(report: Audit) -> str:
     if report.model is None:
         ids = [*effects(report), *worst_first(report.needed)]
         return f"mlx-patches probe {ids[0]}" if ids else ""
-    if alone := [id_ for one in worst(report) for id_ in one.alone]:
+    if alone := [id_ for one in worst(report) for id_ in one.measured.alone]:
         return f"mlx-patches probe {alone[0]}"  # the lab compares with a request alone
     here = report.here()
     for one in worst(report)[:1]:
@@ -336,20 +336,21 @@ def held_alone(report: Audit) -> list[str]:
     """A line that says against what a model's request alone was held."""
     if report.model is None or not report.verdicts:
         return []
-    here, held = report.here(), {}
+    here, found = report.here(), {}
     for one in worst(report):
-        if one.held and one.held.comparable:
-            cells, differ = one.held.cells, len(one.differs_alone(here))
+        held = one.measured.held
+        if held and held.comparable:
+            differ = len(one.differs_alone(here))
             more = " (-v)" if differ else ""
-            equal = f"{len(cells) - differ} of {_many(len(cells), 'config')} equal"
-            held[f"{equal} {one.held.outside}{more}"] = one.release
-        elif one.held:
-            held[f"not comparable with {one.held.outside}"] = one.release
-    if not held:
+            equal = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')} equal"
+            found[f"{equal} {held.outside}{more}"] = one.release
+        elif held:
+            found[f"not comparable with {held.outside}"] = one.release
+    if not found:
         return ["A request alone: not held against another implementation."]
     return [
-        f"A request alone: {text}{f' ({release})' if len(held) > 1 else ''}."
-        for text, release in held.items()
+        f"A request alone: {text}{f' ({release})' if len(found) > 1 else ''}."
+        for text, release in found.items()
     ]
 
 
@@ -370,7 +371,7 @@ def _measured(
     else:
         each = (f"{device} ({', '.join(found)})" for device, found in dtypes.items())
         detailed = f"Measured on {' and '.join(each)}"
-    marked = [one for one in verdicts if one.metal]
+    marked = [one for one in verdicts if one.measured.metal]
     emulated = [o for o in marked if any(words.METAL_EMULATED in c.name for c in o.cells)]
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
@@ -407,10 +408,10 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
         )
         yield f"Model type {model.model_type}, {entry}: {ids or 'not installed'}"
         for one in report.verdicts:
-            if one.held:
-                yield f"{one.release}: {one.held.sentence}"
-            if one.metal:
-                yield f"Branches that only Metal takes, {one.release}: {', '.join(one.metal)}"
+            if held := one.measured.held:
+                yield f"{one.release}: {held.sentence}"
+            if metal := one.measured.metal:
+                yield f"Branches that only Metal takes, {one.release}: {', '.join(metal)}"
             heads = (f"scenario, {one.release}", "as released", "with patches", "here", "needs")
             wrong = one.wrong_here(report.here())
             yield heads, [_scenario(cell, cell in wrong) for cell in one.cells]

@@ -82,15 +82,11 @@ class CellVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelVerdict:
-    """The verdict on one model in one package.
+class Measured:
+    """What was measured of one family, in the release set that has its installed code.
 
     Args:
-        result: the family's result in the evidence; empty if there is no evidence.
-        cells: the scenarios that apply to the family.
-        inapplicable: the number of scenarios that do not apply.
-        patches: the patches that repair it: the traced ones, else those that its entry names.
-        traced: whether every repair was traced to its patches.
+        evidence: that set's evidence from the lab; None if there is none.
         note: how the installed releases differ from the measured ones, or why the family was not
             measured.
         metal: the modules in which the family's code has a branch that only Metal takes.
@@ -98,28 +94,47 @@ class ModelVerdict:
             show that, because each compares a batch with the request alone.
         held: what the model type computes alone, against another implementation; None if it was
             not held against one.
-        defects: its configs that are not equal; of a folder, those that its own config has.
-        own: whether the defects are of a folder.
         prefill: whether its decode equals its own prefill; None if that was not measured.
         images: what a batch with images does in the release's engine; empty if not measured.
+    """
+
+    evidence: Mapping[str, Any] | None = None
+    note: str = ""
+    metal: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    held: outside.Held | None = None
+    prefill: outside.HeldCell | None = None
+    images: tuple[outside.HeldCell, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVerdict:
+    """The verdict on one model in one package.
+
+    Args:
+        result: the family's result in the evidence; empty if there is no evidence.
+        measured: what it is based on.
+        cells: the scenarios that apply to the family.
+        inapplicable: the number of scenarios that do not apply.
+        patches: the patches that repair it: the traced ones, else those that its entry names.
+        traced: whether every repair was traced to its patches.
+        note: that of ``measured``, or why the family has no result.
+        defects: its configs that are not equal; of a folder, those that its own config has.
+        own: whether the defects are of a folder.
     """
 
     family: str
     distribution: str
     version: str
     result: str
+    measured: Measured = Measured()
     cells: tuple[CellVerdict, ...] = ()
     inapplicable: int = 0
     patches: tuple[str, ...] = ()
     traced: bool = True
     note: str = ""
-    metal: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
-    held: outside.Held | None = None
     defects: tuple[outside.HeldCell, ...] = ()
     own: bool = False
-    prefill: outside.HeldCell | None = None
-    images: tuple[outside.HeldCell, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -147,7 +162,7 @@ class ModelVerdict:
 
     def wrong_alone(self, here: PatchState) -> bool:
         """Whether a request alone gets wrong text in this environment, whatever the config has."""
-        return any(here.lacks(id_, self) for id_ in self.alone)
+        return any(here.lacks(id_, self) for id_ in self.measured.alone)
 
     def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The configs with which a request alone is wrong in this environment."""
@@ -167,13 +182,14 @@ class ModelVerdict:
 
         With its own prefill, if that differs.
         """
-        cells = (*self.defects, *([self.prefill] if self.prefill else []))
+        cells = (*self.defects, *([self.measured.prefill] if self.measured.prefill else []))
         return tuple(one for one in self._open(cells, here) if self.own or one.is_usual)
 
     def fails_with_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The scenarios of a batch with images that are wrong in this environment."""
         # A repair that was not traced may need any patch of the model.
-        cells = [one if one.needs else one._replace(needs=self.patches) for one in self.images]
+        images = self.measured.images
+        cells = [one if one.needs else one._replace(needs=self.patches) for one in images]
         return self._open(cells, here)
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
@@ -191,6 +207,7 @@ class ModelVerdict:
 
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: with every scenario."""
+        held, prefill, images = self.measured.held, self.measured.prefill, self.measured.images
         return {
             **fields(self, "family", "distribution", "version", "verdict"),
             "repaired_here": self.result == words.REPAIRED and not self.wrong_here(here),
@@ -200,28 +217,28 @@ class ModelVerdict:
             "wrong_here": _count(self.wrong_here(here)),
             "wrong_alone": self.wrong_alone(here) or bool(self.fails_alone(here)),
             "alone": {
-                "held_against": self.held.outside,
-                "configs": len(self.held.cells),
+                "held_against": held.outside,
+                "configs": len(held.cells),
                 "wrong": [one.name for one in self.defects],
                 "wrong_here": [one.name for one in self.differs_alone(here)],
             }
-            if self.held
+            if held
             else None,
-            "own_prefill": self.prefill
+            "own_prefill": prefill
             and {
-                "wrong": self.prefill.pair[0] == "r",
-                "wrong_with_patches": words.is_red(self.prefill.pair),
+                "wrong": prefill.pair[0] == "r",
+                "wrong_with_patches": words.is_red(prefill.pair),
             },
             "images": {
-                "wrong": [one.name for one in self.images if "r" in one.pair],
-                "wrong_with_patches": [one.name for one in self.images if words.is_red(one.pair)],
+                "wrong": [one.name for one in images if "r" in one.pair],
+                "wrong_with_patches": [one.name for one in images if words.is_red(one.pair)],
                 "wrong_here": [one.name for one in self.fails_with_images(here)],
             }
-            if self.images
+            if images
             else None,
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
-            "metal_branches": list(self.metal),
+            "metal_branches": list(self.measured.metal),
             "exit_code": self.exit_code(here),
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
@@ -239,48 +256,31 @@ class ModelVerdict:
 
 
 def judge(
-    evidence: Mapping[str, Any] | None,
+    measured: Measured,
     distribution: str,
     version: str,
     family: str,
     possible: Callable[[], Sequence[str]] = tuple,
-    note: str = "",
-    metal: Sequence[str] = (),
-    alone: Sequence[str] = (),
-    held: outside.Held | None = None,
     config: dict[str, Any] | None = None,
-    prefill: outside.HeldCell | None = None,
-    images: Sequence[outside.HeldCell] = (),
 ) -> ModelVerdict:
-    """The verdict on one family; see ``ModelVerdict``.
+    """The verdict on one family.
 
     Args:
-        evidence: that of the release set with this code; None if there is none.
         possible: returns the patches that the family may need, where a repair was not traced.
         config: the model's own config.
     """
+    evidence, note = measured.evidence, measured.note
     pairs = store.pairs_of(evidence, family) if evidence else {}
-    defects = held.defects(config) if held else ()
+    defects = measured.held.defects(config) if measured.held else ()
     own = config is not None
-    cells_alone = [one for one in (*defects, prefill) if one and (own or one.is_usual)]
-    ids_alone = [*alone, *(id_ for one in (*cells_alone, *images) for id_ in one.needs)]
-    make = partial(
-        ModelVerdict,
-        family,
-        distribution,
-        version,
-        metal=(*metal,),
-        alone=(*alone,),
-        held=held,
-        defects=defects,
-        own=own,
-        prefill=prefill,
-        images=(*images,),
-    )
+    cells_alone = [one for one in (*defects, measured.prefill) if one and (own or one.is_usual)]
+    beside = (*cells_alone, *measured.images)
+    ids_alone = [*measured.alone, *(id_ for one in beside for id_ in one.needs)]
+    make = partial(ModelVerdict, family, distribution, version, defects=defects, own=own)
     if evidence is None or not pairs:
         note = "the lab's evidence does not have this family" if evidence else note
         ids = worst_first(dict.fromkeys((*ids_alone, *possible())))
-        return make("", patches=(*ids,), traced=False, note=note)
+        return make("", measured, patches=(*ids,), traced=False, note=note)
     result = words.family_result(pairs)
     needs = evidence.get("needs", {}).get(family, {})
     details = [evidence.get(f"details_{one}", {}).get(family, {}) for one in ("without", "with")]
@@ -309,6 +309,7 @@ def judge(
         note = "the lab's tiny model is not sensitive enough to tell"
     return make(
         result,
+        measured,
         cells,
         len({words.place_of(name)[0] for name, pair in pairs.items() if pair[0] == "n"}),
         patches=tuple(worst_first(dict.fromkeys(patches))),
@@ -346,7 +347,7 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
     """The part of a verdict on a batch with images: wrong here, repaired, or empty if right."""
     open_ = [cell for cell in one.fails_with_images(here) if not _is_alone(cell)]
     if not open_:
-        released = any(cell.pair[0] == "r" for cell in one.images if not _is_alone(cell))
+        released = any(cell.pair[0] == "r" for cell in one.measured.images if not _is_alone(cell))
         return "; a batch with images, wrong as released, is repaired" if released else ""
     pieces = " read in pieces"
     still = [cell for cell in open_ if words.is_red(cell.pair)]
@@ -364,13 +365,13 @@ def alone(one: ModelVerdict, here: PatchState) -> str:
     open_ = one.fails_alone(here)
     long = list(filter(_is_alone, one.fails_with_images(here)))
     crashes = [cell for cell in open_ if cell.crash]
-    differs = [cell for cell in open_ if not cell.crash and cell is not one.prefill]
+    differs = [cell for cell in open_ if not cell.crash and cell is not one.measured.prefill]
     texts = [
-        f"differs from {one.held.outside} with {outside.said(differs)}"
-        if one.held and differs
+        f"differs from {one.measured.held.outside} with {outside.said(differs)}"
+        if one.measured.held and differs
         else "",
         "decodes other text than its own prefill"
-        if one.prefill in open_ and one.prefill not in crashes
+        if one.measured.prefill in open_ and one.measured.prefill not in crashes
         else "",
         f"fails with {outside.said(crashes)}" if crashes else "",
         f"{_verb(long)} for images in a prompt in pieces" if long else "",
@@ -396,7 +397,7 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     if one.result == words.CANNOT_BATCH:
         spared = f"{one.inapplicable} of {count + one.inapplicable} scenarios"
         return f"{name} cannot be batched by {one.release}: {spared} do not apply to it"
-    if one.verdict == RIGHT and one.alone:
+    if one.verdict == RIGHT and one.measured.alone:
         wrongs = "as released it gives wrong text, also to a request alone"
         return f"{name} is repaired {where}: {wrongs}"
     if one.verdict == RIGHT:  # what is open is of severity feature

@@ -196,6 +196,17 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
     return tuple(one for one in cells if one)
 
 
+def beside(
+    release: str, family: str, model_type: str = ""
+) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...]]:
+    """What was measured of a family beside the lab's scenarios: the three subjects above."""
+    return (
+        held(release, model_type, family),
+        own_prefill(release, family),
+        with_images(release, family),
+    )
+
+
 @functools.cache
 def _measured(release: str, scenario: str) -> Mapping[str, HeldCell]:
     """Family to its cell in a scenario that ``tools/measure_alone.py`` measures."""

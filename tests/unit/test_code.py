@@ -97,7 +97,7 @@ def test_a_changed_file_concerns_the_families_that_run_it(release):
 
 
 def test_another_release_of_a_package_that_a_family_uses_is_named(release):
-    one = auditing.Measured("", "mlx-vlm 2.0", ("mlx_lm.generate",))
+    one = auditing.Match("", "mlx-vlm 2.0", ("mlx_lm.generate",))
     table = code._table()
     table["sets"]["mlx-vlm 2.0"] = {"mlx-lm": "1.0", "mlx-vlm": "2.0"}
     said = "it runs other code than was measured: mlx_lm.generate differs from mlx-lm 1.0"

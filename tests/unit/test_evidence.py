@@ -280,7 +280,7 @@ def judged(**cells):
     pairs = {name.replace("_", "-"): pair for name, pair in cells.items()}
     said = {"a": {"growth": "205 edges of the graph are left, 370 later"}}
     one = {"set": "mlx-lm 0.1", **letters({"a": pairs}), "details_without": said}
-    return verdict.judge(one, "mlx-lm", "0.1", "a")
+    return verdict.judge(verdict.Measured(one), "mlx-lm", "0.1", "a")
 
 
 def test_a_family_that_only_grows_is_a_memory_defect_and_no_failure():

@@ -10,7 +10,7 @@ import pytest
 from mlx_patches import MlxPatchesError, cli
 from mlx_patches.auditing import screen
 from mlx_patches.auditing.audit import Audit, ModelReport
-from mlx_patches.auditing.verdict import judge
+from mlx_patches.auditing.verdict import Measured, judge
 from mlx_patches.core.distributions import Installed
 from mlx_patches.evidence import store
 from mlx_patches.evidence.words import NOT_MEASURED, REPAIRED, RIGHT
@@ -50,7 +50,7 @@ def measured(monkeypatch, tmp_path):
 
 
 def verdict(evidence):
-    return judge(evidence, "mlx-lm", "0.31.3", "llama", note=evidence["note"])
+    return judge(Measured(evidence, evidence["note"]), "mlx-lm", "0.31.3", "llama")
 
 
 def test_what_is_right_is_right(measured):

@@ -6,7 +6,7 @@ import pytest
 
 from mlx_patches.auditing import modules, screen
 from mlx_patches.auditing.audit import Audit, ModelReport
-from mlx_patches.auditing.verdict import CellVerdict, ModelVerdict, judge
+from mlx_patches.auditing.verdict import CellVerdict, Measured, ModelVerdict, judge
 from mlx_patches.evidence import store
 
 PACKAGE = "mlx_lm.models"
@@ -140,16 +140,16 @@ def report_of(*verdicts, model="qwen3_5"):
 def test_the_screen_says_what_a_cpu_did_not_see():
     evidence = store.load_set("mlx-lm 0.32.2")
     marks = store.metal_branches("mlx-lm 0.32.2")
-    branch = judge(evidence, "mlx-lm", "0.32.2", "qwen3_5", metal=marks["qwen3_5"])
-    plain = judge(evidence, "mlx-lm", "0.32.2", "qwen3")
-    assert branch.metal == ("gated_delta",)
+    branch = judge(Measured(evidence, metal=(*marks["qwen3_5"],)), "mlx-lm", "0.32.2", "qwen3_5")
+    plain = judge(Measured(evidence), "mlx-lm", "0.32.2", "qwen3")
+    assert branch.measured.metal == ("gated_delta",)
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
     said = "Measured on a CPU and CUDA; it has a branch that only Metal takes."
     run = "The logic of that branch was run on a CPU"
     assert screen.measured(report_of(branch)).splitlines() == [said, f"{run}."]
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
     assert screen.measured(report_of(plain)) == places
-    strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
+    strange = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
     assert screen.measured(report_of(strange)) == (
         "Not measured; it has a branch that only Metal takes."
     )
@@ -163,13 +163,13 @@ def test_the_screen_says_what_a_cpu_did_not_see():
 def test_the_screen_says_where_the_branch_of_metal_was_run_on_a_cpu():
     cells = {"engine": "g", "engine@metal-emulated": "g"}
     evidence = {"set": "mlx-lm 0.32.2", "without": {"qwen3_5": cells}, "with": {"qwen3_5": cells}}
-    branch = judge(evidence, "mlx-lm", "0.32.2", "qwen3_5", metal=("gated_delta",))
+    branch = judge(Measured(evidence, metal=("gated_delta",)), "mlx-lm", "0.32.2", "qwen3_5")
     said = [
         "Measured on a CPU; it has a branch that only Metal takes.",
         "The logic of that branch was run on a CPU.",
     ]
     assert screen.measured(report_of(branch)).splitlines() == said
-    other = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
+    other = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
     assert screen.measured(report_of(branch, other, model="")).splitlines() == [
         "Measured on a CPU; 2 families have a branch that only Metal takes.",
         "The logic of that branch was run on a CPU in 1 of 2.",
@@ -193,5 +193,5 @@ def test_the_screen_says_where_the_branch_of_metal_was_run_on_a_cpu():
 )
 def test_the_screen_names_the_dtypes_of_each_device(names, words):
     cells = tuple(CellVerdict(name, "gg", "wrong-text", None) for name in names)
-    one = ModelVerdict("llama", "mlx-lm", "0.1", "green", cells)
+    one = ModelVerdict("llama", "mlx-lm", "0.1", "green", cells=cells)
     assert screen.measured(report_of(one)) == f"Measured {words}"

@@ -117,7 +117,7 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert words.verdict_of(summary[family]) == word
         code = report.exit_code()
         # None of the lab's scenarios shows this.
-        solo = own.alone or wrong_beside(evidence["set"], family, "without")
+        solo = own.measured.alone or wrong_beside(evidence["set"], family, "without")
         wanted = {1} if solo else expected_code(result, cells, False, evidence, family)
         assert code in wanted, (family, word)
         if index % 7 == 0:  # the JSON form takes as long as the audit
@@ -126,9 +126,12 @@ def test_all_say_the_same_of_every_family(release, monkeypatch, evidence):
         assert said.startswith(family) and word_in(said, own, report.here()), said
         needed = {need.patch for need in mlx_patches.needs(family)}
         assert needed <= set(own.patches)
-        assert needed >= set(own.alone)
+        assert needed >= set(own.measured.alone)
         if word in (words.RIGHT, "cannot batch"):
-            spared = {*own.alone, *(own.prefill.needs if own.prefill else ())}
+            spared = {
+                *own.measured.alone,
+                *(own.measured.prefill.needs if own.measured.prefill else ()),
+            }
             # A batch that a patch refuses, in place of a failure of the release.
             spared |= {
                 id_
@@ -294,7 +297,8 @@ MEASURED = {
 
 
 def judged(family, **more):
-    return verdict.judge(MEASURED, "mlx-lm", "9.9.9", family, lambda: [WRONG, FEATURE], **more)
+    measured = verdict.Measured(MEASURED, **more)
+    return verdict.judge(measured, "mlx-lm", "9.9.9", family, lambda: [WRONG, FEATURE])
 
 
 IDLE = PatchState(False, frozenset({"of-masks", "of-joins", WRONG, "of-windows"}))
@@ -344,7 +348,7 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
     ],
 )
 def test_what_is_wrong_alone_is_not_right_in_a_batch(family, idle, active):
-    one = judged(family, alone=["of-experts"])
+    one = judged(family, alone=("of-experts",))
     here = PatchState(False, IDLE.missing | {"of-experts"})
     assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
@@ -568,7 +572,7 @@ def with_images(whole, pieces="", crash=False, family="fine"):
     """The verdict on a family with the letters of a batch with images, and of one in pieces."""
     letters = {outside.FEATURES: whole, outside.IN_PIECES: pieces or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
-    return dataclasses.replace(judged("fine", images=cells), family=family)
+    return dataclasses.replace(judged("fine", images=(*cells,)), family=family)
 
 
 # A family that no patch repairs with images, in this release set, and why.
@@ -625,7 +629,7 @@ def test_a_batch_with_images_is_told_and_counts(one, idle, active, codes):
 )
 def test_images_in_a_prompt_in_pieces_are_told_of_a_request_alone(cell, said):
     right = outside.HeldCell("features", "gg")
-    one = judged("fine", images=[right, cell])
+    one = judged("fine", images=(right, cell))
     text = f"; alone it {said} for images in a prompt in pieces"
     assert verdict.headline(one, IDLE).endswith(text) and one.exit_code(IDLE) == 1
     assert "alone" not in verdict.headline(one, ACTIVE) and one.exit_code(ACTIVE) == 0
@@ -644,7 +648,7 @@ def test_the_json_says_which_scenarios_of_images_are_wrong():
 
 def test_patches_that_a_batch_with_images_was_traced_to_are_the_models():
     cell = outside.HeldCell("features", "rg", needs=("of-images",))
-    one = judged("fine", images=[cell])
+    one = judged("fine", images=(cell,))
     assert one.patches == ("of-images",)
     assert one.exit_code(PatchState(True, frozenset({"of-images"}))) == 1
     assert one.exit_code(PatchState(True, frozenset({"of-masks"}))) == 0
@@ -652,7 +656,7 @@ def test_patches_that_a_batch_with_images_was_traced_to_are_the_models():
 
 def test_a_batch_with_images_that_was_not_traced_needs_every_patch_of_the_model():
     cell = outside.HeldCell("features", "rg")
-    one = judged("window", images=[cell])
+    one = judged("window", images=(cell,))
     assert one.fails_with_images(ACTIVE) == ()
     assert one.fails_with_images(PatchState(True, frozenset({"of-windows"})))
 
@@ -725,7 +729,7 @@ def test_the_evidence_of_images_reaches_the_audit(release, name, family, idle, a
         text = " ".join(screen.top(report)[0])
         assert said in text and ("images" in text) is bool(said)
         whole = next(one for one in mlx_patches.audit().verdicts if one.family == family)
-        assert whole.images == one.images
+        assert whole.measured.images == one.measured.images
     assert report.exit_code() == code
 
 
@@ -769,7 +773,13 @@ def wrong_with(config, pair, needs=()):
     cell = outside.HeldCell(config, pair, needs=needs)
     held = outside.Held("transformers 5", (outside.HeldCell("plain old", "gg"), cell))
     return verdict.ModelVerdict(
-        "qwen3", "mlx-lm", "1.0", words.GREEN, held=held, defects=(cell,), own=True
+        "qwen3",
+        "mlx-lm",
+        "1.0",
+        words.GREEN,
+        verdict.Measured(held=held),
+        defects=(cell,),
+        own=True,
     )
 
 
