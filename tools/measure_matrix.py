@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import declarations
 import matrix_file
 import patch_evidence
 import release_sets
@@ -45,7 +46,8 @@ def main() -> None:
     parser.add_argument("--take", type=Path, help="a folder of checkouts that measured too")
     parser.add_argument("--write", action="store_true", help="measure nothing, write the matrix")
     options = parser.parse_args()
-    patch_evidence.check_folders()
+    declarations.write()
+    declarations.check_probes()
     if options.take:
         patch_evidence.take(options.take)
     if not options.write:

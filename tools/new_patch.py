@@ -1,10 +1,9 @@
-"""Starts a patch: a folder with patch and probe, a test, and a line in the catalogue.
+"""Starts a patch: a folder with patch and probe, and a test.
 
     python tools/new_patch.py ID AREA      as `make patch ID=my-patch AREA=caches` does
 
 What it writes fails the tests until every TODO is gone. ``AREA`` is a folder below
-mlx_patches/patches. The line comes last in the catalogue, so the patch is the outermost at a site
-that it shares: move it where it belongs.
+mlx_patches/patches. `make measure` and `make write` find the patch there.
 """
 
 from __future__ import annotations
@@ -109,10 +108,9 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         parent / name / "probe.py": PROBE,
         root / "tests" / "patches" / f"test_{name}.py": TEST,
     }
-    catalogue = root / "mlx_patches" / "patches" / "catalogue.py"
     taken = [str(file.relative_to(root)) for file in files if file.exists()]
-    if f'("{patch_id}",' in catalogue.read_text():
-        taken.append("a line in catalogue.py")
+    if f'"{patch_id}": ' in (parent.parent / "declarations.json").read_text():
+        taken.append("a patch of this id")
     if taken:
         sys.exit(f"{patch_id}: there is {' and '.join(taken)} already")
     for file, text in files.items():
@@ -120,11 +118,7 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         file.write_text(
             text.replace("{id}", patch_id).replace("{name}", name).replace("{area}", area)
         )
-    text = catalogue.read_text()
-    place = text.index("\n)\n", text.index("ENTRIES = ("))
-    line = f'\n    ("{patch_id}", "{area}.{name}.patch", ""),'
-    catalogue.write_text(text[:place] + line + text[place:])
-    print("\n".join(str(file.relative_to(root)) for file in (*files, catalogue)))
+    print("\n".join(str(file.relative_to(root)) for file in files))
     print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
 
 

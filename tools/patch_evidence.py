@@ -10,7 +10,6 @@ It maps a patch's id to a distribution to:
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
@@ -42,35 +41,6 @@ def folder_of(patch: Patch) -> Path:
     """The folder that declares a patch."""
     inside = patch.module.removeprefix("mlx_patches.patches.").split(".")[:-1]
     return PATCHES.joinpath(*inside)
-
-
-def check_folders() -> None:
-    """Check that each line of the catalogue has its folder and probe, and each folder its line."""
-    at, ids, named = "mlx_patches/patches/catalogue.py", set(), set()
-    for id_, place, _ in catalogue.ENTRIES:
-        if id_ in ids:
-            raise SystemExit(f"{at}: two lines are of {id_}; give one another id")
-        ids.add(id_)
-        file = PATCHES.joinpath(*place.partition(":")[0].split(".")).with_suffix(".py")
-        if not file.exists():
-            raise SystemExit(
-                f"{at}: {id_} is declared in {_short(file)}, which does not exist;"
-                " remove the line, or restore the folder"
-            )
-        named.add(file.parent)
-    for folder in PATCHES.glob("*/*/"):
-        if (folder / "patch.py").exists() and folder not in named and folder.parent.name != "omlx":
-            raise SystemExit(f"{_short(folder)}: no line of {at} names it; add one")
-    for patch in catalogue.builtin():
-        module, function = patch.probe_place
-        try:
-            getattr(importlib.import_module(module), function)
-        except (ModuleNotFoundError, AttributeError) as error:
-            raise SystemExit(f"{patch.module}: {patch.id} has no probe: {error}") from None
-
-
-def _short(file: Path) -> str:
-    return str(file.relative_to(release_sets.ROOT))
 
 
 def read(folder: Path) -> dict[str, Any]:

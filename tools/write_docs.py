@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping
 
 import api_page
+import declarations
 import door_table
 import lab_evidence
 import matrix_file
@@ -56,7 +56,7 @@ def main() -> None:
     current = {
         CATALOGUE: catalogue(),
         API: api(),
-        DECLARATIONS: declarations(),
+        DECLARATIONS: declarations.text(),
         README: readme(),
         SECURITY: security(),
     }
@@ -126,19 +126,12 @@ def api() -> str:
     return api_page.page(mlx_patches, plugin)
 
 
-def declarations() -> str:
-    """The text of declarations.json: one line for each patch."""
-    rows = builtin().describe().items()
-    lines = [f"{json.dumps(id_)}: {json.dumps(row, separators=(',', ':'))}" for id_, row in rows]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
 def catalogue() -> str:
-    """The text of docs/catalogue.md: a line for each patch, in the order of application."""
+    """The text of docs/catalogue.md: a line for each patch, by folder."""
     matrix, registry = matrix_file.load(), builtin()
     rows: dict[str, list[str]] = {name: [] for name in SECTIONS}
     safe = []
-    for patch in registry:
+    for patch in sorted(registry, key=lambda patch: patch.module):
         of = profiles_of(patch, registry.area(patch.id))
         section = "security" if "security" in of else of[0] if of else ""
         if section == "security" and SAFE in of:

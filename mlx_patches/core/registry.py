@@ -1,45 +1,36 @@
 """All patches by id.
 
-A table of declarations lists every patch's targets, so that start-up can decide all of them and
-import only the modules of patches that it puts in effect.
+A table of declarations lists every patch's place and targets, so that start-up can decide all of
+them and import only the modules of patches that it puts in effect.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from .errors import MlxPatchesError
-from .files import packaged
 from .patch import Patch, Target
-from .record import Record
 
 logger = logging.getLogger("mlx_patches")
 
-
-class Entry(Record):
-    """Where a patch is declared, ``module`` or ``module:NAME``, and its only distribution."""
-
-    place: str
-    distribution: str = ""
+# The keys of a row that are not a patch's fields, or in another form.
+_OURS = ("place", "distribution", "targets")
 
 
 class Registry:
     """Patches by id. ``get`` imports the patch's module on first use; ``declared`` does not.
 
     Args:
-        entries: where each patch is declared.
-        table: the JSON file of their declarations, as returned by ``describe``.
+        rows: each patch's declaration, as returned by ``describe``. One that has only a ``place``,
+            ``module`` or ``module:NAME``, is imported whenever it is declared.
     """
 
-    def __init__(self, entries: Mapping[str, Entry] | None = None, table: Path | None = None):
-        self._entries = dict(entries or {})
-        self._table = table
+    def __init__(self, rows: Mapping[str, Mapping[str, Any]] | None = None):
+        self._rows = rows or {}
         self._patches: dict[str, Patch] = {}
         self._declared: dict[str, Patch] = {}
         self._origins: dict[str, str] = {}
@@ -78,7 +69,7 @@ class Registry:
                 f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows them all)"
             )
         if patch_id not in self._patches:
-            module, _, name = self._entries[patch_id].place.partition(":")
+            module, _, name = self._rows[patch_id]["place"].partition(":")
             patch = getattr(importlib.import_module(module), name or "PATCH")
             assert patch.id == patch_id, (patch.id, patch_id)
             self._patches[patch_id] = patch._replace(module=module)
@@ -95,30 +86,22 @@ class Registry:
         patch_id = self.today(patch_id)
         if patch_id in self._declared:
             return self._declared[patch_id]
-        row = None if patch_id in self._patches else self._declarations.get(patch_id)
-        if row is None or patch_id not in self._entries:
+        row = self._rows.get(patch_id, {})
+        if patch_id in self._patches or "targets" not in row:
             return self.get(patch_id)
         targets = tuple(
             Target(distribution, module, name, _incomplete, tuple(body), *flags)
             for distribution, module, name, body, *flags in row["targets"]
         )
-        module = self._entries[patch_id].place.partition(":")[0]
-        patch = Patch(patch_id, module=module, **{**row, "targets": targets})
+        fields = {name: value for name, value in row.items() if name not in _OURS}
+        module = row["place"].partition(":")[0]
+        patch = Patch(patch_id, module=module, targets=targets, **fields)
         self._declared[patch_id] = patch
         return patch
 
     def each_declared(self) -> Iterator[Patch]:
         """Every patch, as ``declared`` returns it, in order of application."""
         return map(self.declared, self.ids())
-
-    @functools.cached_property
-    def _declarations(self) -> dict[str, Any]:
-        """The table; empty if it cannot be read, so that every module is imported."""
-        try:
-            rows = json.loads(packaged(self._table)) if self._table else {}
-        except (OSError, ValueError):
-            return {}
-        return rows if isinstance(rows, dict) else {}
 
     def complete(self, patch_id: str, target: Target) -> Target:
         """A declared target with its factory and its check; imports the patch's module.
@@ -131,7 +114,9 @@ class Registry:
         for one in self.get(patch_id).targets:
             if one.path == target.path:
                 return one
-        raise MlxPatchesError(f"{patch_id} has no target {target.path}: {self._table} is stale")
+        raise MlxPatchesError(
+            f"{patch_id} has no target {target.path}: declarations.json is stale; run make write"
+        )
 
     @functools.cached_property
     def wrong_alone(self) -> dict[str, list[Patch]]:
@@ -151,7 +136,7 @@ class Registry:
 
     def ids(self) -> tuple[str, ...]:
         """Every id, in order of application."""
-        return tuple(dict.fromkeys((*self._entries, *self._patches)))
+        return tuple(dict.fromkeys((*self._rows, *self._patches)))
 
     def rank(self, patch_id: str) -> int:
         """A patch's place in the order of application; the last place for an unknown id."""
@@ -165,14 +150,12 @@ class Registry:
 
     def distribution(self, patch_id: str) -> str | None:
         """The only distribution that one of our patches changes; None for several or others."""
-        entry = self._entries.get(patch_id)
-        return entry.distribution or None if entry else None
+        return self._rows.get(patch_id, {}).get("distribution")
 
     def area(self, patch_id: str) -> str:
         """The folder below ``patches`` of one of our patches; empty for other packages' patches."""
-        entry = self._entries.get(patch_id)
-        inside = entry.place.partition(".patches.")[2] if entry else ""
-        return inside.partition(".")[0]
+        place: str = self._rows.get(patch_id, {}).get("place", "")
+        return place.partition(".patches.")[2].partition(".")[0]
 
     def origin(self, patch_id: str) -> str:
         """The distribution that contributed a patch; empty for our own."""
@@ -180,10 +163,23 @@ class Registry:
 
     def describe(self) -> dict[str, Any]:
         """The declarations of all patches; imports them."""
-        return {patch.id: _described(patch) for patch in self}
+        return {patch.id: self._describe(patch) for patch in self}
+
+    def _describe(self, patch: Patch) -> dict[str, Any]:
+        """Its place, its only distribution, and its fields that are not the default.
+
+        Its targets are without factory and check.
+        """
+        known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
+        fields = patch._asdict().items()
+        own = {k: v for k, v in fields if k not in known and v != default.get(k)}
+        targets = [[*target[:3], *target[4:8]] for target in patch.targets]
+        distributions = {one.distribution for one in patch.targets if not one.supports}
+        only = {"distribution": distributions.pop()} if len(distributions) == 1 else {}
+        return {"place": self._rows[patch.id]["place"], **only, **own, "targets": targets}
 
     def __contains__(self, patch_id: object) -> bool:
-        return patch_id in self._entries or patch_id in self._patches
+        return patch_id in self._rows or patch_id in self._patches
 
     def __iter__(self) -> Iterator[Patch]:
         return map(self.get, self.ids())
@@ -195,17 +191,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _described(patch: Patch) -> dict[str, Any]:
-    """The fields of a patch that are not the default, but for those that the catalogue knows.
-
-    Its targets are without factory and check.
-    """
-    known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
-    fields = patch._asdict().items()
-    own = {k: v for k, v in fields if k not in known and v != default.get(k)}
-    return {**own, "targets": [[*target[:3], *target[4:8]] for target in patch.targets]}
 
 
 def _incomplete(original: Any) -> Any:

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import declarations
 import findings
 import lab_evidence
 import matrix_file
@@ -151,7 +152,7 @@ def test_no_cell_names_a_patch_for_each_that_was_tried(one):
         (lambda: matrix_file.compiled_text(DOCUMENT), matrix.COMPILED),
         (write_docs.catalogue, write_docs.CATALOGUE),
         (write_docs.api, write_docs.API),
-        (write_docs.declarations, write_docs.DECLARATIONS),
+        (declarations.text, write_docs.DECLARATIONS),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import shutil
 from pathlib import Path
 
+import declarations
 import patch_evidence
 import pytest
 
@@ -111,36 +113,57 @@ def test_a_file_that_is_not_evidence_is_one_line(root, text):
 # -- folders ----------------------------------------------------------------------------------
 
 
-def test_every_folder_is_complete():
-    patch_evidence.check_folders()
+def test_every_patch_has_its_probe():
+    declarations.check_probes()
+
+
+def test_a_patch_without_a_probe_is_one_line(monkeypatch):
+    monkeypatch.delattr(".".join(PATCH.probe_place))
+    with pytest.raises(SystemExit, match=f"{PATCH.id} has no probe"):
+        declarations.check_probes()
+
+
+def test_patches_of_one_function_have_an_order():
+    met: dict[str, list[str]] = {}
+    for patch in catalogue.builtin().each_declared():
+        for target in patch.targets:
+            met.setdefault(target.path, []).append(patch.id)
+    shared = [ids for ids in met.values() if len(ids) > 1]
+    assert {id_ for ids in shared for id_ in ids} == {*catalogue.STACKED}
+    assert all(ids == sorted(ids, key=catalogue.STACKED.index) for ids in shared)
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("stacked", "said"),
     [
-        (catalogue.ENTRIES[0], f"two lines are of {PATCH.id}"),
-        (("my-own", "caches.my_own.patch", ""), "my-own is declared in .*my_own/patch.py, which"),
+        ((*catalogue.STACKED, "my-own"), "STACKED names my-own, which no folder has"),
+        (
+            [id_ for id_ in catalogue.STACKED if id_ != "offset-alias"],
+            r"both change .*: add offset-alias to STACKED in .*catalogue\.py",
+        ),
     ],
 )
-def test_a_line_of_the_catalogue_that_cannot_be_is_one_line(monkeypatch, entry, said):
-    monkeypatch.setattr(catalogue, "ENTRIES", (*catalogue.ENTRIES, entry))
+def test_an_order_that_is_stale_is_one_line(monkeypatch, stacked, said):
+    monkeypatch.setattr(catalogue, "STACKED", stacked)
     with pytest.raises(SystemExit, match=said) as raised:
-        patch_evidence.check_folders()
+        declarations.registry()
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_without_a_line_or_a_probe_is_one_line(monkeypatch):
-    folder = patch_evidence.folder_of(PATCH)
-    others = (one for one in catalogue.builtin() if patch_evidence.folder_of(one) != folder)
-    ids = [one.id for one in others]
-    monkeypatch.setattr(catalogue, "ENTRIES", [one for one in catalogue.ENTRIES if one[0] in ids])
-    said = rf"{folder.parent.name}/{folder.name}: no line of .*catalogue\.py names it"
-    with pytest.raises(SystemExit, match=said):
-        patch_evidence.check_folders()
-    monkeypatch.undo()
-    monkeypatch.delattr(".".join(PATCH.probe_place))
-    with pytest.raises(SystemExit, match=f"{PATCH.id} has no probe"):
-        patch_evidence.check_folders()
+def test_a_folder_without_a_patch_is_one_line(tmp_path):
+    (tmp_path / "caches" / "empty").mkdir(parents=True)
+    (tmp_path / "caches" / "empty" / "__init__.py").touch()
+    with pytest.raises(SystemExit, match="caches/empty declares no patch"):
+        declarations.find(tmp_path)
+
+
+def test_two_patches_of_one_id_are_one_line(monkeypatch):
+    one, other = (patch for patch in list(catalogue.builtin())[:2])
+    module = importlib.import_module(other.module)
+    (name,) = (name for name, value in vars(module).items() if getattr(value, "id", "") == other.id)
+    monkeypatch.setattr(module, name, other._replace(id=one.id))
+    with pytest.raises(SystemExit, match=f"has the id {one.id} too; rename one"):
+        declarations.find()
 
 
 def test_each_folder_has_a_test_with_the_mutants_of_its_patches():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.activation.session import Session
-from mlx_patches.core.registry import Entry, Registry
+from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
 
 from .conftest import load, matrix_for, patch_of, registry_of
@@ -44,7 +43,7 @@ def test_an_unknown_id_is_an_error_with_a_suggestion():
 
 def test_a_module_is_imported_when_its_patch_is_asked_for(site):
     site.write("lazy_patches.py", "raise RuntimeError('imported')\n")
-    registry = Registry({"lazy": Entry("lazy_patches")})
+    registry = Registry({"lazy": {"place": "lazy_patches"}})
     assert registry.ids() == ("lazy",)
     assert "lazy" in registry
     with pytest.raises(RuntimeError, match="imported"):
@@ -66,16 +65,14 @@ PATCH = Patch("lazy", "it is half", TARGETS, __name__, "probes:lazy")
 
 
 @pytest.fixture
-def declaring(site, tmp_path):
+def declaring(site):
     """A function that writes a patch's module, and returns a registry with its declaration."""
 
     def write(name="size", declared="size", factory="double", when="when=bool"):
         site.write("lazy_patches.py", LAZY.format(name=name, factory=factory, when=when))
         targets = [["fake-lm", "fake_lm.cache", declared, [declared], False, False, False]]
         row = {"summary": "it is half", "probe": "probes:lazy", "optional": False}
-        table = tmp_path / "declarations.json"
-        table.write_text(json.dumps({"lazy": {**row, "targets": targets}}))
-        return Registry({"lazy": Entry("lazy_patches")}, table)
+        return Registry({"lazy": {"place": "lazy_patches", **row, "targets": targets}})
 
     return write
 
@@ -128,12 +125,17 @@ def test_a_patch_whose_module_cannot_be_imported_is_rolled_back(fake, declaring,
     session.restore()
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}"])
-def test_a_patch_without_a_declaration_is_imported(declaring, tmp_path, content):
-    registry = declaring()
+@pytest.mark.parametrize("content", [None, "", "[]", "3", '{"lazy": 3}', '{"lazy": {}}'])
+def test_a_damaged_table_is_one_line_with_a_remedy(tmp_path, monkeypatch, content):
     table = tmp_path / "declarations.json"
-    table.unlink() if content is None else table.write_text(content)
-    assert registry.declared("lazy") is registry.get("lazy")
+    if content is not None:
+        table.write_text(content)
+    monkeypatch.setattr(catalogue, "DECLARATIONS", table)
+    with pytest.raises(MlxPatchesError) as raised:
+        catalogue.builtin()
+    message = str(raised.value)
+    assert message.startswith(f"{table}: ") and message.endswith(": reinstall mlx-patches")
+    assert message.isprintable()
 
 
 def test_a_patch_that_nothing_needs_is_not_imported():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import linecache
 import re
@@ -15,10 +14,9 @@ import pytest
 import yaml
 
 import mlx_patches
-from mlx_patches import patches
 from mlx_patches.activation.session import session
 from mlx_patches.core.manager import Manager
-from mlx_patches.core.registry import Entry, Registry
+from mlx_patches.core.registry import Registry
 from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import caches
@@ -67,9 +65,8 @@ def ours(toy, monkeypatch):
         (folder / name).write_text(BLOCKS["python", f"{FOLDER}/{name}"])
     monkeypatch.setattr(caches, "__path__", [*caches.__path__, str(folder.parent)])
     known = set(sys.modules)
-    line = BLOCKS["python", "mlx_patches/patches/catalogue.py"]
-    ((id_, place, only),) = ast.literal_eval(f"[{line}]")
-    registry = Registry({id_: Entry(f"{patches.__name__}.{place}", only)})
+    place = FOLDER.replace("/", ".")
+    registry = Registry({"toy-offset": {"place": f"{place}.patch"}})
     (patch,) = registry
     yield patch
     for name in set(sys.modules) - known:

@@ -1,0 +1,92 @@
+"""Finds the built-in patches in their folders, and writes the table of their declarations."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+
+from release_sets import ROOT
+
+from mlx_patches.core.registry import Registry
+from mlx_patches.patches import catalogue
+
+PATCHES = ROOT / "mlx_patches" / "patches"
+# Patches of hosts that have no release; activation.git_hosts lists them.
+UNRELEASED = "omlx"
+_PATCH = re.compile(r"^(\w+) = Patch\(", re.MULTILINE)
+
+
+def find(root: Path = PATCHES) -> dict[str, str]:
+    """Each patch's id to its place, in the order in which patches stack.
+
+    Raises:
+        SystemExit: a folder without a patch, an id that two patches have, or one in ``STACKED``
+            that none has.
+    """
+    found: dict[str, str] = {}
+    for folder in sorted(root.glob("*/*/")):
+        if folder.parent.name in ("_shared", UNRELEASED) or not (folder / "__init__.py").exists():
+            continue
+        places = [
+            (".".join(("mlx_patches.patches", *file.relative_to(root).with_suffix("").parts)), name)
+            for file in sorted(folder.glob("*.py"))
+            for name in _PATCH.findall(file.read_text())
+        ]
+        if not places:
+            raise SystemExit(f"{folder.relative_to(root)} declares no patch; remove it, or add one")
+        for module, name in places:
+            id_ = getattr(importlib.import_module(module), name).id
+            if id_ in found:
+                raise SystemExit(f"{module}: {found[id_]} has the id {id_} too; rename one")
+            found[id_] = module if name == "PATCH" else f"{module}:{name}"
+    order = catalogue.STACKED
+    if unknown := [id_ for id_ in order if id_ not in found]:
+        raise SystemExit(f"{catalogue.__name__}: STACKED names {unknown[0]}, which no folder has")
+    return {id_: found[id_] for id_ in dict.fromkeys((*order, *found))}
+
+
+def registry() -> Registry:
+    """The patches of the folders; unlike ``catalogue.builtin``, it does not need the table.
+
+    Raises:
+        SystemExit: as in ``find``, or two patches that meet at a function have no order.
+    """
+    made = Registry({id_: {"place": place} for id_, place in find().items()})
+    first: dict[str, str] = {}
+    for patch in made:
+        for target in patch.targets:
+            pair = {first.setdefault(target.path, patch.id), patch.id}
+            if len(pair) > 1 and (missing := pair - {*catalogue.STACKED}):
+                raise SystemExit(
+                    f"{' and '.join(sorted(pair))} both change {target.path}:"
+                    f" add {min(missing)} to STACKED in mlx_patches/patches/catalogue.py"
+                )
+    return made
+
+
+def text() -> str:
+    """The text of declarations.json: one line for each patch."""
+    rows = registry().describe().items()
+    lines = [f"{json.dumps(id_)}: {json.dumps(row, separators=(',', ':'))}" for id_, row in rows]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def write() -> None:
+    """Write the table, so that ``catalogue.builtin`` has the patches of the folders."""
+    catalogue.DECLARATIONS.write_text(text())
+
+
+def check_probes() -> None:
+    """Check that each patch has its probe.
+
+    Raises:
+        SystemExit: one has none.
+    """
+    for patch in registry():
+        module, function = patch.probe_place
+        try:
+            getattr(importlib.import_module(module), function)
+        except (ModuleNotFoundError, AttributeError) as error:
+            raise SystemExit(f"{patch.module}: {patch.id} has no probe: {error}") from None
