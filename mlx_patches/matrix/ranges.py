@@ -31,7 +31,7 @@ def are_all_within(when: Mapping[str, str], versions: Mapping[str, str]) -> bool
 def find_in_both(affected: str, fixed: str) -> Version | None:
     """The lowest version that is found in both ranges; None if no overlap is found."""
     ranges = (affected, fixed)
-    points = sorted({*_find_ends(ranges)})
+    points = sorted({Version("0.dev0"), *_find_ends(ranges)})
     return next((p for p in points if all(is_within(one, p) for one in ranges)), None)
 
 
