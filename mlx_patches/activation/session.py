@@ -12,14 +12,14 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import ModuleType
 
 from .. import __version__
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError, is_interrupt
 from ..core.imports import imported, loaded, name_of_main, runs_in_copy
-from ..core.manager import FORK_SECONDS, Manager, unseen
+from ..core.manager import Manager, unseen
 from ..core.outcome import Outcome, Report, Status
 from ..core.packages import HOST_MODELS, MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
@@ -30,13 +30,9 @@ from ..matrix.matrix import CompatMatrix
 from ..patches import catalogue
 from . import boot, contributions, git_hosts, presence, profiles, settings, started
 from .import_hook import Watcher
+from .requests import Request, Requests
 
 logger = logging.getLogger("mlx_patches")
-
-
-# A snapshot of a session's requests: the ids, the models' entries, the ids that were taken out,
-# whether models' entries are in use, and whether imports are watched.
-_State = tuple[frozenset[str], frozenset[tuple[str, str]], frozenset[str], bool, bool]
 
 
 class Session:
@@ -54,15 +50,9 @@ class Session:
         self.installed = self.gate.installed
         self.manager = Manager(self.gate, registry, self.strict, self._show_presence)
         self._presence: presence.Presence | None = None
-        self.by_model = False
         self.unknown: tuple[str, ...] = ()
         self._contributed = False
-        self._lock = threading.RLock()
-        self._requested: dict[str, Patch] = {}
-        # The (distribution, model) pairs whose entries were activated.
-        self._entries: set[tuple[str, str]] = set()
-        # Ids that the user took out: a model's entry does not request them again.
-        self._taken_out: set[str] = set()
+        self._requests = Requests()
         self._watcher: Watcher | None = None
         # The distributions and modules that were logged, and the ids that ``mlx-patches ps`` lists.
         self._logged: set[str] = set()
@@ -72,6 +62,11 @@ class Session:
     def active(self) -> bool:
         """True if imports are watched."""
         return self._watcher is not None and self._watcher in sys.meta_path
+
+    @property
+    def by_model(self) -> bool:
+        """Whether importing a model activates the patches of its entry."""
+        return bool(self._requests.by_model())
 
     @functools.cached_property
     def enabled(self) -> tuple[str, ...]:
@@ -93,7 +88,7 @@ class Session:
         Loads entry points, which may import anything. A call that arrives meanwhile, from the
         same thread or another, proceeds without these patches.
         """
-        with self._lock:
+        with self.manager.lock:
             if self._contributed:
                 return
             self._contributed = True
@@ -115,11 +110,11 @@ class Session:
         self.unknown = self._unknown()
         for problem in self.unknown:
             logger.warning("mlx_patches: %s", problem)
-        if self.by_model:  # apply() was called meanwhile
-            late = [id_ for id_ in self.matrix.always if id_ not in known]
+        late = [id_ for id_ in self.matrix.always if id_ not in known]
+        for request in self._requests.by_model():  # apply() was called meanwhile
             try:
                 for patch in map(self.registry.declared, filter(self.relevant, late)):
-                    self._request(patch, self.strict, dry_run=False)
+                    self._add(request, patch, self.strict)
             finally:
                 self.manager.rebind()
 
@@ -145,38 +140,14 @@ class Session:
         profile: str | None = None,
     ) -> Report:
         """See ``mlx_patches.apply``."""
-        ids = self._ids(patches)
-        types = self._models(models)
-        chosen = self._profile(profile, named=ids is not None or types is not None)
-        wanted = self._wanted(ids, types, chosen)
-        strict = strict or (self.strict and not dry_run)
-        by_model = chosen is not None and chosen.models
-        before = self._state()
-        if not dry_run:
-            with self._lock:
-                self._taken_out -= (
-                    self._taken_out.copy() if by_model else {patch.id for patch in wanted}
-                )
-                self.by_model |= by_model
-            names = [*MODELS, *HOST_MODELS, *(t.module for p in wanted for t in p.targets)]
-            if self._watcher is None:
-                self._watcher = Watcher((), self._imported, self.strict, self._in_copy)
-            self._watcher.packages |= {name.partition(".")[0] for name in names}
-            self._watcher.install()
-        outcomes = []
-        try:
-            for patch in wanted:
-                outcomes += self._request(patch, strict, dry_run)
-            for entry in _models_imported() if by_model else ():
-                outcomes += self._activate(entry, strict, dry_run)
-        except MlxPatchesError:
-            if not dry_run:
-                self._undo(before)
-            raise
-        finally:
-            self.manager.rebind()
-        report = Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
-        self._log_once()
+        wanted, by_model = self._wanted(patches, models, profile)
+        if dry_run:
+            named = self._entries_of(_models_imported()) if by_model else ()
+            return _report(one for patch in (*wanted, *named) for one in self._preview(patch))
+        request = Request(by_model)
+        report = self._activate(request, wanted, strict or self.strict)
+        with self.manager.lock:
+            self._requests.keep(request)
         return report
 
     def restore(self, patches: Iterable[str] | None = None) -> Report:
@@ -184,17 +155,13 @@ class Session:
         ids = self._ids(patches)
         if ids is None:
             boot.stop()
-            if self._watcher is not None:
-                self._watcher.uninstall()
-        with self._lock:
-            if ids is None:
-                self.by_model = False
-                self._entries.clear()
-                self._taken_out.clear()
-            self._taken_out |= set(ids or ())
-            for patch_id in self._requested.copy() if ids is None else ids:
-                self._requested.pop(patch_id, None)
-        report = Report(tuple(self.manager.restore(ids)))
+        with self.manager.lock:
+            if ids is not None:
+                self._requests.take_out(ids)
+            else:
+                self._requests = Requests()
+                self._unwatch()
+        report = Report(tuple(self.manager.restore(ids, self._is_requested)))
         self._log_once()
         return report
 
@@ -206,12 +173,12 @@ class Session:
         profile: str | None = None,
     ) -> Iterator[Report]:
         """See ``mlx_patches.patched``."""
-        before = self._state()
-        report = self.apply(patches, models, profile=profile)
+        wanted, by_model = self._wanted(patches, models, profile)
+        request = Request(by_model)
         try:
-            yield report
+            yield self._activate(request, wanted, self.strict)
         finally:
-            self._undo(before)
+            self._drop(request)
 
     def status(self, held_elsewhere: bool = False) -> Report:
         """See ``mlx_patches.status``; ``held_elsewhere`` as in ``Manager.status``."""
@@ -219,48 +186,63 @@ class Session:
             logger.warning("mlx_patches: the import hook was removed from sys.meta_path: put back")
             self._watcher.install()
         outcomes = self.manager.status(held_elsewhere)
-        missed = [one for one in _models_imported(imported) if one not in self._entries]
-        for entry in missed if self.by_model else ():
-            for one in self._activate(entry, strict=False, dry_run=True):
-                module = one.target.partition(":")[0]
-                if one.status is Status.PENDING and imported(module):
-                    outcomes.append(one._replace(status=Status.LOST, reason=unseen(module)))
-        return Report(tuple({(o.patch, o.target): o for o in outcomes}.values()))
+        for request in self._requests.by_model():
+            missed = [one for one in _models_imported(imported) if one not in request.entries]
+            for patch in self._entries_of(missed, request.taken_out):
+                for one in self._preview(patch):
+                    module = one.target.partition(":")[0]
+                    if one.status is Status.PENDING and imported(module):
+                        outcomes.append(one._replace(status=Status.LOST, reason=unseen(module)))
+        return _report(outcomes)
 
     def before_fork(self) -> None:
         """Wait until no thread is changing patches: a child would inherit a half-done change."""
-        self._lock.acquire(timeout=FORK_SECONDS)
         self.manager.before_fork()
 
     def after_fork(self, in_child: bool) -> None:
-        """Release the locks; make new ones in a child, where their holder may not exist."""
+        """Release the lock; make a new one in a child, where its holder may not exist."""
         self.manager.after_fork(in_child)
-        if in_child:
-            self._lock = threading.RLock()
-            if self._presence is not None:
-                self._presence.after_fork_in_child()
-        else:
-            with contextlib.suppress(RuntimeError):  # it was not acquired in time
-                self._lock.release()
+        if in_child and self._presence is not None:
+            self._presence.after_fork_in_child()
 
-    def _state(self) -> _State:
-        with self._lock:
-            sets = frozenset(self._requested), frozenset(self._entries), frozenset(self._taken_out)
-            return *sets, self.by_model, self.active
-
-    def _undo(self, before: _State) -> None:
-        """Take out the patches that were requested since, also those that imports activated."""
-        requested, entries, taken_out, by_model, active = before
-        with self._lock:
-            since = [id_ for id_ in self._requested if id_ not in requested]
-            for id_ in since:
-                del self._requested[id_]
-            self._entries, self._taken_out = set(entries), set(taken_out)
-            self.by_model = by_model
-        if self._watcher is not None and not active:
-            self._watcher.uninstall()
-        self.manager.restore(since)
+    def _activate(self, request: Request, wanted: list[Patch], strict: bool) -> Report:
+        """Hold a request, and put its patches in effect; drop it where that raises."""
+        names = [*MODELS, *HOST_MODELS, *(t.module for patch in wanted for t in patch.targets)]
+        with self.manager.lock:
+            self._requests.held += (request,)
+            if self._watcher is None:
+                self._watcher = Watcher((), self._imported, self.strict, self._in_copy)
+            self._watcher.packages |= {name.partition(".")[0] for name in names}
+            self._watcher.install()
+        outcomes = []
+        try:
+            for patch in wanted:
+                outcomes += self._add(request, patch, strict)
+            for entry in _models_imported() if request.by_model else ():
+                outcomes += self._add_entry(request, entry, strict)
+        except MlxPatchesError:
+            self._drop(request)
+            raise
+        finally:
+            self.manager.rebind()
         self._log_once()
+        return _report(outcomes)
+
+    def _drop(self, request: Request) -> None:
+        """End a request, and take out the patches that no other one holds."""
+        with self.manager.lock:
+            self._requests.drop(request)
+            self._unwatch()
+        self.manager.restore(list(request.patches), self._is_requested)
+        self._log_once()
+
+    def _is_requested(self, patch_id: str) -> bool:
+        return any(patch_id in request.patches for request in self._requests.held)
+
+    def _unwatch(self) -> None:
+        """Watch imports no longer, if nothing is requested."""
+        if self._watcher is not None and not self._requests.held:
+            self._watcher.uninstall()
 
     def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
         """The patch ids that a caller named."""
@@ -362,57 +344,66 @@ class Session:
         return package is None or self.installed(package) is not None
 
     def _wanted(
-        self, ids: list[str] | None, models: list[str] | None, profile: profiles.Profile | None
-    ) -> list[Patch]:
-        places = [(model, name) for model in models or () for name in MODEL_PACKAGES.values()]
+        self,
+        patches: Iterable[str] | None,
+        models: Iterable[str] | None,
+        profile: str | None,
+    ) -> tuple[list[Patch], bool]:
+        """What a call requests, and whether it follows the models' entries."""
+        ids, types = self._ids(patches), self._models(models)
+        chosen = self._profile(profile, named=ids is not None or types is not None)
+        places = [(model, name) for model in types or () for name in MODEL_PACKAGES.values()]
         named = [id_ for place in places for id_ in self.gate.patches_for(*place)]
         if ids is None:
             always: Iterable[str] = self.matrix.always
-            if profile is not None:
-                always = [id_ for id_ in always if profile.has_area(self.registry.area(id_))]
-                always += sorted(self.registry.in_profiles(profile.names))
+            if chosen is not None:
+                always = [id_ for id_ in always if chosen.has_area(self.registry.area(id_))]
+                always += sorted(self.registry.in_profiles(chosen.names))
             code = filter(self.has_code, (*always, *self.enabled))
             ids = [*filter(self.relevant, code), *named]
-        elif models is not None:
+        elif types is not None:
             ids = [id_ for id_ in ids if id_ in named or id_ in self.matrix.always]
-        return sorted(map(self.registry.declared, set(ids)), key=lambda p: self.registry.rank(p.id))
+        found = map(self.registry.declared, set(ids))
+        by_model = chosen is not None and chosen.models
+        return sorted(found, key=lambda patch: self.registry.rank(patch.id)), by_model
 
-    def _request(
-        self, patch: Patch, strict: bool, dry_run: bool, by_model: bool = False
-    ) -> list[Outcome]:
-        """Request a patch; with ``by_model`` only while models' entries are in use.
+    def _preview(self, patch: Patch) -> list[Outcome]:
+        """What a request of the patch would do."""
+        return self._switched_off(patch) or self.manager.apply(patch, dry_run=True)
 
-        The caller rebinds.
-        """
-        if self.switched_off(patch.id):
-            reason = f"switched off by {settings.DISABLE}"
-            return [
-                Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
-                for t in patch.targets
-            ]
-        if dry_run:
-            return self.manager.apply(patch, dry_run=True)
-        with self._lock:
-            if by_model and (not self.by_model or patch.id in self._taken_out):
+    def _switched_off(self, patch: Patch) -> list[Outcome]:
+        """The outcomes of a patch that is switched off; empty for others."""
+        reason = f"switched off by {settings.DISABLE}"
+        return [
+            Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
+            for t in (patch.targets if self.switched_off(patch.id) else ())
+        ]
+
+    def _add(self, request: Request, patch: Patch, strict: bool) -> list[Outcome]:
+        """Add a patch to a request, and put it in effect; the caller rebinds."""
+        if outcomes := self._switched_off(patch):
+            return outcomes
+        with self.manager.lock:
+            if request not in self._requests.held:
                 return []  # another thread has restored meanwhile
-            self._requested[patch.id] = patch
+            request.patches[patch.id] = patch
         return self._apply(patch, strict)
 
     def _apply(self, patch: Patch, strict: bool) -> list[Outcome]:
         """Apply a patch; the caller rebinds."""
         return self.manager.apply(
-            patch, strict=strict, wanted=lambda: patch.id in self._requested, rebind=False
+            patch, strict=strict, wanted=lambda: self._is_requested(patch.id), rebind=False
         )
 
     def _imported(self, module: ModuleType) -> None:
         name = module.__name__
         try:
-            for patch in list(self._requested.values()):
+            for patch in self._requests.patches():
                 if any(target.module == name for target in patch.targets):
                     self._apply(patch, self.strict)
-            entry = model_of(name) if self.by_model else None
-            if entry is not None and entry not in self._entries:
-                self._activate(entry, self.strict, dry_run=False)
+            for request in self._requests.by_model():
+                if entry := model_of(name):
+                    self._add_entry(request, entry, self.strict)
         finally:
             self.manager.rebind()
         self._log_once()
@@ -431,17 +422,25 @@ class Session:
                 raise ImportError(f"mlx_patches: {said}")
             logger.warning("mlx_patches: %s", said)
 
-    def _activate(self, entry: tuple[str, str], strict: bool, dry_run: bool) -> list[Outcome]:
-        """Request the patches that a model's entry names; the caller rebinds."""
-        if not dry_run:
-            self._entries.add(entry)
-        distribution, model = entry
-        outcomes = []
-        for patch_id in self.gate.patches_for(model, distribution):
-            if patch_id not in self._taken_out:
-                patch = self.registry.declared(patch_id)
-                outcomes += self._request(patch, strict, dry_run, by_model=True)
-        return outcomes
+    def _add_entry(self, request: Request, entry: tuple[str, str], strict: bool) -> list[Outcome]:
+        """Add the patches that a model's entry names, once; the caller rebinds."""
+        if entry in request.entries:
+            return []
+        request.entries.add(entry)
+        patches = self._entries_of([entry], request.taken_out)
+        return [one for patch in patches for one in self._add(request, patch, strict)]
+
+    def _entries_of(
+        self, entries: Iterable[tuple[str, str]], taken_out: Collection[str] = ()
+    ) -> list[Patch]:
+        """The patches that models' entries name, but for those that were taken out."""
+        ids = [id_ for name, model in entries for id_ in self.gate.patches_for(model, name)]
+        return [self.registry.declared(id_) for id_ in ids if id_ not in taken_out]
+
+
+def _report(outcomes: Iterable[Outcome]) -> Report:
+    """The last outcome of each target of each patch."""
+    return Report(tuple({(one.patch, one.target): one for one in outcomes}.values()))
 
 
 def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] | None:

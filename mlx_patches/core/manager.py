@@ -161,15 +161,24 @@ class Manager:
         with self.lock:
             self._aliases.rebind()
 
-    def restore(self, patches: Iterable[str] | None = None) -> list[Outcome]:
+    def restore(
+        self,
+        patches: Iterable[str] | None = None,
+        kept: Callable[[str], bool] = lambda patch_id: False,
+    ) -> list[Outcome]:
         """Take patches out, all by default, the outermost first.
 
         Once a site has no layer left, its attribute holds the original object again. A
         third-party wrapper on top of ours stays.
+
+        Args:
+            kept: called just before each write; True cancels it. Another thread may have requested
+                the patch meanwhile.
         """
         self._recall_sites()
         with self.lock:
             wanted = set(self._patches if patches is None else patches)
+            wanted = {patch_id for patch_id in wanted if not kept(patch_id)}
             for patch_id in wanted:
                 self.withdrawn.pop(patch_id, None)
                 self.failures.pop(patch_id, None)
@@ -184,7 +193,9 @@ class Manager:
         outcomes = []
         try:
             for layer, site in held:
-                problem = self._remove(site, layer.patch)
+                problem = self._remove(site, layer.patch, kept)
+                if problem is None:
+                    continue
                 status = Status.APPLIED if problem else Status.DISABLED
                 outcome = _outcome(
                     self._patches[layer.patch], layer.target, status, problem or "restored"
@@ -204,7 +215,8 @@ class Manager:
                 one for one in self._former if one.layers or one.owner is current_owner(one.path)
             ]
             for key, outcome in list(self._ledger.items()):
-                if key[0] in wanted and outcome.status is Status.PENDING:
+                pending = outcome.status is Status.PENDING
+                if key[0] in wanted and pending and not kept(key[0]):
                     del self._ledger[key]
             # Copied at once: other threads decide targets without the lock.
             for key in [key for key in list(self._decided_for) if key[0] in wanted]:
@@ -461,15 +473,20 @@ class Manager:
                     self._sites[change.site.path] = old
             raise
 
-    def _remove(self, site: Site, patch: str) -> str:
-        """Take a patch's layer out of a site; returns why that failed, or an empty string.
+    def _remove(
+        self, site: Site, patch: str, kept: Callable[[str], bool] = lambda patch_id: False
+    ) -> str | None:
+        """Take a patch's layer out of a site; the caller rebinds.
 
-        The caller rebinds.
+        Returns:
+            Why that failed, or an empty string; None if the patch is ``kept``.
         """
         while True:
             before = site.composed
             composed = site.compose_without(patch)
             with self.lock:
+                if kept(patch):
+                    return None
                 if site.composed is not before:
                     continue
                 if composed.parts:
