@@ -401,6 +401,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option(
     "--variant",
     type=click.Choice(VARIANTS),
+    hidden=True,  # for tools/measure_variants.py
     help="Another rope type, or other layers, in the tiny models' configs.",
 )
 @click.option(

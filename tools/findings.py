@@ -60,7 +60,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "",
         *of_kernels(),
         "",
-        "Variants of the tiny configs (`mlx-patches lab --variant longrope --model NAME`):",
+        "Variants of the tiny configs (`tools/measure_variants.py`):",
         "",
         *varied([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
     ]

@@ -14,8 +14,8 @@ import pytest
 
 from mlx_patches import MlxPatchesError, cli
 from mlx_patches.activation.session import session
-from mlx_patches.auditing import audit, code, measured, models
-from mlx_patches.auditing.code import Measured
+from mlx_patches.auditing import audit, installed_code, measured, models
+from mlx_patches.auditing.installed_code import Match
 from mlx_patches.auditing.verdict import PatchState
 from mlx_patches.core import model_files
 from mlx_patches.evidence import outside
@@ -94,7 +94,7 @@ def release(site, monkeypatch):
         site.write(f"mlx_lm/{module}.py")
     for one in CONFIGS.values():
         site.write(f"mlx_lm/models/{one['model_type']}.py")
-    monkeypatch.setattr(code, "measured", lambda *_: Measured(RELEASE, RELEASE))
+    monkeypatch.setattr(installed_code, "measured", lambda *_: Match(RELEASE, RELEASE))
 
 
 @pytest.fixture
