@@ -9,16 +9,13 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .blame import Function
 from .guard import Chain, Composition, Failure, Policy
 
-if TYPE_CHECKING:
-    from .manager import Manager
-
-# They count the failures of the patches in effect.
-MANAGERS: weakref.WeakSet[Manager] = weakref.WeakSet()
+# The managers, which count the failures of the patches in effect.
+MANAGERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Function:
