@@ -41,6 +41,7 @@ import release_sets
 import shards
 from release_sets import ROOT, ReleaseSet
 
+from mlx_patches import report
 from mlx_patches.auditing import recommend
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.packages import MODEL_PACKAGES
@@ -540,7 +541,7 @@ def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, A
     others = [name for name in words.FAMILY_RESULTS if name not in SHOWN]
     lines = []
     for labels, one in rows:
-        results = list(family_results(one).values())
+        results = list(report.results_of(one).values())
         rest = ", ".join(str(results.count(name)) for name in others)
         lines.append([*labels, *(str(results.count(name)) for name in SHOWN), rest])
     return table([*names, *SHOWN, ", ".join(others)], lines)
