@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def model_of(read: Model) -> Any:
-    """Idefics3 with these weights as its language model, and a small vision model with random ones."""
+    """Idefics3 with these weights as its language model, and a small random vision model."""
     import mlx.core as mx
     from mlx_vlm.models import idefics3
 
@@ -84,7 +84,7 @@ def model_of(read: Model) -> Any:
 
 
 def tokenizer_of(read: Model) -> Any:
-    """The tokenizer, which is also the processor that mlx-vlm expects, since there are no images."""
+    """The tokenizer; without images it also serves as the processor that mlx-vlm expects."""
     from mlx_vlm.tokenizer_utils import BPEStreamingDetokenizer
     from mlx_vlm.utils import StoppingCriteria
 

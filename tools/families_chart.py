@@ -53,7 +53,9 @@ def svg(evidence: Iterable[Mapping[str, Any]]) -> str:
     ]
     x = float(LEFT)
     for group in groups:
-        lines.append(f"<text x='{x:.0f}' y='{HEIGHT - 8}' font-weight='600'>{group[0].package}</text>")
+        lines.append(
+            f"<text x='{x:.0f}' y='{HEIGHT - 8}' font-weight='600'>{group[0].package}</text>"
+        )
         for bar in group:
             lines += _bar(bar, x, step, scale)
             x += step

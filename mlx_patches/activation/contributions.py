@@ -131,6 +131,8 @@ def _loaded(
             if not isinstance(found, kind):
                 raise TypeError(f"it is not a {kind.__name__}")
         except (Exception, SystemExit) as error:
-            logger.warning("mlx_patches: %s of %s is left out: %s", point.name, name, error)
+            logger.warning(
+                "mlx_patches: entry point %s of %s was skipped: %s", point.name, name, error
+            )
             continue
         yield name, found

@@ -53,7 +53,7 @@ def save(
     if os.path.exists(target) and not os.path.isfile(target):
         raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
     if not _may_replace(target):
-        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
+        raise MlxPatchesError(f"{path}: not a page written by mlx-patches; give another file")
     part = target.with_name(f".mlx-patches-{os.getpid()}")  # no reader finds half a page
     try:
         try:
@@ -204,7 +204,7 @@ def _cell(
 def results_of(one: Mapping[str, Any]) -> dict[str, str]:
     """Family to its result in a set, as the page, docs/findings.md and its chart count them.
 
-    A family that is right in a batch is still ``repaired`` if a single request is wrong as released.
+    A family that is right in a batch is ``repaired`` if a single request is wrong as released.
     """
     results = {family: family_result(pairs) for family, pairs in cell_pairs(one).items()}
     return {

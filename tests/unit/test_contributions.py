@@ -183,17 +183,17 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
 @pytest.mark.parametrize(
     ("points", "affected", "said"),
     [
-        ("bad = their_patches:BAD", "<2", "a patch of their-package is left out: 'NoneType'"),
+        ("bad = their_patches:BAD", "<2", "a patch of their-package was skipped: 'NoneType'"),
         ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
         ("twice = no_such_module", "<2", "twice of their-package is left out"),
-        ("twice = leaving", "<2", "twice of their-package is left out: 3"),
+        ("twice = leaving", "<2", "entry point twice of their-package was skipped: 3"),
         ("twice = their_patches:Patch", "<2", "it is not a Contribution"),
-        ("twice = their_patches:TWICE", "newest", "their-package is left out: Invalid specifier"),
-        ("twice = their_patches:TWICE", "", "their-package is left out: their-patch: an empty"),
+        ("twice = their_patches:TWICE", "newest", "their-package was skipped: Invalid specifier"),
+        ("twice = their_patches:TWICE", "", "their-package was skipped: their-patch: an empty"),
         (
             "one = their_patches:TWICE\ntwo = their_patches:TWICE",
             "<2",
-            "their-package is left out: patch 'their-patch' is registered already",
+            "their-package was skipped: patch 'their-patch' is registered already",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_fixed_range_that_cannot_be_is_left_out_and_said(theirs, caplog, fixed
     theirs(fixed=fixed)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
-    assert f"their-package is left out: {said}" in caplog.text
+    assert f"their-package was skipped: {said}" in caplog.text
     assert "their-patch" not in session().registry
 
 

@@ -436,7 +436,7 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
         ({"without": {"llama": {"merge": "z"}}}, "unknown letter 'z'"),
         ({"without": {"llama": {"merge": "gg"}}}, "unknown letter 'gg'"),
         ({"without": {"llama": {"guess": "g"}}}, "unknown scenario 'guess'"),
-        ({"details_without": {}}, "no detail says what went wrong"),
+        ({"details_without": {}}, "no detail of the failure"),
         ({"with": {}}, "'llama' was not measured both"),
         ({"details_with": 3}, "do not map families to scenarios to strings"),
         ({"kernels": ["ssm"]}, "'kernels' does not map packages to lists of kernels"),

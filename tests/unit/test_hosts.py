@@ -41,12 +41,12 @@ def server(fake):
 @pytest.mark.parametrize(
     ("status", "said", "finding"),
     [
-        ("disabled", "1 defect of this environment to repair: mlx-patches enable --host", True),
+        ("disabled", "1 defect to repair in this environment: mlx-patches enable --host", True),
         ("applied", "nothing to do; active patches: 1", False),
         ("pending", "nothing to do; active patches: 1", False),
         ("not-affected", "no known defect here", False),
-        ("drifted", "enabling does not repair fix: see their reasons", True),
-        ("conflict", "enabling does not repair fix: see their reasons", True),
+        ("drifted", "enabling does not repair fix: see the reasons", True),
+        ("conflict", "enabling does not repair fix: see the reasons", True),
     ],
 )
 def test_the_advice_is_one_line(server, status, said, finding):
@@ -72,11 +72,11 @@ def test_enabling_is_advised_for_what_it_mends_alone(server):
 @pytest.mark.parametrize(
     ("enabled_for", "said", "status"),
     [
-        ("", "1 defect of this environment to repair: mlx-patches enable --host", "disabled"),
+        ("", "1 defect to repair in this environment: mlx-patches enable --host", "disabled"),
         ("their_server", "nothing to do; active patches: 1", "pending"),
         (
             "other",
-            "1 defect of this environment to repair: mlx-patches enable (now it is enabled for"
+            "1 defect to repair in this environment: mlx-patches enable (now it is enabled for"
             " other alone)",
             "disabled",
         ),

@@ -56,11 +56,11 @@ def test_it_writes_what_a_patch_needs(root, capsys):
 @pytest.mark.parametrize(
     ("patch_id", "area", "said"),
     [
-        ("", "caches", "'' is no id"),
-        ("One", "caches", "'One' is no id"),
+        ("", "caches", "'' is not a patch id"),
+        ("One", "caches", "'One' is not a patch id"),
         ("my-patch", "cashes", "no folder 'cashes'.*there are caches, masks"),
         ("my-patch", "", "no folder ''"),
-        (TAKEN, "caches", f"{TAKEN}: there is a line in catalogue.py already"),
+        (TAKEN, "caches", f"{TAKEN}: a line in catalogue.py already exists"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(root, patch_id, area, said):

@@ -331,13 +331,13 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
     [
         (
             "fine",
-            "fine gives wrong text here (mlx-lm 9.9.9), also to a request alone",
+            "fine gives wrong text here (mlx-lm 9.9.9), even for a single request",
             "fine is repaired here (mlx-lm 9.9.9): as released it gives wrong text, also to a"
             " request alone",
         ),
         (
             "text",
-            "text gives wrong text here (mlx-lm 9.9.9), also to a request alone; 1 of 2 scenarios"
+            "text gives wrong text here (mlx-lm 9.9.9), even for a single request; 1 of 2 scenarios"
             " of a batch are wrong",
             "text is repaired here (mlx-lm 9.9.9): 1 of 2 scenarios are wrong as released",
         ),
@@ -548,7 +548,7 @@ def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3)
 @pytest.mark.parametrize(
     ("cell", "said", "codes"),
     [
-        (outside.HeldCell("own-prefill", "rr"), "decodes other text than its own prefill", (1, 1)),
+        (outside.HeldCell("own-prefill", "rr"), "decodes differently from its own prefill", (1, 1)),
         (outside.HeldCell("own-prefill", "rg", True), "fails with a prompt in pieces", (1, 0)),
         (outside.HeldCell("own-prefill", "gg"), "", (0, 0)),
     ],
@@ -582,14 +582,14 @@ WITH_PATCHES = f"with the patches too: {REASON}"
     [
         (
             with_images("rg", crash=True),
-            "a batch with images crashes, but not with the patches",
-            "a batch with images, wrong as released, is repaired",
+            "a batch with images crashes, which the patches repair",
+            "images in a batch are repaired too",
             (1, 0),
         ),
         (
             with_images("gg", "rg"),
-            "a batch with images read in pieces gives wrong text, but not with the patches",
-            "a batch with images, wrong as released, is repaired",
+            "a batch with images in chunked prefill gives wrong text, which the patches repair",
+            "images in a batch are repaired too",
             (1, 0),
         ),
         (
@@ -699,8 +699,8 @@ IMAGES_SAID = [
     (
         "mlx-vlm 0.5.0",
         "qwen3_vl",
-        "; a batch with images gives wrong text, but not with the patches",
-        "; a batch with images, wrong as released, is repaired",
+        "; a batch with images gives wrong text, which the patches repair",
+        "; images in a batch are repaired too",
         0,
     ),
     (
@@ -745,7 +745,7 @@ def test_a_config_that_fails_hides_no_other_text():
     prefill = outside.HeldCell("own-prefill", "rr")
     one = judged("fine", held=held, prefill=prefill)
     assert verdict.alone(one, IDLE) == (
-        "; alone it decodes other text than its own prefill and fails with a config as released"
+        "; alone it decodes differently from its own prefill and fails with a config as released"
     )
 
 

@@ -178,7 +178,7 @@ CONDITIONS = [
         step(
             "mlx-patches enable --host omlx",
             code=2,
-            error="omlx is not installed.*leave --host out, or install it",
+            error="omlx is not installed.*install it or omit --host",
         ),
         SILENT,
     ),

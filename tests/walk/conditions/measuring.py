@@ -102,7 +102,7 @@ CONDITIONS = [
         refused(
             f"the lab does not write over {what}",
             "lab --model llama --out notes",
-            error="notes: line 1: not a row that the lab wrote; give --out another file",
+            error="notes: line 1: not a row of the lab; give --out another file",
             files={"notes": text},
             where=[MLX_LM],
         )

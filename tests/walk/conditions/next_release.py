@@ -122,7 +122,7 @@ _CONDITIONS = [
         "a model that was edited is not measured, and the others are",
         "audit",
         code=1,
-        also="of 126 model families wrong .*; the patches repair all; 1 has other code",
+        also="of 126 model families wrong .*, all repaired by the patches; 1 has other code",
         files=copied("mlx_lm", mamba=MAMBA),
     ),
     python(
