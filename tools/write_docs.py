@@ -104,8 +104,8 @@ def numbers() -> dict[str, tuple[int, ...]]:
         f"{{}} of {{}} families of {sets[0]} and {{}} of {{}} families of {sets[1]}": (*wrong,),
         f"{{}} of {{}} families of {sets[0]} have": (len(metal), len(families["mlx-lm"])),
         "emulated on a CPU, {} are right": (right,),
-        "every patch, in {} release sets": (len(patch_evidence.load()),),
-        "every model family, in {} release sets": (len(lab),),
+        "every patch, in {} sets of releases": (len(patch_evidence.load()),),
+        "every model family, in {} sets of releases": (len(lab),),
         "three of them so far in {} sets": (len(whole),),
     }
 

@@ -88,7 +88,7 @@ def _broken_metadata(current: Session) -> Iterator[str]:
                 yield f"the metadata of {distribution} {problem}: {again}"
         # Rapid-MLX has its own package of this name, and no patch targets it.
         elif file and not set(map(canonical, installers().get(package, ()))) - {distribution}:
-            yield f"{file.parent} exists, but without metadata for {distribution}: {again}"
+            yield f"{file.parent} exists, but {distribution} has no metadata: {again}"
 
 
 def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:

@@ -372,7 +372,8 @@ def _measured(
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if marked:
-        several = "That code was" if one_model else f"{len(emulated)} of them were"
+        was = "was" if len(emulated) == 1 else "were"
+        several = "That code was" if one_model else f"{len(emulated)} of them {was}"
         logic = f"\n{several} emulated on a CPU." if emulated else ""
         are = "family has" if len(marked) == 1 else "families have"
         has = "it has" if one_model else f"{len(marked)} {are}"

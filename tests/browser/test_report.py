@@ -385,7 +385,7 @@ def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page, evidence)
 def test_a_branch_that_only_metal_takes_is_named(page):
     cell_of(page, "qwen3_5", "mlx-lm 0.32.2").click()
     said = page.get_by_role("dialog").inner_text()
-    assert "Not measured: a branch that only Metal takes, in gated_delta." in said
+    assert "Not measured: Metal-only code in gated_delta." in said
 
 
 def test_a_command_is_copied(chromium, file):

@@ -168,7 +168,7 @@ def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, mo
     assert "Contributed by\n    their-package" in said("explain", "their-patch")
     assert "their-patch (their-package)" in said("audit", "--all")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")
-    assert "left out by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
+    assert "skipped by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
     # No patch is left for the installed releases: exit code 2.
     assert "their-patch" not in said("audit", "--all", codes=(2,))
 
@@ -184,8 +184,8 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
     ("points", "affected", "said"),
     [
         ("bad = their_patches:BAD", "<2", "a patch of their-package was skipped: 'NoneType'"),
-        ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
-        ("twice = no_such_module", "<2", "twice of their-package is left out"),
+        ("twice = their_patches:NONE", "<2", "entry point twice of their-package was skipped"),
+        ("twice = no_such_module", "<2", "entry point twice of their-package was skipped"),
         ("twice = leaving", "<2", "entry point twice of their-package was skipped: 3"),
         ("twice = their_patches:Patch", "<2", "it is not a Contribution"),
         ("twice = their_patches:TWICE", "newest", "their-package was skipped: Invalid specifier"),
