@@ -1,8 +1,8 @@
 """Version-gated runtime patches that make batching on MLX correct.
 
-``import mlx_patches; mlx_patches.apply()`` repairs what the installed releases get wrong, as
-their modules are imported. Importing this package alone changes nothing and imports neither
-MLX nor any release.
+``import mlx_patches; mlx_patches.apply()`` repairs defects of the installed releases as their
+modules are imported. Importing this package changes nothing, and imports neither MLX nor any
+release.
 """
 
 from __future__ import annotations

@@ -150,9 +150,7 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
     assert screen.measured(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
-    assert screen.measured(report_of(strange)) == (
-        "Not measured; it has Metal-only code."
-    )
+    assert screen.measured(report_of(strange)) == ("Not measured; it has Metal-only code.")
     both = screen.measured(report_of(branch, plain, model=""))
     one = "Measured on a CPU and CUDA; 1 family has Metal-only code."
     assert both.splitlines() == [one, f"1 of them was {run}"]

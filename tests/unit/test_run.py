@@ -166,5 +166,7 @@ def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
     empty = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")
-    with pytest.raises(MlxPatchesError, match="mlx-patches is not installed in that command's environment"):
+    with pytest.raises(
+        MlxPatchesError, match="mlx-patches is not installed in that command's environment"
+    ):
         run.launch([str(host)])

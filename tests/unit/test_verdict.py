@@ -683,7 +683,7 @@ def test_families_that_get_a_batch_with_images_wrong_are_counted_by_themselves()
     (line,) = screen.facts(report_of(*own))
     assert line == (
         "mlx-lm 9.9.9: 0 of 4 model families wrong as released; images in a batch: wrong in 2 of 3,"
-        " with the patches 1"
+        " 1 even with the patches"
     )
     (line,) = screen.facts(report_of(own[0], judged("text")))
     assert "images" not in line
