@@ -329,7 +329,7 @@ CONDITIONS = [
     refused(
         "a name on the Hub that was not downloaded is refused",
         "audit --model org/name",
-        error="org/name: no such folder, nor is it in .*/huggingface/hub: give the folder",
+        error="org/name: no such folder here or in .*/huggingface/hub: give the folder",
     ),
     command(
         "a name on the Hub is the folder of its download",

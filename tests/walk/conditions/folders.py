@@ -206,7 +206,7 @@ CONDITIONS = [
         "a stop token that the release does not use is the verdict",
         FULL,
         code=1,
-        first="llama does not end every turn here: stop token 1 is not used",
+        first="llama may not stop generating here: stop token 1 is ignored",
         also=r" [\w-]+ +[^?]* stop tokens .* Fix: +mlx-patches enable",
         where=[MLX_LM],
         files={"m/generation_config.json": '{"eos_token_id": [2, 3]}'},

@@ -40,7 +40,7 @@ CONDITIONS = [
     refused(
         "a scenario that is none names those that there are",
         "lab --scenario nonsense",
-        error="no scenario 'nonsense'; there are: left-padded, ",
+        error="no scenario 'nonsense'; choose from: left-padded, ",
     ),
     refused(
         "a dtype that is none is refused",
@@ -50,12 +50,12 @@ CONDITIONS = [
     refused(
         "a folder shrunk and taken as it is is refused",
         "lab --config m --weights m",
-        error="--config shrinks a model, --weights takes it as it is: give one",
+        error="--config shrinks a model, --weights runs it at full size: give one",
     ),
     refused(
         "a dtype for weights of their own is refused",
         "lab --weights m --dtype bfloat16",
-        error="--weights takes a model as it is, in its own --dtype",
+        error="--weights runs a model in its own dtype: omit --dtype",
     ),
     refused("the lab without MLX says what is missing", "lab", error=NEITHER, where=[EMPTY]),
     refused(
@@ -243,7 +243,7 @@ CONDITIONS = [
     command(
         "a recommendation needs no MLX",
         "recommend --model gemma4",
-        also=(r"gemma4 in mlx-(v?)lm, by the lab's evidence", "newest to use +mlx-"),
+        also=(r"gemma4 in mlx-(v?)lm, from the lab's evidence", "newest to use +mlx-"),
     ),
     command(
         "a recommendation says with which patches",
@@ -284,6 +284,6 @@ CONDITIONS = [
     refused(
         "a recommendation for a host that is not there is refused",
         "recommend --model gemma4 --host omlx",
-        error="omlx is not installed here; leave --host out",
+        error="omlx is not installed here; install it or omit --host",
     ),
 ]

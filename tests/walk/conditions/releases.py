@@ -44,10 +44,10 @@ _CONDITIONS = [
         3,
         [
             half(
-                "without metadata", release(LM, "0.32.2", METADATA=None), "no metadata says", AGAIN
+                "without metadata", release(LM, "0.32.2", METADATA=None), "has no metadata", AGAIN
             ),
             half(
-                "with empty metadata", release(LM, "0.32.2", METADATA=""), "no metadata says", AGAIN
+                "with empty metadata", release(LM, "0.32.2", METADATA=""), "has no metadata", AGAIN
             ),
             half("whose metadata is blanks", release(LM, "0.32.2", METADATA="\n\n"), AGAIN),
             half(

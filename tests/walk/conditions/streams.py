@@ -6,7 +6,7 @@ from ..condition import EMPTY, MLX_LM, NO_END, Condition, command, sampled, shel
 from ..samples import REGISTRY, SOME, needed_by
 from ..things import LLAMA
 
-FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
+FULL = r"mlx-patches: cannot write to standard output \(No space left on device\)"
 COMMANDS = (
     "audit",
     "audit --json",
