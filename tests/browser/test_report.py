@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import os
 import re
-from pathlib import Path
+import shutil
 
 import pytest
 
@@ -14,7 +13,6 @@ from mlx_patches import report
 from mlx_patches.evidence import store
 from mlx_patches.evidence.words import family_result, scenario_order
 
-ROOT = Path(__file__).parents[2]
 sync_api = pytest.importorskip("playwright.sync_api")
 
 # A family of mlx-vlm 0.5.0, and a patch that its batches need there.
@@ -47,11 +45,9 @@ AUDIT = {
 
 
 def browser_path():
-    """The installed browser that tools/render_report.py finds."""
-    spec = importlib.util.spec_from_file_location("render", ROOT / "tools" / "render_report.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.browser()
+    """The path of an installed Chromium or Chrome, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 @pytest.fixture(scope="session")
