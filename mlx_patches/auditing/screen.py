@@ -17,6 +17,8 @@ from .code import gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
+# What the further lines of a wrapped fact begin with.
+_INDENT = "    "
 # Below this width a sentence stands under its patch, not beside it.
 NARROW = 60
 # A line of text, or a table: its heads and its rows.
@@ -76,7 +78,8 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
         left = height - rows(head, width) - rows(bottom, width) - 1
         least = 6 if report.open else 2
         while facts and rows(facts, width) > max(left - least, 1):
-            facts.pop()
+            while facts.pop().startswith(_INDENT):  # drop a fact with all its lines, never a part
+                pass
         room = left - rows(facts, width)
     shown = _repairs(report, None if height is None else room, width)
     return [*head, *facts, *shown, "", *bottom]
@@ -89,7 +92,7 @@ def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
     # It names a file, so it is not wrapped.
     return head, [
         *([f"  {problem}"] if problem else []),
-        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, "    "),
+        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, _INDENT),
     ]
 
 
@@ -128,14 +131,10 @@ def effects(report: Audit) -> dict[str, str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """A sentence cut to a width: after a clause in its second half, else after a word."""
+    """A sentence cut to a width, after a word."""
     if len(text) <= width:
         return text
-    for mark in (": ", "; ", ", ", " and "):
-        head = text[: width + 1].rpartition(mark)[0]
-        if len(head) >= width // 2:
-            return head
-    return text[: width - 3].rpartition(" ")[0] + " ..."
+    return text[: width - 3].rpartition(" ")[0].rstrip(":;,") + " ..."
 
 
 def facts(report: Audit) -> Iterator[str]:
@@ -192,7 +191,7 @@ def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
         own = [cell for cell in cells if not words.scenario(cell.name).engine]
         if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
-    texts = {"wrong-text": "wrong text", "crash": "crashes", "memory": "memory leaks"}
+    texts = {"wrong-text": "with wrong text", "crash": "with crashes", "memory": "with leaks"}
     texts |= {"engine": "only in the release's own engine"}
     parts = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
     return f" ({', '.join(parts)})" if parts else ""

@@ -428,10 +428,19 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert not active or not any("enable" in line for line in fixes), model
 
 
-def test_effects_are_cut_where_a_clause_or_a_word_ends():
+def test_facts_are_shown_whole_or_dropped(monkeypatch):
+    texts = [f"fact {n} {'word ' * 40}end {n}" for n in range(9)]
+    monkeypatch.setattr(screen, "facts", lambda report: iter(texts))
+    text = " ".join(" ".join(screen.lines(report_of(judged("fine")))).split())
+    shown = [n for n in range(9) if f"fact {n} " in text]
+    assert 0 < len(shown) < 9
+    assert all(f"end {n}" in text for n in shown)
+
+
+def test_effects_are_cut_after_a_word():
     text = "a cache offset read before an update moves with it: queries and keys rotate apart"
     assert screen.shortened(text, 100) == text
-    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it"
+    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it ..."
     assert screen.shortened(text, 30) == "a cache offset read before ..."
     assert all(
         len(screen.shortened(patch.summary, width)) <= width

@@ -62,7 +62,7 @@ CONDITIONS = [
         code=1,
         also=(
             r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released "
-            r"\(\d+ wrong text, \d+ crashes, .*\), all repaired by the patches"
+            r"\(\d+ with wrong text, \d+ with crashes, .*\), all repaired by the patches"
         ),
         where=WITH_MLX_LM,
     ),
