@@ -103,7 +103,7 @@ CONDITIONS = [
         "an audit where patches are optional names the profile that has them",
         "audit",
         code=1,
-        also="more repairs? of security.*enable +--profile safe,security",
+        also="optional security patch.*enable +--profile safe,security",
         where=WITH_MLX,
     ),
     # -- what fails
@@ -352,7 +352,7 @@ CONDITIONS = [
     refused(
         "a link to nothing is called that",
         "audit --model ./m",
-        error=r"\./m: a link to gone, where no folder is",
+        error=r"\./m: a link to gone, which is not a folder",
         files={"m": link("gone")},
     ),
     command(

@@ -95,7 +95,7 @@ CONDITIONS = [
     refused(
         "a folder that is a link to itself is refused",
         "audit --model m/loop",
-        error="m/loop: a link to loop, where no folder is",
+        error="m/loop: a link to loop, which is not a folder",
         files={"m/loop": link("loop")},
     ),
     refused(
@@ -207,7 +207,7 @@ CONDITIONS = [
         FULL,
         code=1,
         first="llama may not stop generating here: stop token 1 is ignored",
-        also=r" [\w-]+ +[^?]* stop tokens .* Fix: +mlx-patches enable",
+        also=r" [\w-]+ +[^?]* stop .* Fix: +mlx-patches enable",
         where=[MLX_LM],
         files={"m/generation_config.json": '{"eos_token_id": [2, 3]}'},
     ),

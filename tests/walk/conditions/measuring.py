@@ -197,7 +197,7 @@ CONDITIONS = [
         "a probe without MLX is not green",
         f"mlx-patches probe {SOME} 2>error; echo $?; cat error",
         first="target|2",
-        also=f"nothing of {SOME} could be run in this environment",
+        also=f"{SOME}: nothing could be run in this environment",
         never="green",
         writes=("error",),
         where=[EMPTY],
@@ -268,12 +268,12 @@ CONDITIONS = [
     refused(
         "a recommendation of an unknown model gives a hint",
         "recommend --model gemma44",
-        error="no evidence of a model 'gemma44'; did you mean 'gemma4'",
+        error="no evidence for model 'gemma44'; did you mean 'gemma4'",
     ),
     refused(
         "a recommendation of no model is refused",
         "recommend --model ''",
-        error="no evidence of a model ''",
+        error="no evidence for model ''",
     ),
     refused(
         "a recommendation of 5000 characters is cut",
