@@ -45,7 +45,7 @@ CONDITIONS = [
         "audit",
         code=1,
         first=DEFECTS,
-        also=(FIX, "Proof: mlx-patches probe ", "not on Metal|Not on Metal|only Metal takes"),
+        also=(FIX, "Proof: mlx-patches probe ", "not on Metal|Metal-only"),
         where=WITH_MLX,
     ),
     command(
