@@ -24,7 +24,7 @@ from ..things import release, script
 ENABLE = step(
     "mlx-patches enable",
     first=r"enabled: /.*/mlx_patches_boot\.pth$",
-    also="Restart servers",
+    also="Restart running servers",
     rows=5,
 )
 DISABLE = step("mlx-patches disable", first=r"disabled: removed /.*/mlx_patches_boot\.pth$", rows=4)
@@ -43,7 +43,7 @@ BASH = "#!/bin/bash\nexec python -c 'import mlx_patches.activation.boot as b; pr
 
 def runs(says: str, line: str, *last: str, **more: object) -> Condition:
     """A command that ``run`` starts, and that prints whether it has the patches."""
-    more = {"first": "True$", "rows": 2, "note": "^mlx-patches: the patches .* are on", **more}
+    more = {"first": "True$", "rows": 2, "note": "^mlx-patches: patches .* are active", **more}
     return command(says, f"run -- {line}", *last, **more)
 
 
@@ -285,7 +285,7 @@ CONDITIONS = [
         "run works without the two hyphens",
         f'mlx-patches run python -c "{WAITS}"',
         first="True",
-        note="are on",
+        note="are active",
     ),
     runs(
         "run gives the profile",

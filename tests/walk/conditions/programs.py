@@ -271,8 +271,10 @@ CONDITIONS = [
         "m.apply(patches=3)",
         "must be a list of ids as strings, not .*3",
     ),
-    wrong("apply of a list of numbers is refused", "m.apply(models=[3])", "which are strings: 3"),
-    wrong("apply of a profile by number is refused", "m.apply(profile=3)", "name of a profile: 3"),
+    wrong("apply of a list of numbers is refused", "m.apply(models=[3])", "as strings, not 3"),
+    wrong(
+        "apply of a profile by number is refused", "m.apply(profile=3)", "name of a profile, not 3"
+    ),
     wrong(
         "apply of an unknown profile names those that there are",
         "m.apply(profile='junk')",

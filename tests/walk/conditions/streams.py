@@ -74,7 +74,7 @@ CONDITIONS = [
         "a narrow terminal has several patches with their sentences",
         "audit",
         code=1,
-        also=[rf"{id_} \w+ \w+ " for id_ in NEEDED],
+        also=[rf"{id_} [\w-]+ [\w-]+ " for id_ in NEEDED],
         env={"COLUMNS": "40"},
         terminal=True,
         where=[MLX_LM],
