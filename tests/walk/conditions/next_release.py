@@ -77,7 +77,7 @@ _CONDITIONS = [
         "audit",
         code=1,
         first="52 known defects",
-        also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*repaired by the patches",
+        also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*all repaired",
         never=("drifted", "not measured"),
         files=RENUMBERED,
     ),
