@@ -19,7 +19,7 @@ real: $(VENV)/ready
 test: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick
 
-# Two Pythons, seven release sets, four hosts.
+# Two Pythons, seven release sets, four hosts, and the own tests of two other projects.
 test-all: $(VENV)/ready
 	@$(VENV)/bin/python tools/run_sessions.py quick rest
 
@@ -35,7 +35,7 @@ hosts: $(VENV)/ready
 # Run other projects' own released tests, without the patches and with them (an hour). One recipe
 # only: make downstream RECIPE='mlx-lm 0.31.3'
 downstream: $(VENV)/ready
-	@$(NOX) -s "downstream$(if $(RECIPE),(name='$(RECIPE)'))"
+	@$(NOX) -s "downstream$(if $(RECIPE),($(RECIPE)))"
 
 # Build the wheel twice, from two copies of the source, and compare them byte by byte; OUT=FOLDER
 # keeps it.

@@ -63,7 +63,8 @@ COMMANDS = "tests/releases/test_cli.py"
 RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
 PROBES = "tests/releases/test_probes.py"
 # What a request or a model's folder can reach.
-SECURITY = ("media", "media_host_requests", "media_policy", "model_code_consent", "request_models")
+SECURITY = ("media", "media_host_requests", "media_policy", "model_code_consent", "request_models",
+    "request_templates", "template_sandbox")  # fmt: skip
 # All of these run in `quick`.
 EVERY = (PROBES, *(f"tests/patches/test_{name}.py" for name in SECURITY))
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
@@ -80,6 +81,8 @@ TINY_DEMO = "mlx-vlm 0.4.3"
 TINY_MODEL = "gemma4"
 HOSTS = ("vllm-mlx",)
 RECIPES = tomllib.loads((ROOT / "tools/downstream/recipes.toml").read_text())
+# The recipes that are short; a job of the workflow runs all.
+PEERS = {"mlx-lm 0.31.3": "rest", "vllm-mlx 0.6.0": "rest"}
 # Where codespell checks the spelling.
 WORDS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "mlx_patches",
     "tools", "tests", "benchmarks")  # fmt: skip
@@ -276,7 +279,10 @@ def hosts(session: nox.Session, name: str) -> None:
 
 
 @nox.session(python=False)
-@nox.parametrize("name", [f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]])
+@nox.parametrize(
+    "name",
+    tagged([f"{name} {one}" for name in RECIPES for one in RECIPES[name]["releases"]], PEERS),
+)
 def downstream(session: nox.Session, name: str) -> None:
     """Another project's own tests, as released, without and with the patches."""
     session.run(sys.executable, "tools/downstream/run.py", name, *session.posargs)

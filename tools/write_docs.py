@@ -1,4 +1,4 @@
-"""Writes what is generated: catalogue, API page, declarations, the README's counts and its chart.
+"""Writes what is generated: catalogue, API page, declarations, chart, counts, the doors.
 
     python tools/write_docs.py [--check]
 
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 
 import api_page
+import door_table
 import families_chart
 import matrix_file
 import measure_lab
@@ -30,6 +31,7 @@ from mlx_patches.evidence import store, words
 from mlx_patches.patches.catalogue import DECLARATIONS, builtin
 
 README = ROOT / "README.md"
+SECURITY = ROOT / "SECURITY.md"
 API = ROOT / "docs" / "api.md"
 CHART = ROOT / "docs" / "report.svg"
 CATALOGUE = ROOT / "docs" / "catalogue.md"
@@ -58,6 +60,7 @@ def main() -> None:
         DECLARATIONS: declarations(),
         README: readme(),
         CHART: chart(),
+        SECURITY: security(),
     }
     stale = [
         path for path, text in current.items() if not path.exists() or path.read_text() != text
@@ -67,6 +70,20 @@ def main() -> None:
         sys.exit(f"{names}: stale, run python tools/write_docs.py" if stale else 0)
     for path in stale:
         path.write_text(current[path])
+
+
+def security() -> str:
+    """SECURITY.md, with the table of the doors.
+
+    Raises:
+        SystemExit: it has no markers around the table.
+    """
+    start, end = "<!-- doors: written by tools/write_docs.py -->", "<!-- end of doors -->"
+    before, first, rest = SECURITY.read_text().partition(start)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        sys.exit(f"SECURITY.md: no lines {start} and {end}: restore them")
+    return f"{before}{start}\n\n{door_table.table(door_table.load())}\n\n{end}{after}"
 
 
 def readme() -> str:

@@ -16,9 +16,12 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from ..core.distributions import canonical
+from ..core.errors import is_interrupt
+from ..core.failures import describe
 from .settings import ALL
 
 if TYPE_CHECKING:
@@ -130,9 +133,31 @@ def _loaded(
             found = point.load()
             if not isinstance(found, kind):
                 raise TypeError(f"it is not a {kind.__name__}")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             logger.warning(
-                "mlx_patches: entry point %s of %s was skipped: %s", point.name, name, error
+                "mlx_patches: entry point %s of %s was skipped: %s: %s (%s)",
+                *(point.name, name, point.value, describe(error), _place(error, point)),
             )
             continue
         yield name, found
+
+
+def _place(error: BaseException, point: Any) -> str:
+    """The file and the line at which an entry point fails; else those that declare it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    package = point.value.partition(":")[0].partition(".")[0].strip()
+    places = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ]
+    if places:
+        return places[-1]
+    folder = str(getattr(point.dist, "_path", point.dist.name))
+    lines = (point.dist.read_text("entry_points.txt") or "").splitlines()
+    names = [line.partition("=")[0].strip() for line in lines]
+    line = names.index(point.name) + 1 if point.name in names else 1
+    return f"{os.path.join(folder, 'entry_points.txt')}:{line}"

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from .. import __version__
 from ..core.distributions import source_file
-from ..core.errors import MlxPatchesError
+from ..core.errors import MlxPatchesError, is_interrupt
 from ..core.imports import imported, loaded, name_of_main, runs_in_copy
 from ..core.manager import FORK_SECONDS, Manager, unseen
 from ..core.outcome import Outcome, Report, Status
@@ -107,7 +107,9 @@ class Session:
                 rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
                 self.registry.add(one.patch, origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 source = origin or "mlx_patches"
                 logger.warning("mlx_patches: a patch of %s was skipped: %s", source, error)
         self.unknown = self._unknown()

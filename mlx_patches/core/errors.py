@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from opcode import opmap
+
 
 class MlxPatchesError(Exception):
     """An error that the user can repair; the message names the cause and the remedy.
@@ -22,6 +24,19 @@ def refusal(error: Exception) -> Exception:
     """
     error.__mlx_patches_refusal__ = True  # type: ignore[attr-defined]
     return error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether the user interrupted the process: a ``raise`` in a package's code is no interrupt.
+
+    A signal's KeyboardInterrupt comes between two instructions.
+    """
+    trace = error.__traceback__
+    if not isinstance(error, KeyboardInterrupt) or trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] != opmap["RAISE_VARARGS"]
 
 
 def is_refusal(error: BaseException) -> bool:

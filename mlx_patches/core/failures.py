@@ -54,7 +54,7 @@ def describe(error: BaseException | None) -> str:
     from .files import quoted  # not at start-up
 
     try:
-        return f"{type(error).__name__}: {quoted(error)}"
+        return ": ".join(filter(None, (type(error).__name__, quoted(error))))
     except Exception:  # raised by its own ``__str__``
         return type(error).__name__
 

@@ -10,35 +10,41 @@ entered, unless its annotation or its target says that it may.
 - Otherwise state may have changed, and running the original again could feed a cache the same
   tokens twice: the call gets the error.
 
-An error that leaves the original is the release's own, unless the innermost frame of the release
-or of a patch is a patch's: then an object that a layer handed to the release failed (a view, a
-callback). A ``refusal`` is a patch's answer, not a failure. Where a layer of a security patch
-fails, the call is refused.
+An error whose innermost frame is in a release's code is the release's own, and so is one that
+leaves the original: nothing failed, unless the original answers the call. If the innermost frame is
+a patch's, then its layer failed, or an object that the layer handed to the release (a view, a
+callback). Frames of other packages belong to the code that called them; what another site's guard
+let through is not ours. A ``refusal`` is a patch's answer, not a failure. Where a layer of a
+security patch fails, the call is refused.
+
+A failure is that of the innermost layer in the traceback. No two layers of a composition share a
+code object, so a frame belongs to one of them.
 
 ``Policy`` hears of a failure once the call has its answer, so that what the release rejects as
 well counts for nothing; and of the first success after each failure.
 
 A call costs two frames, the installed function and the recorder of the original's entries, and one
 more for each layer. Where every layer has a check (``Target.when``) and all checks say that
-nothing is to be done, a call costs one frame and those of the checks. What a generator or a
-coroutine raises later is not caught.
+nothing is to be done, a call costs one frame and those of the checks.
+
+A generator or a coroutine function stays one, and its layers run when its body would: when it is
+first resumed. What it raises later is not caught.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from types import CodeType
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from typing import Any
 
+from .blame import Function, Step, blame, code_of, inner_function
 from .errors import MlxPatchesError, is_refusal, refusal
 from .record import Record
 
-Function = Callable[..., Any]
 # The result in an entry until the original returns.
 _PENDING = object()
-_OURS = "mlx_patches.patches."
 
 
 class Failure(Record):
@@ -78,10 +84,6 @@ class Policy(Record):
     name: str = ""
 
 
-# A layer's function in a chain, after the id of its patch.
-Step = tuple[str, Function]
-
-
 class Composition:
     """The functions that a chain runs.
 
@@ -89,7 +91,7 @@ class Composition:
         body: the outermost layer's function; the original if there is no layer, None if there is
             neither.
         steps: the layers' functions, the outermost first.
-        without: builds the body without the layers of the given patches.
+        without: composes anew without a patch's layer; None if nothing is left that may run.
         answers_none: a layer may return None where the original returns a value.
         checks: the layers' ``Target.when``, each after its patch's id; empty if a layer has none.
         security: the ids of the security patches among the layers'.
@@ -101,7 +103,7 @@ class Composition:
         self,
         body: Function | None,
         steps: tuple[Step, ...] = (),
-        without: Callable[[frozenset[str]], Function | None] = lambda left_out: None,
+        without: Callable[[str], Composition | None] = lambda patch: None,
         answers_none: bool = False,
         checks: tuple[Step, ...] = (),
         security: frozenset[str] = frozenset(),
@@ -133,7 +135,7 @@ class Chain:
         like: the function whose name and signature ``installed`` takes over.
     """
 
-    __slots__ = ("_calls", "composition", "entered", "installed", "original", "policy")
+    __slots__ = ("_calls", "_run", "composition", "entered", "installed", "original", "policy")
 
     def __init__(self, original: Function | None, like: Function, policy: Policy):
         self.original = original
@@ -142,15 +144,20 @@ class Chain:
         self.entered = _recorder(original, self._calls) if original else None
         # Replaced as a whole: a running call keeps its layers while other threads remove some.
         self.composition = Composition(original)
-        self.installed = self._make(like)
+        self._run = self._guarded()
+        self.installed = resembling(_of_kind(self._run, like), like)
 
-    def _make(self, like: Function) -> Function:
+    def cells(self) -> Iterator[Any]:
+        """The closure cells of its functions, which refer to the original."""
+        for function in (self.installed, self._run, self.entered):
+            yield from getattr(function, "__closure__", None) or ()
+
+    def _guarded(self) -> Function:
         calls = self._calls
         original: Any = self.original
 
         # ``kwargs`` are passed on only if there are any, which saves 50 ns a call.
-        @functools.wraps(like)
-        def installed(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
             composition = self.composition
             body: Any = composition.body
             failed_check: Failure | None = None
@@ -196,7 +203,7 @@ class Chain:
                 self._report(composition, failed_check)
             return result
 
-        return installed
+        return run
 
     def _may_be_none(self, entries: Sequence[Sequence[Any]]) -> bool:
         """Whether a layer's None can be the call's result, by what the original returned."""
@@ -220,40 +227,42 @@ class Chain:
         kwargs: dict[str, Any],
     ) -> Any:
         """The result of a call in which a layer failed; raises the error if no layer did."""
-        site = self.policy.name
+        site, strict = self.policy.name, self.policy.strict
+        codes = code_of(self._run), code_of(self.entered)
         failures: list[Failure] = []
-        left_out: frozenset[str] = frozenset()
+        current = composition
         try:
             while True:
-                steps = [step for step in composition.steps if step[0] not in left_out]
-                patch, is_ours = _blame(error, steps, self.original)
+                patch, is_ours = blame(error, current.steps, self.original, *codes)
+                if error is None and failures and failures[-1].error is None:
+                    failures.pop()  # without that layer the result is None as well
+                is_security = patch in current.security
+                is_kept = not is_security and _returned_once(entries, args, kwargs)
+                rest = None if entries or is_security else current.without(patch)
+                # Endless recursion is a layer's, wherever it exceeded the limit.
+                is_ours = is_ours or (isinstance(error, RecursionError) and len(entries) > 1)
+                has_answer = not strict and (is_kept or rest is not None)
                 if error is not None and (
-                    is_refusal(error)
-                    or not steps
-                    or (_left_the_original(error, entries) and not is_ours)
+                    is_refusal(error) or not current.steps or not (is_ours or has_answer)
                 ):
                     failures.clear()
                     raise error
-                if self.policy.strict:
+                if strict:
                     raise name_patch(error, patch, site)
-                if patch in composition.security:
+                if is_security:
                     failures.append(Failure(patch, error, CALL_REFUSED))
                     raise as_refusal(error, patch)
-                if _returned_once(entries, args, kwargs):
+                if is_kept:
                     failures.append(Failure(patch, error, RESULT_KEPT))
                     return entries[0][2]
-                left_out |= {patch}
-                body = None if entries else composition.without(left_out)
-                if body is None:
+                if rest is None:
                     failures.append(Failure(patch, error, CALL_FAILED, reached_host=bool(entries)))
                     raise _as_exception(error, patch, site)
                 failures.append(Failure(patch, error, RELEASE_ANSWERED))
-                error, result = self._try(body, entries, args, kwargs)
-                if body is self.original and error is not None:
-                    failures.clear()
-                    raise error
+                current = rest
+                error, result = self._try(rest.body, entries, args, kwargs)
                 if error is None and (
-                    result is not None or body is self.original or self._may_be_none(entries)
+                    result is not None or not rest.steps or self._may_be_none(entries)
                 ):
                     return result
         finally:
@@ -262,7 +271,7 @@ class Chain:
                 self._report(composition, failure)
 
     def _try(
-        self, body: Function, entries: list[list[Any]], args: tuple[Any, ...], kwargs: Any
+        self, body: Any, entries: list[list[Any]], args: tuple[Any, ...], kwargs: Any
     ) -> tuple[BaseException | None, Any]:
         """Run ``body``, recording the original's entries in ``entries``."""
         calls = self._calls
@@ -275,11 +284,65 @@ class Chain:
             calls.entries = outer
 
 
+def resembling(function: Function, like: Function) -> Function:
+    """``functools.wraps``, and the defaults, which no call of ``(*args, **kwargs)`` uses."""
+    functools.update_wrapper(function, like)
+    made: Any = function
+    made.__defaults__ = getattr(like, "__defaults__", None)
+    made.__kwdefaults__ = getattr(like, "__kwdefaults__", None)
+    return function
+
+
+def _of_kind(run: Function, like: Function) -> Function:
+    """A generator or coroutine function that calls ``run`` once it is resumed, if ``like`` is one.
+
+    It keeps no arguments: the release's own function may have dropped them.
+    """
+
+    def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        stream = run(*args, **kwargs)
+        del args, kwargs
+        return (yield from stream)
+
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        waiting = run(*args, **kwargs)
+        del args, kwargs
+        return await waiting
+
+    async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        stream = run(*args, **kwargs)
+        del args, kwargs
+        next_one = stream.__anext__()
+        try:
+            while True:
+                try:
+                    value = await next_one
+                except StopAsyncIteration:
+                    return
+                try:
+                    sent = yield value
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    next_one = stream.athrow(error)
+                else:
+                    next_one = stream.asend(sent)
+        finally:
+            await stream.aclose()
+
+    code = code_of(inner_function(like))
+    flags = code.co_flags if code else 0
+    if flags & CO_ASYNC_GENERATOR:
+        return async_generator
+    if flags & CO_COROUTINE:
+        return coroutine
+    return generator if flags & CO_GENERATOR else run
+
+
 def _recorder(original: Function, calls: _Calls) -> Function:
     """Wrap the original so that each entry is recorded in the call that it belongs to."""
-    is_python = _code_of(original) is not None
+    is_python = code_of(original) is not None
 
-    @functools.wraps(original)
     def entered(*args: Any, **kwargs: Any) -> Any:
         entries = calls.entries
         if entries is None:  # a layer kept a reference beyond its call
@@ -294,7 +357,7 @@ def _recorder(original: Function, calls: _Calls) -> Function:
             raise
         return result
 
-    return entered
+    return resembling(entered, original)
 
 
 def _returned_once(
@@ -311,72 +374,6 @@ def _returned_once(
         and named.keys() == kwargs.keys()
         and all(named[name] is kwargs[name] for name in named)
     )
-
-
-def _left_the_original(error: BaseException, entries: Sequence[Sequence[Any]]) -> bool:
-    """Whether an error came out of the original, as far as its entries tell."""
-    if isinstance(error, RecursionError) and len(entries) > 1:
-        return False  # endless recursion of a layer, wherever it exceeded the limit
-    return bool(entries) and entries[-1][2] is _PENDING
-
-
-def _blame(
-    error: BaseException | None, steps: Sequence[Step], original: Function | None
-) -> tuple[str, bool]:
-    """The patch whose layer failed, and whether the error was raised in a patch's own code.
-
-    The layer is the innermost one in the traceback; the outermost one if none is there, or if the
-    call returned None. Two patches may use the same function, so the search goes inwards only. The
-    code is a patch's or the release's, whichever has the innermost frame: other packages' frames
-    are of the one that called them. A layer may put the release's error in other words, with
-    ``raise ... from error``.
-    """
-    error = _first_cause(error)
-    functions = [inner_function(step) for _, step in steps]
-    ours = {_module_of(function) for function in functions}
-    package = _module_of(original).partition(".")[0] if original else ""
-    found, is_ours = 0, True
-    trace = error.__traceback__ if error is not None else None
-    while trace is not None:
-        frame = trace.tb_frame
-        module = str(frame.f_globals.get("__name__"))
-        if module in ours or _is_of_a_patch(module):
-            is_ours = True
-        elif package and module.partition(".")[0] == package:
-            is_ours = False
-        inner = (i for i in range(found, len(steps)) if _code_of(functions[i]) is frame.f_code)
-        found = next(inner, found)
-        trace = trace.tb_next
-    return (steps[found][0] if steps else ""), is_ours
-
-
-def _is_of_a_patch(module: str) -> bool:
-    """Whether a module is a patch's, and not the probe beside it, which is a caller."""
-    return module.startswith(_OURS) and not module.rpartition(".")[2].startswith("probe")
-
-
-def _first_cause(error: BaseException | None) -> BaseException | None:
-    """The error that an error was raised from, and so on; an error may be its own cause."""
-    seen = set()
-    while error is not None and error.__cause__ is not None and id(error) not in seen:
-        seen.add(id(error))
-        error = error.__cause__
-    return error
-
-
-def inner_function(step: Any) -> Any:
-    """A layer's function; for a partial what it calls."""
-    return step.func if isinstance(step, functools.partial) else step
-
-
-def _code_of(function: Any) -> CodeType | None:
-    return getattr(function, "__code__", None)
-
-
-def _module_of(function: Any) -> str:
-    """The module whose code a function is; that of a wrapper is the wrapper's own."""
-    scope = getattr(function, "__globals__", None) or {}
-    return str(scope.get("__name__") or getattr(function, "__module__", ""))
 
 
 def name_patch(error: BaseException | None, patch: str, site: str) -> BaseException:

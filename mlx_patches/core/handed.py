@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .guard import Chain, Composition, Failure, Function, Policy
+from .blame import Function
+from .guard import Chain, Composition, Failure, Policy
 
 if TYPE_CHECKING:
     from .manager import Manager
@@ -35,5 +36,5 @@ def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Fu
     strict = any(manager.strict for manager in list(MANAGERS))
     chain = Chain(released, released, Policy(report, strict=strict, name="its callback"))
     step = functools.partial(wrapper, chain.entered)
-    chain.composition = Composition(step, ((patch, step),), lambda left_out: released)
+    chain.composition = Composition(step, ((patch, step),), lambda patch: Composition(released))
     return chain.installed

@@ -98,8 +98,9 @@ class Manager:
         self._arrivals: dict[str, int] = {}
         # They stay when their layers are taken out: other modules may hold their functions.
         self._sites: dict[str, Site] = {}
-        # Former sites that have layers, on objects that a reload or another import replaced.
-        self._replaced: list[Site] = []
+        # Sites that others followed: a module was reloaded, or another package's object is below
+        # the newer site. Whoever wrapped a former one's object may put it back.
+        self._former: list[Site] = []
         self._aliases = Aliases()
         self._patches: dict[str, Patch] = {}
         self._ledger: dict[tuple[str, str], Outcome] = {}
@@ -136,6 +137,7 @@ class Manager:
             MlxPatchesError: with ``strict`` only.
         """
         order = {target.path: index for index, target in enumerate(patch.targets)}
+        self._recall_sites()
         outcomes, ready = self._plan(patch)
         if dry_run:
             outcomes += [
@@ -165,6 +167,7 @@ class Manager:
         Once a site has no layer left, its attribute holds the original object again. A
         third-party wrapper on top of ours stays.
         """
+        self._recall_sites()
         with self.lock:
             wanted = set(self._patches if patches is None else patches)
             for patch_id in wanted:
@@ -191,12 +194,15 @@ class Manager:
                 outcomes.append(outcome)
                 with self.lock:
                     self._ledger[layer.patch, site.path] = outcome
-            for site in list(self._sites.values()):
+            for site in [*self._former, *self._sites.values()]:
                 if not site.layers and site.is_in_place():  # the end of a mock put it back
                     self._remove(site, "")
         finally:
             self.rebind()
         with self.lock:
+            self._former = [
+                one for one in self._former if one.layers or one.owner is current_owner(one.path)
+            ]
             for key, outcome in list(self._ledger.items()):
                 if key[0] in wanted and outcome.status is Status.PENDING:
                     del self._ledger[key]
@@ -212,6 +218,7 @@ class Manager:
             held_elsewhere: search the heap for other references to the originals, and report
                 those targets as ``late``. Takes up to a second in a large process.
         """
+        self._recall_sites()
         with self.lock:
             ledger, sites = dict(self._ledger), dict(self._sites)
         held: dict[str, str] = {}
@@ -224,7 +231,17 @@ class Manager:
     def sites(self) -> list[Site]:
         """The sites that have a layer, in the order in which they were made."""
         with self.lock:
-            return [site for site in (*self._replaced, *self._sites.values()) if site.layers]
+            return [site for site in (*self._former, *self._sites.values()) if site.layers]
+
+    def _recall_sites(self) -> None:
+        """Make a former site the current one again where its object was put back."""
+        with self.lock:
+            for site in reversed(self._former[:]):
+                newer = self._sites[site.path]
+                if site.is_in_place() and not newer.is_in_place():
+                    self._former.remove(site)
+                    self._former.append(newer)
+                    self._sites[site.path] = site
 
     def before_fork(self) -> None:
         """Wait until no thread is writing: a child would inherit a half-written patch."""
@@ -365,7 +382,7 @@ class Manager:
             with self.lock:
                 self._patches[patch.id] = patch
                 self._record(patch, outcomes)
-            if not isinstance(error, (Exception, SystemExit)):
+            if isinstance(error, KeyboardInterrupt):
                 raise
             logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
             return outcomes
@@ -396,7 +413,8 @@ class Manager:
         failed = functools.partial(self.failed, path)
         succeeded = functools.partial(self._succeeded, path)
         policy = Policy(failed, succeeded, self.strict, path)
-        lost = known if known and known.layers else None
+        # Whoever imported it from the same module keeps the former object, which has its layers.
+        lost = known if known and known.layers and known.owner is not owner else None
         return Site(path, owner, original, policy, self._aliases, lost)
 
     def _is_current(self, change: _Change) -> bool:
@@ -428,10 +446,10 @@ class Manager:
                     raise _StaleError if gone else MlxPatchesError(problem)
             if rebind:
                 self._aliases.rebind()
-            self._replaced += [
+            self._former += [
                 old
                 for change in changes
-                if (old := replaced[change.site.path]) not in (None, change.site) and old.layers
+                if (old := replaced[change.site.path]) not in (None, change.site)
             ]
         except BaseException:
             for change in reversed(written):
@@ -460,7 +478,6 @@ class Manager:
                     else:
                         site.install(composed)
                     return ""
-                self._replaced = [one for one in self._replaced if one is not site]
                 return site.uninstall()
 
     # -- calls -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .blame import Function, Step, code_of, inner_function, with_own_code
 from .calls import compile_check
 from .errors import MlxPatchesError, is_refusal
 from .fingerprint import accessors
@@ -25,11 +26,8 @@ from .guard import (
     Chain,
     Composition,
     Failure,
-    Function,
     Policy,
-    Step,
     as_refusal,
-    inner_function,
     name_patch,
 )
 from .patch import MISSING, Attribute, Target, may_return_none
@@ -93,8 +91,9 @@ class Site:
         self._kind = _kind(original)
         functions: Sequence[Any] = accessors(original) if self._kind else ()
         if isinstance(owner, type) and self._kind is not staticmethod:
-            functions = [_bindable(function) for function in functions]
-        self._chains = [self._chain(function, function) for function in functions]
+            self._chains = [self._chain(_bindable(one), one) for one in functions]
+        else:
+            self._chains = [self._chain(one, one) for one in functions]
         entered = [chain and chain.entered for chain in self._chains]
         # The argument of the innermost layer: the original inside a recorder of its entries.
         self._bottom = _like(original, entered) if self._kind else original
@@ -117,7 +116,8 @@ class Site:
             MlxPatchesError: a factory returned its argument, or no function for a function.
         """
         ordered = tuple(sorted(layers, key=lambda layer: layer.rank))
-        value, parts = self._bottom, []
+        value: Any = self._bottom
+        parts: list[tuple[str, Any]] = []
         for layer in ordered:
             if value is MISSING and not layer.target.defines_new_attribute:
                 continue  # another patch adds what it wraps, and is not in effect
@@ -128,7 +128,7 @@ class Site:
                 made.report = functools.partial(self._attribute_failed, layer)
             if self._kind and not _runs_in_chains(made, self._kind):
                 raise MlxPatchesError(f"the replacement of {self.path} is not a function")
-            value = made
+            value = made = _with_own_code(made, [part for _, part in parts])
             parts.append((layer.patch, made))
         return Composed(ordered, value, tuple(parts), self._compile_checks(ordered))
 
@@ -216,48 +216,49 @@ class Site:
             chain.composition = Composition(chain.original)
 
     def _set_chains(self, composed: Composed) -> None:
-        values, layers = accessors(composed.value), composed.layers
+        values = accessors(composed.value)
         if not self._chains:
             self._chains = [None] * len(values)
         for index, function in enumerate(values):
             # A function that a patch adds has no original.
             chain = self._chains[index] or self._chain(None, function)
             self._chains[index] = chain
-            if chain is None:
-                continue
-            steps: list[Step] = []
-            below = chain.entered
-            for patch, part in composed.parts:
-                step = accessors(part)[index]
-                if step is not None and step is not below:
-                    steps.insert(0, (patch, step))
-                    below = step
-            body = function if steps else chain.original
-            rest = functools.partial(self._body_without, layers, index)
-            # A setter returns nothing, and neither does ``__init__``.
-            none = index > 0 or self.attribute == "__init__"
-            none = none or any(layer.target.answers_none for layer in layers)
-            none = none or any(may_return_none(inner_function(step)) for _, step in steps)
-            security = frozenset(one.patch for one in layers if one.security)
-            chain.composition = Composition(
-                body, tuple(steps), rest, none, composed.checks, security
-            )
+            if chain is not None:
+                chain.composition = self._composition(chain, index, composed)
 
-    def _body_without(
-        self, layers: Sequence[Layer], index: int, left_out: frozenset[str]
-    ) -> Function | None:
-        """The body of one accessor without some patches' layers."""
-        chain = self._chains[index]
-        assert chain is not None
-        rest = [one for one in layers if one.patch not in left_out]
+    def _composition(self, chain: Chain, index: int, composed: Composed) -> Composition:
+        """What the chain of one accessor runs."""
+        layers = composed.layers
+        steps: list[Step] = []
+        below = chain.entered
+        for patch, part in composed.parts:
+            step = accessors(part)[index]
+            if step is not None and step is not below:
+                steps.insert(0, (patch, step))
+                below = step
+        body = accessors(composed.value)[index] if steps else chain.original
+        without = functools.partial(self._composition_without, chain, index, layers)
+        # A setter returns nothing, and neither does ``__init__``.
+        none = index > 0 or self.attribute == "__init__"
+        none = none or any(layer.target.answers_none for layer in layers)
+        none = none or any(may_return_none(inner_function(step)) for _, step in steps)
+        security = frozenset(one.patch for one in layers if one.security)
+        return Composition(body, tuple(steps), without, none, composed.checks, security)
+
+    def _composition_without(
+        self, chain: Chain, index: int, layers: Sequence[Layer], patch: str
+    ) -> Composition | None:
+        """What the chain of one accessor runs without a patch's layer."""
+        rest = [one for one in layers if one.patch != patch]
         try:
-            value = self.compose(rest).value
+            composed = self.compose(rest)
         except (Exception, SystemExit):  # a factory failed
-            return None if any(one.security for one in rest) else chain.original
-        if value is MISSING:
-            return self._inherited()
-        function = accessors(value)[index]
-        return chain.original if function is chain.entered else function
+            failed = any(one.security for one in rest) or chain.original is None
+            return None if failed else Composition(chain.original)
+        if composed.value is MISSING:
+            inherited = self._inherited()
+            return Composition(inherited) if inherited else None
+        return self._composition(chain, index, composed)
 
     def _inherited(self) -> Function | None:
         """What a call of an added method runs without the patch: a base class's method."""
@@ -337,8 +338,7 @@ class Site:
     def cells(self) -> Iterator[Any]:
         """Our own references to the original: the closure cells of the chains."""
         for chain in filter(None, self._chains):
-            for function in (chain.installed, chain.entered):
-                yield from getattr(function, "__closure__", None) or ()
+            yield from chain.cells()
 
     def current(self) -> Any:
         """The value of the attribute now."""
@@ -419,6 +419,19 @@ def _is_same(made: Any, value: Any) -> bool:
     return made is value or (alike and [*map(id, accessors(made))] == [*map(id, accessors(value))])
 
 
+def _with_own_code(made: Any, below: Sequence[Any]) -> Any:
+    """A factory's result, whose new functions share no code object with the layers below it."""
+    held = [function for part in below for function in accessors(part) if function is not None]
+    taken = {id(code) for function in held if (code := code_of(inner_function(function)))}
+    functions = [
+        with_own_code(one)
+        if id(code_of(inner_function(one))) in taken and all(one is not old for old in held)
+        else one
+        for one in accessors(made)
+    ]
+    return made if functions == [*accessors(made)] else _like(made, functions)
+
+
 def _like(obj: Any, functions: Sequence[Any]) -> Any:
     """A new attribute of the same kind as ``obj``, with other functions."""
     if isinstance(obj, property):
@@ -435,8 +448,7 @@ def _bindable(function: Any) -> Any:
     if function is None or type(function) is FunctionType:
         return function
 
-    @functools.wraps(function)
     def bound(instance: Any, *args: Any, **kwargs: Any) -> Any:
         return function.__get__(instance, type(instance))(*args, **kwargs)
 
-    return bound
+    return functools.wraps(function)(bound)

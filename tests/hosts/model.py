@@ -5,6 +5,7 @@ python -m tests.hosts.model FOLDER FAMILY [PACKAGE]
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import string
 import sys
@@ -105,6 +106,36 @@ WHOLE = {
             "deepstack_visual_indexes": [],
         },
     },
+    "kimi_vl": {
+        "model_type": "kimi_vl",
+        "vocab_size": VOCABULARY,
+        "media_placeholder_token_id": IMAGE,
+        "text_config": {
+            "model_type": "deepseek_v3",
+            "vocab_size": VOCABULARY,
+            **SIZES,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 32,
+            "first_k_dense_replace": 4,
+            "kv_lora_rank": 16,
+            "q_lora_rank": None,
+            "qk_rope_head_dim": 16,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "rope_theta": 10000.0,
+        },
+        "vision_config": {
+            "model_type": "moonvit",
+            "depth": 1,
+            "embed_dim": 32,
+            "hidden_size": 32,
+            "num_heads": 2,
+            "patch_size": 14,
+            "intermediate_size": 64,
+            "init_pos_emb_height": 8,
+            "init_pos_emb_width": 8,
+        },
+    },
     "gemma4": {
         "model_type": "gemma4",
         "vocab_size": VOCABULARY,
@@ -170,7 +201,7 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     if package == "mlx-vlm":
-        module, config = whole_model(family), WHOLE[family]
+        module, config = whole_model(family) if family in WHOLE else lab_model(family)
         write(folder / "preprocessor_config.json", {"patch_size": 14, "merge_size": 2})
     else:
         model = build(Family(package, family), config=CONFIGS.get(family))
@@ -192,8 +223,17 @@ def with_context(config: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def whole_model(family: str) -> Any:
-    """A model of the installed mlx-vlm, with its vision tower."""
+def lab_model(family: str) -> tuple[Any, dict[str, Any]]:
+    """A whole model of the lab, and its config; its tokens are not those of the tokenizer."""
+    from mlx_patches.lab import Family
+    from mlx_patches.lab.whole import build_whole
+
+    module = build_whole(Family("mlx-vlm", family)).module
+    return module, dataclasses.asdict(module.config)
+
+
+def whole_model(family: str) -> tuple[Any, dict[str, Any]]:
+    """A model of the installed mlx-vlm with its vision tower, and its config."""
     from mlx_patches.lab.build import draw_weights
     from mlx_patches.lab.whole import with_vision_tower
 
@@ -201,7 +241,7 @@ def whole_model(family: str) -> Any:
     draw_weights(model, seed=0)
     norm = model.language_model.model.norm
     norm.weight = norm.weight * CERTAINTY
-    return model
+    return model, WHOLE[family]
 
 
 def save_tokenizer(folder: Path, whole: bool = False) -> None:

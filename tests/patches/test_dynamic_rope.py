@@ -24,7 +24,7 @@ from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
 from mlx_patches.probes.fixtures import cache_of
 
 from ..releases.models import module_or_skip, or_skip
-from .mutants import replaced
+from .mutants import recoded, replaced
 
 DYNAMIC, INTERNLM = map(catalogue.builtin().get, ("dynamic-rope", "internlm-positions"))
 ROPE_LIMIT = 16
@@ -103,18 +103,11 @@ def test_dynamic_scaling_reads_nothing_from_the_device(dynamic):
     assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile
 
 
-def ropes_as_they_were_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    def construct(init, attention, *args, **kwargs):
-        init(attention, *args, **kwargs)
-
-    monkeypatch.setattr(internlm.built, "__code__", construct.__code__)
-
-
 MUTANTS = {
     "dynamic-rope": replaced(
-        dynamic_rope, grown_bases=lambda ends, base, *rest: base * (ends == ends)
+        dynamic_rope, grow_bases=lambda ends, base, *rest: base * (ends == ends)
     ),
-    "internlm-positions": ropes_as_they_were_built,
+    "internlm-positions": recoded(internlm, set_rope=lambda attention, args, /: None),
 }
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"internlm-positions": ((SimpleNamespace(), [[0]], 0), {})}

@@ -29,7 +29,7 @@ def test_a_config_may_say_that_pairs_are_rotated():
         model_type = "deepseek_v32"
         indexer_rope_interleave = True
 
-    assert not indexer_rope.rotates_halves(Args())
+    assert not indexer_rope.pairs_halves(Args())
 
 
-MUTANTS = {"indexer-rope": replaced(indexer_rope, rotates_halves=lambda args: False)}
+MUTANTS = {"indexer-rope": replaced(indexer_rope, pairs_halves=lambda args: False)}

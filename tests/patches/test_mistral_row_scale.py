@@ -47,7 +47,7 @@ def test_a_batch_leaves_nothing_behind(model, ungated):
 
 
 def test_the_scale_of_padding_is_that_of_the_first_position():
-    make = mistral_row_scale.scaled
+    make = mistral_row_scale.scale_rows
     token = mistral_row_scale._batch.set((mx.array([-2, 3]), 4))
     try:
         scale = make(None, 0, 4, 0.5, 4)

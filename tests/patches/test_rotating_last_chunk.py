@@ -98,6 +98,44 @@ def test_a_decode_step_is_the_release_s(ungated):
     )
 
 
+def attended(cache, tokens):
+    """The numbers of the tokens that each new token attends to; a row's first token is 1."""
+    count = tokens.shape[2]
+    mask = cache.make_mask(count)
+    keys = cache.update_and_fetch(tokens, tokens)[0][0, 0, :, 0].tolist()
+    return [
+        [int(key) for key, on in zip(keys, mask[0, 0, token].tolist(), strict=True) if on]
+        for token in range(count)
+    ]
+
+
+def test_mlx_lm_s_own_test_expects_the_oldest_token_to_be_masked(ungated):
+    """Its test_batch_rotating_kv_cache: window 8, four pad tokens, four tokens, a step, then two.
+
+    The released mask depends on where the ring buffer starts: the same cache in order of age gives
+    the mask with the patch.
+    """
+    kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
+
+    def numbered(start, stop):
+        return mx.arange(float(start), float(stop))[None, None, :, None]
+
+    def rotated():
+        cache = kind(8, [4])
+        cache.update_and_fetch(numbered(-3, 5), numbered(-3, 5))
+        assert sorted(attended(cache, numbered(5, 6))[0]) == [1, 2, 3, 4, 5]
+        return cache
+
+    in_order = rotated()
+    in_order._temporal_order()
+    whole = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]]
+    assert attended(in_order, numbered(6, 8)) == whole
+    # This is what their test asserts: the window has eight tokens, and the first of six is masked.
+    assert attended(rotated(), numbered(6, 8)) == [row[1:] for row in whole]
+    ungated("rotating-last-chunk")
+    assert attended(rotated(), numbered(6, 8)) == whole
+
+
 MUTANTS = {
     "rotating-last-chunk": replaced(
         rotating_last_chunk, is_piece=lambda cache: False, in_order=lambda cache: cache

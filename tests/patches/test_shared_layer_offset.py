@@ -46,12 +46,12 @@ def test_the_view_is_of_the_cache_s_own_kind():
         offset = mx.array([5, 2])
         state = ("keys", "values", "offset", "padding")
 
-    view = shared_layer_offset.before(Cache(), 2)
+    view = shared_layer_offset.rewind(Cache(), 2)
     assert isinstance(view, Cache)
     assert view.bits == 8
     assert view.state == ("keys", "values")
     assert view.offset.tolist() == [3, 0]
-    assert shared_layer_offset.before(Cache, 2).__wrapped__.offset.tolist() == [5, 2]
+    assert shared_layer_offset.rewind(Cache, 2).__wrapped__.offset.tolist() == [5, 2]
 
 
-MUTANTS = {"shared-layer-offset": replaced(shared_layer_offset, before=lambda cache, tokens: cache)}
+MUTANTS = {"shared-layer-offset": replaced(shared_layer_offset, rewind=lambda cache, tokens: cache)}

@@ -186,7 +186,11 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
         ("bad = their_patches:BAD", "<2", "a patch of their-package was skipped: 'NoneType'"),
         ("twice = their_patches:NONE", "<2", "entry point twice of their-package was skipped"),
         ("twice = no_such_module", "<2", "entry point twice of their-package was skipped"),
-        ("twice = leaving", "<2", "entry point twice of their-package was skipped: 3"),
+        (
+            "twice = leaving",
+            "<2",
+            "entry point twice of their-package was skipped: leaving: SystemExit: 3",
+        ),
         ("twice = their_patches:Patch", "<2", "it is not a Contribution"),
         ("twice = their_patches:TWICE", "newest", "their-package was skipped: Invalid specifier"),
         ("twice = their_patches:TWICE", "", "their-package was skipped: their-patch: an empty"),
@@ -205,6 +209,53 @@ def test_one_that_cannot_be_used_is_left_out_and_said(theirs, fake, caplog, poin
     assert said in caplog.text
     assert set(catalogue.builtin().ids()) <= set(session().registry.ids())
     assert ("their-patch" in session().registry) == ("registered already" in said)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "line"),
+    [
+        ("x = Patchh(3)", "NameError: name 'Patchh' is not defined", "their_code.py:3"),
+        ("def (", "SyntaxError: invalid syntax", "their_code.py:3"),
+        ("import json; json.loads('{')", "JSONDecodeError: Expecting", "their_code.py:3"),
+        ("raise BaseException('b')", "BaseException: b", "their_code.py:3"),
+        ("raise GeneratorExit", "GeneratorExit", "their_code.py:3"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", "their_code.py:3"),
+        ("y = 5", "AttributeError: module 'their_code' has no attribute 'x'", "entry_points.txt:2"),
+        ("x = 5", "TypeError: it is not a Contribution", "entry_points.txt:2"),
+    ],
+)
+def test_whatever_its_import_raises_is_reported_with_its_place(
+    theirs, fake, caplog, code, error, line
+):
+    fake.write("their_code.py", f"a = 1\n\n{code}\n")
+    theirs(points="x = their_code:x")
+    mlx_patches.apply()
+    (record,) = [one for one in caplog.records if "is left out" in one.message]
+    said = record.message
+    assert said.startswith(f"mlx_patches: x of their-package is left out: their_code:x: {error}")
+    assert said.endswith(f"/{line})")
+    assert str(fake.root) in said
+
+
+def test_an_interrupt_of_the_user_ends_the_import(theirs, fake):
+    """The signal's KeyboardInterrupt comes between two instructions of the plug-in."""
+    fake.write("their_code.py", "import signal\nsignal.raise_signal(signal.SIGINT)\nx = 1\n")
+    theirs(points="x = their_code:x")
+    with pytest.raises(KeyboardInterrupt):
+        mlx_patches.apply()
+
+
+@pytest.mark.parametrize("error", ["BaseException", "GeneratorExit", "SystemExit"])
+def test_whatever_its_factory_raises_leaves_the_others_in_effect(theirs, fake, caplog, error):
+    theirs()
+    code = (fake.root / "their_patches.py").read_text()
+    around = "around(lambda f, *a: 2 * f(*a))"
+    fake.write("their_patches.py", code.replace(around, f"lambda f: exec('raise {error}')"))
+    cache = load("fake_lm.cache")
+    own = vars(cache.Cache)["update"]
+    mlx_patches.apply()
+    assert f"their-patch failed and was rolled back: {error}" in caplog.text
+    assert vars(cache.Cache)["update"] is own
 
 
 @pytest.mark.parametrize(

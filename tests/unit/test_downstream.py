@@ -188,12 +188,58 @@ def test_a_run_that_says_nothing_is_ended(tmp_path):
     assert process.returncode == -9
 
 
-def test_only_what_the_recipe_does_not_know_is_an_error(capsys):
-    recipe = run.Recipe("one", "tests", differs={"a": "because"})
+def test_only_unlisted_broken_tests_are_an_error(capsys):
+    recipe = run.Recipe("one", "tests", differs={"a": run.Known("a-patch", "because")})
     broken = ("passed", "failed")
-    assert run.report(recipe, {"a": broken, "b": broken[::-1]}, {"c": broken})
-    assert not run.report(recipe, {"b": broken}, {})
-    assert "a: passed without, failed with (known: because)" in capsys.readouterr().out
+    assert run.report(recipe, {"a": broken, "b": broken[::-1]}, {"c": broken}) == []
+    assert run.report(recipe, {"a": broken, "b": broken}, {}) == ["b"]
+    assert "a: passed without, failed with (listed: a-patch: because)" in capsys.readouterr().out
+
+
+def test_listed_tests_must_fail_while_their_patch_is_applied():
+    known = run.Known("a-patch", "because")
+    recipe = run.Recipe("one", "tests", differs=dict.fromkeys(("a", "b", "c"), known))
+    without = run.Run({"a": "passed", "b": "failed"}, [])
+    applied = run.Run({"a": "passed", "b": "failed"}, [{"patch": "a-patch", "status": "applied"}])
+    assert run.gone(recipe, (without, applied), []) == ["a"]
+    assert run.gone(recipe, (without, applied), ["a"]) == []
+    retired = run.Run(applied.outcomes, [{"patch": "a-patch", "status": "fixed-upstream"}])
+    assert run.gone(recipe, (without, retired), []) == []
+
+
+def fake_suites(monkeypatch, tmp_path, outcomes, *statuses):
+    """Run a recipe with two tests; ``statuses`` are those of the patch at its targets."""
+    rows = [
+        {"patch": "a-patch", "status": status, "target": "m:f", "reason": "why"}
+        for status in statuses
+    ]
+    monkeypatch.setattr(run, "PLACE", tmp_path)
+    monkeypatch.setattr(run.release_sets, "make", lambda *_, **__: tmp_path / "python")
+    monkeypatch.setattr(run, "do", lambda *_: None)
+    monkeypatch.setattr(run, "fetch", lambda *_: tmp_path)
+    monkeypatch.setattr(run, "make_stand_ins", lambda *_: None)
+    monkeypatch.setattr(
+        run,
+        "suite",
+        lambda _recipe, _python, _source, _tests, patched: run.Run(
+            outcomes if patched else {"a": "passed"}, rows if patched else []
+        ),
+    )
+    recipe = next(iter(run.load().values()))
+    (tmp_path / run.release_sets.load()[recipe.name].slug).mkdir()
+    return run.judge(run.Recipe(recipe.name, "tests", differs={"a": run.Known("a-patch", "why")}))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "statuses", "reasons"),
+    [
+        ("failed", ["applied"], []),
+        ("failed", ["applied", "failed"], ["failed patches: a-patch"]),
+        ("passed", ["applied"], ["1 listed tests pass with the patches"]),
+    ],
+)
+def test_reasons_why_a_recipe_fails(outcome, statuses, reasons, monkeypatch, tmp_path):
+    assert fake_suites(monkeypatch, tmp_path, {"a": outcome}, *statuses) == reasons
 
 
 def test_recipes_name_release_sets_and_patches_that_there_are():
@@ -201,6 +247,5 @@ def test_recipes_name_release_sets_and_patches_that_there_are():
     assert set(recipes) <= set(release_sets.load())
     ids = {patch.id for patch in catalogue.builtin()}
     for recipe in recipes.values():
-        for reason in recipe.differs.values():
-            patch, _, why = reason.partition(": ")
-            assert patch in ids and why
+        for known in recipe.differs.values():
+            assert known.patch in ids and known.why

@@ -20,6 +20,7 @@ import wrapt
 
 import mlx_patches
 from mlx_patches.activation import session as activation
+from mlx_patches.core.blame import with_own_code
 from mlx_patches.core.errors import refusal
 from mlx_patches.core.failures import describe
 from mlx_patches.core.handed import hand_over
@@ -897,6 +898,214 @@ def test_errors_keep_no_cache_alive(cache, monkeypatch):
         assert gone() is None
     finally:
         gc.enable()
+
+
+# -- whose failure it is -------------------------------------------------------------------
+
+
+def named(original, change, broken, *args):
+    """The plumbing of a verb: patches differ in the function that they name."""
+    if broken == "plumbing":
+        raise ValueError("in the plumbing")
+    released, original = original, None
+    return released(*change(*args))
+
+
+def keep(*args):
+    return args
+
+
+def crash(*args):
+    raise ValueError("in the named function")
+
+
+class Verb:
+    def __init__(self, *given):
+        self.given = given
+
+    def run(self, *args):
+        return named(*self.given, *args)
+
+    __call__ = run
+
+
+def in_closure(*given):
+    def call(*args):
+        return named(*given, *args)
+
+    return call
+
+
+def compiled(*given):
+    scope = {"given": given, "named": named, "__name__": __name__}
+    exec("def call(*args):\n    return named(*given, *args)", scope)
+    return scope["call"]
+
+
+FORMS = {
+    "partial": lambda *given: functools.partial(named, *given),
+    "partial of a partial": lambda *given: functools.partial(around(named)(given[0]), *given[1:]),
+    "closure": in_closure,
+    "method": lambda *given: Verb(*given).run,
+    "object": Verb,
+    "compiled": compiled,
+}
+
+
+@pytest.mark.parametrize("broken", ["plumbing", "named function"])
+@pytest.mark.parametrize("name", ["attend", "Cache.state"])
+@pytest.mark.parametrize("fails", ["under", "middle", "over"])
+@pytest.mark.parametrize("form", FORMS)
+def test_of_layers_that_share_their_code_the_one_that_failed_is_blamed(
+    cache, form, fails, name, broken
+):
+    def factory(id_):
+        def make(original):
+            is_property = isinstance(original, property)
+            function = original.fget if is_property else original
+            change = crash if (id_, broken) == (fails, "named function") else keep
+            made = FORMS[form](function, change, broken if id_ == fails else "")
+            return property(made, original.fset) if is_property else made
+
+        return make
+
+    patches = [
+        patch_of(target(name, factory=factory(id_)), id=id_) for id_ in ("under", "middle", "over")
+    ]
+    manager = manager_for(*patches)
+    for patch in patches:
+        manager.apply(patch)
+    call, expected = kinds(cache)[name]
+    assert [call() for _ in range(3)] == [expected] * 3
+    assert {id_: failures.count for id_, failures in manager.failures.items()} == {fails: 3}
+    manager.restore()
+
+
+def test_a_layer_with_its_own_code_is_the_same_in_all_else():
+    def layer(x, y=1, *, z: int = 2) -> int:
+        """What it does."""
+        return x + y + z
+
+    layer.mark = 1
+    made = with_own_code(layer)
+    assert made.__code__ is not layer.__code__
+    names = {*functools.WRAPPER_ASSIGNMENTS, "__defaults__", "__kwdefaults__", "__dict__"}
+    assert [name for name in names if getattr(made, name) != getattr(layer, name)] == []
+    assert made(1) == 4
+    wrapper = wrapt.FunctionWrapper(layer, lambda wrapped, instance, args, kwargs: 5)
+    assert with_own_code(wrapper) is wrapper
+
+
+HUB = """
+class NotFound(OSError):
+    pass
+
+def fetch(name):
+    if name == "gone":
+        try:
+            raise KeyError(name)
+        except KeyError as error:
+            raise NotFound(name) from error
+    return name
+"""
+LOADER = """
+import fake_hub
+
+def read_config(name):
+    return fake_hub.fetch(name)
+
+def load(name):
+    return read_config(name)
+
+def nested(name):
+    return load(name)
+"""
+
+
+@pytest.fixture
+def loader(fake):
+    fake.write("fake_hub.py", HUB)
+    fake.write("fake_lm/loader.py", LOADER)
+    return load("fake_lm.loader")
+
+
+def reads_first(load, name):
+    """Calls another function of the release before the one that it wraps."""
+    sys.modules["fake_lm.loader"].read_config(name)
+    return load(name)
+
+
+def reads_after(load, name):
+    loaded = load("there")
+    sys.modules["fake_lm.loader"].read_config(name)
+    return loaded
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("security", [False, True])
+@pytest.mark.parametrize("wrapper", [marked, reads_first, reads_after])
+def test_an_error_of_the_release_counts_against_no_patch(loader, wrapper, security, strict):
+    """Not even one that a library raises from another error, nor below another function."""
+    targets = [target(name, "fake_lm.loader", around(wrapper)) for name in ("load", "nested")]
+    manager, _ = applied(*targets, security=security, strict=strict)
+    for _ in range(6):
+        for call in (loader.load, loader.nested):
+            with pytest.raises(sys.modules["fake_hub"].NotFound) as raised:
+                call("gone")
+            assert not hasattr(raised.value, "__notes__")
+    assert not manager.failures
+    assert statuses(manager.status()) == ["applied", "applied"]
+
+
+def test_where_the_original_answers_the_patch_failed_wherever_it_raised(loader):
+    manager, _ = applied(
+        target("load", "fake_lm.loader", around(lambda load, name: reads_first(load, "gone")))
+    )
+    assert loader.load("there") == "there"
+    assert manager.failures["fix"].count == 1
+
+
+def test_a_library_that_a_layer_calls_by_itself_is_the_layers(loader):
+    hub = sys.modules["fake_hub"]
+    manager, _ = applied(
+        target("load", "fake_lm.loader", around(lambda load, name: hub.fetch("gone"))),
+        security=True,
+    )
+    with pytest.raises(ValueError, match="could not check this call"):
+        loader.load("there")
+    assert manager.failures["fix"].count == 1
+
+
+def test_what_fails_at_another_site_is_that_patchs(loader):
+    def twice_then_fails(read, name):
+        read(name)
+        read(name)
+        raise ValueError("below")
+
+    guilty = patch_of(
+        target("read_config", "fake_lm.loader", around(twice_then_fails)), id="guilty"
+    )
+    innocent = patch_of(target("load", "fake_lm.loader", around(marked)), id="innocent")
+    manager = manager_for(guilty, innocent)
+    manager.apply(guilty)
+    manager.apply(innocent)
+    with pytest.raises(ValueError, match="below"):
+        loader.load("there")
+    assert {*manager.failures} == {"guilty"}
+    manager.restore()
+
+
+def test_none_that_a_layer_passes_on_is_not_its_own(cache):
+    patches = [
+        patch_of(target("attend", factory=around(layer)), id=id_)
+        for id_, layer in {"under": lambda attend, x: None, "over": lambda f, x: f(x)}.items()
+    ]
+    manager = manager_for(*patches)
+    for patch in patches:
+        manager.apply(patch)
+    assert cache.attend(1) == 2
+    assert {*manager.failures} == {"under"}
+    manager.restore()
 
 
 # -- a probe never measures the fallback of a patch that failed --------------------------------

@@ -4,10 +4,10 @@
     python tools/downstream/run.py 'mlx-lm 0.31.3'       one of them
     python tools/downstream/run.py 'mlx-lm 0.31.3' --test tests/test_models.py
 
-`mlx-patches run` applies the patches, as an operator would. It is an error if a test passes
-without the patches and fails with them, in repeated runs too, or if a patch fails. Environments,
-tests and pytest's logs are kept in .nox/downstream. Needs uv, and the network for what is not
-there yet.
+`mlx-patches run` applies the patches, as an operator would. A recipe fails if a test passes without
+the patches and fails with them, in repeated runs too, unless recipes.toml lists it; if a listed
+test passes with its patch; or if a patch fails. Environments, tests and pytest's logs are kept in
+.nox/downstream. Needs uv, and the package index for what is not there yet.
 """
 
 from __future__ import annotations
@@ -50,10 +50,18 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
+class Known:
+    """Why a test rightly fails with a patch."""
+
+    patch: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How to run one release's own tests: a project of recipes.toml at one release.
 
-    ``differs`` maps a test that may fail with the patches to the reason.
+    ``differs`` maps a test that rightly fails with the patches to the reason.
     """
 
     name: str
@@ -63,7 +71,7 @@ class Recipe:
     stand_ins: dict[str, str] = field(default_factory=dict)
     seconds: int = 60
     lift: Sequence[str] = ()
-    differs: dict[str, str] = field(default_factory=dict)
+    differs: dict[str, Known] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,10 @@ class Run:
 
     outcomes: dict[str, str]
     statuses: list[dict[str, str]]
+
+    def patches(self, status: str) -> list[str]:
+        """The ids of the patches that have this status at a target."""
+        return list(dict.fromkeys(row["patch"] for row in self.statuses if row["status"] == status))
 
 
 def main() -> None:
@@ -82,9 +94,13 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [name for name in options.recipe if name not in recipes]:
         sys.exit(f"{unknown[0]}: no such recipe; there are {', '.join(recipes)}")
-    broken = [name for name in options.recipe or recipes if not judge(recipes[name], options.test)]
-    if broken:
-        sys.exit(f"different with the patches: {', '.join(broken)}")
+    failed = {
+        name: reasons
+        for name in options.recipe or recipes
+        if (reasons := judge(recipes[name], options.test))
+    }
+    if failed:
+        sys.exit("\n".join(f"{name}: {', '.join(reasons)}" for name, reasons in failed.items()))
 
 
 def load() -> dict[str, Recipe]:
@@ -92,15 +108,15 @@ def load() -> dict[str, Recipe]:
     found = {}
     for project, raw in tomllib.loads(RECIPES.read_text()).items():
         releases, known = raw.pop("releases"), raw.pop("differs", [])
-        differs = {test: f"{one['patch']}: {one['why']}" for one in known for test in one["tests"]}
+        differs = {test: Known(one["patch"], one["why"]) for one in known for test in one["tests"]}
         for release in releases:
             name = f"{project} {release}"
             found[name] = Recipe(name, **raw, differs=differs)
     return found
 
 
-def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
-    """Run a recipe without and with the patches; print differences; False if they broke a test."""
+def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> list[str]:
+    """Run a recipe without and with the patches; print differences; return why it fails."""
     one = release_sets.load()[recipe.name]
     folder = PLACE / one.slug
     needed = ("pytest", "pytest-timeout", *recipe.requires)
@@ -130,24 +146,59 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> bool:
     for row in runs[1].statuses:
         if row["status"] in ("failed", "lost", "late", "conflict"):
             print(f"  {row['status']}: {row['patch']} {row['target']}: {row['reason']}")
-    found, chance = compare.settle(compare.differences(without, with_), again)
-    return report(recipe, found, chance) and not statuses["failed"]
+    found = compare.differences(without, with_)
+    listed = {test: pair for test, pair in found.items() if is_listed(recipe, test, pair)}
+    unlisted = {test: pair for test, pair in found.items() if test not in listed}
+    found, chance = compare.settle(unlisted, again)
+    broken = report(recipe, listed | found, chance)
+    repaired = gone(recipe, runs, listed)
+    for test in repaired:
+        print(f"listed, but passes with the patches: {test} ({recipe.differs[test].patch})")
+    failed = runs[1].patches("failed")
+    return [
+        *([f"{len(broken)} tests broken by the patches"] if broken else []),
+        *([f"{len(repaired)} listed tests pass with the patches"] if repaired else []),
+        *([f"failed patches: {', '.join(failed)}"] if failed else []),
+    ]
 
 
-def report(recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, compare.Pair]) -> bool:
-    """Print the differences; False if a test is broken that the recipe does not list."""
-    broken = False
+def is_listed(recipe: Recipe, test: str, pair: compare.Pair) -> bool:
+    """Whether a difference is one that recipes.toml explains."""
+    return test in recipe.differs and compare.kind(pair) == compare.BROKEN
+
+
+def gone(recipe: Recipe, runs: Sequence[Run], listed: Iterable[str]) -> list[str]:
+    """The listed tests that no longer fail, though their patch is applied."""
+    without, with_ = runs
+    applied = set(with_.patches("applied"))
+    return [
+        test
+        for test, known in recipe.differs.items()
+        if test not in listed
+        and known.patch in applied
+        and without.outcomes.get(test, "missing") not in compare.BAD
+    ]
+
+
+def report(
+    recipe: Recipe, found: dict[str, compare.Pair], chance: dict[str, compare.Pair]
+) -> list[str]:
+    """Print the differences; return the tests that are broken and not listed."""
+    broken = []
     for kind in (compare.BROKEN, compare.REPAIRED, compare.OTHER):
         for test, pair in found.items():
             if compare.kind(pair) != kind:
                 continue
-            known = recipe.differs.get(test)
-            broken |= kind == compare.BROKEN and known is None
-            said = f"{kind}: {test}: {pair[0]} without, {pair[1]} with"
-            print(said + (f" (known: {known})" if known else ""))
+            line = f"{kind}: {test}: {pair[0]} without, {pair[1]} with"
+            if is_listed(recipe, test, pair):
+                known = recipe.differs[test]
+                line += f" (listed: {known.patch}: {known.why})"
+            elif kind == compare.BROKEN:
+                broken.append(test)
+            print(line)
     for test, pair in chance.items():
         print(f"flaky: {test}: {pair[0]} without, {pair[1]} with, once")
-    return not broken
+    return broken
 
 
 def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:

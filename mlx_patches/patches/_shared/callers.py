@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from ...core.packages import DISTRIBUTIONS
+
+# The packages of releases and hosts.
+RELEASES = frozenset({*DISTRIBUTIONS, "rapid_mlx", "omlx"})
+
 
 def callers() -> Iterator[tuple[str, str]]:
     """The module and the function of each frame, the innermost first."""

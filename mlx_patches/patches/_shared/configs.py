@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.errors import refusal
-from ...core.patch import Target, around
+from ...core.patch import Target
 
 Params = dict[str, Any]
 # By distribution: the module and the name of the class that its config classes inherit from.
@@ -54,17 +54,4 @@ def config_target(
         lambda original: classmethod(from_dict),
         fingerprint_of=(kind,),
         defines_new_attribute=True,
-    )
-
-
-def every_from_dict(wrapper: Callable[..., Any], supports: bool = False) -> tuple[Target, ...]:
-    """The ``from_dict`` that the config classes of a package inherit, in both packages.
-
-    Args:
-        wrapper: called with it, the class and the content of ``config.json``.
-        supports: see ``Target``.
-    """
-    return tuple(
-        Target(distribution, module, f"{name}.from_dict", around(wrapper), supports=supports)
-        for distribution, (module, name) in _BASES.items()
     )

@@ -26,11 +26,11 @@ class Refused(Exception):
         self.private = private
 
 
-def as_refusal(patch: str, source: Any, error: Refused) -> Exception:
+def as_refusal(patch: str, source: Any, error: Refused, verb: str = "load") -> Exception:
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
     logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
-    return refusal(bad_request()(f"Refused to load {shown(source)}: {error}"))
+    return refusal(bad_request()(f"Refused to {verb} {shown(source)}: {error}"))
 
 
 @functools.cache

@@ -36,9 +36,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.packages import DISTRIBUTIONS
 from ....core.patch import Patch, Target, around
-from ..._shared.callers import callers
+from ..._shared.callers import RELEASES, callers
 from ..._shared.targets import at
 
 logger = logging.getLogger("mlx_patches")
@@ -48,8 +47,6 @@ CONSENT = "MLX_PATCHES_TRUST_REMOTE_CODE"
 _SETTINGS = (CONSENT, "MLX_TRUST_REMOTE_CODE", "RAPID_MLX_TRUST_REMOTE_CODE")
 _YES = frozenset({"1", "true", "yes", "on"})
 _FLAG = "--trust-remote-code"
-# The packages whose own ``trust_remote_code=True`` is no consent of their user.
-_RELEASES = frozenset({*DISTRIBUTIONS, "rapid_mlx", "omlx"})
 # The parameters of loaders that may contain consent, besides ``trust_remote_code``.
 _CONFIGS = ("tokenizer_config", "tokenizer_config_extra", "processor_config")
 # The number of characters of a name that a message shows.
@@ -73,7 +70,7 @@ def has_consent() -> bool:
 
 def is_called_by_release() -> bool:
     """Whether code of a release or a host is on the stack of this thread."""
-    return any(module.partition(".")[0] in _RELEASES for module, _ in callers())
+    return any(module.partition(".")[0] in RELEASES for module, _ in callers())
 
 
 def hear_caller(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

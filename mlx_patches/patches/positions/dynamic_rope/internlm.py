@@ -1,10 +1,10 @@
-"""InternLM 2 and 3 rotate every token as if it stood twice as far from the first one.
+"""InternLM 2 and 3 double the position of every token.
 
 Why
     The layer gives its rope a scale of 2 unless the config has a linear scaling, and the rope
-    multiplies the positions by it. The models' dynamic scaling leaves the positions alone: past
-    the length of training it changes the base of the rotation, by its own factor. The rope also
-    takes the number of heads for the number of tokens there.
+    multiplies the positions by it. The models' dynamic scaling does not change positions: past the
+    length of training it changes the base of the rotation, by its own factor. The rope also
+    confuses the number of heads with the number of tokens there.
 How
     The scale is 1, and the base past the length of training grows by the config's factor. Without
     a dynamic scaling a layer gets MLX's own rope.
@@ -19,15 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import models
+from ....core.patch import Patch
+from ....core.verbs import after, family, wrap
 
 
-def built(init: Callable[..., None], attention: Any, args: Any, *more: Any, **named: Any) -> None:
-    """Construct an attention layer, with the rope of its config."""
-    init(attention, args, *more, **named)
+def set_rope(attention: Any, args: Any, /) -> None:
+    """Give an attention layer the rope of its config."""
     rope, scaling = attention.rope, args.rope_scaling or {}
-    if not hasattr(rope, "original_base"):  # it is already another one
+    if not hasattr(rope, "original_base"):  # another patch has replaced it
         return
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind == "dynamic":
@@ -39,7 +38,7 @@ def built(init: Callable[..., None], attention: Any, args: Any, *more: Any, **na
     attention.rope = nn.RoPE(rope.dims, rope.traditional, rope.original_base, scale)
 
 
-def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_by_length(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not may_grow(rope, x, offset):
         return call(rope, x, offset)
@@ -54,8 +53,8 @@ def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any
     )
 
 
-def may_grow(rope: Any, x: Any, offset: Any = 0) -> bool:
-    """Whether the release's rope takes a text for longer than in training, or it is."""
+def may_grow(rope: Any, x: Any, offset: Any, /) -> bool:
+    """Whether a text is longer than in training, or the release's rope takes it to be."""
     if getattr(offset, "ndim", 0) or not hasattr(rope, "factor"):
         return False
     return bool(offset + max(x.shape[1], x.shape[-2]) > rope.max_position_embeddings)
@@ -69,13 +68,9 @@ PATCH = Patch(
     wrong_alone="internlm2 internlm3",
     changes_alone=True,
     summary="InternLM 2 and 3: wrong output for every request, positions are doubled",
-    targets=tuple(
-        target
-        for place in models("internlm2", "internlm3")
-        for target in (
-            Target(*place, "Attention.__init__", around(built)),
-            Target(*place, _CALL, around(rotated), when=may_grow, supports=True),
-        )
+    targets=(
+        *after(family("internlm2 internlm3", "Attention.__init__"), set_rope),
+        *wrap(family("internlm2 internlm3", _CALL), rotate_by_length, when=may_grow, supports=True),
     ),
     probe=".probe_internlm:probe",
 )

@@ -20,22 +20,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import at, models
+from ....core.patch import Patch
+from ....core.verbs import family, wrap
 
 
-def rotated_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
-    # InternLM uses the number of heads as the length, for a row alone as well, unless its rope is
-    # repaired, which then has a factor.
+    # InternLM uses the number of heads as the length, also for a single request, unless its rope
+    # is repaired and has a factor.
     length = x.shape[-2] if hasattr(rope, "factor") else x.shape[1]
     factor = getattr(rope, "factor", rope.scale)
     return rotate_rows(rope, x, offset, offset + length, rope.original_base, rope.scale, factor)
 
 
-def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_batch(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
@@ -53,7 +53,7 @@ def rotate_rows(
 ) -> Any:
     """``x`` (rows, heads, length, width), each row rotated by the base of its own length.
 
-    A row within the limit gets the bits of MLX's own rotation, as it would alone.
+    A row within the limit is bit-identical to MLX's own rotation.
 
     Args:
         offset: each row's position of its first token (rows,).
@@ -68,7 +68,7 @@ def rotate_rows(
     usual = mx.fast.rope(
         x, rope.dims, traditional=rope.traditional, base=base, scale=scale, offset=offset
     )
-    bases = grown_bases(ends, base, factor, limit, rope.dims)
+    bases = grow_bases(ends, base, factor, limit, rope.dims)
     half = rope.dims // 2
     speeds = mx.exp(mx.log(bases)[:, None] * (mx.arange(half) / -half))  # (rows, half)
     positions = scale * (offset[:, None] + mx.arange(x.shape[-2]))  # (rows, length)
@@ -76,7 +76,7 @@ def rotate_rows(
     return mx.where((ends > limit)[:, None, None, None], own, usual)
 
 
-def grown_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> Any:
+def grow_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> Any:
     """The bases (rows,) of rows past the limit; the values for other rows are not used."""
     import mlx.core as mx
 
@@ -87,8 +87,8 @@ def grown_bases(ends: Any, base: float, factor: float, limit: int, dims: int) ->
 def rotate(x: Any, angles: Any, traditional: bool) -> Any:
     """``x`` (rows, heads, length, width), rotated by ``angles`` (rows, length, dims / 2).
 
-    ``traditional`` pairs neighbouring dimensions; otherwise the two halves of the first ``dims``
-    are paired.
+    ``traditional`` pairs neighbouring dimensions; else the two halves of the first ``dims`` are
+    paired.
     """
     import mlx.core as mx
 
@@ -112,7 +112,7 @@ PATCH = Patch(
     every_model=True,
     summary="InternLM and other models with dynamic NTK scaling crash in every batch",
     targets=(
-        *at(models("internlm2", "internlm3"), {_CALL: around(rotated_internlm)}),
-        Target("mlx-lm", "mlx_lm.models.rope_utils", _CALL, around(rotated)),
+        *wrap(family("internlm2 internlm3", _CALL), rotate_internlm),
+        *wrap(f"mlx_lm.models.rope_utils:{_CALL}", rotate_batch),
     ),
 )

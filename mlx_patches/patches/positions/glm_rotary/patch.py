@@ -14,12 +14,11 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after, family
 from ..._shared.configs import Params, config_target
-from ..._shared.targets import models
 
 _FACTOR = "partial_rotary_factor"
 
@@ -30,16 +29,15 @@ def keep_factor(args: Any, params: Params) -> None:
 
 
 def factor_of(params: Params) -> float:
-    """The part of a head that is rotated."""
+    """The part of a head that has positions."""
     rope = params.get("rope_parameters")
     nested = rope.get(_FACTOR) if isinstance(rope, dict) else None
     return float(params.get(_FACTOR) or nested or 0.5)
 
 
-def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
-    """Construct an attention layer, whose first argument is the config."""
-    init(attention, *args, **kwargs)
-    factor = getattr((*args, *kwargs.values())[0], _FACTOR, None)
+def limit_rope(attention: Any, config: Any, /) -> None:
+    """Limit a layer's rope to the part of its heads that the config names."""
+    factor = getattr(config, _FACTOR, None)
     if factor and attention.rope.dims == attention.head_dim:
         attention.rope.dims = int(attention.head_dim * factor)
 
@@ -50,12 +48,9 @@ PATCH = Patch(
     wrong_alone="glm",
     changes_alone=True,
     summary="GLM-4 ignores partial_rotary_factor: wrong output, even for a single request",
-    targets=tuple(
-        target
-        for distribution, layers in models("glm")
-        for target in (
-            config_target(distribution, "glm", dict, keep_factor),
-            Target(distribution, layers, "GLMAttention.__init__", around(built)),
-        )
+    targets=(
+        config_target("mlx-lm", "glm", dict, keep_factor),
+        config_target("mlx-vlm", "glm", dict, keep_factor),
+        *after(family("glm", "GLMAttention.__init__"), limit_rope),
     ),
 )

@@ -15,24 +15,20 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, models
+from ....core.patch import Patch
+from ....core.verbs import after, family
 
 
-def init_indexer(
-    init: Callable[..., Any], indexer: Any, args: Any, *more: Any, **kwargs: Any
-) -> None:
-    """Make an indexer from a model's config."""
-    init(indexer, args, *more, **kwargs)
-    if rotates_halves(args):
+def set_rope_layout(indexer: Any, config: Any, /) -> None:
+    """Set whether an indexer's rope pairs halves of the head, by its config."""
+    if pairs_halves(config):
         indexer.rope.traditional = False
 
 
-def rotates_halves(args: Any) -> bool:
-    """Whether the indexer of a model with this config rotates in halves."""
+def pairs_halves(args: Any) -> bool:
+    """Whether the rope of the indexer pairs the two halves of a head."""
     return args.model_type == "deepseek_v32" and not getattr(args, "indexer_rope_interleave", False)
 
 
@@ -42,5 +38,5 @@ PATCH = Patch(
     wrong_alone="deepseek_v32",
     changes_alone=True,
     summary="DeepSeek V3.2 attends to the wrong tokens in contexts over 2,048 tokens",
-    targets=at(models("deepseek_v32"), {"Indexer.__init__": around(init_indexer)}),
+    targets=after(family("deepseek_v32", "Indexer.__init__"), set_rope_layout),
 )

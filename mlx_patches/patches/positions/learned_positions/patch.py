@@ -17,9 +17,9 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
+from ....core.patch import Patch
+from ....core.verbs import family, wrap
 from ..._shared.parts import with_offset
-from ..._shared.targets import at, models
 
 
 def call_with_positions(
@@ -36,7 +36,7 @@ def call_with_positions(
 
 
 class RowPositions:
-    """Position embeddings that count each row's positions from its own offset (rows,)."""
+    """Position embeddings that count each row from its own offset (rows,)."""
 
     def __init__(self, embedding: Callable[[Any], Any], offset: Any):
         self.embedding, self.offset = embedding, offset
@@ -53,6 +53,6 @@ PATCH = Patch(
     id="learned-positions",
     severity="crash",
     summary="GPT-BigCode crashes in every batch",
-    targets=at(models("gpt_bigcode"), {"GPTBigCodeModel.__call__": around(call_with_positions)}),
+    targets=wrap(family("gpt_bigcode", "GPTBigCodeModel.__call__"), call_with_positions),
     probe="mlx_patches.probes.model_batch:probe",
 )

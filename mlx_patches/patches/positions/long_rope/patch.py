@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def rotated(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_rows(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
     if not getattr(offset, "ndim", 0) or not hasattr(rope, "_short_freqs"):
         return call(rope, x, offset)
@@ -56,7 +57,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="LongRoPE models in mlx-lm (Phi-3, Phi-MoE, MiniCPM3) crash in every batch",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.rope_utils", "SuScaledRoPE.__call__", around(rotated)),
-    ),
+    targets=wrap("mlx_lm.models.rope_utils:SuScaledRoPE.__call__", rotate_rows),
 )

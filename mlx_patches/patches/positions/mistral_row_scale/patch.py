@@ -21,8 +21,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, vlm_models
+from ....core.patch import Patch
+from ....core.verbs import vlm_family, wrap
 
 # Each row's offset and the number of tokens, while a model runs a batch.
 _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)
@@ -49,7 +49,7 @@ def offsets_of(cache: Any) -> Any:
     return offset if getattr(offset, "ndim", 0) else None
 
 
-def scaled(make: Callable[..., Any], start: Any, stop: Any, beta: float, positions: int) -> Any:
+def scale_rows(make: Callable[..., Any], start: Any, stop: Any, beta: float, positions: int) -> Any:
     """The scale (rows, 1, tokens, 1) of each row's positions, or the release's (tokens, 1)."""
     batch = _batch.get()
     if batch is None:
@@ -65,13 +65,8 @@ PATCH = Patch(
     id="mistral-row-scale",
     summary="Ministral 3 and Mistral 4 in a batch: all rows use row 0's attention scale, or NaN",
     targets=(
-        *at(
-            vlm_models("mistral4"),
-            {
-                "_get_llama_4_attn_scale": around(scaled),
-                "Mistral4Model.__call__": around(call_with_offsets),
-            },
-        ),
-        *at(vlm_models("mistral3"), {"Ministral3.__call__": around(call_with_offsets)}),
+        *wrap(vlm_family("mistral4", "_get_llama_4_attn_scale"), scale_rows),
+        *wrap(vlm_family("mistral4", "Mistral4Model.__call__"), call_with_offsets),
+        *wrap(vlm_family("mistral3", "Ministral3.__call__"), call_with_offsets),
     ),
 )

@@ -13,16 +13,16 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 from ..._shared.handles import make_handle
 
 
-def rotated(call: Callable[..., Any], rope: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """``x`` (rows, heads, length, width) rotated; the caller's array does not change."""
-    return call(rope, make_handle(x), *args, **kwargs)
+def protect_input(x: Any) -> Any:
+    """A new handle of the input (rows, heads, length, width)."""
+    return make_handle(x)
 
 
 PATCH = Patch(
@@ -32,8 +32,9 @@ PATCH = Patch(
     summary=(
         "mlx-lm, LongRoPE and YaRN models: wrong queries and keys if a model reads them after RoPE"
     ),
-    targets=tuple(
-        Target("mlx-lm", "mlx_lm.models.rope_utils", f"{name}.__call__", around(rotated))
-        for name in ("SuScaledRoPE", "YarnRoPE")
+    targets=argument(
+        [f"mlx_lm.models.rope_utils:{name}.__call__" for name in ("SuScaledRoPE", "YarnRoPE")],
+        "x",
+        protect_input,
     ),
 )

@@ -19,11 +19,11 @@ Retire when
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.configs import every_from_dict
+from ....core.patch import Patch
+from ....core.verbs import after, lm_family, result, vlm_family
+from ..._shared.configs import FROM_DICT
 
 KINDS = ("linear", "llama3", "yarn", "longrope")
 _KEPT, _ORIGINAL, _LENGTH = (
@@ -33,16 +33,15 @@ _KEPT, _ORIGINAL, _LENGTH = (
 )
 
 
-def read(from_dict: Callable[..., Any], cls: Any, params: dict[str, Any]) -> Any:
-    """Make a config object from the content of ``config.json``, which keeps the scaling."""
-    config = from_dict(cls, params)
+def keep_scaling(config: Any, cls: Any, params: Any, /) -> Any:
+    """The config object, with the scaling that ``config.json`` names."""
     if scaling := scaling_of(params):
         config._rope_scaling = scaling
     return config
 
 
 def scaling_of(params: Any) -> dict[str, Any] | None:
-    """The scaling in a config; None where it has none."""
+    """The scaling in a config; None if it has none."""
     rope = isinstance(params, dict) and (
         params.get("rope_scaling") or params.get("rope_parameters")
     )
@@ -58,12 +57,10 @@ def scaling_of(params: Any) -> dict[str, Any] | None:
     return {**({_ORIGINAL: original} if original else {}), **rope, "type": kind, _LENGTH: length}
 
 
-def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
-    """Construct an attention layer, with the rope of its config, the first argument."""
-    init(attention, *args, **kwargs)
-    config = (*args, *kwargs.values())[0]
+def scale_rope(attention: Any, config: Any, /) -> None:
+    """Give a layer the scaled rope of its config."""
     scaling = getattr(config, _KEPT, None)
-    # The scaling is of the full layers where the sliding ones have a base of their own.
+    # If the sliding layers have a base of their own, the scaling is for the full layers.
     if scaling is None or (
         getattr(attention, "is_sliding", False) and hasattr(config, "rope_local_base_freq")
     ):
@@ -76,11 +73,13 @@ def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -
     elif type(attention.rope) is nn.RoPE and attention.rope.scale == 1:
         rope = attention.rope
         base = rope.base or scaling.get("rope_theta")
-        attention.rope = scaled(rope.dims, base, rope.traditional, scaling, type(attention))
+        attention.rope = make_rope(rope.dims, base, rope.traditional, scaling, type(attention))
 
 
-def scaled(dims: int, base: float, traditional: bool, scaling: dict[str, Any], kind: type) -> Any:
-    """The rope that the release of an attention class makes with a scaling."""
+def make_rope(
+    dims: int, base: float, traditional: bool, scaling: dict[str, Any], kind: type
+) -> Any:
+    """The rope that the attention class's own release makes for a scaling."""
     package = kind.__module__.partition(".")[0]
     try:
         ropes = importlib.import_module(f"{package}.models.rope_utils")
@@ -92,7 +91,7 @@ def scaled(dims: int, base: float, traditional: bool, scaling: dict[str, Any], k
 
 def scale_sections(attention: Any, rotary: Any, scaling: dict[str, Any]) -> None:
     """Scale the frequencies of a rotary embedding with a section for each axis of an image."""
-    rope = scaled(rotary.dim, rotary.base, False, scaling, type(attention))
+    rope = make_rope(rotary.dim, rotary.base, False, scaling, type(attention))
     if not hasattr(rope, "_freqs"):
         return
     if hasattr(rotary, "_inv_freq"):
@@ -102,7 +101,7 @@ def scale_sections(attention: Any, rotary: Any, scaling: dict[str, Any]) -> None
     factor = getattr(rope, "mscale", getattr(rope, "_scale", 1.0))
     if hasattr(rotary, "attention_scaling"):
         rotary.attention_scaling = factor
-        rotary.fused_apply = False  # the kernel of Metal does not know the factor
+        rotary.fused_apply = False  # the Metal kernel ignores the factor
     else:
         attention.rotary_emb = lambda x, places: [part * factor for part in rotary(x, places)]
 
@@ -115,22 +114,19 @@ _OWN_NAMES = {
     "MixtralAttention": "mixtral",
     "PhiAttention": "phi",
 }
-_FAMILIES = {
-    "mlx-lm": {
-        "Attention": "cohere cohere2 ernie4_5 ernie4_5_moe gemma gemma2 gemma3_text glm4_moe"
-        " gpt_neox lfm2 lfm2_moe qwen3_moe stablelm starcoder2",
-        **_OWN_NAMES,
-    },
-    "mlx-vlm": {
-        "Attention": "cohere cohere2 cohere2_moe ernie4_5 ernie4_5_moe gemma gemma2 gemma3 glm4_moe"
-        " gpt_neox granite4_vision granite_vision idefics2 idefics3 lfm2 pixtral qwen3_moe stablelm"
-        " starcoder2",
-        **_OWN_NAMES,
-        "MllamaTextSelfAttention": "mllama",
-        "Qwen3_5Attention": "qwen3_5",
-    },
+_LM = {
+    "Attention": "cohere cohere2 ernie4_5 ernie4_5_moe gemma gemma2 gemma3_text glm4_moe gpt_neox"
+    " lfm2 lfm2_moe qwen3_moe stablelm starcoder2",
+    **_OWN_NAMES,
 }
-_MODULES = {"mlx-lm": "mlx_lm.models.{}", "mlx-vlm": "mlx_vlm.models.{}.language"}
+_VLM = {
+    "Attention": "cohere cohere2 cohere2_moe ernie4_5 ernie4_5_moe gemma gemma2 gemma3 glm4_moe"
+    " gpt_neox granite4_vision granite_vision idefics2 idefics3 lfm2 pixtral qwen3_moe stablelm"
+    " starcoder2",
+    **_OWN_NAMES,
+    "MllamaTextSelfAttention": "mllama",
+    "Qwen3_5Attention": "qwen3_5",
+}
 
 PATCH = Patch(
     id="rope-scaling",
@@ -140,17 +136,15 @@ PATCH = Patch(
         "Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong text, long contexts most"
     ),
     targets=(
-        *every_from_dict(read, supports=True),
-        *(
-            Target(
-                distribution,
-                _MODULES[distribution].format(family),
-                f"{kind}.__init__",
-                around(built),
-            )
-            for distribution, kinds in _FAMILIES.items()
-            for kind, families in sorted(kinds.items())
-            for family in families.split()
+        *result(FROM_DICT, keep_scaling, supports=True),
+        *after(
+            [
+                place
+                for classes, family in ((_LM, lm_family), (_VLM, vlm_family))
+                for kind, families in sorted(classes.items())
+                for place in family(families, f"{kind}.__init__")
+            ],
+            scale_rope,
         ),
     ),
 )

@@ -19,15 +19,15 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import family, vlm_family, wrap
 from ..._shared.parts import view
 
 
-def attended(
-    call: Callable[..., Any],
+def attend_before_update(
+    call: Any,
     attention: Any,
     x: Any,
     mask: Any = None,
@@ -36,13 +36,13 @@ def attended(
     **kwargs: Any,
 ) -> Any:
     """Run a layer's attention; a shared layer gets the cache with the offset before its update."""
-    handed_over = args or kwargs
-    if not handed_over and cache is not None and attention.is_kv_shared_layer:
-        cache = before(cache, x.shape[1])
+    has_shared_keys = args or kwargs
+    if not has_shared_keys and cache is not None and attention.is_kv_shared_layer:
+        cache = rewind(cache, x.shape[1])
     return call(attention, x, mask, cache, *args, **kwargs)
 
 
-def before(cache: Any, tokens: int) -> Any:
+def rewind(cache: Any, tokens: int) -> Any:
     """A view of a cache that was just updated by ``tokens``, with the offset before them."""
     return view(
         cache, offset=lambda cache: cache.offset - tokens, state=lambda cache: cache.state[:2]
@@ -52,12 +52,11 @@ def before(cache: Any, tokens: int) -> Any:
 PATCH = Patch(
     id="shared-layer-offset",
     summary="Gemma 3n and 4: wrong RoPE positions in KV-shared layers, even for a single request",
-    targets=tuple(
-        Target(distribution, module, f"{name}.__call__", around(attended))
-        for distribution, module, name in (
-            ("mlx-lm", "mlx_lm.models.gemma3n", "Gemma3nAttention"),
-            ("mlx-vlm", "mlx_vlm.models.gemma3n.language", "Gemma3nAttention"),
-            ("mlx-vlm", "mlx_vlm.models.gemma4.language", "Attention"),
-        )
+    targets=wrap(
+        (
+            *family("gemma3n", "Gemma3nAttention.__call__"),
+            *vlm_family("gemma4", "Attention.__call__"),
+        ),
+        attend_before_update,
     ),
 )

@@ -16,24 +16,21 @@ Retire when
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, models
+from ....core.patch import Patch
+from ....core.verbs import after, family
 
 
-def built(init: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> None:
-    """Construct an attention layer, whose first argument is the config."""
-    init(attention, *args, **kwargs)
-    config = (*args, *kwargs.values())[0]
+def set_frequencies(attention: Any, config: Any, /) -> None:
+    """Give a layer's rope the frequencies of its config."""
     scaling = config.rope_scaling
     if isinstance(scaling, dict) and scaling.get("truncate") is False:
         rope = attention.rope
-        rope._freqs = frequencies(rope.dims, float(config.rope_theta), scaling)
+        rope._freqs = compute_frequencies(rope.dims, float(config.rope_theta), scaling)
 
 
-def frequencies(dims: int, base: float, scaling: dict[str, Any]) -> Any:
+def compute_frequencies(dims: int, base: float, scaling: dict[str, Any]) -> Any:
     """The wave lengths of a head's pairs of dimensions (dims / 2,), over two pi."""
     import mlx.core as mx
 
@@ -56,5 +53,5 @@ PATCH = Patch(
     wrong_alone="gpt_oss",
     changes_alone=True,
     summary="gpt-oss ignores `truncate: false`: wrong YaRN frequencies for every request",
-    targets=at(models("gpt_oss"), {"AttentionBlock.__init__": around(built)}),
+    targets=after(family("gpt_oss", "AttentionBlock.__init__"), set_frequencies),
 )

@@ -1,0 +1,69 @@
+"""Sends a template in a request's ``chat_template_kwargs``."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import json
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+
+_BODY = {"messages": [], "chat_template_kwargs": {"chat_template": "x", "enable_thinking": True}}
+
+
+def probe(target: Target) -> Result:
+    """Red if the server hands the template on."""
+    module = importlib.import_module(target.module)
+    owner, _, attribute = target.name.rpartition(".")
+    kind = getattr(module, owner)
+    if target.distribution == "mlx-lm":
+        return _sent(module, kind, attribute)
+    # An endpoint as a host declares it.
+    endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server"})
+    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(_BODY).encode(), "more_body": False}
+
+    try:
+        body = asyncio.run(kind(scope, receive).json())
+    except ValueError as error:
+        return Result(False, str(error))
+    return Result("chat_template" in body["chat_template_kwargs"], "the body has a chat_template")
+
+
+def _sent(module: Any, kind: Any, attribute: str) -> Result:
+    """Red if ``mlx_lm.server`` hands the template to its generator."""
+    if "chat_template_kwargs" not in module.GenerationArguments.__dataclass_fields__:
+        raise NotApplicable("this release reads no arguments of a template")
+    seen: list[Any] = []
+
+    def generate(request: Any, args: Any, **kwargs: Any) -> Any:
+        seen.append(args.chat_template_kwargs)
+        raise LookupError("the probe ends here")
+
+    handler = _Handler(body=_BODY, **_BODY)
+    handler.response_generator = SimpleNamespace(generate=generate)
+    getattr(kind, attribute)(handler, SimpleNamespace(), [])
+    text = json.loads(handler.wfile.getvalue())["error"]
+    return Result(bool(seen), f"status {handler.status}: {text}")
+
+
+class _Handler(SimpleNamespace):
+    """A request handler; each parameter that it was not given is None."""
+
+    def __init__(self, **fields: Any):
+        super().__init__(**fields, wfile=io.BytesIO(), status=0)
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+    def _set_completion_headers(self, status: int) -> None:
+        self.status = status
+
+    def end_headers(self) -> None:
+        """The headers are not recorded."""

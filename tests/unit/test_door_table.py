@@ -1,0 +1,62 @@
+"""The table of what reaches through servers, from the recorded outcomes of attacks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import door_table
+from door_table import Outcome
+
+from mlx_patches.patches import catalogue
+
+CLOSED = Outcome("code ran", "refused", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "cell"),
+    [
+        ([], "not measured"),
+        ([Outcome("ignored", "ignored")], "not reachable"),
+        ([Outcome("ignored", "ignored"), Outcome("refused", "refused")], "refused by the server"),
+        ([CLOSED, Outcome("read", "refused", ["b"])], "closed: `a`, `b`"),
+        # A patch that refuses what the server refuses anyway closes nothing.
+        ([CLOSED, Outcome("refused", "refused", ["b"])], "closed: `a`"),
+        ([CLOSED, Outcome("read", "read")], "**open** (read)"),
+        # An attack that succeeds only with the patches counts, too.
+        ([Outcome("refused", "fetched")], "**open** (fetched)"),
+    ],
+)
+def test_verdict(rows, cell):
+    assert door_table.verdict({str(index): row for index, row in enumerate(rows)}) == cell
+
+
+def test_records_are_read_as_they_were_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(door_table, "FILE", tmp_path / "doors.toml")
+    assert door_table.load() == {}
+    rows = {'a "quoted" attack': Outcome("code ran", "refused", ["a-patch"])}
+    records = {"two 1.0": {"media": rows}, "one --flag": {"paths": rows, "media": {}}}
+    door_table.save(records, ["one --flag", "two 1.0"])
+    assert door_table.load() == records
+    assert list(door_table.load()) == ["one --flag", "two 1.0"]
+
+
+def test_each_server_has_a_row():
+    table = door_table.table({"one 1.0": {"media": {"a": Outcome("fetched", "refused", ["p"])}}})
+    head, _, row = table.splitlines()
+    assert head.split(" | ")[1:] == [*door_table.DOORS[:-1], f"{door_table.DOORS[-1]} |"]
+    assert row.startswith("| one 1.0 | not measured |")
+    assert "| closed: `p` |" in row
+
+
+def test_recorded_patches_exist():
+    ids = {patch.id for patch in catalogue.builtin()}
+    records = door_table.load()
+    assert records
+    for doors in records.values():
+        assert list(doors) == list(door_table.DOORS)
+        assert {id_ for rows in doors.values() for row in rows.values() for id_ in row.by} <= ids
