@@ -297,7 +297,7 @@ def installs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def demo(session: nox.Session) -> None:
-    """Ask a real model five questions, alone and in a batch, without and with the patches."""
+    """Ask a real model two questions, one by one and in a batch, without and with the patches."""
     python = release_environment(session, DEMO)
     session.run(python, "tools/demo.py", env=weights(session, TINY, SMOLLM2), log=False)
 

@@ -1,8 +1,8 @@
 """Version-gated runtime patches that make batching on MLX correct.
 
-``import mlx_patches; mlx_patches.apply()`` repairs what the installed releases get wrong, as
-their modules are imported. Importing this package alone changes nothing and imports neither
-MLX nor any release.
+``import mlx_patches; mlx_patches.apply()`` repairs defects of the installed releases as their
+modules are imported. Importing this package changes nothing, and imports neither MLX nor any
+release.
 """
 
 from __future__ import annotations
@@ -70,22 +70,20 @@ def apply(
     dry_run: bool = False,
     profile: str | None = None,
 ) -> mlx_patches.Report:
-    """Activate patches in this process, now and as further modules are imported.
+    """Activate patches in this process, now and as more modules are imported.
 
-    Call it before or after mlx_lm and mlx_vlm are imported, any number of times, in each
-    process.
+    Call it in each process, before or after importing mlx_lm and mlx_vlm, as often as you like.
 
     Args:
-        patches: a list of ids to activate for every model. By default importing a model
-            activates what its entry in the compat matrix names.
-        models: a list of model types whose entries to activate, whatever is imported later.
-        strict: raise if a needed patch cannot be applied; nothing that this call activated
-            stays in effect then. Where the environment has ``MLX_PATCHES_STRICT=1``, later
-            imports and calls raise too.
-        dry_run: decide and report, change nothing.
-        profile: a set of patches, in place of ``patches`` and ``models``: ``batch``, ``server``,
-            ``security`` or ``safe``, or several separated by commas. By default those that
-            ``MLX_PATCHES_PROFILE`` names, or ``batch,server``.
+        patches: a list of ids to activate for every model. By default, importing a model
+            activates the patches of its entry in the compat matrix.
+        models: a list of model types whose entries to activate immediately.
+        strict: raise if a needed patch cannot be applied, and undo this call. With
+            ``MLX_PATCHES_STRICT=1`` in the environment, later imports and calls raise too.
+        dry_run: report what would happen, and change nothing.
+        profile: a set of patches, instead of ``patches`` and ``models``: ``batch``, ``server``,
+            ``security`` or ``safe``, or several separated by commas. The default is
+            ``MLX_PATCHES_PROFILE``, or ``batch,server``.
 
     Returns:
         One outcome for each target of each requested patch.
@@ -95,8 +93,8 @@ def apply(
             (``strict``) a patch that is not in effect.
 
     Warns:
-        MlxPatchesWarning: a needed patch could not be put in effect, so the defect stays; or no
-            MLX package is installed.
+        MlxPatchesWarning: a needed patch could not be applied, so the defect remains; or no MLX
+            package is installed.
     """
     import gc
 
@@ -116,14 +114,14 @@ def apply(
 
         left = {one.patch: f"{one.patch} ({one.status}: {one.reason})" for one in report.findings}
         more = f"; {len(left) - 3} more" if len(left) > 3 else ""
-        said = "; ".join(list(left.values())[:3])
-        warnings.warn(f"patches not in effect: {said}{more}", MlxPatchesWarning, stacklevel=2)
+        reasons = "; ".join(list(left.values())[:3])
+        warnings.warn(f"patches not in effect: {reasons}{more}", MlxPatchesWarning, stacklevel=2)
     elif not (dry_run or report.applied or any(map(session().installed, DISTRIBUTIONS.values()))):
         import sys
         import warnings
 
-        said = f"no MLX package is installed in {sys.prefix}: nothing is patched"
-        warnings.warn(said, MlxPatchesWarning, stacklevel=2)
+        text = f"no MLX package is installed in {sys.prefix}: nothing was patched"
+        warnings.warn(text, MlxPatchesWarning, stacklevel=2)
     return report
 
 
@@ -132,9 +130,9 @@ def patched(
     models: mlx_patches.Names | None = None,
     profile: str | None = None,
 ) -> mlx_patches.AbstractContextManager[mlx_patches.Report]:
-    """Activate patches for a ``with`` block, and take them out at its end.
+    """Activate patches for a ``with`` block, and remove them at its end.
 
-    Patches that were active before stay active. The patches apply to all threads.
+    Patches that were active before stay active. All threads are affected.
 
     Args:
         patches: as for ``apply``.
@@ -150,11 +148,11 @@ def patched(
 
 
 def restore(patches: mlx_patches.Names | None = None) -> mlx_patches.Report:
-    """Take patches out of this process.
+    """Remove patches from this process.
 
     Args:
-        patches: a list of ids. By default all; imports are then no longer watched, and each
-            attribute holds the release's own object again.
+        patches: a list of ids. By default all; then each attribute holds its original object again,
+            and imports are no longer watched.
 
     Raises:
         MlxPatchesError: an unknown patch id.
@@ -165,7 +163,7 @@ def restore(patches: mlx_patches.Names | None = None) -> mlx_patches.Report:
 
 
 def status() -> mlx_patches.Report:
-    """Report which requested patches are in effect, by looking at the live attributes.
+    """Report which requested patches are in effect, from the live attributes.
 
     Cheap enough for a health endpoint.
     """
@@ -175,10 +173,10 @@ def status() -> mlx_patches.Report:
 
 
 def needs(model: str) -> tuple[mlx_patches.Need, ...]:
-    """Name the patches that a model needs on the installed releases, with their effects.
+    """List the patches that a model needs on the installed releases, with their effects.
 
     Args:
-        model: a model type, as ``config.json`` names it.
+        model: a model type, as in ``config.json``.
 
     Raises:
         MlxPatchesError: no installed package has this model.
@@ -193,7 +191,7 @@ def audit(model: str | None = None, host: str | None = None) -> mlx_patches.Audi
 
     Args:
         model: a model type, or a model's folder.
-        host: the distribution of a host server, to report on as well.
+        host: the distribution of a host server to include.
 
     Raises:
         MlxPatchesError: the folder's ``config.json`` cannot be used, or the host is not

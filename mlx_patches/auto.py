@@ -15,7 +15,7 @@ from .activation import settings, started
 
 
 def activate() -> None:
-    """Apply the patches, unless switched off. A failure is logged; it raises only if strict."""
+    """Apply the patches, unless switched off. A failure is logged, or raised if strict."""
     if settings.off():
         settings.warn_of_junk()
         return
@@ -29,7 +29,7 @@ def activate() -> None:
     if started.announces and sys.stderr is not None:
         started.announces = False
         profile = settings.profile() or started.profile
-        print(f"mlx-patches: the patches of profile {profile} are on", file=sys.stderr)
+        print(f"mlx-patches: patches of profile {profile} are active", file=sys.stderr)
 
 
 def hook(module: ModuleType) -> None:

@@ -42,7 +42,7 @@ def _host(value: str) -> str:
     from .core.distributions import canonical
 
     if not canonical(value).strip("- "):  # the command would apply to every host
-        raise click.BadParameter("it needs the name of a distribution")
+        raise click.BadParameter("expected the name of a distribution")
     return quoted(value)
 
 
@@ -75,23 +75,23 @@ def _host_option(text: str) -> Callable[[Any], Any]:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="mlx-patches")
 def cli() -> None:
-    """Runtime patches that make batching on MLX correct, and an audit that shows what needs them.
+    """Runtime patches that make batched inference on MLX correct, and an audit that finds defects.
 
-    Exit codes: 0 right, or repaired here; 1 something is wrong and not repaired; 2 not known:
-    the code was not measured, nothing could be run, or the usage or an input is wrong.
+    Exit codes: 0 right, or repaired here; 1 wrong and not repaired; 2 unknown: the code was not
+    measured, nothing could run, or the usage or an input is invalid.
     """
 
 
 @cli.command()
 @_model_option
-@_host_option("Report what to do for this host server.")
+@_host_option("Report on this host server.")
 @click.option(
     "--measure",
     is_flag=True,
-    help="Measure the folder's own config, made small: up to 30 s, runs no code in the folder.",
+    help="Shrink the folder's config and run it (up to 30 s, without running code in the folder).",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show every patch with its targets.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the verdict alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 @click.option(
     "--format",
     "form",
@@ -99,7 +99,7 @@ def cli() -> None:
     default="text",
     help="Output format; docs/audit-json.md documents json.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @click.option(
     "--fail-on",
     metavar="SEVERITY,...",
@@ -109,9 +109,15 @@ def cli() -> None:
     help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any.",
 )
 @click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
-@click.option("--ignore", multiple=True, metavar="PATCH", help="Do not fail on what it repairs.")
-@click.option("--all", "show_all", is_flag=True, help="As -v, with the targets that need nothing.")
-@click.option("--html", type=Path, metavar="FILE", help="Also write the report page; - prints it.")
+@click.option(
+    "--ignore", multiple=True, metavar="PATCH", help="Do not fail on the defect of this patch."
+)
+@click.option(
+    "--all", "show_all", is_flag=True, help="Like -v, including targets that need no patch."
+)
+@click.option(
+    "--html", type=Path, metavar="FILE", help="Also write the report page to FILE; - for stdout."
+)
 def audit(
     model: str | None,
     host: str | None,
@@ -126,7 +132,7 @@ def audit(
     show_all: bool,
     html: Path | None,
 ) -> None:
-    """Report whether the installed models batch right, what repairs them, and what to run."""
+    """Report whether the installed models are right in a batch, and how to repair them."""
     from .auditing import formats, screen
     from .auditing.audit import audit as make_audit
 
@@ -156,7 +162,7 @@ def audit(
 
 
 def _measured(model: str | None) -> dict[str, dict[str, Any]]:
-    """The lab's evidence of a folder's own config, made small."""
+    """The lab's evidence of a folder's config, shrunk."""
     from .auditing.models import folder_of
     from .lab import report
     from .lab.folder import evidence_of
@@ -164,16 +170,16 @@ def _measured(model: str | None) -> dict[str, dict[str, Any]]:
     folder = folder_of(model) if model else None
     if folder is None:
         raise click.UsageError("--measure needs --model with a model's folder or its config.json")
-    with report.steps() as tell:
-        tell(f"{folder.model_type}: without the patches, and with them")
+    with report.steps() as show_step:
+        show_step(f"{folder.model_type}: without and with the patches")
         return evidence_of(folder.path)
 
 
 @cli.command()
 @_model_option
-@_host_option("Report what to do for this host server.")
+@_host_option("Report on this host server.")
 def report(model: str | None, host: str | None) -> None:
-    """Print this environment and its audit for a bug report, in Markdown under 8 kB."""
+    """Print a bug report: this environment and its audit, in Markdown under 8 kB."""
     from .auditing import formats
     from .auditing.audit import audit as make_audit
 
@@ -213,15 +219,15 @@ def _here(patch: Any) -> str:
 
     outcomes = list(outcomes_of([patch]))
     needed = [one for one in outcomes if one.status not in NOT_NEEDED]
-    said = f"Severity\n    {patch_severity(patch.id)}\nHere\n    "
+    text = f"Severity\n    {patch_severity(patch.id)}\nHere\n    "
     if not needed:
         reasons = dict.fromkeys(one.reason for one in outcomes)
-        return f"{said}not affected: {'; '.join(reasons)}"
+        return f"{text}not affected: {'; '.join(reasons)}"
     open_ = [one for one in needed if one.status not in IN_EFFECT]
-    state = f"affected, and not repaired here ({open_[0].status})" if open_ else "repaired here"
-    said += f"{state}: {(open_ or needed)[0].reason}"
+    state = f"affected, not repaired here ({open_[0].status})" if open_ else "repaired here"
+    text += f"{state}: {(open_ or needed)[0].reason}"
     only = ", ".join(only_in(patch))
-    return f"{said}\nIgnore it if\n    you run none of {only}" if only else said
+    return f"{text}\nIgnore it if\n    you run none of {only}" if only else text
 
 
 def _plain(text: str) -> str:
@@ -237,10 +243,14 @@ def _plain(text: str) -> str:
 
 
 @cli.command("list")
-@click.option("--profile", metavar="NAME", help="Only patches of: batch, server, security or safe.")
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="Only patches of this profile: batch, server, security or safe.",
+)
 @_json_option
 def list_patches(profile: str | None, as_json: bool) -> None:
-    """List every patch, its status here, its profiles, and its package if that is third-party."""
+    """List every patch with its status here, its profiles and, if third-party, its package."""
     from .activation import contributions, profiles
     from .activation.session import session
     from .auditing.listing import listed
@@ -260,7 +270,7 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     ]
     show((("patch", "here", "profiles", "without it", "from"), table))
     for name in contributions.blocked(current.disabled):
-        click.echo(f"left out by MLX_PATCHES_DISABLE: the patches of {name}")
+        click.echo(f"skipped by MLX_PATCHES_DISABLE: the patches of {name}")
 
 
 @cli.command()
@@ -269,8 +279,8 @@ def list_patches(profile: str | None, as_json: bool) -> None:
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
 
-    For a model family it runs the lab's scenarios that are typical of servers. What counts is the
-    result with the patches.
+    For a model family, runs the lab's scenarios that are typical of servers. The exit code is that
+    of the patched run.
     """
     from .auditing.preflight import session_of_readable
     from .lab import report
@@ -280,10 +290,10 @@ def probe(name: str, as_json: bool) -> None:
     if name not in registry:
         rows = _probe_family(name)
     else:
-        with report.steps() as tell:
-            tell(f"{name}, without the patches")
+        with report.steps() as show_step:
+            show_step(f"{name}, without the patches")
             without = _run_child("--patch", name)
-            tell(f"{name}, with the patches")
+            show_step(f"{name}, with the patches")
             with_ = _run_child("--patch", name, "--patched")
         rows = _pairs(name, without, with_)
     if as_json:
@@ -295,7 +305,7 @@ def probe(name: str, as_json: bool) -> None:
         heads = ("target", "without", "with", "seen without", "seen with")
         show((heads, [[row[key] for key in keys] for row in rows]))
     if all(row["without"] == row["with"] == "n/a" for row in rows):
-        raise MlxPatchesError(f"nothing of {name} could be run in this environment")
+        raise MlxPatchesError(f"{name}: nothing could be run in this environment")
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)
 
 
@@ -309,10 +319,10 @@ def _probe_family(name: str) -> Rows:
     except MlxPatchesError as error:
         hint = session().registry.hint(name)
         raise MlxPatchesError(f"no patch or model {name!r}{hint}; {error}") from None
-    with report.steps() as tell:
+    with report.steps() as show_step:
         seen = []
         for task in tasks:
-            tell(f"{task.family}, {'with' if task.patched else 'without'} the patches")
+            show_step(f"{task.family}, {'with' if task.patched else 'without'} the patches")
             seen += runner.measure(task)
     parts: dict[bool, Rows] = {False: [], True: []}
     for r in seen:
@@ -352,14 +362,14 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     "scenarios",
     multiple=True,
     metavar="NAME",
-    help="Only this scenario; walks: random programs alone.",
+    help="Only this scenario; walks: only random programs.",
 )
 @click.option(
     "--walks",
     metavar="S",
     type=float,
     callback=_seconds,
-    help="After the scenarios, run random programs for S seconds a family.",
+    help="After the scenarios, run random programs for S seconds per family.",
 )
 @click.option(
     "--seed",
@@ -367,15 +377,26 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     default=0,
     show_default=True,
     metavar="N",
-    help="Of the first walk.",
+    help="Seed of the first walk.",
 )
-@click.option("--replay", metavar="LINE", help="Run only this walk, which a red one printed.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, metavar="N")
+@click.option(
+    "--replay", metavar="LINE", help="Replay only this walk, from the line that a red walk printed."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Families to run at a time.",
+)
 @click.option("--patched", "mode", flag_value="patched", help="Only with the patches.")
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
-@click.option("--both", "mode", flag_value="both", help="Without and with them (the default).")
-@click.option("--every-patch", is_flag=True, help="Apply all patches, not only the model's.")
-@click.option("--out", type=Path, metavar="FILE", help="Append rows to it; run only what it lacks.")
+@click.option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
+@click.option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
+@click.option(
+    "--out", type=Path, metavar="FILE", help="Append rows to FILE, and run only those it lacks."
+)
 @click.option(
     "--evidence",
     type=Path,
@@ -391,8 +412,12 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     callback=_seconds,
     help="Time limit of each process, or of each walk, in seconds.",
 )
-@click.option("--config", type=Path, metavar="FOLDER", help="Shrink the model in this folder.")
-@click.option("--weights", type=Path, metavar="FOLDER", help="Load the model in this folder.")
+@click.option(
+    "--config", type=Path, metavar="FOLDER", help="Shrink and run the model in this folder."
+)
+@click.option(
+    "--weights", type=Path, metavar="FOLDER", help="Run the model in this folder at full size."
+)
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
@@ -407,12 +432,12 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option(
     "--device",
     type=click.Choice([METAL_EMULATED]),
-    help="Run the branch that Metal takes, and its kernels' logic, on a CPU; needs g++.",
+    help="Emulate Metal-only code and its kernels on a CPU; needs g++.",
 )
 @click.option(
     "--reference",
     is_flag=True,
-    help="Hold the families against transformers instead; needs the extra reference.",
+    help="Compare the families with transformers instead; needs the extra reference.",
 )
 def lab(
     models: tuple[str, ...],
@@ -434,10 +459,9 @@ def lab(
     device: str | None,
     reference: bool,
 ) -> None:
-    """Measure the batch invariance of the installed model families, tiny and with random weights.
+    """Measure the batch invariance of the installed model families with tiny random models.
 
-    Each family runs in processes of its own. If both ran, what counts is the result with the
-    patches.
+    Each family runs in separate processes. The exit code is that of the patched run.
     """
     from .auditing.preflight import session_of_readable
     from .lab import record, report, runner
@@ -446,8 +470,8 @@ def lab(
 
     walked: list[walking.Walked] = []
 
-    def hear(one: walking.Walked) -> None:
-        """Print a family's red walks as soon as they are known: a long run may be cut."""
+    def show_walk(one: walking.Walked) -> None:
+        """Print a family's red walks at once, since a long run may be interrupted."""
         walked.append(one)
         for line in () if as_json else one.lines():
             click.echo(line)
@@ -460,36 +484,39 @@ def lab(
         config or weights or dtype or variant or device or evidence
     ):
         raise click.UsageError(
-            "walks run the lab's own tiny models: leave out --config, --weights, --dtype,"
-            " --variant, --device and --evidence"
+            "walks run the lab's own tiny models: omit --config, --weights, --dtype, --variant,"
+            " --device and --evidence"
         )
     if replay is not None:
         if models or scenarios or walks or out:
-            said = "--replay runs the one walk that its line says, and nothing else"
-            raise click.UsageError(said)
+            raise click.UsageError(
+                "--replay runs only the given walk: omit --model, --scenario, --walks and --out"
+            )
         for one in walking.replay(replay, mode, every_patch, timeout):
-            hear(one)
+            show_walk(one)
         _show_lab([one.row() for one in walked], walked, as_json)
     if config and weights:
-        raise click.UsageError("--config shrinks a model, --weights takes it as it is: give one")
+        raise click.UsageError(
+            "--config shrinks a model, --weights runs it at full size: give one of them"
+        )
     if dtype and weights:
-        raise click.UsageError("--weights takes a model as it is, in its own --dtype")
+        raise click.UsageError("--weights runs a model in its own dtype: omit --dtype")
     if variant and (config or weights):
         raise click.UsageError(
-            "--variant changes the lab's own configs: leave out --config and --weights"
+            "--variant changes the lab's own configs: omit --config and --weights"
         )
     if reference:
         if scenarios or config or weights or dtype or variant or device or evidence:
             raise click.UsageError(
-                "--reference has configs of its own, in float32: leave out --scenario, --config,"
-                " --weights, --dtype, --variant, --device and --evidence"
+                "--reference has its own configs, in float32: omit --scenario, --config, --weights,"
+                " --dtype, --variant, --device and --evidence"
             )
         check_reference()
     kind = dtype or FLOAT32
     if evidence and (scenarios or config or weights or variant or mode == "patched"):
         raise click.UsageError(
-            "--evidence needs every scenario of the tiny models, without the patches too:"
-            " leave out --scenario, --config, --weights, --variant and --patched"
+            "--evidence needs every scenario of the tiny models, without and with the patches:"
+            " omit --scenario, --config, --weights, --variant and --patched"
         )
     every_patch = every_patch or evidence is not None
     named = tuple(name for name in scenarios if name != walking.WALKS)
@@ -509,16 +536,16 @@ def lab(
         record.check_tasks(tasks, evidence)
     fixed = tasks if named or not scenarios else []
     ways = runner.tasks(models, (), mode, every_patch=every_patch) if walks else []
-    with report.progress(len(fixed) + len(ways)) as tell:
-        rows = runner.run(fixed, jobs, timeout, out, tell)
+    with report.progress(len(fixed) + len(ways)) as advance:
+        rows = runner.run(fixed, jobs, timeout, out, advance)
         if walks:
-            rows += walking.run(ways, walks, seed, jobs, timeout, out, tell, hear)
+            rows += walking.run(ways, walks, seed, jobs, timeout, out, advance, show_walk)
     if (folder := config or weights) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
-        click.echo(f"{evidence}: evidence, families: {count}", err=True)
+        click.echo(f"{evidence}: wrote evidence of {count} families", err=True)
     _show_lab(rows, walked, as_json, reference)
 
 
@@ -539,7 +566,7 @@ def _show_lab(
 
 @cli.command()
 @click.option("--model", type=quoted, required=True, metavar="TYPE", help="A model type.")
-@_host_option("Only releases that this installed host admits.")
+@_host_option("Only releases that this installed host allows.")
 @_json_option
 def recommend(model: str, host: str | None, as_json: bool) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
@@ -551,23 +578,25 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
     found = make_recommendation(families, host)
     if not found:
         close = hint(model, known_families())
-        raise MlxPatchesError(f"the lab has no evidence of a model {model!r}{close}")
+        raise MlxPatchesError(f"the lab has no evidence for model {model!r}{close}")
     if as_json:
         click.echo(json.dumps([one.as_dict() for one in found], indent=2))
         return
     for one in found:
-        click.echo(f"{one.family} in {one.distribution}, by the lab's evidence")
+        click.echo(f"{one.family} in {one.distribution}, from the lab's evidence")
         for word, names in one.by_word.items():
             if names:
                 versions = ", ".join(name.partition(" ")[2] for name in names)
                 click.echo(f"  {word:<24}{versions}")
         for name, wrong in one.alone.items():
-            click.echo(f"  {'wrong alone':<24}{name.partition(' ')[2]}: {', '.join(wrong)}")
+            click.echo(
+                f"  {'wrong single requests':<24}{name.partition(' ')[2]}: {', '.join(wrong)}"
+            )
         for name, why in one.with_images.items():
             click.echo(f"  {'wrong with images':<24}{name.partition(' ')[2]}: {why}")
         newest, needs = one.best_repaired, " with the patches"
         needs = "" if newest == one.best_green else needs
-        limit = f" that {host} admits" if host else ""
+        limit = f" that {host} allows" if host else ""
         click.echo(f"  {'newest to use':<24}{newest + needs if newest else 'none' + limit}")
 
 
@@ -575,9 +604,9 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
 @_host_option("Only in processes of this installed host.")
 @click.option("--profile", default="safe", show_default=True, metavar="NAME", help=_PROFILE_HELP)
 def enable(host: str | None, profile: str) -> None:
-    """Activate the patches in every process of this environment, or in those of one host.
+    """Activate the patches in every process of this environment, or only in one host's.
 
-    In a process's environment, MLX_PATCHES=0 turns them off and MLX_PATCHES=1 turns them on.
+    For one process, MLX_PATCHES=0 turns the patches off and MLX_PATCHES=1 turns them on.
     """
     from .activation import enable as enabling
 
@@ -585,7 +614,7 @@ def enable(host: str | None, profile: str) -> None:
     path = enabling.enable(limit, profile)
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
     click.echo(f"enabled{whose}: {path}")
-    click.echo("Restart servers that are running: patches take effect as a process starts.")
+    click.echo("Restart running servers to pick up the patches.")
 
 
 @cli.command()
@@ -594,7 +623,7 @@ def disable() -> None:
     from .activation import enable as enabling
 
     removed = enabling.disable()
-    click.echo(f"disabled: removed {removed}" if removed else "was not enabled here")
+    click.echo(f"disabled: removed {removed}" if removed else "not enabled here")
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
@@ -603,7 +632,7 @@ def disable() -> None:
 def run(command: tuple[str, ...], profile: str) -> None:
     """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
 
-    This works without mlx-patches enable. Worker processes get the patches too.
+    Works without mlx-patches enable. Worker processes get the patches too.
     """
     from .activation import run as running
 
@@ -613,7 +642,7 @@ def run(command: tuple[str, ...], profile: str) -> None:
 @cli.command()
 @_json_option
 def ps(as_json: bool) -> None:
-    """List your processes with patches in effect; MLX_PATCHES_PS=0 hides a process."""
+    """List your patched processes."""
     from .activation.processes import processes
 
     found = processes()
@@ -621,13 +650,13 @@ def ps(as_json: bool) -> None:
         click.echo(json.dumps([one._asdict() for one in found], indent=2))
         return
     if not found:
-        click.echo("no process of yours has patches in effect")
+        click.echo("no patched processes")
         return
     from .auditing.tables import show
 
     rows = []
     for one in found:
-        failures = "; ".join(f"{id_} {said}" for id_, said in one.failures.items()) or "none"
+        failures = "; ".join(f"{id_} {text}" for id_, text in one.failures.items()) or "none"
         releases, count = ", ".join(one.releases), str(len(one.patches))
         rows.append((str(one.pid), one.host, releases, count, failures))
     show((("pid", "host", "patched", "patches", "failures"), rows))
@@ -643,7 +672,7 @@ def _run_child(*arguments: str) -> Rows:
         )
         rows: Rows = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        raise MlxPatchesError(f"the probe did not end within {PROBE_SECONDS} s") from None
+        raise MlxPatchesError(f"the probe timed out after {PROBE_SECONDS} s") from None
     except ValueError:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise MlxPatchesError(f"the probe's process failed: {last}") from None
@@ -708,7 +737,7 @@ def _without_output(error: OSError) -> int:
     if error.errno == errno.EPIPE:
         return 141
     try:
-        click.echo(f"mlx-patches: standard output cannot be written ({error.strerror})", err=True)
+        click.echo(f"mlx-patches: cannot write to standard output ({error.strerror})", err=True)
     except OSError:  # standard error cannot be written either
         os.dup2(1, 2)
     return 2

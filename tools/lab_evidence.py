@@ -137,7 +137,7 @@ def not_taken(before: dict[str, Any], sent: dict[str, Any]) -> str:
         if before and pair[0] != pair[1]:
             return f"measured with {name} {pair[1] or 'missing'}, its set has {pair[0] or 'none'}"
     if "with" in before and "with" not in sent:
-        return "its set was measured with the patches too: leave out --unpatched"
+        return "its set was also measured with the patches: omit --unpatched"
     return ""
 
 

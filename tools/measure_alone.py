@@ -40,7 +40,7 @@ FIELDS = "config-fields"
 # scenarios of images, whose reasons the audit tells too; the page says of config-fields what it
 # means.
 WHY = {
-    ("draws", "server"): "the server passes `seed` nowhere",
+    ("draws", "server"): "the server ignores `seed`",
     **{(FEATURES, family): why for family, why in IMAGES_WHY.items()},
 }
 

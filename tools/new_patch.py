@@ -2,8 +2,8 @@
 
     python tools/new_patch.py ID AREA      as `make patch ID=my-patch AREA=caches` does
 
-What it writes fails the tests until every TODO is gone. ``AREA`` is a folder below
-mlx_patches/patches. `make measure` and `make write` find the patch there.
+The new files fail the tests until every TODO is gone. ``AREA`` is a folder of mlx_patches/patches.
+`make measure` and `make write` find the patch there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 
-PATCH = '''"""TODO: what goes wrong, as a user sees it.
+PATCH = '''"""TODO: what a user sees.
 
 Why
     TODO
@@ -35,16 +35,16 @@ from typing import Any
 from ....core.patch import Patch, Target, around
 
 
-def repaired(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """TODO: call the release's own function so that it is right."""
+def repair_trim(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """TODO: call the original so that its result is right."""
     return original(*args, **kwargs)
 
 
 PATCH = Patch(
     id="{id}",
     severity="wrong-text",
-    summary="TODO: what goes wrong, in one line",
-    targets=(Target("mlx-lm", "mlx_lm.models.cache", "KVCache.trim", around(repaired)),),
+    summary="TODO: product or models, symptom, when",
+    targets=(Target("mlx-lm", "mlx_lm.models.cache", "KVCache.trim", around(repair_trim)),),
 )
 '''
 PROBE = '''"""TODO: what it does with the release."""
@@ -56,10 +56,10 @@ from ....probes import Result
 
 
 def probe(target: Target) -> Result:
-    """Red where TODO."""
+    """Red if TODO."""
     raise NotImplementedError
 '''
-TEST = '''"""TODO: what holds with the patch, with inputs other than the probe's; and its mutant."""
+TEST = '''"""TODO: what the patch guarantees, with inputs other than the probe's; and a mutant."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ import pytest
 from mlx_patches.patches.{area}.{name} import patch
 
 
-def test_it_is_repaired(ungated):
+def test_TODO(ungated):
     ungated(patch.PATCH)
     raise NotImplementedError
 
 
-def unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
+def break_patch(monkeypatch: pytest.MonkeyPatch) -> None:
     raise NotImplementedError("TODO: break the patch, so that its probe is red")
 
 
-MUTANTS = {"{id}": unrepaired}
+MUTANTS = {"{id}": break_patch}
 '''
 
 
@@ -91,13 +91,13 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
     """Write the files of a new patch, or none of them.
 
     Raises:
-        SystemExit: the id, the folder or one of the files cannot be; nothing was written.
+        SystemExit: the id, the folder or a file is invalid; nothing was written.
     """
     name = patch_id.replace("-", "_")
     parent = root / "mlx_patches" / "patches" / area
     if not _ID.fullmatch(patch_id):
         sys.exit(
-            f"{patch_id!r} is no id of a patch: two or more lower-case words, as in offset-alias"
+            f"{patch_id!r} is not a patch id: use two or more lower-case words, as in offset-alias"
         )
     if not area or not (parent / "__init__.py").exists():
         areas = sorted(one.parent.name for one in parent.parent.glob("[a-z]*/__init__.py"))
@@ -112,7 +112,7 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
     if f'"{patch_id}": ' in (parent.parent / "declarations.json").read_text():
         taken.append("a patch of this id")
     if taken:
-        sys.exit(f"{patch_id}: there is {' and '.join(taken)} already")
+        sys.exit(f"{patch_id}: {' and '.join(taken)} already exists")
     for file, text in files.items():
         file.parent.mkdir(exist_ok=True)
         file.write_text(

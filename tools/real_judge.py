@@ -98,8 +98,8 @@ def load() -> dict[str, dict[str, Any]]:
 def page(evidence: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The page's lines on real weights: per column how many answers are right."""
     lines = [
-        "SmolLM2 135M and Gemma 3 270M in each family that holds them (`make real`): answers equal",
-        "to those alone, as released→patched/all; `~`: changed by rounding.",
+        "SmolLM2 135M and Gemma 3 270M in each family that can load them (`make real`): answers",
+        "that match the single request, as released→patched/all; `~`: changed by rounding.",
         "",
         f"| release set | {' | '.join(COLUMNS)} |",
         "|---" * (1 + len(COLUMNS)) + "|",

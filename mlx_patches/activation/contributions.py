@@ -137,7 +137,7 @@ def _loaded(
             if is_interrupt(error):
                 raise
             logger.warning(
-                "mlx_patches: %s of %s is left out: %s: %s (%s)",
+                "mlx_patches: entry point %s of %s was skipped: %s: %s (%s)",
                 *(point.name, name, point.value, describe(error), _place(error, point)),
             )
             continue

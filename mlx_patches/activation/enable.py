@@ -67,7 +67,7 @@ def limit_to(host: str) -> Host:
         found = importlib_metadata.distribution(distribution)
     except importlib_metadata.PackageNotFoundError:
         raise MlxPatchesError(
-            f"{host} is not installed in this environment; leave --host out, or install it"
+            f"{host} is not installed in this environment; install it or omit --host"
         ) from None
     if host in SERVERS:
         return Host(host, (host,), (host.partition(".")[0],))
@@ -77,7 +77,7 @@ def limit_to(host: str) -> Host:
             return own._replace(name=host)
     commands = found.entry_points.select(group="console_scripts")
     if not commands:
-        raise MlxPatchesError(f"{host} installs no command; leave --host out")
+        raise MlxPatchesError(f"{host} installs no command; omit --host")
     modules = {command.module.partition(".")[0] for command in commands}
     modules.add(name.replace("-", "_"))
     return Host(host, tuple(sorted(c.name for c in commands)), tuple(sorted(modules)))

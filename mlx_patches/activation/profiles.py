@@ -58,7 +58,7 @@ def choose(names: str) -> Profile:
     wanted = names.replace(",", " ").split()
     for name in wanted or [names]:
         if name not in PROFILES:
-            raise MlxPatchesError(f"no profile {name!r}; there are {', '.join(PROFILES)}")
+            raise MlxPatchesError(f"no profile {name!r}; choose from {', '.join(PROFILES)}")
     chosen = [PROFILES[name] for name in wanted]
     return Profile(
         areas=frozenset().union(*(one.areas for one in chosen)),

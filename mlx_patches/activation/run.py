@@ -62,7 +62,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     )
     if found is None:
         name = quoted(command[0]) or "''"
-        raise MlxPatchesError(f"{name}: no such command on PATH, or not executable")
+        raise MlxPatchesError(f"{name}: no such command on PATH, or it is not executable")
     if is_python(Path(found)):
         # The interpreter's own options are before the script or module.
         ends = ("-c", "-m", "-")
@@ -70,7 +70,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         options = list(filter(is_short, own))
         if any(flag in option for option in options for flag in (*ISOLATED, "S")):
             raise MlxPatchesError(
-                f"python {' '.join(options)} ignores what run sets up; leave the option out, or use"
+                f"python {' '.join(options)} ignores what run sets up; omit the option, or use"
                 " mlx-patches enable"
             )
         _require_package([found])
@@ -79,15 +79,15 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     if interpreter is None:
         _require_program(Path(found))
         warning = (
-            f"{found} is not a Python program: the Python programs that it starts are patched if"
-            " their environment has mlx_patches"
+            f"{found} is not a Python program: Python programs that it starts are patched if their"
+            " environment has mlx_patches"
         )
         return Launch((found, *command[1:]), _variables(profile), warning)
     _require_package(interpreter)
     if any(flag in option for option in interpreter[1:] for flag in ISOLATED if is_short(option)):
         warning = (
-            f"{found} starts Python with {' '.join(interpreter[1:])}: patched in this process"
-            " only, not in child processes; mlx-patches enable covers those"
+            f"{found} starts Python with {' '.join(interpreter[1:])}: only this process is"
+            " patched, not its children; use mlx-patches enable for those"
         )
         boot = (*interpreter, "-P", "-c", ISOLATED_BOOT, found, *command[1:])
         return Launch(boot, {SWITCH: "1", settings.PROFILE: profile}, warning)
@@ -136,10 +136,10 @@ def _require_program(path: Path) -> None:
     words = begins[2:].split() if begins.startswith(b"#!") else []
     if words and not os.access(words[0], os.X_OK):
         gone = quoted(words[0].decode(errors="replace"))
-        raise MlxPatchesError(f"{path}: cannot be started: there is no {gone}")
+        raise MlxPatchesError(f"{path}: cannot be started: its interpreter {gone} does not exist")
     if not words and os.access(path, os.R_OK) and b"\0" not in begins:
         raise MlxPatchesError(
-            f"{path}: cannot be started: not a program; to run a script, name its shell"
+            f"{path}: cannot be started: not a program; to run a script, put its shell in front"
         )
 
 
@@ -158,7 +158,7 @@ def _require_package(interpreter: Sequence[str]) -> None:
         raise MlxPatchesError(f"{interpreter[0]}: cannot be started ({error.strerror})") from None
     if done.returncode:
         raise MlxPatchesError(
-            f"{interpreter[0]}: no mlx_patches in the environment of this command; install it there"
+            f"{interpreter[0]}: mlx-patches is not installed in that command's environment"
         )
 
 
@@ -168,7 +168,7 @@ def execute(launch: Launch) -> None:
     Raises:
         MlxPatchesError: it cannot be started.
     """
-    on = f"the patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are on"
+    on = f"patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are active"
     print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
     sys.stdout.flush()
     try:

@@ -106,7 +106,7 @@ class Session:
                 if is_interrupt(error):
                     raise
                 source = origin or "mlx_patches"
-                logger.warning("mlx_patches: a patch of %s is left out: %s", source, error)
+                logger.warning("mlx_patches: a patch of %s was skipped: %s", source, error)
         self.unknown = self._unknown()
         for problem in self.unknown:
             logger.warning("mlx_patches: %s", problem)
@@ -183,7 +183,9 @@ class Session:
     def status(self, held_elsewhere: bool = False) -> Report:
         """See ``mlx_patches.status``; ``held_elsewhere`` as in ``Manager.status``."""
         if self._watcher is not None and self._watcher.lost:
-            logger.warning("mlx_patches: the import hook was removed from sys.meta_path: put back")
+            logger.warning(
+                "mlx_patches: restored the import hook that was removed from sys.meta_path"
+            )
             self._watcher.install()
         outcomes = self.manager.status(held_elsewhere)
         for request in self._requests.by_model():
@@ -268,9 +270,9 @@ class Session:
         if name is None:
             return None if named else self._choose(settings.profile() or profiles.DEFAULT)
         if named:
-            raise MlxPatchesError("name a profile, or patches and models: not both")
+            raise MlxPatchesError("give either a profile or patches and models, not both")
         if not isinstance(name, str):
-            raise MlxPatchesError(f"profile takes the name of a profile: {name!r}")
+            raise MlxPatchesError(f"profile must be the name of a profile, not {name!r}")
         return profiles.choose(name)
 
     def _choose(self, names: str) -> profiles.Profile:
@@ -448,12 +450,10 @@ def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] 
     if names is None:
         return None
     if isinstance(names, str):
-        raise MlxPatchesError(f"{argument} takes a list of {what}: write [{names!r}]")
+        raise MlxPatchesError(f"{argument} must be a list of {what}: write [{names!r}]")
     listed: list[str] = list(names) if isinstance(names, Iterable) else [names]
     if strange := [name for name in listed if not isinstance(name, str)]:
-        raise MlxPatchesError(
-            f"{argument} takes a list of {what}, which are strings: {strange[0]!r}"
-        )
+        raise MlxPatchesError(f"{argument} must be a list of {what} as strings, not {strange[0]!r}")
     return listed
 
 

@@ -37,8 +37,8 @@ def junk() -> str:
     if not value or value.lower() in ON | OFF:
         return ""
     return (
-        f"{SWITCH} is {value[:MAX_VALUE]!r}, which is neither on (1, true, yes, on) nor off (0,"
-        " false, no, off): nothing activates by itself"
+        f"{SWITCH} is {value[:MAX_VALUE]!r}, an unknown value; use 1 or 0."
+        " Automatic activation is off"
     )
 
 

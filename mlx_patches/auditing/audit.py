@@ -35,7 +35,7 @@ from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
-_OPTIONAL = "optional: ask for it by name"
+_OPTIONAL = "optional: request it by id"
 # What a process says of a target whose code it has not seen.
 _BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 
@@ -82,9 +82,9 @@ class ModelReport:
 class Audit:
     """The report. ``outcomes`` has one entry for each patch and target.
 
-    ``verdicts`` are those on the model, else those on every family that was measured in the
-    installed releases. ``unaudited`` says why nothing could be audited, ``environment`` is the
-    prefix of the audited environment.
+    ``verdicts`` are about the model, or about every measured family of the installed releases.
+    ``unaudited`` has the reasons why nothing could be audited, ``environment`` is the prefix of the
+    audited environment.
     ``measured`` is (device, dtype) if the model's own config was measured for this report.
     """
 
@@ -112,7 +112,7 @@ class Audit:
         return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
 
     def ignoring(self, patches: Iterable[str]) -> Audit:
-        """The report with what these patches repair left open by choice.
+        """The report, with the defects of these patches marked as left open by choice.
 
         Raises:
             MlxPatchesError: an id is unknown.
@@ -158,13 +158,13 @@ class Audit:
         return (*lines, *(one.finding for one in self.foreign if one.finding))
 
     def concerns(self, patch: str) -> bool:
-        """Whether the report is about a patch; with a model, only patches that repair it count."""
+        """Whether the report covers a patch; with a model, only the patches that repair it."""
         if self.model is None:
             return True
         return patch in self.model.own_patches or any(patch in one.patches for one in self.verdicts)
 
     def here(self, by_choice: bool = True) -> PatchState:
-        """The patches' state here; ``by_choice``: patches switched off by the user are missing."""
+        """The state of the patches here; ``by_choice`` counts switched-off ones as missing."""
         seen: dict[str, set[Status]] = {}
         missing: dict[str, set[str]] = {}
         for one in self.outcomes:
@@ -202,7 +202,7 @@ class Audit:
         return tuple(id_ for id_ in self.needed if id_ in missing)
 
     def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
-        """0: nothing is wrong, or all defects are repaired here; 1: a finding; 2: not measured.
+        """0: nothing is wrong, or all of it is repaired here; 1: a finding; 2: not measured.
 
         Args:
             strict: count defects that the user chose not to repair as findings; without a model

@@ -49,8 +49,8 @@ class Foreign:
         names = ", ".join(self.lacks)
         whose = f" of {self.distribution}" if self.distribution else ""
         return (
-            f"{self.target} was replaced by {self.by}{whose}, which does not take {names}: remove"
-            " that replacement, or install the release that it was copied from"
+            f"{self.target} was replaced by {self.by}{whose}, which does not accept {names}:"
+            " remove that replacement, or install the release that it was copied from"
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -38,8 +38,8 @@ def markdown(report: Audit, code: int) -> str:
     if found:
         fixed: dict[str, dict[str, None]] = {}
         for one in report.outcomes:
-            if said := fixed_in(one):
-                fixed.setdefault(one.patch, {})[f"{one.distribution} {said}"] = None
+            if releases := fixed_in(one):
+                fixed.setdefault(one.patch, {})[f"{one.distribution} {releases}"] = None
         lines += ["", "| patch | severity | fixed in | without it |", "|---|---|---|---|"]
         lines += [
             f"| `{id_}` | {patch_severity(id_)} | {', '.join(fixed.get(id_, ()))} |"
@@ -62,11 +62,11 @@ def bug_report(report: Audit) -> str:
     ]
     open_ = ", ".join(report.open) or "none"
     in_effect = ", ".join(id_ for id_ in report.needed if id_ not in report.open) or "none"
-    said = [*screen.verdict(report).splitlines(), *map(str.strip, screen.facts(report))]
+    facts = [*screen.verdict(report).splitlines(), *map(str.strip, screen.facts(report))]
     lines = [
         "### mlx-patches report",
         "",
-        *(f"- {_escaped(text)}" for text in said),
+        *(f"- {_escaped(text)}" for text in facts),
         *(f"- {text}" for text in screen.measured(report).splitlines()),
         "",
         "| | |",
@@ -90,7 +90,7 @@ def bug_report(report: Audit) -> str:
     if len(text.encode()) <= MAX_REPORT:
         return text
     cut = text.encode()[: MAX_REPORT - 100].decode(errors="ignore").rpartition("\n")[0]
-    return f"{cut}\n\n(cut; mlx-patches audit --json has all of it)"
+    return f"{cut}\n\n(truncated; run mlx-patches audit --json for the rest)"
 
 
 def sarif(report: Audit, code: int) -> str:

@@ -44,18 +44,20 @@ class HostReport:
         if self.broken:
             return f"{self.installed}: {self.broken[0].reason}: {self.broken[0].remedy}"
         if self.unmet:
-            return f"{self.installed} requires {', '.join(self.unmet)}: install what it requires"
-        said = []
+            return f"{self.installed} requires {', '.join(self.unmet)}: install these versions"
+        parts = []
         if self.open:
             count = f"{len(self.open)} defect{'' if len(self.open) == 1 else 's'}"
             remedy = f"mlx-patches enable --host {name}"
             if self.limited_to:
-                remedy = f"mlx-patches enable (now it is enabled for {self.limited_to} alone)"
-            said.append(f"{count} of this environment to repair: {remedy}")
+                remedy = f"mlx-patches enable (currently only enabled for {self.limited_to})"
+            parts.append(f"{count} to repair in this environment: {remedy}")
         if self.blocked:
-            said.append(f"enabling does not repair {', '.join(self.blocked)}: see their reasons")
-        if said:
-            return f"{self.installed}: {'; '.join(said)}"
+            parts.append(
+                f"enabling does not repair {', '.join(self.blocked)}: see the reasons (-v)"
+            )
+        if parts:
+            return f"{self.installed}: {'; '.join(parts)}"
         if self.repaired:
             return f"{self.installed}: nothing to do; active patches: {len(self.repaired)}"
         return f"{self.installed}: no known defect here"
@@ -87,7 +89,7 @@ def report(
     if host is None:
         here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""
-        hint = f"{known}; leave --host out, or install it"
+        hint = f"{known}; install it or omit --host"
         raise MlxPatchesError(f"{name} is not installed in this environment{hint}")
 
     def ids(wanted: Callable[[Outcome], bool]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Match(NamedTuple):
         theirs = " and ".join(f"{one} {releases[one]}" for one in sorted(packages & {*releases}))
         which = "its code is new"
         if here.name not in packages:
-            which = "it runs other code than was measured"
+            which = "it runs code that was not measured"
         elif self.nearest == own:
             which = f"this is not the {here.version} release"
         more = f" and {len(self.changed) - 2} more" if len(self.changed) > 2 else ""

@@ -72,7 +72,7 @@ def _status(outcomes: Sequence[Outcome]) -> str:
 
 
 def only_in(patch: Patch) -> list[str]:
-    """The models and servers that alone run what a patch repairs here; empty if others may."""
+    """The only models and servers that run what a patch repairs here; empty if others may."""
     current, found = session(), set()
     for target in patch.targets:
         if target.supports or current.installed(target.distribution) is None:

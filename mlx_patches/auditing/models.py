@@ -20,7 +20,7 @@ from ..core.registry import did_you_mean
 
 MAX_NAME = 100
 _HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}/[\w.-]{1,96}")
-WHERE = "; a model's type is the model_type of its config.json"
+WHERE = "; the model type is model_type in config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
     try:
         target = os.readlink(path)
     except (OSError, ValueError):
-        where = f", nor is it in {_hub_cache()}" if _HUB_NAME.fullmatch(model) else ""
+        where = f" here or in {_hub_cache()}" if _HUB_NAME.fullmatch(model) else ""
         return f"no such folder{where}: give the folder of the model, or its model type"
-    return f"a link to {quoted(target)}, where no folder is: give the model's folder"
+    return f"a link to {quoted(target)}, which is not a folder: give the model's folder"
 
 
 def _cached(name: str) -> Path | None:

@@ -17,7 +17,7 @@ class Need(NamedTuple):
 
     Args:
         patch: the patch's id.
-        effect: what the host gets wrong without it, in a sentence.
+        effect: the symptom without it, in a sentence.
         distribution: the distribution whose code has the defect.
         reason: the gate's reason, in a sentence.
     """

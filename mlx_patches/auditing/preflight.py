@@ -1,4 +1,4 @@
-"""Checks whether an environment can be audited, so that an unreadable one is no all-clear."""
+"""Checks whether an environment can be audited: an unreadable one must not get an all-clear."""
 
 from __future__ import annotations
 
@@ -84,12 +84,11 @@ def _broken_metadata(current: Session) -> Iterator[str]:
             try:
                 Version(here.version)
             except InvalidVersion:
-                said = f"has no valid version: {here.version[:40]!r}"
-                yield f"the metadata of {distribution} {said}: {again}"
+                problem = f"has no valid version: {here.version[:40]!r}"
+                yield f"the metadata of {distribution} {problem}: {again}"
         # Rapid-MLX has its own package of this name, and no patch targets it.
         elif file and not set(map(canonical, installers().get(package, ()))) - {distribution}:
-            which = f"which release of {distribution} it is"
-            yield f"{file.parent} exists, but no metadata says {which}: {again}"
+            yield f"{file.parent} exists, but {distribution} has no metadata: {again}"
 
 
 def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:

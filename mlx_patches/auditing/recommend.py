@@ -153,9 +153,7 @@ def host_limits(host: str) -> dict[str, str]:
     try:
         required = importlib_metadata.requires(host) or []
     except importlib_metadata.PackageNotFoundError:
-        raise MlxPatchesError(
-            f"{host} is not installed here; leave --host out, or install it"
-        ) from None
+        raise MlxPatchesError(f"{host} is not installed here; install it or omit --host") from None
     limits: dict[str, SpecifierSet] = {}
     for line in required:
         try:

@@ -17,11 +17,12 @@ from .installed_code import gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
+# What the further lines of a wrapped fact begin with.
+_INDENT = "    "
 # Below this width a sentence stands under its patch, not beside it.
 NARROW = 60
 # A line of text, or a table: its heads and its rows.
 Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]
-_BRANCH = "branch that only Metal takes"
 
 
 def verdict(report: Audit) -> str:
@@ -30,12 +31,12 @@ def verdict(report: Audit) -> str:
         return f"Nothing could be audited: {report.unaudited[0]}"
     if report.model is not None:
         name = report.model.model_type
-        said = [headline(one, report.here(), name) for one in worst(report)]
+        texts = [headline(one, report.here(), name) for one in worst(report)]
         if set(report.open) & set(report.model.own_patches):
             ids = report.model.unused_stops
             which = f"stop token {ids[0]} is" if len(ids) == 1 else f"{len(ids)} stop tokens are"
-            said.insert(0, f"{name} does not end every turn here: {which} not used")
-        return "\n".join(said) or f"no installed package implements {name}"
+            texts.insert(0, f"{name} may not stop generating here: {which} ignored")
+        return "\n".join(texts) or f"no installed package implements {name}"
     if report.host_report is not None and (report.host_report.broken or report.host_report.unmet):
         return report.host_report.advice
     whose = f"{report.host_report.installed}: " if report.host_report else ""
@@ -50,12 +51,12 @@ def verdict(report: Audit) -> str:
         return f"{whose}{known} of the installed releases {are} not repaired here{switched}"
     if report.findings:
         return f"{whose}{report.findings[0]}"
-    alone = f", in processes of {report.host} alone" if report.host else ""
+    only = f", only in {report.host} processes" if report.host else ""
     state = "the installed releases have no known defect"
     if needed:
-        state = f"{_all(needed)} repaired here{alone}"
+        state = f"{_all(needed)} repaired here{only}"
     if report.exit_code() == 2:
-        return f"{whose}{state[0].upper()}{state[1:]}, but not all of the code was measured"
+        return f"{whose}{state[0].upper()}{state[1:]}, but some of the code was not measured"
     return f"{whose}Nothing to do: {state}"
 
 
@@ -65,32 +66,33 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     Args:
         height: the largest number of lines; None for no limit.
     """
-    said, facts = top(report, width)
+    head, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
     bottom = commands(report)
     if not report.unaudited:
-        bottom += [*measured(report).splitlines(), *held_alone(report)]
+        bottom += [*measured(report).splitlines(), *single_requests(report)]
     active = "enabled" if report.active else "not enabled"
     active = f"enabled for {report.host}" if report.host else active
     bottom.append(f"Environment: {report.environment} ({active})")
     if height is not None:
-        left = height - rows(said, width) - rows(bottom, width) - 1
+        left = height - rows(head, width) - rows(bottom, width) - 1
         least = 6 if report.open else 2
         while facts and rows(facts, width) > max(left - least, 1):
-            facts.pop()
+            while facts.pop().startswith(_INDENT):  # drop a fact with all its lines, never a part
+                pass
         room = left - rows(facts, width)
     shown = _repairs(report, None if height is None else room, width)
-    return [*said, *facts, *shown, "", *bottom]
+    return [*head, *facts, *shown, "", *bottom]
 
 
 def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
     """The lines of the verdict, and the lines of the other facts."""
-    said = _wrapped(verdict(report).splitlines(), width)
+    head = _wrapped(verdict(report).splitlines(), width)
     problem = report.model.folder.problem if report.model and report.model.folder else ""
     # It names a file, so it is not wrapped.
-    return said, [
+    return head, [
         *([f"  {problem}"] if problem else []),
-        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, "    "),
+        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, _INDENT),
     ]
 
 
@@ -129,14 +131,10 @@ def effects(report: Audit) -> dict[str, str]:
 
 
 def shortened(text: str, width: int) -> str:
-    """A sentence cut to a width: after a clause in its second half, else after a word."""
+    """A sentence cut to a width, after a word."""
     if len(text) <= width:
         return text
-    for mark in (": ", "; ", ", ", " and "):
-        head = text[: width + 1].rpartition(mark)[0]
-        if len(head) >= width // 2:
-            return head
-    return text[: width - 3].rpartition(" ")[0] + " ..."
+    return text[: width - 3].rpartition(" ")[0].rstrip(":;,") + " ..."
 
 
 def facts(report: Audit) -> Iterator[str]:
@@ -146,7 +144,7 @@ def facts(report: Audit) -> Iterator[str]:
         return
     if report.host_report is None or not report.host_report.broken:
         yield from (f"cannot work: {one.reason}: {one.remedy}" for one in report.broken_sets)
-    yield from (f"no patch repairs: {one.effect}: {one.remedy}" for one in report.warnings)
+    yield from (f"not repaired by any patch: {one.effect}: {one.remedy}" for one in report.warnings)
     yield from report.unknown
     yield from (one.finding for one in report.foreign if one.finding)
     for variable in _switches(report, every=False):
@@ -161,44 +159,42 @@ def facts(report: Audit) -> Iterator[str]:
         if new == len(own):
             lost = gone(session().matrix, release, report.outcomes)
             more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-            none = f"; it lacks that of {', '.join(lost[:3])}{more}" if lost else ""
-            judged = "its code was not measured; each patch is judged by the code it changes"
-            yield f"{release}: {judged}{none}"
+            none = f"; it lacks the code that {', '.join(lost[:3])}{more} repair" if lost else ""
+            yield f"{release}: not measured; each patch is judged by the code it changes{none}"
             continue
         wrong = still + counts[words.REPAIRED]
         families = f"{wrong} of {len(own)} model families"
-        are = "has other code and was" if new == 1 else "have other code and were"
-        changed = f"; {new} {are} not measured" if new else ""
+        changed = f"; {new} not measured (different code)" if new else ""
         repaired = with_patches(still) if wrong else ""
         more = f"{repaired}{_images_of(own)}{changed}"
         yield f"{release}: {families} wrong as released{_effects_of(own)}{more}"
     if count := len(report.refusing):
-        more = f"{count} more repair{'' if count == 1 else 's'} of security"
-        yield f"{more}, which may refuse requests: mlx-patches enable --profile safe,security"
+        patches = _many(count, "optional security patch", "es")
+        yield f"{patches}, which may reject requests: mlx-patches enable --profile safe,security"
 
 
 def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
-    """How many families get a batch with images wrong."""
+    """How many families are wrong with images in a batch."""
     measured = [one for one in verdicts if one.measured.images]
     wrong = [one for one in measured if any("r" in cell.pair for cell in one.measured.images)]
     if not wrong:
         return ""
     still = sum(any(words.is_red(cell.pair) for cell in one.measured.images) for one in wrong)
-    return f"; a batch with images in {len(wrong)} of {len(measured)}{with_patches(still)}"
+    return f"; images in a batch: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
 
 
 def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
-    """How many families have which effect, the worst first, and how many in the engine alone."""
+    """How many families have each effect, the worst first, and how many only in the engine."""
     found: Counter[str] = Counter()
     for one in verdicts:
         cells = [cell for cell in one.wrong if cell.severity != words.FEATURE]
         own = [cell for cell in cells if not words.scenario(cell.name).engine]
         if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
-    texts = {"wrong-text": "wrong text", "crash": "crashes", "memory": "memory"}
-    texts |= {"engine": "in its own engine alone"}
-    said = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
-    return f" ({', '.join(said)})" if said else ""
+    texts = {"wrong-text": "with wrong text", "crash": "with crashes", "memory": "with leaks"}
+    texts |= {"engine": "only in the release's own engine"}
+    parts = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _model_facts(report: Audit) -> Iterator[str]:
@@ -208,18 +204,18 @@ def _model_facts(report: Audit) -> Iterator[str]:
         if (open_ := one.wrong_here(here)) and one.verdict != words.RIGHT:
             names = scenarios_of(open_)
             more = f"; +{len(names) - 3} more (-v)" if len(names) > 3 else ""
-            yield f"in: {'; '.join(names[:3])}{more}"
+            yield f"wrong in: {'; '.join(names[:3])}{more}"
     known = [one for one in report.verdicts if one.verdict != words.NOT_MEASURED]
     yield from dict.fromkeys(one.note for one in known if one.note)
     if any(not one.traced for one in known) and effects(report):
-        yield "which of these patches it needs was not traced:"
+        yield "not traced: which of these patches it needs"
     folder = report.model.folder if report.model else None
     if folder and folder.problem:
         yield folder.problem
 
 
 def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
-    """One line for each patch, the worst first, and the number of those left out."""
+    """One line for each patch, the worst first, and the number of patches not shown."""
     if report.unaudited:
         return []
     found = effects(report)
@@ -257,7 +253,7 @@ def commands(report: Audit) -> list[str]:
     """The command that fixes, the one that undoes and the one that proves."""
     if report.unaudited:
         return []
-    said = []
+    commands = []
     fixable = [o.patch for o in report.outcomes if o.finding and o.status == "disabled"]
     here = report.here()
     open_ = [c for one in report.verdicts for c in one.wrong_here(here)] if report.model else []
@@ -271,20 +267,20 @@ def commands(report: Audit) -> list[str]:
     repairable = not here.active and any(repaired)
     needed = any(map(report.concerns, fixable))
     if not needed and (variables := _switches(report, every=repairable)):
-        said.append(f"Fix:   unset {' '.join(variables)}")
+        commands.append(f"Fix:   unset {' '.join(variables)}")
     elif repairable or needed:
         host = report.host_report
         limit = f" --host {host.installed.name}" if host and not host.limited_to else ""
-        said.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
+        commands.append(f"Fix:   mlx-patches enable{limit}   Undo: mlx-patches disable")
     elif report.model is not None and (open_ or held):
         family = next(iter(report.model.families.values()))
-        said.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
+        commands.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:
-        said.append("Undo:  mlx-patches disable")
+        commands.append("Undo:  mlx-patches disable")
     if stay := _measured_instead(report):
-        said.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
+        commands.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
-    return [*said, *([f"Proof: {proof}"] if proof else [])]
+    return [*commands, *([f"Proof: {proof}"] if proof else [])]
 
 
 def _measured_instead(report: Audit) -> list[str]:
@@ -307,10 +303,10 @@ def _proof(report: Audit) -> str:
         ids = [*effects(report), *worst_first(report.needed)]
         return f"mlx-patches probe {ids[0]}" if ids else ""
     if alone := [id_ for one in worst(report) for id_ in one.measured.alone]:
-        return f"mlx-patches probe {alone[0]}"  # the lab compares with a request alone
+        return f"mlx-patches probe {alone[0]}"  # the lab compares with a single request
     here = report.here()
     for one in worst(report)[:1]:
-        # The lab runs the scenarios of images only where they are named.
+        # The lab runs the image scenarios only by name.
         if (images := one.fails_with_images(here)) and not one.wrong_here(here):
             return f"mlx-patches lab --model {one.family} --scenario {images[0].name}"
     if report.model.folder is not None:
@@ -332,8 +328,8 @@ def measured(report: Audit) -> str:
     )
 
 
-def held_alone(report: Audit) -> list[str]:
-    """A line that says against what a model's request alone was held."""
+def single_requests(report: Audit) -> list[str]:
+    """Lines that name what a model's single requests were compared with."""
     if report.model is None or not report.verdicts:
         return []
     here, found = report.here(), {}
@@ -342,14 +338,14 @@ def held_alone(report: Audit) -> list[str]:
         if held and held.comparable:
             differ = len(one.differs_alone(here))
             more = " (-v)" if differ else ""
-            equal = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')} equal"
-            found[f"{equal} {held.outside}{more}"] = one.release
+            count = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')}"
+            found[f"match {held.outside} in {count}{more}"] = one.release
         elif held:
-            found[f"not comparable with {held.outside}"] = one.release
+            found[f"could not be compared with {held.outside}"] = one.release
     if not found:
-        return ["A request alone: not held against another implementation."]
+        return ["Single requests were not compared with another implementation."]
     return [
-        f"A request alone: {text}{f' ({release})' if len(found) > 1 else ''}."
+        f"Single requests {text}{f' ({release})' if len(found) > 1 else ''}."
         for text, release in found.items()
     ]
 
@@ -376,11 +372,12 @@ def _measured(
     if DEVICES[words.METAL] in dtypes:
         return f"{detailed}."
     if marked:
-        several = "" if one_model else f" in {len(emulated)} of {len(marked)}"
-        logic = f"\nThe logic of that branch was run on a CPU{several}." if emulated else ""
+        was = "was" if len(emulated) == 1 else "were"
+        several = "That code was" if one_model else f"{len(emulated)} of them {was}"
+        logic = f"\n{several} emulated on a CPU." if emulated else ""
         are = "family has" if len(marked) == 1 else "families have"
         has = "it has" if one_model else f"{len(marked)} {are}"
-        return f"{on if dtypes else 'Not measured'}; {has} a {_BRANCH}.{logic}"
+        return f"{on if dtypes else 'Not measured'}; {has} Metal-only code.{logic}"
     return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 
@@ -394,8 +391,8 @@ def _all(count: int) -> str:
     return "the one known defect is" if count == 1 else f"all {count} known defects are"
 
 
-def _many(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
+def _many(count: int, word: str, plural: str = "s") -> str:
+    return f"{count} {word}{'' if count == 1 else plural}"
 
 
 def details(report: Audit, show_all: bool) -> Iterator[Part]:
@@ -411,7 +408,7 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
             if held := one.measured.held:
                 yield f"{one.release}: {held.sentence}"
             if metal := one.measured.metal:
-                yield f"Branches that only Metal takes, {one.release}: {', '.join(metal)}"
+                yield f"Metal-only code in {one.release}: {', '.join(metal)}"
             heads = (f"scenario, {one.release}", "as released", "with patches", "here", "needs")
             wrong = one.wrong_here(report.here())
             yield heads, [_scenario(cell, cell in wrong) for cell in one.cells]
@@ -446,5 +443,5 @@ def _scenario(cell: CellVerdict, wrong_here: bool) -> tuple[str, ...]:
 
 
 def _family(one: ModelVerdict) -> tuple[str, ...]:
-    patches = ", ".join(one.patches) if one.traced else "not traced: see --model"
+    patches = ", ".join(one.patches) if one.traced else "not traced; see --model"
     return one.family, one.release, one.verdict, patches if one.wrong else one.note

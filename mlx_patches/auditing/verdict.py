@@ -161,11 +161,11 @@ class ModelVerdict:
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
 
     def wrong_alone(self, here: PatchState) -> bool:
-        """Whether a request alone gets wrong text in this environment, whatever the config has."""
+        """Whether a single request gets wrong text in this environment, whatever the config."""
         return any(here.lacks(id_, self) for id_ in self.measured.alone)
 
     def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
-        """The configs with which a request alone is wrong in this environment."""
+        """The configs in which a single request is wrong in this environment."""
         return self._open(self.defects, here)
 
     def _open(
@@ -306,7 +306,7 @@ def judge(
         why = detail.get("build", "")
         note = f"the lab could not build it{f': {why}' if why else ''}"
     elif result == words.INSENSITIVE:
-        note = "the lab's tiny model is not sensitive enough to tell"
+        note = "the lab's tiny model is not sensitive enough"
     return make(
         result,
         measured,
@@ -348,39 +348,39 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
     open_ = [cell for cell in one.fails_with_images(here) if not _is_alone(cell)]
     if not open_:
         released = any(cell.pair[0] == "r" for cell in one.measured.images if not _is_alone(cell))
-        return "; a batch with images, wrong as released, is repaired" if released else ""
-    pieces = " read in pieces"
+        return "; images in a batch are repaired too" if released else ""
+    chunked = " in chunked prefill"
     still = [cell for cell in open_ if words.is_red(cell.pair)]
     only = all(cell.name == outside.IN_PIECES for cell in open_)
-    text = f"; a batch with images{pieces if only else ''} {_verb(open_)}"
+    text = f"; a batch with images{chunked if only else ''} {_verb(open_)}"
     if not still:
-        return f"{text}, but not with the patches"
-    part = pieces if len(still) < len(open_) and still[0].name == outside.IN_PIECES else ""
+        return f"{text}, which the patches repair"
+    part = chunked if len(still) < len(open_) and still[0].name == outside.IN_PIECES else ""
     why = outside.IMAGES_WHY.get(one.family)
-    return f"{text},{part} with the patches too{f': {why}' if why else ''}"
+    return f"{text},{part} even with the patches{f': {why}' if why else ''}"
 
 
 def alone(one: ModelVerdict, here: PatchState) -> str:
-    """The end of a verdict: what is wrong for a request alone, and with which configs."""
+    """The end of a verdict: what is wrong for a single request, and with which configs."""
     open_ = one.fails_alone(here)
     long = list(filter(_is_alone, one.fails_with_images(here)))
     crashes = [cell for cell in open_ if cell.crash]
     differs = [cell for cell in open_ if not cell.crash and cell is not one.measured.prefill]
     texts = [
-        f"differs from {one.measured.held.outside} with {outside.said(differs)}"
+        f"differs from {one.measured.held.outside} ({outside.listed(differs)})"
         if one.measured.held and differs
         else "",
-        "decodes other text than its own prefill"
+        "decodes differently from its own prefill"
         if one.measured.prefill in open_ and one.measured.prefill not in crashes
         else "",
-        f"fails with {outside.said(crashes)}" if crashes else "",
-        f"{_verb(long)} for images in a prompt in pieces" if long else "",
+        f"crashes ({outside.listed(crashes)})" if crashes else "",
+        f"{_verb(long)} for images in chunked prefill" if long else "",
     ]
-    return f"; alone it {' and '.join(filter(None, texts))}" if any(texts) else ""
+    return f"; a single request {' and '.join(filter(None, texts))}" if any(texts) else ""
 
 
 def _is_alone(cell: outside.HeldCell) -> bool:
-    """Whether a cell with images is of a request alone."""
+    """Whether a cell with images is about a single request."""
     return cell.name == outside.IMAGES_ALONE
 
 
@@ -390,19 +390,19 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     count, wrong = _count(one.cells), _count(open_)
     where = f"here ({one.release})"
     if one.wrong_alone(here):
-        text = f"{name} gives wrong text {where}, also to a request alone"
-        return f"{text}; {wrong} of {count} scenarios of a batch are wrong" if wrong else text
+        text = f"{name} gives wrong text {where}, even for a single request"
+        return f"{text}; {wrong} of {count} batch scenarios are wrong" if wrong else text
     if one.verdict == NOT_MEASURED:
         return f"{name} was not measured in {one.release}: {one.note}"
     if one.result == words.CANNOT_BATCH:
         spared = f"{one.inapplicable} of {count + one.inapplicable} scenarios"
-        return f"{name} cannot be batched by {one.release}: {spared} do not apply to it"
+        return f"{name} cannot be batched by {one.release}: {spared} do not apply"
     if one.verdict == RIGHT and one.measured.alone:
-        wrongs = "as released it gives wrong text, also to a request alone"
+        wrongs = "as released it gives wrong text, even for a single request"
         return f"{name} is repaired {where}: {wrongs}"
     if one.verdict == RIGHT:  # what is open is of severity feature
         lacks = ", ".join(scenarios_of(open_))
-        but = f", all but {lacks}" if lacks else ""
+        but = f", except {lacks}" if lacks else ""
         return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
     if not open_:
         wrongs = f"{_count(one.wrong)} of {count} scenarios are wrong"
@@ -410,13 +410,13 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     still = _count(one.wrong_with_patches)
     text = f"{name} {_verb(open_)} in a batch {where}"
     if one.result == words.RED and here.active and len(open_) == len(one.wrong_with_patches):
-        return f"{text}, with the patches in effect: {still} of {count} scenarios"
+        return f"{text}, even with the patches in effect: {still} of {count} scenarios"
     return f"{text}: {wrong} of {count} scenarios{with_patches(still)}"
 
 
 def with_patches(still: int) -> str:
     """The end of a sentence that counts what is wrong as released."""
-    return f", with the patches {still}" if still else "; the patches repair all"
+    return f", {still} even with the patches" if still else ", all repaired by the patches"
 
 
 def _verb(cells: Iterable[CellVerdict | outside.HeldCell]) -> str:

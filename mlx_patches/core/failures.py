@@ -50,7 +50,7 @@ class Failures:
 def describe(error: BaseException | None) -> str:
     """An error as one printable line."""
     if error is None:
-        return "None in place of a value"
+        return "None instead of a value"
     from .files import quoted  # not at start-up
 
     try:

@@ -570,7 +570,7 @@ def _awaited(module: str) -> str:
         return f"{module} is not imported yet"
     if isinstance(there, ModuleType):
         return f"{module} is being imported"
-    return f"{module} in sys.modules is no module but a {type(there).__name__}"
+    return f"{module} in sys.modules is not a module but a {type(there).__name__}"
 
 
 def _others_failed(patch: Patch, settled: list[Outcome], reason: str) -> list[Outcome]:

@@ -45,8 +45,8 @@ class Verdict(NamedTuple):
 class Outcome(NamedTuple):
     """One target of one patch: its status and the reason, in a sentence.
 
-    ``by_choice`` marks a patch that the user switched off or did not ask for: it is a finding
-    only with ``--strict``.
+    ``by_choice`` marks a patch that the user switched off or did not request: it is a finding only
+    with ``--strict``.
     """
 
     patch: str

@@ -89,24 +89,23 @@ class Patch(NamedTuple):
 
     Args:
         id: the name that users type.
-        summary: one line that says what goes wrong without it.
-        targets: what it replaces. All of those that a release needs are applied, or none.
-        module: the module that declares the patch. The catalogue knows that of a built-in one.
+        summary: one line: product or models, symptom, when.
+        targets: what it replaces. Either all targets that a release needs are applied, or none.
+        module: the module that declares the patch. Built-in patches get it from the catalogue.
         probe: ``module:function`` of the reproducer, red without the patch. A module that begins
             with a dot is beside the patch's own.
         severity: what the defect does to a user, a word of ``evidence.words.SEVERITIES``.
-        every_model: it is applied whatever model is loaded; others are, where the model's entry in
-            the matrix names them.
+        every_model: it is applied whatever model is loaded. Other patches are applied only if the
+            model's entry in the matrix names them.
         wrong_alone: the models, separated by spaces, whose published configs are wrong even for a
             single request.
         changes_alone: it changes the result of a single request.
-        optional: not part of the default set; applied only when named.
-        profiles: the profiles that it belongs to besides that of its folder.
-        formerly: the id that it had before; users' settings may still name it.
-        mlx: the only releases of MLX with which the code has the defect; empty if it has it with
-            any.
-        security: it limits what a request or a model's folder can reach. A call in which it fails
-            is refused, and it is never withdrawn.
+        optional: not part of the default set; applied only by id.
+        profiles: further profiles, besides the one of its folder.
+        formerly: its previous id, which users' settings may still name.
+        mlx: the releases of MLX with which the code has the defect; empty for all.
+        security: it limits what a request or a model's folder can reach. If it
+            fails in a call, the call is refused; it is never withdrawn.
         doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed if a
             module declares several patches; by default the module's own docstring.
     """

@@ -53,7 +53,7 @@ class Registry:
             return name
         for patch in self.each_declared():
             if name == patch.formerly:
-                logger.warning("mlx_patches: the patch %s is called %s now", name, patch.id)
+                logger.warning("mlx_patches: the patch %s was renamed to %s", name, patch.id)
                 return patch.id
         return name
 
@@ -66,7 +66,7 @@ class Registry:
         patch_id = self.today(patch_id)
         if patch_id not in self:
             raise MlxPatchesError(
-                f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows them all)"
+                f"no patch {patch_id!r}{self.hint(patch_id)} (mlx-patches list shows all patches)"
             )
         if patch_id not in self._patches:
             module, _, name = self._rows[patch_id]["place"].partition(":")

@@ -32,7 +32,7 @@ PREFILL = "own-prefill"
 FEATURES, IN_PIECES = "features", "features-in-pieces"
 # The scenario of prompts with images alone, in pieces.
 IMAGES_ALONE = "features-alone"
-IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 sums the sizes of one image to garbage"}
+IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
 # The results of a model type: equal, equal with the patches, not even then, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 
@@ -67,13 +67,13 @@ class HeldCell(NamedTuple):
         """What such a config has that others lack."""
         base = self.name.removesuffix(OLD)
         if base == PREFILL:
-            return "a prompt in pieces" if self.crash else "its own prefill"
+            return "chunked prefill" if self.crash else "its own prefill"
         if base == PLAIN:
-            return "a config of today" if base == self.name else "a config as released"
+            return "current config format" if base == self.name else "published config"
         if base == WINDOW:
             return "prompts beyond the sliding window"
         if base == THETA:
-            return "another theta"
+            return "another rope theta"
         name, is_field, value = base.partition("=")
         return f"{name} {value}" if is_field else _ROPE + name.split()[0]
 
@@ -131,15 +131,15 @@ class Held(NamedTuple):
     def sentence(self) -> str:
         """How many configs are equal, and which are not, as released and with the patches."""
         if not self.comparable:
-            return f"A request alone could not be compared with {self.outside}."
+            return f"Single requests could not be compared with {self.outside}."
         unlike = self.defects()
         left = [one for one in unlike if words.is_red(one.pair)]
         repaired = [one for one in unlike if one not in left]
         parts = [
-            f"A request alone equals {self.outside} in"
+            f"Single requests match {self.outside} in"
             f" {len(self.cells) - len(unlike)} of {len(self.cells)} configs",
-            f"with the patches also with {said(repaired)}" if repaired else "",
-            f"not with {said(left)}" if left else "",
+            f"with the patches also for {listed(repaired)}" if repaired else "",
+            f"not for {listed(left)}" if left else "",
         ]
         return f"{'; '.join(filter(None, parts))}."
 
@@ -248,8 +248,8 @@ def _pairs(found: Mapping[str, Any], key: str) -> dict[str, str]:
     return {name: pair for name, pair in pairs.items() if set(pair) & {"g", "r"}}
 
 
-def said(cells: Sequence[HeldCell]) -> str:
-    """What the configs of these cells have, each once, as a list."""
+def listed(cells: Sequence[HeldCell]) -> str:
+    """A list of what the configs of these cells have, each once."""
     found = dict.fromkeys(cell.words for cell in cells)
     ropes = [name.removeprefix(_ROPE) for name in found if name.startswith(_ROPE)]
     others = [name for name in found if not name.startswith(_ROPE)]

@@ -25,7 +25,7 @@ DEVICES = {
     CPU: "a CPU",
     CUDA: "CUDA",
     METAL: "Metal",
-    METAL_EMULATED: "the branch that Metal takes, and its kernels' logic, run on a CPU",
+    METAL_EMULATED: "Metal-only code, emulated on a CPU",
 }
 
 # The variants of tiny configs; ``lab.variants`` says what each changes.
@@ -50,7 +50,7 @@ RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
 VERDICTS = {GREEN: RIGHT, REPAIRED: "repaired", RED: WRONG, CANNOT_BATCH: "cannot batch"}
 
 # What a defect does to a user, the worst first; ``feature``: something is refused or slow, or a
-# setting that few use does not work in a batch.
+# rarely used setting does not work in a batch.
 SEVERITIES = ("wrong-text", "crash", "memory", "security", "feature")
 WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = SEVERITIES
 FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
@@ -78,29 +78,29 @@ SCENARIOS = {
     "left-padded": Scenario("unequal prompts, left-padded"),
     "right-padded": Scenario("unequal prompts, right-padded"),
     "equal-lengths": Scenario("equal prompts"),
-    "chunked-solo": Scenario("one prompt alone, in pieces", batch=False),
-    "chunked-batch": Scenario("prompts in pieces"),
+    "chunked-solo": Scenario("a single prompt, chunked prefill", batch=False),
+    "chunked-batch": Scenario("chunked prefill"),
     "merge": Scenario("prompts merged into a batch"),
     "extend": Scenario("a request that joins"),
     "filter": Scenario("a request that leaves"),
-    "extract-early": Scenario("a request taken out early"),
-    "extract-late": Scenario("a request taken out late"),
-    "trim": Scenario("a batch that steps back"),
+    "extract-early": Scenario("a row extracted early"),
+    "extract-late": Scenario("a row extracted late"),
+    "trim": Scenario("a trimmed batch"),
     "state": Scenario("a saved and restored batch"),
-    "history": Scenario("prompts on top of cached ones"),
-    "last-piece": Scenario("prompts on top of cached ones, in pieces"),
-    "rope-deltas": Scenario("an image beside text"),
+    "history": Scenario("prompts with a cached prefix"),
+    "last-piece": Scenario("prompts with a cached prefix, chunked prefill"),
+    "rope-deltas": Scenario("image and text prompts"),
     "images": Scenario("several images"),
     "quantized-8": Scenario("8-bit keys and values"),
     "quantized-4": Scenario("4-bit keys and values"),
     "engine": Scenario("the release's own batch engine", engine=True),
-    "processors": Scenario("logits processors of some requests", engine=True),
-    "samplers": Scenario("samplers of some requests", engine=True),
-    "leaves": Scenario("a client that leaves the engine", engine=True),
+    "processors": Scenario("logits processors for some requests", engine=True),
+    "samplers": Scenario("samplers for some requests", engine=True),
+    "leaves": Scenario("a request cancelled in the engine", engine=True),
     "engine-images": Scenario("several images in the engine", engine=True),
     "max-kv-size": Scenario("max_kv_size in a batch", FEATURE, engine=True),
-    "growth": Scenario("memory over many tokens", MEMORY),
-    "cache-dtype": Scenario("the caches' dtype as a request joins", MEMORY),
+    "growth": Scenario("memory growth over many tokens", MEMORY),
+    "cache-dtype": Scenario("the cache dtype when a request joins", MEMORY),
     "batch-generate": Scenario("batch_generate", engine=True),
     "batch-generate-images": Scenario("batch_generate with images", engine=True),
     # The lab's process ended before all scenarios had run.

@@ -46,7 +46,7 @@ def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str,
         found[name] = _evidence(name, own, tasks[0].scenarios)
     if not any(cells for one in found.values() for cells in one["without"].values()):
         raise MlxPatchesError(
-            f"no scenario of {folder} ended within {SECONDS:g} s: run"
+            f"no scenario of {folder} finished within {SECONDS:g} s: run"
             f" mlx-patches lab --config {folder}, which has a longer --timeout"
         )
     return found

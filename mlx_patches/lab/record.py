@@ -89,7 +89,7 @@ def check_tasks(tasks: Sequence[Task], path: Path) -> None:
         found = distributions.find(name)
         if found and (found.commit or found.editable):
             raise MlxPatchesError(
-                f"evidence is of a release, but this {name} was installed from its sources:"
+                f"evidence must come from a release, but this {name} was installed from source:"
                 " install a release"
             )
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -109,7 +109,7 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
     dtypes = {row.dtype for row in rows}
     if not (len(names) == len(devices) == len(dtypes) == 1):
         raise MlxPatchesError(
-            "evidence is of one package, device and dtype; this run measured"
+            "an evidence file holds one package, device and dtype; this run measured"
             f" {_listed(names)} on {_listed(devices)} in {_listed(dtypes)}"
         )
     versions = {name: found.version for name in MEASURED if (found := distributions.find(name))}
@@ -205,7 +205,7 @@ def _problem_of_cells(content: Mapping[str, Any]) -> str:
                 if letter not in LETTERS.values():
                     return f"{where}, {name}: unknown letter {letter!r}"
                 if letter in _TOLD and name not in told.get(family, {}):
-                    return f"{where}, {name}: no detail says what went wrong"
+                    return f"{where}, {name}: no detail of the failure"
     if not content["without"]:
         return "no family was measured"
     both = content.get("with", content["without"])

@@ -16,11 +16,11 @@ from .record import NOT_REACHED, RAN, kernels
 from .runner import Row, Task, by_family, exit_code, summary
 from .walks.runner import Walked
 
-Tell = Callable[[Task, list[Row]], None]
+Advance = Callable[[Task, list[Row]], None]
 
 
 @contextlib.contextmanager
-def progress(total: int) -> Iterator[Tell]:
+def progress(total: int) -> Iterator[Advance]:
     """Show a progress bar on stderr, if that is a terminal; yields the function to advance it."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -28,10 +28,10 @@ def progress(total: int) -> Iterator[Tell]:
     with bar:
         shown = bar.add_task("lab", total=total)
 
-        def tell(task: Task, rows: list[Row]) -> None:
+        def advance(task: Task, rows: list[Row]) -> None:
             bar.update(shown, advance=1, description=str(task.family))
 
-        yield tell
+        yield advance
 
 
 @contextlib.contextmanager
@@ -66,22 +66,25 @@ def shown(rows: Sequence[Row]) -> Iterator[Any]:
         if any(result not in (GREEN, NOT_APPLICABLE, "") for result in both):
             bad.append((family, *both, _reason([row for row in rows if row.family == family])))
     if bad:
-        yield ("family", "without", "with", "scenarios not green: detail of the first"), bad
+        yield (
+            ("family", "without", "with", "scenarios that are not green: detail of the first"),
+            bad,
+        )
     yield from _totals(rows)
     yield from _of_kernels(rows)
 
 
 def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
     """A table of each config's result, then the number of families by result."""
-    said: dict[tuple[str, str], dict[bool, Row]] = {}
+    found: dict[tuple[str, str], dict[bool, Row]] = {}
     for row in rows:
-        said.setdefault((row.family, row.scenario.partition(":")[2]), {})[row.patched] = row
+        found.setdefault((row.family, row.scenario.partition(":")[2]), {})[row.patched] = row
     yield (
         # Not the heads of results: these cells are sentences, and ``equal`` is no red one.
         ("family", "config", "without patches", "with patches"),
         [
-            (family, config, *(_told(both.get(patched)) for patched in (False, True)))
-            for (family, config), both in sorted(said.items())
+            (family, config, *(_detail(both.get(patched)) for patched in (False, True)))
+            for (family, config), both in sorted(found.items())
             if config or any(row.verdict == NOT_APPLICABLE for row in both.values())
         ],
     )
@@ -91,13 +94,12 @@ def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
 def _of_kernels(rows: Sequence[Row]) -> Iterator[str]:
     for package, both in kernels(rows).items():
         ran, left = both[RAN], both[NOT_REACHED]
-        said = DEVICES[METAL_EMULATED]
-        yield f"{said[0].upper()}{said[1:]}:"
+        yield f"{DEVICES[METAL_EMULATED]}:"
         yield f"  {package}: {len(ran)} of {len(ran) + len(left)} kernels ran"
         yield from (f"  not reached: {one}" for one in left)
 
 
-def _told(row: Row | None) -> str:
+def _detail(row: Row | None) -> str:
     if row is None:
         return ""
     return printable(f"n/a: {row.detail}" if row.verdict == NOT_APPLICABLE else row.detail)
@@ -105,8 +107,8 @@ def _told(row: Row | None) -> str:
 
 def _totals(rows: Sequence[Row]) -> Iterator[str]:
     for mode, counts in summary(rows).items():
-        said = ", ".join(f"{n} {result}" for result, n in counts.items() if n) or "nothing ran"
-        yield f"Families {mode} the patches: {said}"
+        found = ", ".join(f"{n} {result}" for result, n in counts.items() if n) or "nothing ran"
+        yield f"Families {mode} the patches: {found}"
 
 
 def _reason(rows: Sequence[Row]) -> str:

@@ -181,14 +181,14 @@ def tasks(
     every = (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
     for name in scenarios:
         if name not in every:
-            raise MlxPatchesError(f"no scenario {name!r}; there are: {', '.join(every)}")
+            raise MlxPatchesError(f"no scenario {name!r}; choose from: {', '.join(every)}")
     names = tuple(name for name in every if name in (scenarios or SCENARIOS))
     releases = tuple(name for name in names if name in RELEASE_SCENARIOS)
     names = names[: len(names) - len(releases)]
     if releases and (folder or weights or variant or device or dtype != FLOAT32):
         raise MlxPatchesError(
-            f"{releases[0]} is of a release and has tiny models of its own: leave out --config,"
-            " --weights, --dtype, --variant and --device"
+            f"{releases[0]} tests a release with its own tiny models: omit --config, --weights,"
+            " --dtype, --variant and --device"
         )
     if reference:
         names = (REFERENCE,)
@@ -198,11 +198,11 @@ def tasks(
         found = [family for family in found if has_variant(family, variant)]
         if not found:
             fields = " or ".join(VARIANTS[variant].fields)
-            raise MlxPatchesError(f"no {variant} variant: no family here names {fields}")
+            raise MlxPatchesError(f"no {variant} variant: no family here has {fields}")
     if folder is not None and (code := read_config(folder).get("model_file")):
         raise MlxPatchesError(
-            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the model's code is in"
-            " its folder, and the lab does not run code from there"
+            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the lab does not run"
+            " code from a model's folder"
         )
     of_families = [
         Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference, device)
@@ -440,7 +440,7 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
                 known = False
         if not known:
             raise MlxPatchesError(
-                f"{path}: line {number}: not a row that the lab wrote; give --out another file"
+                f"{path}: line {number}: not a row of the lab; give --out another file"
             )
         if row:
             yield row

@@ -62,8 +62,8 @@ class Gate:
             )
         if found.foreign and may_need:
             reason = (
-                f"{target.name} was replaced by {found.foreign}, which may repair it or not:"
-                " activate mlx_patches first, or do without that replacement"
+                f"{target.name} was replaced by {found.foreign}, which may or may not repair it:"
+                " activate mlx_patches first, or remove that replacement"
             )
             return Verdict(False, reason, Status.CONFLICT)
         return verdict

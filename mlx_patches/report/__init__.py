@@ -24,6 +24,7 @@ from ..evidence.store import cell_pairs, metal_branches
 from ..evidence.words import (
     CRASH,
     DEVICES,
+    GREEN,
     RED,
     REPAIRED,
     family_result,
@@ -52,7 +53,7 @@ def save(
     if os.path.exists(target) and not os.path.isfile(target):
         raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
     if not _may_replace(target):
-        raise MlxPatchesError(f"{path}: is not a page that mlx-patches wrote; give another file")
+        raise MlxPatchesError(f"{path}: not a page written by mlx-patches; give another file")
     part = target.with_name(f".mlx-patches-{os.getpid()}")  # no reader finds half a page
     try:
         try:
@@ -160,7 +161,7 @@ def _cell(
     scenarios: Sequence[str],
     number: Mapping[str, int],
 ) -> dict[str, Any]:
-    registry, matrix = session().registry, session().matrix
+    matrix = session().matrix
     found = family_result(pairs)
     by_place: dict[str, dict[str, str]] = {}
     for name, pair in pairs.items():
@@ -173,8 +174,8 @@ def _cell(
     )
     return {
         "result": PARTLY if found == RED and repaired else found,
-        # No result can show this: each scenario compares a batch with the request alone.
-        "alone": _applying([p.id for p in registry.wrong_alone.get(family, ())], one["set"]),
+        # No result can show this: each scenario compares a batch with a single request.
+        "alone": _wrong_alone(family, one["set"]),
         "held": held.sentence if (held := outside.held(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
@@ -198,6 +199,23 @@ def _cell(
         if found in (RED, REPAIRED) and not traced
         else [],
     }
+
+
+def results_of(one: Mapping[str, Any]) -> dict[str, str]:
+    """Family to its result in a set, as the page, docs/findings.md and its chart count them.
+
+    A family that is right in a batch is ``repaired`` if a single request is wrong as released.
+    """
+    results = {family: family_result(pairs) for family, pairs in cell_pairs(one).items()}
+    return {
+        family: REPAIRED if result == GREEN and _wrong_alone(family, one["set"]) else result
+        for family, result in results.items()
+    }
+
+
+def _wrong_alone(family: str, release: str) -> list[str]:
+    """The patches without which a single request of a family is wrong in a release."""
+    return _applying([p.id for p in session().registry.wrong_alone.get(family, ())], release)
 
 
 def _applying(ids: Iterable[str], release: str) -> list[str]:

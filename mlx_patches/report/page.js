@@ -11,12 +11,12 @@ const byId = (id) => document.getElementById(id);
 const RESULTS = {
   green: ["✓", "right as released"],
   repaired: ["+", "repaired: wrong as released, right with the patches"],
-  alone: ["1+", "repaired: as released a request alone gets wrong text too, right with the patches"],
+  alone: ["1+", "repaired: as released even a single request gets wrong text, right with the patches"],
   partly: ["±", "partly repaired: the patches repair some scenarios, not all"],
   red: ["✗", "red: wrong in some scenario"],
   open: ["!", "wrong in this environment: the patches that repair it are not in effect"],
   "cannot-batch": ["∅", "cannot batch: no scenario with several rows applies"],
-  insensitive: ["?", "the tiny model is not sensitive enough to tell"],
+  insensitive: ["?", "the tiny model is not sensitive enough"],
   "not-built": ["–", "not built: the lab could not build a model of this family"],
 };
 const LETTERS = {
@@ -78,26 +78,26 @@ function show(title, ...parts) {
 function showCell(pack, release, family, cell) {
   const result = resultOf(pack, release, family, cell);
   const [sign, meaning] = RESULTS[result];
-  const known = measuredWith(cell) ? "" : "; it was not measured with the patches";
+  const known = measuredWith(cell) ? "" : "; not measured with the patches";
   const needed = seen(cell);
   const parts = [
     element("p", {}, mark(result, sign), ` ${meaning}${known}.`),
     element("p", {}, element("small", {}, `Measured with ${versions(release)}.`)),
-    ...(cell.metal.length ? [element("p", {}, "Not measured: a branch that only Metal takes, in ",
+    ...(cell.metal.length ? [element("p", {}, "Not measured: Metal-only code in ",
       ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
     ...(cell.held ? [element("p", {}, cell.held)] : []),
     ...(cell.alone.length ? [element("p", {}, "Without ",
-      ...cell.alone.flatMap((id, index) => [index ? ", " : "", code(id)]), " a request alone gets wrong text too. ",
-      "Scenarios cannot show that, because each compares a batch with the request alone.")] : []),
+      ...cell.alone.flatMap((id, index) => [index ? ", " : "", code(id)]), " even a single request gets wrong text. ",
+      "Scenarios cannot show this, because each compares a batch with a single request.")] : []),
     scenarioTable(cell),
   ];
   if (needed.length) parts.push(element("h3", {}, "Patches needed"), patchList(needed));
   if (cell.row.length) {
-    const title = needed.length ? "Not every repair was traced to its patches. The family's entry in the matrix names"
-      : "The needed patches were not traced. The family's entry in the matrix names";
+    const title = needed.length ? "Some repairs were not traced to patches. The family's matrix entry names"
+      : "The needed patches were not traced. The family's matrix entry names";
     parts.push(element("h3", {}, title), patchList(cell.row));
   }
-  parts.push(element("h3", {}, "Reproduce, where this release is installed"),
+  parts.push(element("h3", {}, "Reproduce with this release installed"),
     commands(`mlx-patches lab --model ${pack.name}:${family} --both`,
       ...needed.map((id) => `mlx-patches probe ${id}`)));
   show(`${family} in ${pack.name} ${release.version}`, ...parts);
@@ -189,7 +189,7 @@ function sayHere(distribution) {
   const parts = [];
   if (open.size) parts.push(`${many(open.size, "patch", "patches")} needed and not in effect`);
   if (active.size) parts.push(`${many(active.size, "patch", "patches")} applied as needed`);
-  if (chosen.size) parts.push(`${chosen.size} left out by choice`);
+  if (chosen.size) parts.push(`${chosen.size} switched off`);
   return parts.join(", ") || "nothing to repair";
 }
 
@@ -214,7 +214,7 @@ function showHere(distribution, version) {
       element("summary", {}, `${many(spared.length, "target")} that ${spared.length === 1 ? "needs" : "need"} nothing`),
       table(spared)));
   }
-  show(`${distribution} ${version} in this environment`, ...parts, element("h3", {}, "Print this in a terminal"),
+  show(`${distribution} ${version} in this environment`, ...parts, element("h3", {}, "In a terminal"),
     commands("mlx-patches audit --all"));
 }
 
@@ -222,13 +222,13 @@ function describeEnvironment() {
   const { audit } = data;
   const parts = audit.broken_sets.map((one) => element("p", {}, mark("red", RESULTS.red[0]),
     ` Cannot work: ${one.reason}: ${one.remedy}.`));
-  const active = audit.host ? [`The patches are active in processes of ${audit.host}.`]
+  const active = audit.host ? [`The patches are active in ${audit.host} processes.`]
     : audit.active ? ["The patches are active here."]
       : ["The patches are not active here. To activate them:"];
   if (audit.environment) parts.push(element("p", {}, code(audit.environment)));
   parts.push(element("p", {}, ...active));
   if (!audit.host && !audit.active) parts.push(commands("mlx-patches enable"));
-  if (audit.model) parts.push(element("p", {}, `Only the patches that the model ${audit.model.model_type} needs were audited.`));
+  if (audit.model) parts.push(element("p", {}, `Only the patches that ${audit.model.model_type} needs were audited.`));
   const rows = audit.distributions.map(({ name, version }) => {
     const concerned = audit.patches.some((one) => one.distribution === name);
     const details = () => button({ class: "details", "aria-label": `Details of ${name}` }, "Details",
@@ -252,7 +252,7 @@ function cellButton([result, text], name, choose) {
   return button({ class: `mark ${result}`, "aria-label": name, title: name, tabindex: "-1" }, text, choose);
 }
 
-// A family's result on a device and dtype. Scenarios cannot show that a request alone gets wrong text.
+// A family's result on a device and dtype. Scenarios cannot show that a single request gets wrong text.
 function shownResult(cell, place = "*") {
   const result = place === "*" ? cell.result : cell.results[place];
   return cell.alone.length && ["green", "repaired"].includes(result) ? "alone" : result;

@@ -421,7 +421,7 @@ def test_an_unknown_model_is_an_error(session, name):
 
 @pytest.mark.parametrize("argument", ["patches", "models"])
 def test_one_text_is_an_error_with_a_hint(session, argument):
-    with pytest.raises(MlxPatchesError, match=r"takes a list of .*: write \['method'\]"):
+    with pytest.raises(MlxPatchesError, match=r"must be a list of .*: write \['method'\]"):
         mlx_patches.apply(**{argument: "method"})
 
 

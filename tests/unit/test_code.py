@@ -100,7 +100,7 @@ def test_another_release_of_a_package_that_a_family_uses_is_named(release):
     one = auditing.Match("", "mlx-vlm 2.0", ("mlx_lm.generate",))
     table = code._table()
     table["sets"]["mlx-vlm 2.0"] = {"mlx-lm": "1.0", "mlx-vlm": "2.0"}
-    said = "it runs other code than was measured: mlx_lm.generate differs from mlx-lm 1.0"
+    said = "it runs code that was not measured: mlx_lm.generate differs from mlx-lm 1.0"
     here = Installed("mlx-vlm", "2.0")
     assert one.note(here) == said
     assert auditing.instead(here, [here, Installed("mlx-lm", "1.1")]) == ["mlx-lm 1.0"]

@@ -122,7 +122,7 @@ def test_a_long_bug_report_is_cut_at_a_line(affected, monkeypatch):
     monkeypatch.setattr(formats, "MAX_REPORT", 300)
     text = formats.bug_report(report)
     assert len(text.encode()) <= 300
-    assert text.endswith("(cut; mlx-patches audit --json has all of it)")
+    assert text.endswith("(truncated; run mlx-patches audit --json for the rest)")
 
 
 def test_a_config_file_is_its_folder(said, llama):
@@ -136,7 +136,7 @@ def test_a_config_file_is_its_folder(said, llama):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("org/name", "no such folder, nor is it in "),
+        ("org/name", "no such folder here or in "),
         ("./nowhere", "no such folder"),
         ("x" * 5000, "no model type"),
         ("a/" + "x" * 5000, "no such folder"),
@@ -173,7 +173,7 @@ def test_modules_with_a_hyphen_are_found(said, llama, site):
 
 def test_explain_says_whether_you_are_affected(said, affected, fake):
     done = said("explain", "fix")
-    assert "Here\n    affected, and not repaired here (disabled)" in done.out
+    assert "Here\n    affected, not repaired here (disabled)" in done.out
     assert "Severity\n    wrong-text" in done.out
     assert "`" not in done.out
 
@@ -201,12 +201,12 @@ def test_no_name_of_a_host_is_not_every_host(said, monkeypatch, command, name):
     monkeypatch.setattr(enable, "enable", None)  # a call, which would write, raises
     done = said(*command, "--host", name)
     assert (done.code, done.out) == (2, "")
-    assert "'--host': it needs the name of a distribution" in done.err
+    assert "'--host': expected the name of a distribution" in done.err
 
 
 def test_a_mistyped_model_of_a_recommendation_gets_a_hint(said):
     assert "'Gemma44'; did you mean 'gemma4'?" in said("recommend", "--model", "Gemma44").err
-    assert "its config.json" in said("recommend", "--model", "zzzzz").err
+    assert "config.json" in said("recommend", "--model", "zzzzz").err
 
 
 def test_a_version_that_names_no_file_is_not_measured():
@@ -255,7 +255,7 @@ def test_a_mistyped_profile_is_warned_about_once(monkeypatch, caplog):
     caplog.clear()
     found = current.optional_requested()
     assert [one.message for one in caplog.records] == [
-        "mlx_patches: MLX_PATCHES_PROFILE: no profile 'bacth'; there are batch, server, security,"
+        "mlx_patches: MLX_PATCHES_PROFILE: no profile 'bacth'; choose from batch, server, security,"
         " safe"
     ]
     assert found == current.registry.in_profiles(PROFILES["safe"].names)

@@ -168,7 +168,7 @@ def test_it_is_listed_with_its_distribution_and_so_is_what_is_blocked(theirs, mo
     assert "Contributed by\n    their-package" in said("explain", "their-patch")
     assert "their-patch (their-package)" in said("audit", "--all")
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "Their.Package")
-    assert "left out by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
+    assert "skipped by MLX_PATCHES_DISABLE: the patches of their-package" in said("list")
     # No patch is left for the installed releases: exit code 2.
     assert "their-patch" not in said("audit", "--all", codes=(2,))
 
@@ -183,17 +183,21 @@ def test_nothing_is_imported_of_a_blocked_distribution(theirs, monkeypatch, fake
 @pytest.mark.parametrize(
     ("points", "affected", "said"),
     [
-        ("bad = their_patches:BAD", "<2", "a patch of their-package is left out: 'NoneType'"),
-        ("twice = their_patches:NONE", "<2", "twice of their-package is left out"),
-        ("twice = no_such_module", "<2", "twice of their-package is left out"),
-        ("twice = leaving", "<2", "twice of their-package is left out: leaving: SystemExit: 3"),
+        ("bad = their_patches:BAD", "<2", "a patch of their-package was skipped: 'NoneType'"),
+        ("twice = their_patches:NONE", "<2", "entry point twice of their-package was skipped"),
+        ("twice = no_such_module", "<2", "entry point twice of their-package was skipped"),
+        (
+            "twice = leaving",
+            "<2",
+            "entry point twice of their-package was skipped: leaving: SystemExit: 3",
+        ),
         ("twice = their_patches:Patch", "<2", "it is not a Contribution"),
-        ("twice = their_patches:TWICE", "newest", "their-package is left out: Invalid specifier"),
-        ("twice = their_patches:TWICE", "", "their-package is left out: their-patch: an empty"),
+        ("twice = their_patches:TWICE", "newest", "their-package was skipped: Invalid specifier"),
+        ("twice = their_patches:TWICE", "", "their-package was skipped: their-patch: an empty"),
         (
             "one = their_patches:TWICE\ntwo = their_patches:TWICE",
             "<2",
-            "their-package is left out: patch 'their-patch' is registered already",
+            "their-package was skipped: patch 'their-patch' is registered already",
         ),
     ],
 )
@@ -226,9 +230,11 @@ def test_whatever_its_import_raises_is_reported_with_its_place(
     fake.write("their_code.py", f"a = 1\n\n{code}\n")
     theirs(points="x = their_code:x")
     mlx_patches.apply()
-    (record,) = [one for one in caplog.records if "is left out" in one.message]
+    (record,) = [one for one in caplog.records if "was skipped" in one.message]
     said = record.message
-    assert said.startswith(f"mlx_patches: x of their-package is left out: their_code:x: {error}")
+    assert said.startswith(
+        f"mlx_patches: entry point x of their-package was skipped: their_code:x: {error}"
+    )
     assert said.endswith(f"/{line})")
     assert str(fake.root) in said
 
@@ -266,7 +272,7 @@ def test_a_fixed_range_that_cannot_be_is_left_out_and_said(theirs, caplog, fixed
     theirs(fixed=fixed)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
-    assert f"their-package is left out: {said}" in caplog.text
+    assert f"their-package was skipped: {said}" in caplog.text
     assert "their-patch" not in session().registry
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import declarations
+import families_chart
 import findings
 import lab_evidence
 import matrix_file
@@ -20,6 +21,7 @@ import release_sets
 import write_docs
 from packaging.specifiers import SpecifierSet
 
+from mlx_patches import report
 from mlx_patches.activation import git_hosts
 from mlx_patches.auditing import recommend, verdict
 from mlx_patches.evidence import store
@@ -153,6 +155,7 @@ def test_no_cell_names_a_patch_for_each_that_was_tried(one):
         (write_docs.catalogue, write_docs.CATALOGUE),
         (write_docs.api, write_docs.API),
         (declarations.text, write_docs.DECLARATIONS),
+        (write_docs.chart, write_docs.CHART),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
@@ -175,6 +178,22 @@ def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypat
         stale.write_text(text.replace(now, ""))
         with pytest.raises(SystemExit, match="no sentence"):
             write_docs.readme()
+
+
+def test_chart_findings_and_page_have_the_same_counts():
+    bars = families_chart.bars(LAB)
+    findings = measure_lab.FINDINGS.read_text()
+    shown = {pack["name"]: pack for pack in report.content(LAB)["packages"]}
+    for one, bar in zip(LAB, bars, strict=True):
+        green, repaired = bar.released, bar.patched - bar.released
+        assert f"\n|{one['set']}|{green}|{repaired}|" in findings
+        pack = shown[bar.package]
+        column = [release["version"] for release in pack["releases"]].index(bar.version)
+        cells = [cell for row in pack["families"].values() if (cell := row[column])]
+        right = [cell for cell in cells if cell["result"] in ("green", "repaired")]
+        assert len(right) == bar.patched
+        assert sum(cell["result"] == "green" and not cell["alone"] for cell in right) == green
+        assert f">{bar.patched}</text>" in write_docs.CHART.read_text()
 
 
 def test_the_catalogue_has_one_line_for_each_patch():
@@ -429,7 +448,7 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
         ({"without": {"llama": {"merge": "z"}}}, "unknown letter 'z'"),
         ({"without": {"llama": {"merge": "gg"}}}, "unknown letter 'gg'"),
         ({"without": {"llama": {"guess": "g"}}}, "unknown scenario 'guess'"),
-        ({"details_without": {}}, "no detail says what went wrong"),
+        ({"details_without": {}}, "no detail of the failure"),
         ({"with": {}}, "'llama' was not measured both"),
         ({"details_with": 3}, "do not map families to scenarios to strings"),
         ({"kernels": ["ssm"]}, "'kernels' does not map packages to lists of kernels"),

@@ -86,7 +86,7 @@ def test_what_takes_too_long_is_left_out_and_named(measured):
     assert store.pairs_of(found, "llama") == {"left-padded": "gg"}
     assert found["note"] == "mlx-lm: 2 scenarios did not end within 2 s"
     assert verdict(found).verdict == RIGHT
-    with pytest.raises(MlxPatchesError, match=r"no scenario of .* ended within 1 s"):
+    with pytest.raises(MlxPatchesError, match=r"no scenario of .* finished within 1 s"):
         measured("time.sleep(60)", seconds=1)
 
 

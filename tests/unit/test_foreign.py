@@ -54,7 +54,7 @@ def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
     assert found.target == "fake_vlm.attention:Attention.__call__"
     assert found.by.startswith("tests.unit.test_foreign:")
     assert found.lacks == ("shared_kv",)
-    assert "does not take shared_kv" in found.finding
+    assert "does not accept shared_kv" in found.finding
     report = audit.audit()
     assert found.finding in report.findings
     assert report.as_dict()["foreign"] == [found.as_dict()]

@@ -201,7 +201,7 @@ def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enter
     manager = layered(forgets)
     assert [cache.attend(1) for _ in range(3)] == [2, 2, 2]
     answer = "the call got the release's result" if enters else "the release's own code answered"
-    assert f"; {answer}: None in place of a value" in caplog.text
+    assert f"; {answer}: None instead of a value" in caplog.text
     assert manager.failures["fix"].count == 3
 
 
@@ -652,7 +652,7 @@ def test_an_attribute_that_fails_has_its_plain_value(cache, kind, caplog):
     if kind != "none":
         with pytest.raises(AttributeError):
             made.offset  # noqa: B018
-    said = "None in place of a value" if kind == "none" else "ValueError: on purpose"
+    said = "None instead of a value" if kind == "none" else "ValueError: on purpose"
     assert f"; the plain value was used: {said}" in caplog.text
     assert not manager.withdrawn
     manager.restore()

@@ -41,12 +41,12 @@ def server(fake):
 @pytest.mark.parametrize(
     ("status", "said", "finding"),
     [
-        ("disabled", "1 defect of this environment to repair: mlx-patches enable --host", True),
+        ("disabled", "1 defect to repair in this environment: mlx-patches enable --host", True),
         ("applied", "nothing to do; active patches: 1", False),
         ("pending", "nothing to do; active patches: 1", False),
         ("not-affected", "no known defect here", False),
-        ("drifted", "enabling does not repair fix: see their reasons", True),
-        ("conflict", "enabling does not repair fix: see their reasons", True),
+        ("drifted", "enabling does not repair fix: see the reasons (-v)", True),
+        ("conflict", "enabling does not repair fix: see the reasons (-v)", True),
     ],
 )
 def test_the_advice_is_one_line(server, status, said, finding):
@@ -63,8 +63,8 @@ def test_enabling_is_advised_for_what_it_mends_alone(server):
     found = report(*rows, outcome("lost", "c"), outcome("applied", "d"))
     assert (found.open, found.blocked, found.repaired) == (("a", "b"), ("b", "c"), ("d",))
     assert found.advice == (
-        "their-server 1.2: 2 defects of this environment to repair: mlx-patches enable --host"
-        " their-server; enabling does not repair b, c: see their reasons"
+        "their-server 1.2: 2 defects to repair in this environment: mlx-patches enable --host"
+        " their-server; enabling does not repair b, c: see the reasons (-v)"
     )
     assert found.as_dict()["blocked"] == ["b", "c"]
 
@@ -72,12 +72,12 @@ def test_enabling_is_advised_for_what_it_mends_alone(server):
 @pytest.mark.parametrize(
     ("enabled_for", "said", "status"),
     [
-        ("", "1 defect of this environment to repair: mlx-patches enable --host", "disabled"),
+        ("", "1 defect to repair in this environment: mlx-patches enable --host", "disabled"),
         ("their_server", "nothing to do; active patches: 1", "pending"),
         (
             "other",
-            "1 defect of this environment to repair: mlx-patches enable (now it is enabled for"
-            " other alone)",
+            "1 defect to repair in this environment: mlx-patches enable (currently only"
+            " enabled for other)",
             "disabled",
         ),
     ],

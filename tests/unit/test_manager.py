@@ -897,4 +897,4 @@ def test_what_stands_in_for_a_module_is_named(fake, monkeypatch):
     assert manager.apply(patch)[0].reason == "fake_lm.cache is not imported yet"
     monkeypatch.setitem(sys.modules, "fake_lm.cache", mock.NonCallableMock())
     (outcome,) = manager.apply(patch)
-    assert outcome.reason == "fake_lm.cache in sys.modules is no module but a NonCallableMock"
+    assert outcome.reason == "fake_lm.cache in sys.modules is not a module but a NonCallableMock"

@@ -61,7 +61,7 @@ def test_rows_of_other_walks_are_refused(other):
     "name, text, said",
     [
         ("mlx-lm 9.9.9", "", "no release set 'mlx-lm 9.9.9': see tools/release_sets.toml"),
-        ("mlx-lm 0.32.2", "{}\n", "rows.jsonl: line 1: not a row that the lab wrote"),
+        ("mlx-lm 0.32.2", "{}\n", "rows.jsonl: line 1: not a row of the lab"),
         ("mlx-lm 0.32.2", None, "rows.jsonl: no such file"),
     ],
 )

@@ -144,18 +144,16 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     plain = judge(Measured(evidence), "mlx-lm", "0.32.2", "qwen3")
     assert branch.measured.metal == ("gated_delta",)
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
-    said = "Measured on a CPU and CUDA; it has a branch that only Metal takes."
-    run = "The logic of that branch was run on a CPU"
-    assert screen.measured(report_of(branch)).splitlines() == [said, f"{run}."]
+    said = "Measured on a CPU and CUDA; it has Metal-only code."
+    run = "emulated on a CPU."
+    assert screen.measured(report_of(branch)).splitlines() == [said, f"That code was {run}"]
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
     assert screen.measured(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
-    assert screen.measured(report_of(strange)) == (
-        "Not measured; it has a branch that only Metal takes."
-    )
+    assert screen.measured(report_of(strange)) == ("Not measured; it has Metal-only code.")
     both = screen.measured(report_of(branch, plain, model=""))
-    one = "Measured on a CPU and CUDA; 1 family has a branch that only Metal takes."
-    assert both.splitlines() == [one, f"{run} in 1 of 1."]
+    one = "Measured on a CPU and CUDA; 1 family has Metal-only code."
+    assert both.splitlines() == [one, f"1 of them was {run}"]
     assert screen.measured(report_of(plain, model="")) == places
     assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))
 
@@ -165,14 +163,14 @@ def test_the_screen_says_where_the_branch_of_metal_was_run_on_a_cpu():
     evidence = {"set": "mlx-lm 0.32.2", "without": {"qwen3_5": cells}, "with": {"qwen3_5": cells}}
     branch = judge(Measured(evidence, metal=("gated_delta",)), "mlx-lm", "0.32.2", "qwen3_5")
     said = [
-        "Measured on a CPU; it has a branch that only Metal takes.",
-        "The logic of that branch was run on a CPU.",
+        "Measured on a CPU; it has Metal-only code.",
+        "That code was emulated on a CPU.",
     ]
     assert screen.measured(report_of(branch)).splitlines() == said
     other = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
     assert screen.measured(report_of(branch, other, model="")).splitlines() == [
-        "Measured on a CPU; 2 families have a branch that only Metal takes.",
-        "The logic of that branch was run on a CPU in 1 of 2.",
+        "Measured on a CPU; 2 families have Metal-only code.",
+        "1 of them was emulated on a CPU.",
     ]
 
 

@@ -50,8 +50,8 @@ def test_it_writes_what_a_patch_needs(root, capsys):
 @pytest.mark.parametrize(
     ("patch_id", "area", "said"),
     [
-        ("", "caches", "'' is no id"),
-        ("One", "caches", "'One' is no id"),
+        ("", "caches", "'' is not a patch id"),
+        ("One", "caches", "'One' is not a patch id"),
         ("my-patch", "cashes", "no folder 'cashes'.*there are caches, masks"),
         ("my-patch", "", "no folder ''"),
         (TAKEN, "caches", f"{TAKEN}: there is a patch of this id already"),

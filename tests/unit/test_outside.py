@@ -8,7 +8,14 @@ import pytest
 
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import outside
-from mlx_patches.evidence.outside import Held, HeldCell, held, own_prefill, said, with_images
+from mlx_patches.evidence.outside import (
+    Held,
+    HeldCell,
+    held,
+    listed,
+    own_prefill,
+    with_images,
+)
 
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
@@ -57,13 +64,13 @@ def test_a_folder_has_the_defects_of_what_its_config_has(evidence, config, names
 def test_without_a_folder_every_defect_is_named(evidence):
     found = write_tiny(evidence)
     assert [one.name for one in found.defects()] == ["plain", "yarn old", "attention_bias=true"]
-    assert said(found.defects()) == "rope type yarn, a config of today, attention_bias true"
+    assert listed(found.defects()) == "rope type yarn, current config format, attention_bias true"
 
 
 def test_rope_types_are_one_item_of_the_list():
     names = ["linear old", "longrope short", "longrope", "theta", "linear"]
     cells = [HeldCell(name, "rr") for name in names]
-    assert said(cells) == "rope type linear/longrope, another theta"
+    assert listed(cells) == "rope type linear/longrope, another rope theta"
 
 
 def test_the_window_counts_only_where_it_is_used():

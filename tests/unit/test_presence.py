@@ -202,7 +202,7 @@ def test_the_environment_can_keep_a_process_out_of_it(told, monkeypatch):
 
 def test_the_command_lists_them(folder):
     runner = CliRunner()
-    assert "no process of yours" in runner.invoke(cli.cli, ["ps"]).output
+    assert "no patched processes" in runner.invoke(cli.cli, ["ps"]).output
     child = start()
     try:
         output = runner.invoke(cli.cli, ["ps"]).output

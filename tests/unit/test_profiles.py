@@ -73,7 +73,7 @@ def test_a_typing_error_in_the_environment_is_told_and_leaves_the_host_patched(
 ):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "sever")
     assert asked() == asked(profile="safe")
-    assert "MLX_PATCHES_PROFILE: no profile 'sever'; there are batch, server" in caplog.text
+    assert "MLX_PATCHES_PROFILE: no profile 'sever'; choose from batch, server" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["", "sever", "batch,sever"])

@@ -194,7 +194,7 @@ def test_without_torch_one_line_names_the_extra(monkeypatch):
 )
 def test_options_of_the_labs_own_configs_are_refused(option):
     done = CliRunner().invoke(cli, ["lab", "--reference", *option])
-    assert done.exit_code == 2 and "has configs of its own" in done.output
+    assert done.exit_code == 2 and "has its own configs" in done.output
 
 
 def task(**more):

@@ -175,7 +175,7 @@ def test_a_former_id_is_accepted_with_a_warning(caplog):
     for find in (registry.get, registry.declared):
         caplog.clear()
         assert find("old-id").id == "new-id"
-        assert caplog.messages == ["mlx_patches: the patch old-id is called new-id now"]
+        assert caplog.messages == ["mlx_patches: the patch old-id was renamed to new-id"]
     caplog.clear()
     assert registry.get("new-id").id == "new-id"
     assert registry.today("") == ""  # most patches have no former id

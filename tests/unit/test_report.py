@@ -168,7 +168,7 @@ def test_only_a_page_is_written_over(tmp_path):
         assert data_of(file.read_text())["audit"] is None
     report.save(file, [ONE])
     file.write_text("three words here")
-    with pytest.raises(MlxPatchesError, match="not a page that mlx-patches wrote"):
+    with pytest.raises(MlxPatchesError, match="not a page written by mlx-patches"):
         report.save(file, [ONE])
     assert file.read_text() == "three words here"
 

@@ -47,7 +47,7 @@ def test_a_command_beside_the_interpreter_of_an_environment_that_is_not_activate
 def test_a_start_is_one_line_that_names_the_profile(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(os, "execvpe", lambda *arguments: None)
     run.execute(run.launch([sys.executable, "-c", "1"], "batch"))
-    assert capsys.readouterr().err == "mlx-patches: the patches of profile batch are on\n"
+    assert capsys.readouterr().err == "mlx-patches: patches of profile batch are active\n"
 
 
 def test_a_script_of_this_interpreter(tmp_path):
@@ -159,12 +159,14 @@ def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
         run.launch(["no-such-command-here"])
     with pytest.raises(MlxPatchesError, match="cannot be started: not a program"):
         run.launch([str(script(tmp_path / "notes", "three words here"))])
-    with pytest.raises(MlxPatchesError, match="cannot be started: there is no /gone/sh"):
+    with pytest.raises(MlxPatchesError, match="its interpreter /gone/sh does not exist"):
         run.launch([str(script(tmp_path / "tool", "#!/gone/sh", "echo"))])
     with pytest.raises(MlxPatchesError, match=r"gone/python: cannot be started \(No such file"):
         run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
     empty = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")
-    with pytest.raises(MlxPatchesError, match="no mlx_patches"):
+    with pytest.raises(
+        MlxPatchesError, match="mlx-patches is not installed in that command's environment"
+    ):
         run.launch([str(host)])

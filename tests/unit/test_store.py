@@ -101,10 +101,10 @@ def test_a_set_that_nobody_measured(place):
 @pytest.mark.parametrize(
     ("place", "name", "said"),
     [
-        (("cpu", "float32"), "trim", "a batch that steps back"),
-        (("cpu", "bfloat16"), "trim@bfloat16", "a batch that steps back (bfloat16)"),
-        (("metal", "float32"), "trim@metal", "a batch that steps back (metal)"),
-        (("cuda", "bfloat16"), "trim@cuda bfloat16", "a batch that steps back (cuda bfloat16)"),
+        (("cpu", "float32"), "trim", "a trimmed batch"),
+        (("cpu", "bfloat16"), "trim@bfloat16", "a trimmed batch (bfloat16)"),
+        (("metal", "float32"), "trim@metal", "a trimmed batch (metal)"),
+        (("cuda", "bfloat16"), "trim@cuda bfloat16", "a trimmed batch (cuda bfloat16)"),
     ],
 )
 def test_the_name_of_a_cell_says_where(place, name, said):

@@ -75,8 +75,8 @@ def test_a_family_has_the_variants_that_its_source_names(sources):
 def test_only_families_with_the_variant_run(sources):
     (task,) = runner.tasks(mode="unpatched", scenarios=["merge"], variant="yarn")
     assert task.family.name == "scaled"
-    assert task.command()[5:] == ["--variant", "yarn", "--scenario", "merge"]
-    with pytest.raises(MlxPatchesError, match="no family here names num_kv_shared_layers"):
+    assert task.command()[-4:] == ["--variant", "yarn", "--scenario", "merge"]
+    with pytest.raises(MlxPatchesError, match="no family here has num_kv_shared_layers"):
         runner.tasks(variant="own-keys")
 
 

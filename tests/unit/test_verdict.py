@@ -176,7 +176,7 @@ def alone(name):
 def word_in(said, one, here):
     """Whether a sentence states the verdict."""
     if one.wrong_alone(here):
-        return " gives wrong text here " in said and "also to a request alone" in said
+        return " gives wrong text here " in said and "even for a single request" in said
     if one.verdict == words.RIGHT:
         return " is right " in said
     if one.verdict == "cannot batch":
@@ -335,14 +335,14 @@ def test_a_patch_that_is_missing_leaves_open_what_needs_it_alone():
     [
         (
             "fine",
-            "fine gives wrong text here (mlx-lm 9.9.9), also to a request alone",
-            "fine is repaired here (mlx-lm 9.9.9): as released it gives wrong text, also to a"
-            " request alone",
+            "fine gives wrong text here (mlx-lm 9.9.9), even for a single request",
+            "fine is repaired here (mlx-lm 9.9.9): as released it gives wrong text, even"
+            " for a single request",
         ),
         (
             "text",
-            "text gives wrong text here (mlx-lm 9.9.9), also to a request alone; 1 of 2 scenarios"
-            " of a batch are wrong",
+            "text gives wrong text here (mlx-lm 9.9.9), even for a single request; 1 of 2 batch"
+            " scenarios are wrong",
             "text is repaired here (mlx-lm 9.9.9): 1 of 2 scenarios are wrong as released",
         ),
     ],
@@ -360,7 +360,7 @@ def test_what_is_wrong_alone_is_not_right_in_a_batch(family, idle, active):
 def test_a_feature_that_does_not_work_is_named_beside_right():
     one = judged("window")
     assert verdict.headline(one, IDLE) == (
-        "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, all but max_kv_size in"
+        "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, except max_kv_size in"
         " a batch"
     )
     assert verdict.headline(one, ACTIVE) == (
@@ -432,10 +432,19 @@ def test_twenty_lines_of_eighty_columns(release, evidence, active):
         assert not active or not any("enable" in line for line in fixes), model
 
 
-def test_effects_are_cut_where_a_clause_or_a_word_ends():
+def test_facts_are_shown_whole_or_dropped(monkeypatch):
+    texts = [f"fact {n} {'word ' * 40}end {n}" for n in range(9)]
+    monkeypatch.setattr(screen, "facts", lambda report: iter(texts))
+    text = " ".join(" ".join(screen.lines(report_of(judged("fine")))).split())
+    shown = [n for n in range(9) if f"fact {n} " in text]
+    assert 0 < len(shown) < 9
+    assert all(f"end {n}" in text for n in shown)
+
+
+def test_effects_are_cut_after_a_word():
     text = "a cache offset read before an update moves with it: queries and keys rotate apart"
     assert screen.shortened(text, 100) == text
-    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it"
+    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it ..."
     assert screen.shortened(text, 30) == "a cache offset read before ..."
     assert all(
         len(screen.shortened(patch.summary, width)) <= width
@@ -543,7 +552,7 @@ def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3)
     report = qwen3(YARN)
     said = screen.verdict(report)
     assert said.startswith("qwen3 is right in a batch here (mlx-lm 0.32.2)")
-    assert said.endswith("; alone it differs from transformers 5 with rope type yarn")
+    assert said.endswith("; a single request differs from transformers 5 (rope type yarn)")
     assert report.exit_code() == 1 and said in report.findings
     (one,) = report.as_dict()["verdicts"]
     assert one["wrong_alone"] and one["alone"]["wrong_here"] == ["yarn old"]
@@ -552,8 +561,8 @@ def test_a_model_that_is_right_in_a_batch_and_wrong_alone_is_one_sentence(qwen3)
 @pytest.mark.parametrize(
     ("cell", "said", "codes"),
     [
-        (outside.HeldCell("own-prefill", "rr"), "decodes other text than its own prefill", (1, 1)),
-        (outside.HeldCell("own-prefill", "rg", True), "fails with a prompt in pieces", (1, 0)),
+        (outside.HeldCell("own-prefill", "rr"), "decodes differently from its own prefill", (1, 1)),
+        (outside.HeldCell("own-prefill", "rg", True), "crashes (chunked prefill)", (1, 0)),
         (outside.HeldCell("own-prefill", "gg"), "", (0, 0)),
     ],
 )
@@ -578,7 +587,7 @@ def with_images(whole, pieces="", crash=False, family="fine"):
 # A family that no patch repairs with images, in this release set, and why.
 LEFT, LEFT_SET = "youtu_vl", "mlx-vlm 0.6.5"
 REASON = outside.IMAGES_WHY[LEFT]
-WITH_PATCHES = f"with the patches too: {REASON}"
+WITH_PATCHES = f"even with the patches: {REASON}"
 
 
 @pytest.mark.parametrize(
@@ -586,14 +595,14 @@ WITH_PATCHES = f"with the patches too: {REASON}"
     [
         (
             with_images("rg", crash=True),
-            "a batch with images crashes, but not with the patches",
-            "a batch with images, wrong as released, is repaired",
+            "a batch with images crashes, which the patches repair",
+            "images in a batch are repaired too",
             (1, 0),
         ),
         (
             with_images("gg", "rg"),
-            "a batch with images read in pieces gives wrong text, but not with the patches",
-            "a batch with images, wrong as released, is repaired",
+            "a batch with images in chunked prefill gives wrong text, which the patches repair",
+            "images in a batch are repaired too",
             (1, 0),
         ),
         (
@@ -604,8 +613,8 @@ WITH_PATCHES = f"with the patches too: {REASON}"
         ),
         (
             with_images("rg", "rr", family=LEFT),
-            f"a batch with images gives wrong text, read in pieces {WITH_PATCHES}",
-            f"a batch with images read in pieces gives wrong text, {WITH_PATCHES}",
+            f"a batch with images gives wrong text, in chunked prefill {WITH_PATCHES}",
+            f"a batch with images in chunked prefill gives wrong text, {WITH_PATCHES}",
             (1, 1),
         ),
         (with_images("gg"), "", "", (0, 0)),
@@ -630,9 +639,9 @@ def test_a_batch_with_images_is_told_and_counts(one, idle, active, codes):
 def test_images_in_a_prompt_in_pieces_are_told_of_a_request_alone(cell, said):
     right = outside.HeldCell("features", "gg")
     one = judged("fine", images=(right, cell))
-    text = f"; alone it {said} for images in a prompt in pieces"
+    text = f"; a single request {said} for images in chunked prefill"
     assert verdict.headline(one, IDLE).endswith(text) and one.exit_code(IDLE) == 1
-    assert "alone" not in verdict.headline(one, ACTIVE) and one.exit_code(ACTIVE) == 0
+    assert "single request" not in verdict.headline(one, ACTIVE) and one.exit_code(ACTIVE) == 0
     assert verdict.with_images(one, IDLE) == ""
 
 
@@ -686,8 +695,8 @@ def test_families_that_get_a_batch_with_images_wrong_are_counted_by_themselves()
     own = [with_images("gg"), with_images("rg"), with_images("gg", "rr"), judged("fine")]
     (line,) = screen.facts(report_of(*own))
     assert line == (
-        "mlx-lm 9.9.9: 0 of 4 model families wrong as released; a batch with images in 2 of 3,"
-        " with the patches 1"
+        "mlx-lm 9.9.9: 0 of 4 model families wrong as released; images in a batch: wrong in 2 of 3,"
+        " 1 even with the patches"
     )
     (line,) = screen.facts(report_of(own[0], judged("text")))
     assert "images" not in line
@@ -703,8 +712,8 @@ IMAGES_SAID = [
     (
         "mlx-vlm 0.5.0",
         "qwen3_vl",
-        "; a batch with images gives wrong text, but not with the patches",
-        "; a batch with images, wrong as released, is repaired",
+        "; a batch with images gives wrong text, which the patches repair",
+        "; images in a batch are repaired too",
         0,
     ),
     (
@@ -749,23 +758,21 @@ def test_a_config_that_fails_hides_no_other_text():
     prefill = outside.HeldCell("own-prefill", "rr")
     one = judged("fine", held=held, prefill=prefill)
     assert verdict.alone(one, IDLE) == (
-        "; alone it decodes other text than its own prefill and fails with a config as released"
+        "; a single request decodes differently from its own prefill and crashes (published config)"
     )
 
 
 def test_a_config_that_is_right_alone_is_not_blamed(qwen3):
     report = qwen3(OTHER)
-    assert "alone" not in screen.verdict(report) and report.exit_code() == 0
-    assert "A request alone: 4 of 4 configs equal transformers 5." in "\n".join(
-        screen.lines(report)
-    )
+    assert "single request" not in screen.verdict(report) and report.exit_code() == 0
+    assert "Single requests match transformers 5 in 4 of 4 configs." in screen.lines(report)
 
 
 def test_what_does_not_load_is_repaired_in_an_environment_with_the_patches(qwen3):
     before, after = qwen3(NEW), qwen3(NEW, active=True)
-    assert screen.verdict(before).endswith("; alone it fails with a config of today")
+    assert screen.verdict(before).endswith("; a single request crashes (current config format)")
     assert before.exit_code() == 1
-    assert "alone" not in screen.verdict(after) and after.exit_code() == 0
+    assert "single request" not in screen.verdict(after) and after.exit_code() == 0
 
 
 def wrong_with(config, pair, needs=()):
@@ -808,17 +815,16 @@ def test_what_a_variable_switches_off_is_repaired_by_unsetting_it(model):
 
 def test_without_a_folder_what_few_configs_have_is_counted_and_no_failure(qwen3):
     report = qwen3()
-    assert "alone" not in screen.verdict(report) and report.exit_code() == 0
-    line = "A request alone: 2 of 4 configs equal transformers 5 (-v)."
+    assert "single request" not in screen.verdict(report) and report.exit_code() == 0
+    line = "Single requests match transformers 5 in 2 of 4 configs (-v)."
     assert line in screen.lines(report)
 
 
 def test_what_was_not_held_says_so(release):
     release(BY_NAME["mlx-lm 0.28.4"])
     report = mlx_patches.audit("qwen3")
-    assert "A request alone: not held against another implementation." in " ".join(
-        screen.lines(report)
-    )
+    line = "Single requests were not compared with another implementation."
+    assert line in screen.lines(report)
     assert report.as_dict()["verdicts"][0]["alone"] is None
 
 
@@ -831,8 +837,8 @@ def test_the_recommendation_and_the_page_name_what_stays_wrong_alone(qwen3):
     (pack,) = (one for one in page.content(evidence)["packages"] if one["name"] == "mlx-lm")
     cell = pack["families"]["qwen3"][0]
     assert cell["held"] == (
-        "A request alone equals transformers 5 in 2 of 4 configs; with the patches also with a"
-        " config of today; not with rope type yarn."
+        "Single requests match transformers 5 in 2 of 4 configs; with the patches also for"
+        " current config format; not for rope type yarn."
     )
 
 

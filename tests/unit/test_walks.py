@@ -288,11 +288,11 @@ def test_walks_are_in_the_json(lab):
         (("--walks", "nan"), "not a finite number of seconds above 0"),
         (("--walks", "0"), "not a finite number of seconds above 0"),
         (("--walks", "5", "--dtype", "bfloat16"), "walks run the lab's own tiny models"),
-        (("--scenario", "walks", "--evidence", "e.json"), "leave out --config"),
-        (("--replay", LINE, "--model", "llama"), "--replay runs the one walk that its line says"),
+        (("--scenario", "walks", "--evidence", "e.json"), "omit --config"),
+        (("--replay", LINE, "--model", "llama"), "--replay runs only the given walk"),
         (
             ("--replay", LINE, "--out", "rows.jsonl"),
-            "--replay runs the one walk that its line says",
+            "--replay runs only the given walk",
         ),
     ],
 )

@@ -24,11 +24,11 @@ from ..things import release, script
 ENABLE = step(
     "mlx-patches enable",
     first=r"enabled: /.*/mlx_patches_boot\.pth$",
-    also="Restart servers",
+    also="Restart running servers",
     rows=5,
 )
 DISABLE = step("mlx-patches disable", first=r"disabled: removed /.*/mlx_patches_boot\.pth$", rows=4)
-NOT_ENABLED = step("mlx-patches disable", first="was not enabled here", rows=1)
+NOT_ENABLED = step("mlx-patches disable", first="not enabled here", rows=1)
 WAITS = "import mlx_patches.activation.boot as boot; print(boot.active())"
 WAITING = step("python -c", WAITS, first="True")
 SILENT = step("python -c", WAITS, first="False")
@@ -37,13 +37,13 @@ HOST = script(
     "#!/usr/bin/env python\nimport mlx_patches.activation.boot as boot\nprint(boot.active())\n"
 )
 SERVER = script("#!/usr/bin/env python\nimport mlx_lm\nprint('ready')\n")
-ON = "mlx-patches: the patches of profile safe are on"
+ON = "mlx-patches: patches of profile safe are active"
 BASH = "#!/bin/bash\nexec python -c 'import mlx_patches.activation.boot as b; print(b.active())'\n"
 
 
 def runs(says: str, line: str, *last: str, **more: object) -> Condition:
     """A command that ``run`` starts, and that prints whether it has the patches."""
-    more = {"first": "True$", "rows": 2, "note": "^mlx-patches: the patches .* are on", **more}
+    more = {"first": "True$", "rows": 2, "note": "^mlx-patches: patches .* are active", **more}
     return command(says, f"run -- {line}", *last, **more)
 
 
@@ -92,7 +92,7 @@ CONDITIONS = [
             (
                 "which patches are on",
                 "MLX_PATCHES_PROFILE=batch ./mlx_lm.server",
-                {"note": "^mlx-patches: the patches of profile batch are on$"},
+                {"note": "^mlx-patches: patches of profile batch are active$"},
             ),
             ("nothing where they are switched off", "MLX_PATCHES=0 ./mlx_lm.server", {}),
             ("nothing where it is no server", "./other", {}),
@@ -154,13 +154,13 @@ CONDITIONS = [
         step(
             "mlx-patches enable --profile junk",
             code=2,
-            error="'junk'; there are batch, server, security, safe",
+            error="'junk'; choose from batch, server, security, safe",
         ),
         SILENT,
     ),
     journey(
         "enable of no profile writes nothing",
-        step("mlx-patches enable --profile ''", code=2, error="''; there are batch"),
+        step("mlx-patches enable --profile ''", code=2, error="''; choose from batch"),
         SILENT,
     ),
     journey(
@@ -178,7 +178,7 @@ CONDITIONS = [
         step(
             "mlx-patches enable --host omlx",
             code=2,
-            error="omlx is not installed.*leave --host out, or install it",
+            error="omlx is not installed.*install it or omit --host",
         ),
         SILENT,
     ),
@@ -187,7 +187,7 @@ CONDITIONS = [
         step(
             "mlx-patches enable --host click",
             code=2,
-            error="click installs no command; leave --host out",
+            error="click installs no command; omit --host",
         ),
         SILENT,
     ),
@@ -201,7 +201,7 @@ CONDITIONS = [
         SILENT,
         step("sh -c 'cp host vllm-mlx; python vllm-mlx; rm vllm-mlx'", first="True"),
         step("mlx-patches audit --host vllm-mlx -q", first="vllm-mlx 0.6.0: Nothing to do"),
-        step("mlx-patches audit -q", first="Nothing to do: .* of vllm-mlx alone"),
+        step("mlx-patches audit -q", first="Nothing to do: .* only in vllm-mlx processes"),
         DISABLE,
         where=[VLLM_MLX],
         files={"host": HOST},
@@ -251,7 +251,7 @@ CONDITIONS = [
         journey(
             "a stand-in of a release is repaired where it is enabled",
             ENABLE,
-            step("mlx-patches audit -q", code=2, first=".*not all of the code was measured"),
+            step("mlx-patches audit -q", code=2, first=".*some of the code was not measured"),
             DISABLE,
         ),
         where=[EMPTY],
@@ -285,7 +285,7 @@ CONDITIONS = [
         "run works without the two hyphens",
         f'mlx-patches run python -c "{WAITS}"',
         first="True",
-        note="are on",
+        note="are active",
     ),
     runs(
         "run gives the profile",
@@ -308,7 +308,7 @@ CONDITIONS = [
     refused(
         "run of nothing is refused",
         "run -- ''",
-        error="'': no such command on PATH, or not executable",
+        error="'': no such command on PATH, or it is not executable",
     ),
     refused("run of a folder is refused", "run -- /etc", error="/etc: no such command"),
     refused(
@@ -350,7 +350,7 @@ CONDITIONS = [
                 option,
                 "-c",
                 "1",
-                error=f"{option} ignores what run sets up; leave the option out, or use",
+                error=f"{option} ignores what run sets up; omit the option, or use",
             )
             for option in ("-I", "-E", "-S")
         ),
@@ -358,13 +358,13 @@ CONDITIONS = [
     refused(
         "run with an unknown profile is refused",
         "run --profile junk -- python",
-        error="'junk'; there are batch, server, security, safe",
+        error="'junk'; choose from batch, server, security, safe",
     ),
     refused(
         "run with junk in MLX_PATCHES_PROFILE is refused",
         "run -- python -c 1",
         env={"MLX_PATCHES_PROFILE": "junk"},
-        error="'junk'; there are batch",
+        error="'junk'; choose from batch",
     ),
     refused(
         "run of a Python without mlx_patches is refused",
@@ -381,19 +381,19 @@ CONDITIONS = [
         where=WITH_MLX_LM,
     ),
     # -- ps
-    command("ps where nothing runs says so", "ps", first="no process of yours has patches", rows=1),
+    command("ps where nothing runs says so", "ps", first="no patched processes", rows=1),
     command("ps as JSON where nothing runs is an empty list", "ps --json", first=r"\[\]$", rows=1),
     command(
         "ps where its folder is a device says that nothing runs",
         "ps",
         env={"XDG_RUNTIME_DIR": "/dev/null"},
-        first="no process of yours has patches",
+        first="no patched processes",
     ),
     command(
         "ps leaves out a file that is not ours",
         "ps",
         env={"XDG_RUNTIME_DIR": "{work}"},
-        first="no process of yours",
+        first="no patched processes",
         files={"mlx_patches-0/1.json": "nonsense"},
         where=[EMPTY],
     ),
@@ -406,6 +406,6 @@ CONDITIONS = [
         first="pid +host +patched",
         where=WITH_MLX_LM,
         rows=8,
-        also=(r"\d+ +-c +.*mlx-lm 0.3\d.\d +\d+ +none", "no process of yours"),
+        also=(r"\d+ +-c +.*mlx-lm 0.3\d.\d +\d+ +none", "no patched processes"),
     ),
 ]

@@ -45,7 +45,7 @@ CONDITIONS = [
         "audit",
         code=1,
         first=DEFECTS,
-        also=(FIX, "Proof: mlx-patches probe ", "not on Metal|Not on Metal|only Metal takes"),
+        also=(FIX, "Proof: mlx-patches probe ", "not on Metal|Metal-only"),
         where=WITH_MLX,
     ),
     command(
@@ -62,7 +62,7 @@ CONDITIONS = [
         code=1,
         also=(
             r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released "
-            r"\(\d+ wrong text, \d+ crashes, .*\); the patches repair all"
+            r"\(\d+ with wrong text, \d+ with crashes, .*\), all repaired by the patches"
         ),
         where=WITH_MLX_LM,
     ),
@@ -103,7 +103,7 @@ CONDITIONS = [
         "an audit where patches are optional names the profile that has them",
         "audit",
         code=1,
-        also="more repairs? of security.*enable +--profile safe,security",
+        also="optional security patch.*enable +--profile safe,security",
         where=WITH_MLX,
     ),
     # -- what fails
@@ -329,7 +329,7 @@ CONDITIONS = [
     refused(
         "a name on the Hub that was not downloaded is refused",
         "audit --model org/name",
-        error="org/name: no such folder, nor is it in .*/huggingface/hub: give the folder",
+        error="org/name: no such folder here or in .*/huggingface/hub: give the folder",
     ),
     command(
         "a name on the Hub is the folder of its download",
@@ -352,7 +352,7 @@ CONDITIONS = [
     refused(
         "a link to nothing is called that",
         "audit --model ./m",
-        error=r"\./m: a link to gone, where no folder is",
+        error=r"\./m: a link to gone, which is not a folder",
         files={"m": link("gone")},
     ),
     command(

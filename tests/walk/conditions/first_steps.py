@@ -173,7 +173,7 @@ CONDITIONS = [
         "explain says that the older pair is affected",
         f"explain {SOME}",
         where=[OLDER],
-        also="Here +affected, and not repaired here",
+        also="Here +affected, not repaired here",
         rows=60,
     ),
     command(
@@ -232,10 +232,13 @@ CONDITIONS = [
     refused(
         "list of an unknown profile names those that there are",
         "list --profile junk",
-        error="'junk'; there are batch, server, security, safe",
+        error="'junk'; choose from batch, server, security, safe",
     ),
     refused(
-        "list of no profile is refused", "list --profile ''", error="''; there are batch", slow=True
+        "list of no profile is refused",
+        "list --profile ''",
+        error="''; choose from batch",
+        slow=True,
     ),
     command(
         "list says what is not in effect", "list", where=WITH_MLX, also="disabled", rows=NO_END

@@ -40,7 +40,7 @@ CONDITIONS = [
     refused(
         "a scenario that is none names those that there are",
         "lab --scenario nonsense",
-        error="no scenario 'nonsense'; there are: left-padded, ",
+        error="no scenario 'nonsense'; choose from: left-padded, ",
     ),
     refused(
         "a dtype that is none is refused",
@@ -50,12 +50,12 @@ CONDITIONS = [
     refused(
         "a folder shrunk and taken as it is is refused",
         "lab --config m --weights m",
-        error="--config shrinks a model, --weights takes it as it is: give one",
+        error="--config shrinks a model, --weights runs it at full size: give one",
     ),
     refused(
         "a dtype for weights of their own is refused",
         "lab --weights m --dtype bfloat16",
-        error="--weights takes a model as it is, in its own --dtype",
+        error="--weights runs a model in its own dtype: omit --dtype",
     ),
     refused("the lab without MLX says what is missing", "lab", error=NEITHER, where=[EMPTY]),
     refused(
@@ -102,7 +102,7 @@ CONDITIONS = [
         refused(
             f"the lab does not write over {what}",
             "lab --model llama --out notes",
-            error="notes: line 1: not a row that the lab wrote; give --out another file",
+            error="notes: line 1: not a row of the lab; give --out another file",
             files={"notes": text},
             where=[MLX_LM],
         )
@@ -197,7 +197,7 @@ CONDITIONS = [
         "a probe without MLX is not green",
         f"mlx-patches probe {SOME} 2>error; echo $?; cat error",
         first="target|2",
-        also=f"nothing of {SOME} could be run in this environment",
+        also=f"{SOME}: nothing could be run in this environment",
         never="green",
         writes=("error",),
         where=[EMPTY],
@@ -243,7 +243,7 @@ CONDITIONS = [
     command(
         "a recommendation needs no MLX",
         "recommend --model gemma4",
-        also=(r"gemma4 in mlx-(v?)lm, by the lab's evidence", "newest to use +mlx-"),
+        also=(r"gemma4 in mlx-(v?)lm, from the lab's evidence", "newest to use +mlx-"),
     ),
     command(
         "a recommendation says with which patches",
@@ -268,12 +268,12 @@ CONDITIONS = [
     refused(
         "a recommendation of an unknown model gives a hint",
         "recommend --model gemma44",
-        error="no evidence of a model 'gemma44'; did you mean 'gemma4'",
+        error="no evidence for model 'gemma44'; did you mean 'gemma4'",
     ),
     refused(
         "a recommendation of no model is refused",
         "recommend --model ''",
-        error="no evidence of a model ''",
+        error="no evidence for model ''",
     ),
     refused(
         "a recommendation of 5000 characters is cut",
@@ -284,6 +284,6 @@ CONDITIONS = [
     refused(
         "a recommendation for a host that is not there is refused",
         "recommend --model gemma4 --host omlx",
-        error="omlx is not installed here; leave --host out",
+        error="omlx is not installed here; install it or omit --host",
     ),
 ]

@@ -77,7 +77,7 @@ _CONDITIONS = [
         "audit",
         code=1,
         first="52 known defects",
-        also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*the patches repair",
+        also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*all repaired",
         never=("drifted", "not measured"),
         files=RENUMBERED,
     ),
@@ -122,7 +122,7 @@ _CONDITIONS = [
         "a model that was edited is not measured, and the others are",
         "audit",
         code=1,
-        also="of 126 model families wrong .*; the patches repair all; 1 has other code",
+        also=r"of 126 model families wrong .*, all repaired .*; 1 not measured \(different",
         files=copied("mlx_lm", mamba=MAMBA),
     ),
     python(
@@ -163,7 +163,7 @@ _CONDITIONS = [
             "audit",
             code=1,
             also=(
-                r"mlx-lm 0\.33\.0: its code was not measured; .*; it lacks that of [\w-]+, ",
+                r"mlx-lm 0\.33\.0: not measured; .*; it lacks the code that [\w-]+, ",
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
             never="drifted",
@@ -190,7 +190,7 @@ _CONDITIONS = [
             code=2,
             first=r"1 of \d+ known defects of the installed releases is not repaired here",
             also=(
-                "1 has other code and was not measured",
+                r"1 not measured \(different code\)",
                 r" [\w-]+ +drifted: ",
                 r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
             ),
@@ -204,8 +204,8 @@ _CONDITIONS = [
         step(
             "mlx-patches audit",
             code=2,
-            first="All 53 known defects are repaired here, but not all of the code was measured",
-            also="1 has other code and was not measured",
+            first="All 53 known defects are repaired here, but some of the code was not measured",
+            also=r"1 not measured \(different code\)",
         ),
         files=copied("mlx_lm", helium=HELIUM),
     ),

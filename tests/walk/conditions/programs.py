@@ -78,7 +78,7 @@ CONDITIONS = [
     python(
         "apply where no MLX package is installed warns of it",
         USE + "m.apply()",
-        note="MlxPatchesWarning: no MLX package is installed in .*: nothing is patched",
+        note="MlxPatchesWarning: no MLX package is installed in .*: nothing was patched",
         where=[EMPTY],
     ),
     python(
@@ -244,7 +244,7 @@ CONDITIONS = [
     wrong(
         "apply of a text takes a list",
         f"m.apply(patches={SOME!r})",
-        rf"takes a list of ids: write \[{SOME!r}\]",
+        rf"must be a list of ids: write \[{SOME!r}\]",
     ),
     wrong(
         "apply of an unknown patch gives a hint",
@@ -264,25 +264,29 @@ CONDITIONS = [
     wrong(
         "apply of a model as a text takes a list",
         "m.apply(models='gemma4')",
-        r"takes a list of model types: write \['gemma4'\]",
+        r"must be a list of model types: write \['gemma4'\]",
     ),
     wrong(
-        "apply of a number takes a list", "m.apply(patches=3)", "takes a list of ids, which .* 3"
+        "apply of a number takes a list",
+        "m.apply(patches=3)",
+        "must be a list of ids as strings, not .*3",
     ),
-    wrong("apply of a list of numbers is refused", "m.apply(models=[3])", "which are strings: 3"),
-    wrong("apply of a profile by number is refused", "m.apply(profile=3)", "name of a profile: 3"),
+    wrong("apply of a list of numbers is refused", "m.apply(models=[3])", "as strings, not 3"),
+    wrong(
+        "apply of a profile by number is refused", "m.apply(profile=3)", "name of a profile, not 3"
+    ),
     wrong(
         "apply of an unknown profile names those that there are",
         "m.apply(profile='junk')",
-        "'junk'; there are batch, server, security, safe",
+        "'junk'; choose from batch, server, security, safe",
     ),
-    wrong("apply of no profile is refused", "m.apply(profile='')", "''; there are batch"),
+    wrong("apply of no profile is refused", "m.apply(profile='')", "''; choose from batch"),
     wrong(
         "apply of a profile and of patches is refused",
         f"m.apply(patches=[{SOME!r}], profile='safe')",
         "not both",
     ),
-    wrong("restore of a text takes a list", f"m.restore({SOME!r})", "takes a list of ids"),
+    wrong("restore of a text takes a list", f"m.restore({SOME!r})", "must be a list of ids"),
     wrong(
         "restore of an unknown patch gives a hint",
         f"m.restore([{TYPO!r}])",

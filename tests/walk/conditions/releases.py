@@ -28,7 +28,7 @@ _CONDITIONS = [
         "a stand-in of a release is not taken for it",
         "audit",
         code=2,
-        also="mlx-lm 0.32.2: its code was not measured",
+        also="mlx-lm 0.32.2: not measured",
         files=release(LM, "0.32.2"),
     ),
     command(
@@ -44,10 +44,10 @@ _CONDITIONS = [
         3,
         [
             half(
-                "without metadata", release(LM, "0.32.2", METADATA=None), "no metadata says", AGAIN
+                "without metadata", release(LM, "0.32.2", METADATA=None), "has no metadata", AGAIN
             ),
             half(
-                "with empty metadata", release(LM, "0.32.2", METADATA=""), "no metadata says", AGAIN
+                "with empty metadata", release(LM, "0.32.2", METADATA=""), "has no metadata", AGAIN
             ),
             half("whose metadata is blanks", release(LM, "0.32.2", METADATA="\n\n"), AGAIN),
             half(
@@ -122,7 +122,7 @@ _CONDITIONS = [
         "a release of tomorrow is not called right",
         "audit",
         code=2,
-        also="mlx-lm 99.0: its code was not measured",
+        also="mlx-lm 99.0: not measured",
         files=release(LM, "99.0"),
     ),
     command(
@@ -136,7 +136,7 @@ _CONDITIONS = [
         "a development release is not measured",
         "audit",
         code=2,
-        also="mlx-lm 0.33.0.dev1: its code was not measured",
+        also="mlx-lm 0.33.0.dev1: not measured",
         files=release(LM, "0.33.0.dev1"),
         slow=True,
     ),

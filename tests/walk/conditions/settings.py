@@ -24,7 +24,7 @@ JUNK = ("n", "none", "banana", "2")
 # What an enabled environment runs at the start of a process.
 BOOT = "import mlx_patches.activation.boot as boot; boot.start(); "
 ACTIVE = f"{BOOT}print(boot.active())"
-NAMED = "MLX_PATCHES is {!r}, which is neither on .* nor off"
+NAMED = "MLX_PATCHES is {!r}, an unknown value; use 1 or 0"
 
 
 def starts(says: str, value: str, active: bool) -> Condition:
@@ -133,7 +133,7 @@ CONDITIONS = [
         "audit -q",
         code=(1, 2),
         env={"MLX_PATCHES_PROFILE": "junk"},
-        note="MLX_PATCHES_PROFILE: no profile 'junk'; there are batch, server",
+        note="MLX_PATCHES_PROFILE: no profile 'junk'; choose from batch, server",
     ),
     command(
         "a profile that is none is warned of once",

@@ -6,7 +6,7 @@ from ..condition import EMPTY, MLX_LM, NO_END, Condition, command, sampled, shel
 from ..samples import REGISTRY, SOME, needed_by
 from ..things import LLAMA
 
-FULL = r"mlx-patches: standard output cannot be written \(No space left on device\)"
+FULL = r"mlx-patches: cannot write to standard output \(No space left on device\)"
 COMMANDS = (
     "audit",
     "audit --json",
@@ -74,7 +74,7 @@ CONDITIONS = [
         "a narrow terminal has several patches with their sentences",
         "audit",
         code=1,
-        also=[rf"{id_} \w+ \w+ " for id_ in NEEDED],
+        also=[rf"{id_} [\w-]+ [\w-]+ " for id_ in NEEDED],
         env={"COLUMNS": "40"},
         terminal=True,
         where=[MLX_LM],
