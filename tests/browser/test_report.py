@@ -196,17 +196,6 @@ def test_the_keyboard_goes_from_cell_to_cell(page):
     assert page.get_by_role("dialog").is_visible()
 
 
-def test_the_environment_has_a_row_of_its_own(page):
-    own = page.locator("section[aria-labelledby='environment-title']")
-    assert "mlx-patches enable" in own.inner_text()
-    page.get_by_role("button", name="Details of mlx-vlm").click()
-    said = page.get_by_role("dialog").inner_text()
-    assert PATCH in said and "not active <b>here</b>" in said
-    page.keyboard.press("Escape")
-    sign = page.locator("button[aria-label^='This environment, mlx-vlm 0.5.0']")
-    assert sign.inner_text() == "✗ 1"
-
-
 def test_what_is_said_is_text(chromium, tmp_path, evidence):
     hostile = "</script><script>window.ran = true</script><img src=x onerror='window.ran = true'>"
     one = {
@@ -231,79 +220,6 @@ def opened_with(chromium, tmp_path, evidence, audit, **view):
     opened = chromium.new_page(**(view or {"viewport": {"width": 1280, "height": 900}}))
     go_to(opened, path)
     return opened
-
-
-def verdict_on(family, repaired):
-    return {"family": family, "distribution": "mlx-vlm", "repaired_here": repaired}
-
-
-def first_sign(page, family):
-    row = page.locator(f"section[data-package='mlx-vlm'] tr[data-family='{family}']")
-    cell = row.locator("td").first
-    assert "here" in cell.get_attribute("class")
-    return cell.locator("button").get_attribute("class"), cell.inner_text()
-
-
-def test_the_own_release_comes_first_in_the_colour_of_what_is_in_effect(
-    chromium, tmp_path, evidence
-):
-    # Of 0.6.17 some families are right, some wrong and some repaired.
-    here = [{"name": "mlx-vlm", "version": "0.6.17"}]
-    audit = {**AUDIT, "distributions": here, "active": True}
-    audit["verdicts"] = [verdict_on("aya_vision", False)]
-    page = opened_with(chromium, tmp_path, evidence, audit)
-    head = page.locator("section[data-package='mlx-vlm'] thead tr").first.locator("th")
-    assert head.nth(1).inner_text() == "0.6.17 here"
-    newest = head.nth(2).inner_text()
-    assert newest == max(
-        (one["set"].split()[1] for one in evidence if one["set"].startswith("mlx-vlm ")),
-        key=lambda version: [int(part) for part in version.split(".")],
-    )
-    (one,) = (one for one in evidence if one["set"] == "mlx-vlm 0.6.17")
-    pairs = store.cell_pairs(one)
-    repaired = [name for name, cells in pairs.items() if family_result(cells) == "repaired"]
-    right = next(name for name, cells in pairs.items() if family_result(cells) == "green")
-    assert first_sign(page, "aya_vision") == ("mark open", "!")
-    assert first_sign(page, next(n for n in repaired if n != "aya_vision")) == (
-        "mark repaired",
-        "+",
-    )
-    assert first_sign(page, right) == ("mark green", "✓")
-    page.close()
-
-
-def test_a_models_audit_opens_with_that_model(chromium, tmp_path, evidence):
-    audit = {
-        **AUDIT,
-        "model": {"model_type": "gemma4"},
-        "verdicts": [
-            {"family": "gemma4", "distribution": "mlx-lm", "wrong_here": 0},
-            {**verdict_on("gemma4", False), "wrong_here": 3},
-        ],
-    }
-    page = opened_with(chromium, tmp_path, evidence, audit)
-    dialog = page.get_by_role("dialog", name="gemma4 in mlx-vlm 0.5.0")
-    assert dialog.is_visible()
-    page.keyboard.press("Escape")
-    assert page.locator("#family").input_value() == "gemma4"
-    assert {family for _, family in shown_families(page)} >= {"gemma4"}
-    assert all("gemma4" in family for _, family in shown_families(page))
-    page.close()
-
-
-def test_severity_is_chosen(page, evidence):
-    severities = page.locator("#severity option").all_inner_texts()
-    assert severities[:3] == ["any", "wrong-text", "crash"]
-    everything = shown_families(page)
-    page.locator("#severity").select_option("crash")
-    crashing = shown_families(page)
-    assert 0 < len(crashing) < len(everything)
-    package, family = crashing[0]
-    page.locator("#family").fill(family)
-    row = page.locator(f"section[data-package='{package}'] tr[data-family='{family}']")
-    row.locator("td:not(.other) button").first.click()
-    said = page.get_by_role("dialog").locator("table").first
-    assert "crash" in said.locator("td:nth-child(4)").all_inner_texts()
 
 
 def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_path, page):
@@ -382,32 +298,6 @@ def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page, evidence)
         opened.close()
 
 
-def test_a_branch_that_only_metal_takes_is_named(page):
-    cell_of(page, "qwen3_5", "mlx-lm 0.32.2").click()
-    said = page.get_by_role("dialog").inner_text()
-    assert "Not measured: a branch that only Metal takes, in gated_delta." in said
-
-
-def test_a_command_is_copied(chromium, file):
-    context = chromium.new_context()
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    opened = context.new_page()
-    go_to(opened, file)
-    copy = opened.locator("#environment").get_by_role("button", name="Copy")
-    copy.click()
-    opened.get_by_role("button", name="Copied").wait_for()
-    assert opened.evaluate("navigator.clipboard.readText()") == "mlx-patches enable"
-    context.close()
-
-
-def test_it_says_when_and_where(chromium, tmp_path, evidence):
-    audit = {**AUDIT, "environment": "/home/someone/an environment"}
-    page = opened_with(chromium, tmp_path, evidence[:1], audit)
-    assert re.search(r"Written \d{4}-\d\d-\d\d \d\d:\d\d UTC", page.inner_text("#written"))
-    assert "/home/someone/an environment" in page.inner_text("#environment")
-    page.close()
-
-
 def test_it_can_be_read_on_a_telephone(chromium, tmp_path, evidence):
     audit = {**AUDIT, "environment": "/a/long/path" * 8}
     view = {"viewport": {"width": 400, "height": 800}}
@@ -456,14 +346,6 @@ def test_it_can_be_read_in_both_colour_schemes(page, scheme, tmp_path):
     picture = tmp_path / f"{scheme}.png"
     page.screenshot(path=picture)
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20_000
-
-
-def test_schemes_differ(page):
-    colours = []
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert all(a != b for a, b in itertools.combinations(colours, 2))
 
 
 def test_a_screen_reader_finds_its_way(page):
