@@ -1,4 +1,4 @@
-"""Starts a patch: a folder with patch and probe, a test, and a line in the catalogue.
+"""Starts a patch: a folder with patch and probe, a test, a mutant, and a line in the catalogue.
 
     python tools/new_patch.py ID AREA      as `make patch ID=my-patch AREA=caches` does
 
@@ -60,11 +60,9 @@ def probe(target: Target) -> Result:
     """Red where TODO."""
     raise NotImplementedError
 '''
-TEST = '''"""TODO: what holds with the patch, with inputs other than the probe's; and its mutant."""
+TEST = '''"""TODO: what holds with the patch, with inputs other than the probe's."""
 
 from __future__ import annotations
-
-import pytest
 
 from mlx_patches.patches.{area}.{name} import patch
 
@@ -72,14 +70,8 @@ from mlx_patches.patches.{area}.{name} import patch
 def test_it_is_repaired(ungated):
     ungated(patch.PATCH)
     raise NotImplementedError
-
-
-def unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    raise NotImplementedError("TODO: break the patch, so that its probe is red")
-
-
-MUTANTS = {"{id}": unrepaired}
 '''
+MUTANT = '"{id}": {},  # TODO: a name of the patch\'s module, with a value that turns the probe red'
 
 
 def main() -> None:
@@ -120,12 +112,18 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         file.write_text(
             text.replace("{id}", patch_id).replace("{name}", name).replace("{area}", area)
         )
-    text = catalogue.read_text()
-    place = text.index("\n)\n", text.index("ENTRIES = ("))
-    line = f'\n    ("{patch_id}", "{area}.{name}.patch", ""),'
-    catalogue.write_text(text[:place] + line + text[place:])
-    print("\n".join(str(file.relative_to(root)) for file in (*files, catalogue)))
+    mutants = root / "tests" / "patches" / "mutants.py"
+    add_line(catalogue, "ENTRIES = (", "\n)\n", f'("{patch_id}", "{area}.{name}.patch", ""),')
+    add_line(mutants, "SIMPLE: ", "\n}\n", MUTANT.replace("{id}", patch_id))
+    print("\n".join(str(file.relative_to(root)) for file in (*files, mutants, catalogue)))
     print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
+
+
+def add_line(file: Path, start: str, end: str, line: str) -> None:
+    """Add a last line to a table of a file."""
+    text = file.read_text()
+    place = text.index(end, text.index(start))
+    file.write_text(f"{text[:place]}\n    {line}{text[place:]}")
 
 
 if __name__ == "__main__":

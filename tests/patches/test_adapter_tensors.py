@@ -7,11 +7,9 @@ import importlib
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.loading.adapter_tensors import patch as adapter_tensors
 from mlx_patches.patches.loading.adapter_tensors.probe import RANK, WIDTH, load_into, make
 
 from ..releases.conftest import is_tested
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not is_tested("mlx-lm"), reason="mlx-lm is not tested here")
 A, B = "layers.0.proj.lora_a", "layers.0.proj.lora_b"
@@ -52,6 +50,3 @@ def test_whole_weights_are_loaded_where_the_config_says_so(load):
 def test_a_folder_that_is_missing_is_reported_as_released(load):
     with pytest.raises(FileNotFoundError):
         load(make(), "/nowhere/at/all")
-
-
-MUTANTS = {"adapter-tensors": replaced(adapter_tensors, find_misfits=lambda *given: [])}

@@ -9,7 +9,6 @@ from mlx_patches.patches.models.altup_batch import patch as altup_batch
 from mlx_patches.probes.batch_invariance import measure, tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -36,6 +35,3 @@ def test_every_release_says_what_mlx_lm_0_32_says(distribution, repaired):
     model = tiny(distribution, "gemma3n", **fields)
     said = model.call([list(range(1, 8))], model.make_cache())[0, -1, :4]
     assert mx.allclose(said, mx.array([-0.94541, -0.17857, -0.07295, 1.32236]), atol=1e-3)
-
-
-MUTANTS = {"altup-batch": replaced(altup_batch, one_row=lambda states: states)}

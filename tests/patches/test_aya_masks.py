@@ -7,12 +7,10 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.masks.aya_masks import patch as aya_masks
 from mlx_patches.patches.masks.aya_masks.patch import Masks, select_mask
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import recoded
 
 TEXT = [list(range(1, 8))]
 
@@ -45,10 +43,3 @@ def test_attention_takes_the_mask_of_its_kind():
         layer = SimpleNamespace(use_sliding_window=sliding)
         assert select_mask(layer, masks) == expected
         assert select_mask(layer, "causal") == "causal"
-
-
-MUTANTS = {
-    "aya-masks": recoded(
-        aya_masks, make_masks=lambda model, /, inputs, inputs_embeds, mask, cache: mask
-    )
-}

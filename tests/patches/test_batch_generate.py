@@ -13,7 +13,6 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
@@ -187,7 +186,4 @@ def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batch_generate, name, lambda *_: None)
 
 
-MUTANTS = {
-    "padded-prompts": prompts_with_their_padding,
-    "padded-deltas": replaced(batch_generate, recompute_delta=lambda row: row),
-}
+MUTANTS = {"padded-prompts": prompts_with_their_padding}

@@ -11,7 +11,6 @@ from mlx_patches.patches.models.batch_refused import patch
 from mlx_patches.patches.models.batch_refused.probe import make_batch
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 FAMILIES = ["mlx-lm:llama4", "mlx-lm:ministral3", "mlx-vlm:qwen4_exp"]
 
@@ -43,10 +42,3 @@ def test_a_row_of_a_batch_whose_cache_lacks_the_models_method_is_refused():
     assert not patch.is_batch([SimpleNamespace(cache=[]), plain])
     plain.update_indexer = None
     assert not patch.is_batch([plain], "update_indexer")
-
-
-MUTANTS = {
-    "batch-refused": replaced(
-        patch, is_batch=lambda cache, method: False, keeps_chunks=lambda layer: False
-    )
-}

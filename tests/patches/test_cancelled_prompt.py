@@ -9,11 +9,9 @@ import pytest
 from mlx_patches.lab import generators
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import rows as cache_rows
-from mlx_patches.patches.generation.cancelled_prompt import patch
 from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
 
 from ..releases.models import build_or_skip, prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -105,10 +103,3 @@ def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch, patched):
 def test_mutant_that_forgets_announced_padding(monkeypatch, patched):
     monkeypatch.setattr(cache_rows, "RIGHT", ())
     assert cancelled(CANCELLED[1])
-
-
-MUTANTS = {
-    "cancelled-prompt": replaced(
-        patch, is_padded=lambda batch: True, has_common=lambda batch: False
-    )
-}

@@ -13,7 +13,6 @@ from mlx_patches.patches.caches.chains import patch as chains
 from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 # Without mlx-lm beside it, mlx-vlm has caches of its own.
 package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
@@ -188,9 +187,3 @@ def test_no_keys_are_copied(ungated):
         sums = [part.sum() for part in cache.update_and_fetch(token, token)]
         mx.eval(sums)
         assert mx.get_peak_memory() - before < held / 2
-
-
-MUTANTS = {
-    "offset-chain": replaced(chains, CUT_INTERVAL=10**9),
-    "rotating-chain": replaced(chains, tie=lambda cache, *counts: None),
-}

@@ -8,8 +8,6 @@ from mlx_patches.patches._shared.image_states import ImageStates, join_states
 from mlx_patches.patches.models.cross_attention_rows import patch as cross_attention_rows
 from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, STATES
 
-from .mutants import replaced
-
 
 def images(*counts):
     """The states of rows, whose values are the row's number from 1 on."""
@@ -48,6 +46,3 @@ def test_only_padding_is_masked():
     # A token that attends to nothing is NaN.
     assert given[MASK].tolist() == [[[[True, True]]], [[[True, True]]]]
     assert given[SHOWN].tolist() == [[[[False]]], [[[True]]]]
-
-
-MUTANTS = {"cross-attention-rows": replaced(cross_attention_rows, images_of=lambda cache: None)}

@@ -11,7 +11,6 @@ from mlx_patches.patches.models.deepseek_crops import patch as deepseek_crops
 from mlx_patches.patches.models.deepseek_crops.patch import CROPS, with_end
 
 from ..releases.models import module_or_skip, or_skip
-from .mutants import replaced
 
 
 def test_there_is_nothing_past_the_last_image():
@@ -43,6 +42,3 @@ def test_an_image_without_an_end_is_seen():
     for _ in range(20):
         again = embedded(whole.module, tokens, own)["inputs_embeds"]
         assert mx.array_equal(again, right)
-
-
-MUTANTS = {"deepseek-crops": replaced(deepseek_crops, with_end=lambda crops: crops)}

@@ -13,7 +13,6 @@ from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
 
 from ..releases.models import images_cell, or_skip
-from .mutants import replaced
 
 
 def image(mask, start=1):
@@ -118,6 +117,3 @@ def test_a_prompt_in_pieces_is_right_alone(family):
     image_scenarios.embedding_step()  # older releases are not measured
     cell = images_cell("features-alone", family)
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
-
-
-MUTANTS = {"deepstack-rows": replaced(deepstack_rows, number_features=lambda rows, lengths: rows)}

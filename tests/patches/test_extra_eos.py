@@ -20,7 +20,6 @@ from mlx_patches.patches.loading.extra_eos import patch as extra_eos
 from mlx_patches.patches.loading.extra_eos import probe
 
 from ..releases.conftest import run_probe
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("extra-eos")
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -254,10 +253,3 @@ def without(whole: Callable[..., Any], source: str) -> Callable[..., Any]:
         return {name: ids for name, ids in by_file.items() if name != source}, problem
 
     return stop_ids
-
-
-MUTANTS = {
-    "extra-eos": replaced(
-        extra_eos, folder_ids=lambda folder: [], tokenizer_ids=lambda tokenizer: []
-    )
-}

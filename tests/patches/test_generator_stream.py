@@ -15,7 +15,6 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.generator_stream import patch as generator_stream
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose generators these are", allow_module_level=True)
@@ -120,6 +119,3 @@ def test_other_errors_at_the_end_are_raised(patched):
     with ThreadPoolExecutor(1) as pool:
         error = pool.submit(steps.close).exception()
     assert str(error) == "on purpose"
-
-
-MUTANTS = {"generator-stream": replaced(generator_stream, write_defaults=lambda defaults: None)}

@@ -11,7 +11,6 @@ from mlx_patches.patches.positions.granite4_features.patch import FEATURES, MASK
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 
 def image(length, start=0, layers=2):
@@ -112,8 +111,3 @@ def test_a_prompt_alone_is_the_same_in_pieces(begun, whole, ungated):
     at_once = log_probabilities(whole, prompt, begun, prefill_step_size=None)
     in_pieces = log_probabilities(whole, prompt, begun, prefill_step_size=4)
     assert mx.allclose(at_once, in_pieces, atol=1e-5)
-
-
-MUTANTS = {
-    "granite4-features": replaced(granite4_features, order_by_row=lambda features, rows: features)
-}

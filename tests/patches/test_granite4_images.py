@@ -7,12 +7,10 @@ import pytest
 
 from mlx_patches.lab.image_scenarios import whole_of
 from mlx_patches.lab.whole import END, IMAGE, START, embedded
-from mlx_patches.patches.models.granite4_images import patch as granite4_images
 from mlx_patches.patches.models.granite4_images.patch import as_one_image, split
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 # The sizes of tiny images, and how many tiles and tokens each has.
 EDGE = 112
@@ -72,6 +70,3 @@ def test_features_that_are_not_of_these_images_stay_whole():
     assert [part.tolist() for part in split(given, [2, 3])] == [[0, 1], [2, 3, 4]]
     (whole,) = split(given, [2, 2])
     assert whole is given
-
-
-MUTANTS = {"granite4-images": replaced(granite4_images, as_one_image=lambda pixels, counts: pixels)}

@@ -9,7 +9,6 @@ import pytest
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
 
 from ..releases.models import images_cell
-from .mutants import replaced
 
 # Beyond the rounding of float32: position ids of another prompt are off by 0.0009.
 NEAR = 1e-5
@@ -116,6 +115,3 @@ def test_an_image_brings_its_position_ids(own, wanted):
     features = SimpleNamespace(position_ids=own)
     model = SimpleNamespace(language_model=SimpleNamespace(_position_ids=7))
     assert image_prompts.embed_with_positions(lambda model: features, model).position_ids == wanted
-
-
-MUTANTS = {"image-prompts": replaced(image_prompts, FAMILIES=set())}

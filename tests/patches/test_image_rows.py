@@ -5,10 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.positions.image_rows import patch as image_rows
 from mlx_patches.patches.positions.image_rows.patch import MASK, READER, UNREAD, complete_rows
-
-from .mutants import replaced
 
 PIXELS, WHOLE, *_ = UNREAD
 
@@ -38,6 +35,3 @@ def test_masks_that_cannot_be_joined_are_left_out(name):
 )
 def test_rows_that_can_be_joined_stay_as_they_came(rows):
     assert complete_rows(rows, [3] * len(rows)) is rows
-
-
-MUTANTS = {"image-rows": replaced(image_rows, complete_rows=lambda rows, lengths: rows)}

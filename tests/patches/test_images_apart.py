@@ -5,10 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.images_apart import patch as images_apart
 from mlx_patches.patches.models.images_apart.patch import AXES, image_by_image
-
-from .mutants import replaced
 
 TWO = [[1, 2, 3], [1, 1, 4]]
 
@@ -48,8 +45,3 @@ def test_other_calls_reach_the_release_as_they_came(grids):
     pixels = mx.arange(6)[:, None]
     seen, out = calls_of(pixels, grids, 0)
     assert len(seen) == 1 and seen[0][0] is pixels and out is pixels
-
-
-MUTANTS = {
-    "images-apart": replaced(images_apart, split_images=lambda pixels, grids, axis: iter(()))
-}

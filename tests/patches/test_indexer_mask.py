@@ -9,7 +9,6 @@ from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.masks.indexer_mask import patch
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 
 @pytest.mark.parametrize("mask", [None, "causal", mx.ones((2, 3)), mx.ones((2, 2, 3))])
@@ -22,6 +21,3 @@ def test_a_batch_that_grows_past_what_the_indexer_selects(beside):
     beside("empty-cache-ops", "indexer-mask")
     cell = SCENARIOS["growth"](model)
     assert cell.verdict == "green", cell.detail
-
-
-MUTANTS = {"indexer-mask": replaced(patch, without_heads=lambda mask: mask)}

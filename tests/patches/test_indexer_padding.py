@@ -8,8 +8,6 @@ import mlx.core as mx
 
 from mlx_patches.patches.masks.indexer_padding import patch
 
-from .mutants import replaced
-
 NO_LIMIT = 2**31
 
 
@@ -51,8 +49,3 @@ def test_a_call_reads_no_device(device_reads):
     assert patch.has_padding(None, tokens[..., None], caches([1, 3], [2, 9]), None)
     assert patch.make_text_mask(tokens, None, caches([1, 3], [2, 9]), None) is not None
     assert not device_reads
-
-
-MUTANTS = {
-    "indexer-padding": replaced(patch, row_text=lambda left, limit, processed, length: (0, length))
-}

@@ -10,7 +10,6 @@ from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.models.kimi_states import patch
 
 from ..releases.models import applicable, build_or_skip
-from .mutants import replaced
 
 OTHERS = ("offset-alias", "mask-by-offset", "empty-cache-ops", "recurrent-padding")
 
@@ -43,6 +42,3 @@ def test_rows_that_join_and_leave(name, beside):
     beside(*OTHERS, "kimi-states")
     cell = applicable(SCENARIOS[name](model))
     assert cell.verdict == "green", cell.detail
-
-
-MUTANTS = {"kimi-states": replaced(patch, has_slots=lambda cache: False)}

@@ -15,7 +15,6 @@ from mlx_patches.patches.caches.lists import patch as lists
 from mlx_patches.patches.caches.lists.patch import as_plain, convert_to_batch
 
 from ..releases.models import applicable, build_or_skip, module_or_skip
-from .mutants import replaced
 
 # Patches of the defects that a batch of Llama 4 meets in batch_generate.
 OTHERS = (
@@ -117,10 +116,4 @@ def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "cuts_chunk", cuts_window)
 
 
-MUTANTS = {
-    "extend-solo-batch": replaced(lists, convert_to_batch=lambda layer: layer),
-    "chunked-front": chunks_that_end_with_the_token,
-    "cachelist-state": replaced(
-        lists, read_states=lambda cache: [inner.state for inner in reversed(cache.caches)]
-    ),
-}
+MUTANTS = {"chunked-front": chunks_that_end_with_the_token}

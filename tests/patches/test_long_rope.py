@@ -6,12 +6,10 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.positions.long_rope import patch as long_rope
 from mlx_patches.probes.fixtures import cache_of
 
 from ..releases.conftest import run_probe
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("long-rope")
 LIMIT, WIDTH = 16, 8
@@ -55,10 +53,3 @@ def test_every_row_has_the_bits_that_it_has_alone(long, length):
 def test_long_rope_reads_nothing_from_the_device(long):
     turned = mx.compile(lambda x, offset: long(x, offset))(states(1), mx.array([2, 40]))
     assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile
-
-
-MUTANTS = {
-    "long-rope": replaced(
-        long_rope, is_long=lambda ends, limit: (ends > limit) | (ends.max() > limit)
-    )
-}

@@ -8,13 +8,11 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.mask_after_update import patch as mask_after_update
 from mlx_patches.patches.masks.mask_after_update.patch import keep_whole
 from mlx_patches.patches.masks.mask_after_update.probe import run
 from mlx_patches.probes.batch_invariance import batch_cache, tiny_of
 
 from ..releases.conftest import installed, run_probe
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("mask-after-update")
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
@@ -91,7 +89,6 @@ def test_a_whole_mask_stays_whole_only_when_it_is_cut_to_its_first_columns():
         assert mx.array_equal(whole[index], mask[index])
 
 
-MUTANTS = {"mask-after-update": replaced(mask_after_update, keep_whole=lambda mask: mask)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {
     "mask-after-update": (

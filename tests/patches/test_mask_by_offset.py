@@ -13,7 +13,6 @@ from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, filled,
 
 from ..releases.conftest import installed
 from ..releases.models import or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("mask-by-offset")
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")
@@ -53,10 +52,3 @@ def test_without_positions_the_attention_sees_the_cache_itself():
     assert isinstance(seen, Cache)
     for other in (None, "causal"):
         assert mask_by_offset.replace_offset(cache, other, mx.zeros(3)) is cache
-
-
-MUTANTS = {
-    "mask-by-offset": replaced(
-        mask_by_offset, count_columns=lambda mask: int(mask[0].sum().item()) - 2
-    )
-}

@@ -9,12 +9,10 @@ import pytest
 
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.mask_from_cache_list import patch as mask_from_cache_list
 from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, own_function, same
 
 from ..releases.conftest import installed, run_probe
 from ..releases.models import or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("mask-from-cache-list")
 
@@ -123,8 +121,3 @@ def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, un
     assert same(mask_of(create, tokens, layers), before)
     for given in (layers, layers[::-1], tuple(layers)):
         assert same(mask_of(create, tokens, given), mask_of(create, tokens, given[0]))
-
-
-MUTANTS = {
-    "mask-from-cache-list": replaced(mask_from_cache_list, find_attention_cache=lambda caches: None)
-}

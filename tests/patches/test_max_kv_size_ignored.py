@@ -7,11 +7,9 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.generation.max_kv_size_ignored import patch as max_kv_size_ignored
 from mlx_patches.patches.generation.max_kv_size_ignored.probe import SIZE, listened, model_of
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 
@@ -53,6 +51,3 @@ def test_what_does_not_grow_is_no_matter(module):
             return [module.RotatingKVCache(max_size=SIZE)]
 
     assert listened(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []
-
-
-MUTANTS = {"max-kv-size-ignored": replaced(max_kv_size_ignored, grows=lambda layer: False)}

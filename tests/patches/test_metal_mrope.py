@@ -7,10 +7,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.positions.metal_mrope import patch
 from mlx_patches.patches.positions.metal_mrope.patch import lacks_positions, rotated
-
-from .mutants import replaced
 
 Q = mx.zeros((2, 4, 5, 8))
 
@@ -42,6 +39,3 @@ def test_where_there_is_no_kernel_nothing_changes():
 def test_positions_of_another_prompt_are_refused():
     with pytest.raises(ValueError, match=r"position ids of shape \(1, 7\) for 2 rows of 5 tokens"):
         given(mx.zeros((1, 7)))
-
-
-MUTANTS = {"metal-mrope": replaced(patch, whole=lambda position_ids, q: position_ids)}

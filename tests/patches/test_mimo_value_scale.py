@@ -8,11 +8,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
-from mlx_patches.patches.models.mimo_value_scale import patch as mimo_values
 from mlx_patches.patches.models.mimo_value_scale.probe import SCALE, WIDTH, make
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -44,6 +42,3 @@ def test_scaled_values_are_what_a_cache_holds(package, distribution, ungated):
     assert mx.array_equal(values[0] * SCALE, values[1])
     parameters = layer.parameters()
     assert set(parameters) == set(make(distribution).parameters())
-
-
-MUTANTS = {"mimo-value-scale": replaced(mimo_values, scale_of=lambda attention: None)}

@@ -11,7 +11,6 @@ from mlx_patches.patches.positions.mistral_row_scale.probe import model_of, prob
 from mlx_patches.probes.batch_invariance import batch_cache
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("mistral-row-scale")
 
@@ -56,6 +55,3 @@ def test_the_scale_of_padding_is_that_of_the_first_position():
     assert scale.shape == (2, 1, 4, 1)
     grown = 1 + 0.5 * 0.6931472
     assert mx.allclose(scale[:, 0, :, 0], mx.array([[1.0] * 4, [1.0, grown, grown, grown]]))
-
-
-MUTANTS = {"mistral-row-scale": replaced(mistral_row_scale, offsets_of=lambda cache: None)}

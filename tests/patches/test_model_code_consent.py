@@ -29,7 +29,6 @@ from tests.hosts.server import free_port
 
 from ..releases.conftest import installed
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("model-code-consent")
 CONSENT = model_code.CONSENT
@@ -589,6 +588,3 @@ def test_an_error_without_a_refusal_is_the_releases():
 
     with pytest.raises(KeyError):
         model_code.hear_caller(failing, "folder")
-
-
-MUTANTS = {"model-code-consent": replaced(model_code, has_consent=lambda: True)}

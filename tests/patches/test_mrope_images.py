@@ -20,8 +20,6 @@ from mlx_patches.patches.positions.mrope_images.probe import (
     prompt,
 )
 
-from .mutants import replaced
-
 PATCH = catalogue.builtin().get("mrope-images")
 ONE, OTHER = (4, 6), (6, 4)
 TARGETS = [pytest.param(target, id=target.module.split(".")[2]) for target in PATCH.targets]
@@ -116,6 +114,3 @@ def test_other_prompts_reach_the_release_as_they_came(images, videos):
 def test_images_are_found_by_their_first_tokens():
     assert find_images([IMAGE, IMAGE, 5, IMAGE, VIDEO, IMAGE], IMAGE) == [0, 3, 5]
     assert find_images([5, 6], IMAGE) == []
-
-
-MUTANTS = {"mrope-images": replaced(mrope_images, split_rows=lambda texts, grids, image: iter(()))}

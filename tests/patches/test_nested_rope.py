@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.distributions import source_file
-from mlx_patches.patches.loading.nested_rope import patch as nested_rope
 from mlx_patches.patches.loading.nested_rope.patch import find_old_names
 from mlx_patches.patches.loading.nested_rope.probe import FLAT, NESTED, SCALING, SIZES, THETA
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 OWN = {"rope_theta": 20000.0, "rope_type": "default", "partial_rotary_factor": 0.25}
 KNOWN = {
@@ -134,6 +132,3 @@ def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
     own = {**params, "partial_rotary_factor": 0.25}
     assert find_old_names(own, KNOWN) == {"rope_theta": 1.0}
     assert find_old_names(params, {"rope_theta": KNOWN["rope_theta"]}) == {"rope_theta": 1.0}
-
-
-MUTANTS = {"nested-rope": replaced(nested_rope, find_old_names=lambda params, known: {})}

@@ -10,11 +10,7 @@ import pytest
 from mlx_patches.core.distributions import source_file
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.models.ngram_context import patch as ngram_context
-from mlx_patches.patches.models.ngram_context import prompt
 from mlx_patches.patches.models.ngram_context.patch import fill_context
-
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(
     not source_file("mlx_lm.models.longcat_flash_ngram"), reason="no such model here"
@@ -45,9 +41,3 @@ def test_a_full_context_is_left_alone():
     fill_context(cache, 5)
     assert cache[0].tolist() == [[0, 0, 1, 2, 3]]
     assert cache[0].dtype == context.dtype
-
-
-MUTANTS = {
-    "ngram-context": replaced(ngram_context, fill_context=lambda cache, width: None),
-    "ngram-prompt": replaced(prompt, note=lambda *_: None),
-}

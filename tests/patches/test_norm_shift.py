@@ -12,7 +12,6 @@ from mlx_patches.patches.loading.norm_shift import patch as norm_shift
 from mlx_patches.patches.loading.norm_shift import probe
 
 from ..releases.conftest import installed, verdict
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("norm-shift")
 
@@ -76,10 +75,3 @@ def test_only_weights_of_one_axis_stand_aside():
     assert out["new.a"] is weights["a"]
     assert out["new.b"] is weights["b"]
     assert weights["a"].shape == (2,)
-
-
-MUTANTS = {
-    "norm-shift": replaced(
-        norm_shift, is_converted=lambda weights: False, is_published=lambda name: True
-    )
-}

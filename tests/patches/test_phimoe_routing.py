@@ -11,7 +11,6 @@ from mlx_patches.patches.models.phimoe_routing import patch as phimoe_routing
 from mlx_patches.patches.models.phimoe_routing import probe as phimoe
 
 from ..releases.models import present
-from .mutants import replaced
 
 PHIMOE = present("mlx_lm.models.phimoe", "mlx_vlm.models.phimoe.language")
 
@@ -42,6 +41,3 @@ def test_close_experts_share_their_weight(gates):
         got[expert] = weight
     assert len(set(chosen[0].tolist())) == 2
     assert sorted(got) == pytest.approx(sorted(phimoe.weighed(gates)), abs=1e-6)
-
-
-MUTANTS = {"phimoe-routing": replaced(phimoe_routing, JITTER=1000.0)}

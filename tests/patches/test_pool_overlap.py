@@ -14,7 +14,6 @@ from mlx_patches.patches.caches.pool_overlap import patch, windows
 from mlx_patches.patches.caches.pool_overlap.probe import LENGTH, RATIO, WIDTH, make_compressor
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -278,6 +277,3 @@ def test_the_windows_keep_no_prompt_alive(compressor, caches):
     mx.eval(pooled)
     pooled_alone = pooled.nbytes
     assert mx.get_active_memory() - before < pooled_alone + text.nbytes // 4
-
-
-MUTANTS = {"pool-overlap": replaced(patch, read_windows=lambda cache: None)}

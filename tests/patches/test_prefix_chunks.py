@@ -8,7 +8,6 @@ from mlx_patches.patches.caches.prefix_chunks import patch
 from mlx_patches.patches.caches.prefix_chunks.probe import CHUNK, chunked
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -36,6 +35,3 @@ def test_another_cache_is_joined_as_it_is(caches):
     seen = patch.join_as_plain(lambda rows, lengths: (rows, lengths), rows, [0, 0])
     assert all(new is old for new, old in zip(seen[0], rows, strict=True))
     assert seen[1] == [0, 0]
-
-
-MUTANTS = {"vlm-prefix-chunks": replaced(patch, as_plain=lambda row: row)}

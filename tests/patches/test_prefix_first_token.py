@@ -10,7 +10,6 @@ from mlx_patches.patches.generation.prefix_first_token import patch
 from mlx_patches.patches.generation.prefix_first_token.probe import RESTS, Repeats, first_tokens
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 WANT = [rest[-1] for rest in RESTS]
 
@@ -73,6 +72,3 @@ def test_the_model_is_itself_again_when_it_fails():
     with pytest.raises(ZeroDivisionError), patch.next_output(batch, lambda output: None):
         batch.model()
     assert batch.model is model
-
-
-MUTANTS = {"vlm-prefix-first-token": replaced(patch, keep_ended=lambda batch, logits: None)}

@@ -17,7 +17,6 @@ from mlx_patches.patches.caches.prefix_kv_bits.probe import (
 )
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -69,6 +68,3 @@ def test_the_bits_come_back_when_the_batch_cannot_be_built():
     with pytest.raises(ZeroDivisionError):
         patch.quantize_hits(lambda generator: 1 / 0, generator)
     assert generator.kv_bits == 8
-
-
-MUTANTS = {"vlm-prefix-kv-bits": replaced(patch, filled=lambda cache, empty, batch: cache)}

@@ -11,7 +11,6 @@ from mlx_patches.patches.generation.prefix_no_config import patch
 from mlx_patches.patches.generation.prefix_no_config.probe import generator_of, sequence_of
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -55,6 +54,5 @@ def test_the_model_is_itself_again_when_the_look_up_fails():
     assert generator.model is model
 
 
-MUTANTS = {"vlm-prefix-no-config": replaced(patch, SimpleNamespace=lambda config: object())}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"vlm-prefix-no-config": ((SimpleNamespace(model=SimpleNamespace(config={})), [0]), {})}

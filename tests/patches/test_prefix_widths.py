@@ -11,7 +11,6 @@ from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences
 from mlx_patches.probes.fixtures import stored_prefixes
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PLAIN = [((2, 4), (2, 4))] * 3
 UNLIKE = [((2, 4), (2, 4)), ((3, 4), (3, 4)), ((2, 8), (2, 4))]
@@ -65,6 +64,3 @@ def test_models_with_one_shape_get_what_the_release_makes(apc):
     caches, longest = patch.fill_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
     assert not differences(caches, picks, longest)
-
-
-MUTANTS = {"vlm-prefix-widths": replaced(patch, shape_of=lambda tensor: (2, 6))}

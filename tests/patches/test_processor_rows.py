@@ -10,7 +10,6 @@ import pytest
 from mlx_patches.lab import Family, generators
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation.processor_rows import patch as processor_rows
 from mlx_patches.patches.generation.processor_rows.patch import (
     filled,
     fitted,
@@ -19,7 +18,6 @@ from mlx_patches.patches.generation.processor_rows.patch import (
 )
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("processor-rows")
 TOKENS = 12
@@ -162,10 +160,5 @@ def vision_answers(rows, every=1):
     return [said[uid] for uid in order]
 
 
-MUTANTS = {
-    "processor-rows": replaced(
-        processor_rows, fitted=lambda lists, rows: lists, filled=lambda lists, rows: lists
-    )
-}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"processor-rows": ((SimpleNamespace(logits_processors=[], token_context=[]),) * 2, {})}

@@ -6,12 +6,10 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.server.pythonic_calls import patch as pythonic_calls
 from mlx_patches.patches.server.pythonic_calls.patch import find_calls
 from mlx_patches.patches.server.pythonic_calls.probe import call, loaded
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -74,10 +72,3 @@ def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(parser, ungated)
         module, ("[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"), "[TOOL_CALLS]"
     )
     assert "pythonic" not in mistral.tool_parser.__module__
-
-
-MUTANTS = {
-    "server-pythonic-calls": replaced(
-        pythonic_calls, find_calls=lambda text: [], _START="<nowhere>"
-    )
-}

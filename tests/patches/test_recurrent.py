@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows, state
+from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows
 from mlx_patches.probes.fixtures import count_edges
 
 from ..releases.conftest import installed
@@ -427,10 +427,7 @@ def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = {
     "arrays-mask": lengths_that_are_one_longer,
-    "arrays-advance": replaced(advance, is_continued=lambda *_: False),
     "arrays-rows": padding_of_other_rows,
-    "arrays-extend": replaced(rows, remember_rows=lambda cache, number: None),
-    "arrays-restored": replaced(state, PADDING={"lengths": None}),
     "arrays-chunks": pieces_that_do_not_count,
     "mamba-rows": replaced(
         extract,

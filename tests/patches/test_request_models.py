@@ -14,8 +14,6 @@ from mlx_patches.core.errors import is_refusal
 from mlx_patches.patches.server.request_models import patch as request_models
 from mlx_patches.patches.server.request_models.patch import MODELS, is_allowed
 
-from .mutants import replaced
-
 
 @pytest.fixture(autouse=True)
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -137,6 +135,3 @@ def test_settings_of_a_server(monkeypatch):
         with pytest.raises(ValueError, match="Refused"):
             request_models.set_options(lambda *args: given.append(args), None, payload)
     assert len(given) == 3
-
-
-MUTANTS = {"host-request-models": replaced(request_models, is_allowed=lambda name, started: True)}

@@ -20,7 +20,6 @@ from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
 
 from ..releases.models import build_or_skip, or_skip
-from .mutants import replaced
 
 pytest.importorskip("mlx_vlm")
 
@@ -374,7 +373,4 @@ def test_only_a_call_that_would_raise_gets_one_delta_of_0(stored, rows, given, r
         assert model._rope_deltas is deltas
 
 
-MUTANTS = {
-    "rope-deltas": deltas_that_stay,
-    "minicpm-deltas": replaced(minicpm, delta_for_all=lambda deltas: deltas),
-}
+MUTANTS = {"rope-deltas": deltas_that_stay}

@@ -6,8 +6,6 @@ import pytest
 
 from mlx_patches.patches.positions.rope_scaling import patch as rope_scaling
 
-from .mutants import replaced
-
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
@@ -39,6 +37,3 @@ def test_the_scaling_of_the_full_layers_is_read():
 )
 def test_a_config_without_a_scaling_has_none(config):
     assert rope_scaling.scaling_of(config) is None
-
-
-MUTANTS = {"rope-scaling": replaced(rope_scaling, KINDS=())}

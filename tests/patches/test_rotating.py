@@ -274,10 +274,5 @@ def rows_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTANTS = {
     "rotating-max-size": replaced(rotating, Attribute=lambda name, read, write: Attribute(name)),
     "batch-rotating-extract": rows_with_their_padding,
-    "rotating-restored": replaced(
-        rotating,
-        read_lengths=lambda cache: cache.__dict__.get("_lengths", cache.offset - 1),
-        parse_truth=lambda saved, read: saved == "False",
-    ),
     "rotating-merge": replaced(rows, take_last=lambda side, size, keep: side[:, :, :size]),
 }

@@ -10,9 +10,6 @@ import pytest
 from mlx_patches.core.packages import package_of
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.caches.rotating_keep import patch as rotating_keep
-
-from .mutants import replaced
 
 WINDOW = 12
 
@@ -160,13 +157,3 @@ def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, 
     assert [release.trim_prompt_cache([batch], 1) for _ in range(3)] == [0, 0, 0]
     assert (batch._idx, batch.offset.tolist()) == (columns, offset)
     assert not manager.withdrawn
-
-
-MUTANTS = {
-    "rotating-keep": replaced(
-        rotating_keep,
-        move_oldest=lambda cache: None,
-        move_kept=lambda cache, lost: None,
-        with_keep=lambda caches, model, size: caches,
-    )
-}

@@ -8,10 +8,8 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
-from mlx_patches.patches.generation.sampling_limits import patch as sampling_limits
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -58,8 +56,3 @@ def test_a_bias_that_is_no_number_raises_where_it_does_without_the_patch(sampler
     with pytest.raises((ValueError, TypeError)):
         samplers.make_logits_processors(logit_bias={1: None})
     assert not manager.failures
-
-
-MUTANTS = {
-    "sampling-limits": replaced(sampling_limits, vocabulary=lambda logits: 2**100, SEEDS=2**100)
-}

@@ -6,11 +6,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab.alone_scenarios import saved
-from mlx_patches.patches.caches.saved_empty import patch as saved_empty
 
 from ..releases.conftest import is_needed
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 caches = pytest.importorskip("mlx_lm.models.cache")
 
@@ -59,6 +57,3 @@ def test_another_error_is_the_release_s_own(tmp_path, ungated):
     with pytest.raises(Exception) as raised:
         caches.save_prompt_cache(str(tmp_path / "no" / "cache.safetensors"), fed(4))
     assert "saved_empty" not in str(raised.value)
-
-
-MUTANTS = {"saved-empty": replaced(saved_empty, empty_again=lambda cache, shapes: None)}

@@ -9,7 +9,6 @@ from mlx_patches.lab.alone_scenarios import saved
 from mlx_patches.patches.caches.saved_layer_cache import patch
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 caches = pytest.importorskip("mlx_lm.models.cache")
 
@@ -44,6 +43,3 @@ def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
     (loaded,) = caches.load_prompt_cache(str(tmp_path / "cache.safetensors"))
     assert type(cache) is type(loaded) is model.LayerCache
     assert all(vars(cache)[name] is value for name, value in before.items())
-
-
-MUTANTS = {"saved-layer-cache": replaced(patch, is_layer_cache=lambda cache: False)}

@@ -9,10 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.server.server_batch_error import patch as server_batch_error
 from mlx_patches.patches.server.server_batch_error.patch import Taken, generating
-
-from .mutants import replaced
 
 
 def a_server(**more):
@@ -99,6 +96,3 @@ def test_an_error_that_follows_a_restart_at_once_ends_the_thread():
 
     with pytest.raises(OSError, match="no model"):
         generating(loop, server)
-
-
-MUTANTS = {"server-batch-error": replaced(server_batch_error, answer=lambda answers, error: None)}

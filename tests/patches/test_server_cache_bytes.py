@@ -8,10 +8,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
-from mlx_patches.patches.server.server_cache_bytes import patch as server_cache_bytes
 from mlx_patches.patches.server.server_cache_bytes.patch import begin_limited
-
-from .mutants import replaced
 
 
 def begun(own, most):
@@ -52,8 +49,3 @@ def test_a_prompt_that_is_larger_than_the_limit_is_not_kept_beside_another():
         assert cache.nbytes == kept
     assert cache.nbytes == 40
     assert len(cache) == 1
-
-
-MUTANTS = {
-    "server-cache-bytes": replaced(server_cache_bytes, limit_bytes=lambda cache, provider: None)
-}

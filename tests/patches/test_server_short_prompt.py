@@ -7,10 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.server.server_short_prompt import patch as server_short_prompt
-
 from ..releases.conftest import installed
-from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose server this is", allow_module_level=True)
@@ -84,6 +81,3 @@ def test_other_searches_are_the_releases(start, ungated):
     before = searches()
     ungated("server-short-prompt")
     assert searches() == before
-
-
-MUTANTS = {"server-short-prompt": replaced(server_short_prompt, first_place=lambda start: start)}

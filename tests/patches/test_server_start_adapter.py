@@ -7,11 +7,9 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.server_start_adapter import patch as server_start_adapter
 from mlx_patches.patches.server.server_start_adapter.probe import a_provider
 
 from ..releases.conftest import installed, verdict
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("server-start-adapter")
 
@@ -60,8 +58,3 @@ def test_arguments_by_name(kind):
     provider = a_provider(kind)
     provider.load(model_path="default_model", draft_model_path=None)
     assert provider.asked == [("model", "adapter", None)]
-
-
-MUTANTS = {
-    "server-start-adapter": replaced(server_start_adapter, adapter_of=lambda provider, model: None)
-}

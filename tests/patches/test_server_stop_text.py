@@ -11,7 +11,6 @@ from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import answer
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 from .pieces import said, splits
 
 
@@ -89,6 +88,5 @@ def test_a_stop_string_does_not_span_thoughts_and_answer():
     assert said(cut(responses, ["##"], print)) == "a##b"
 
 
-MUTANTS = {"server-stop-text": replaced(patch, cut=lambda responses, *stops: responses)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"server-stop-text": ((None, None, SimpleNamespace(stop_words=[])), {})}

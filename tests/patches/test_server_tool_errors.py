@@ -8,10 +8,7 @@ import pkgutil
 
 import pytest
 
-from mlx_patches.patches.server.server_tool_errors import patch
-
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 TOOLS = [
     {
@@ -87,6 +84,3 @@ def test_what_ends_the_process_is_not_caught(interrupt, formatter):
 
     with pytest.raises(interrupt):
         formatter(parse, None)(["a"])
-
-
-MUTANTS = {"server-tool-errors": replaced(patch, checked=lambda parse: parse)}

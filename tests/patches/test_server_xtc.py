@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.server.server_xtc import patch as server_xtc
 from mlx_patches.patches.server.server_xtc.patch import (
     complete,
     flat,
@@ -17,7 +16,6 @@ from mlx_patches.patches.server.server_xtc.patch import (
 )
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm, whose server this is")
 
@@ -119,6 +117,3 @@ def test_handlers_keep_bodies_of_their_own(ungated):
     assert one.body["xtc_threshold"] == 0.1
     one.body = {"xtc_probability": 1.0}
     assert one.body == {"xtc_probability": 1.0}
-
-
-MUTANTS = {"server-xtc": replaced(server_xtc, flat=lambda tokens: tokens, THRESHOLD=0.0)}

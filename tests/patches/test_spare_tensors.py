@@ -7,12 +7,10 @@ import importlib
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.loading.spare_tensors import patch as spare_tensors
 from mlx_patches.patches.loading.spare_tensors.probe import load, make, spare, weights_of
 
 from ..releases.conftest import is_needed
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.mark.parametrize("family", ["granite", "granitemoehybrid", "gemma4_text"])
@@ -42,6 +40,3 @@ def test_a_head_of_its_own_is_kept(family, ungated):
     weights["lm_head.weight"] = mx.ones((4, 4))
     load(model, weights)
     assert mx.array_equal(model.lm_head.weight, mx.ones((4, 4)))
-
-
-MUTANTS = {"spare-tensors": replaced(spare_tensors, is_spare=lambda model, name: False)}

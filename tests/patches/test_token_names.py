@@ -10,7 +10,6 @@ import pytest
 from mlx_patches.patches.models.token_names import patch as token_names
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 
 @pytest.mark.parametrize("family", ["phi", "recurrent_gemma", "zaya1_vl"])
@@ -31,6 +30,5 @@ def test_tokens_in_the_first_place_stay_there():
     assert seen == (("model", 5), {"cache": 1})
 
 
-MUTANTS = {"token-names": replaced(token_names, GIVEN="tokens")}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"token-names": ((SimpleNamespace(), [[0]]), {})}

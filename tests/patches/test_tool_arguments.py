@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.server.tool_arguments import patch as tool_arguments
 from mlx_patches.patches.server.tool_arguments.patch import close_names, find_calls, strip_name
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 def convert(text, **schema):
@@ -76,15 +74,3 @@ def test_a_call_that_is_cut_short_is_an_error(ungated):
     ungated("server-tool-arguments")
     with pytest.raises(ValueError):
         module.parse_tool_call('look[ARGS]{"days": ')
-
-
-MUTANTS = {
-    "server-tool-arguments": replaced(
-        tool_arguments,
-        is_integer=lambda text: False,
-        read_json=lambda text, default: None,
-        close_names=lambda call: call,
-        strip_name=lambda text: text,
-        find_calls=lambda text: iter(()),
-    )
-}

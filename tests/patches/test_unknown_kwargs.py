@@ -7,12 +7,10 @@ import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.models.unknown_kwargs import patch as unknown_kwargs
 from mlx_patches.patches.models.unknown_kwargs.patch import tolerant
 from mlx_patches.patches.models.unknown_kwargs.probe import FORWARDED
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 
 def test_known_arguments_arrive_and_others_do_not():
@@ -41,6 +39,3 @@ def test_the_logits_are_those_without_them(family, ungated):
     ungated("unknown-kwargs")
     after = model.call([[1, 2, 3]], model.make_cache(), **dict.fromkeys(FORWARDED))
     assert mx.array_equal(before, after)
-
-
-MUTANTS = {"unknown-kwargs": replaced(unknown_kwargs, accepted=lambda call: None)}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_empty_prompt import patch as empty_prompt
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, beside
 from mlx_patches.probes.vllm_scheduler import Server, llama
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -71,6 +69,3 @@ def test_a_request_whose_prompt_is_tokenized_is_not_tokenized_again(model):
     request.prompt, request.prompt_token_ids = "", [5, 9]
     server.scheduler.add_request(request)
     assert list(server.scheduler.waiting) == [request]
-
-
-MUTANTS = {"vllm-empty-prompt": replaced(empty_prompt, is_empty=lambda scheduler, request: False)}

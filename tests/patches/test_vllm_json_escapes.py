@@ -9,8 +9,6 @@ import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_json_escapes import patch as json_escapes
 
-from .mutants import replaced
-
 
 def test_it_is_off_unless_asked_for():
     assert json_escapes.PATCH.optional
@@ -59,6 +57,3 @@ def test_what_is_wrong_in_another_way_is_refused(body):
 def test_other_requests_are_parsed_strictly():
     with pytest.raises(json.JSONDecodeError):
         parsed(rb'"\d"', path="/v1/chat/completions")
-
-
-MUTANTS = {"vllm-json-escapes": replaced(json_escapes, escaped=lambda body: body)}

@@ -9,17 +9,14 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.vllm_prefix import fetched as fetched_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
-from mlx_patches.patches.vllm_mlx.vllm_prefix import stored as stored_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
 
 from ..releases.conftest import installed, verdict
 from ..releases.models import or_skip
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -128,6 +125,4 @@ MUTANTS = {
     "vllm-prefix-hit": prefixes_as_they_come,
     "vllm-legacy-prefix-hit": first_layers_for_all,
     "vllm-paged-prefix": pieces_that_stand_alone,
-    "vllm-stored-prefix": replaced(stored_prefix, detached=lambda layers: layers),
-    "vllm-fetched-prefix": replaced(fetched_prefix, evaluate=lambda layers: None),
 }

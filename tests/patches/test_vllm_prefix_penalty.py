@@ -6,12 +6,10 @@ import inspect
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty import patch as prefix_penalty
 from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
 from mlx_patches.probes.vllm_scheduler import MEMORY, llama
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -70,6 +68,3 @@ def test_a_penalized_request_is_given_the_cached_tokens_once(model):
     fed = [token for segment in sequence[1] for token in segment]
     assert [*sequence[4], *fed] == prompt
     assert len(sequence[4]) == server.request.cached_tokens
-
-
-MUTANTS = {"vllm-prefix-penalty": replaced(prefix_penalty, unseen=lambda prompt, segments: [])}

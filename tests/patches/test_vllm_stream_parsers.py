@@ -22,7 +22,6 @@ from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.probe import (
 
 from ..releases.conftest import is_tested
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 THINKING = REASONING["qwen3"]
 # The server looks for a tool call once it has seen "<" or the call's own marker.
@@ -381,6 +380,3 @@ def test_nothing_is_left_after_a_stream(module, end):
     finally:
         if enabled:
             gc.enable()
-
-
-MUTANTS = {"vllm-stream-parsers": replaced(stream_parsers, new=vars)}

@@ -11,8 +11,6 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_finish_reason import patch
 from mlx_patches.patches.server.vlm_finish_reason.probe import answered
 
-from .mutants import replaced
-
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
 
@@ -55,8 +53,3 @@ def test_a_streamed_answer_is_the_releases(server, ungated):
     streamed = server.ChatRequest(model="m", messages=[], stream=True)
     assert not hasattr(server._build_gen_args(streamed), "ended")
     assert server._build_gen_args(server.ChatRequest(model="m", messages=[])).ended == []
-
-
-MUTANTS = {
-    "vlm-finish-reason": replaced(patch, find_generation_arguments=lambda *args, **options: None)
-}

@@ -6,10 +6,7 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.server.vlm_fresh_seed import patch as fresh_seed
-
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -43,6 +40,3 @@ def test_a_sampler_draws_its_own_seed_unless_it_has_one(schemas, ungated):
     assert len(seeds) > 1
     assert all(0 <= seed < 2**32 for seed in seeds)
     assert [kind(seed=seed, **settings).seed for seed in (0, 42)] == [0, 42]
-
-
-MUTANTS = {"vlm-fresh-seed": replaced(fresh_seed, draw_seed=lambda: 0)}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.generation.vlm_prefix_penalty import patch
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -36,6 +34,3 @@ def test_without_processors_nothing_is_added(kind, processors):
 
 def test_without_the_prefix_cache_the_batch_is_the_releases(kind):
     assert batch_of(kind, [[3], [4, 5]], None)._token_context == [[3], [4, 5]]
-
-
-MUTANTS = {"vlm-prefix-penalty": replaced(patch, whole_prompt=lambda meta: [])}

@@ -6,13 +6,11 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import find_cuttable_prefix
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
 from mlx_patches.probes.fixtures import feed_one_by_one
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
 HELD = 8
@@ -79,6 +77,3 @@ def test_every_class_that_a_release_has_is_repaired(place, ungated):
         pytest.skip(f"{place} has no PromptCacheState")
     ungated("vlm-prompt-cache-cut")
     assert otherwise(kind, *CASES[0]) == ""
-
-
-MUTANTS = {"vlm-prompt-cache-cut": replaced(prompt_cache_cut, is_whole=lambda cache: True)}

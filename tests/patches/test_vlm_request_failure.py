@@ -17,7 +17,6 @@ from mlx_patches.patches.server.vlm_request_failure import patch, probe
 from mlx_patches.probes.fixtures import BATCH_PATCHES
 
 from ..releases.models import build_or_skip, or_skip
-from .mutants import replaced
 
 FAILURE = "mlx_patches: a request failed; the server goes on with the others"
 
@@ -114,6 +113,3 @@ def test_a_failed_request_keeps_no_arrays(kind):
     assert vars(tokens)["_error"].__traceback__ is None
     with pytest.raises(ValueError, match="no embeddings"):
         tokens.squeeze(0)
-
-
-MUTANTS = {"vlm-request-failure": replaced(patch, is_generating=lambda server: False)}

@@ -14,7 +14,6 @@ from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import answer
 from mlx_patches.probes.vlm_server import silent
 
-from .mutants import replaced
 from .pieces import said, splits
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
@@ -120,6 +119,5 @@ def test_a_summary_has_no_stop_strings():
     assert patch.without_stops(compact, plain)[0] is plain
 
 
-MUTANTS = {"vlm-stop-text": replaced(patch, cut=lambda tokens, *stops: tokens)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"vlm-stop-text": ((None, "hi"), {"args": SimpleNamespace()})}

@@ -7,7 +7,6 @@ import os
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.server.vlm_vision_features import patch as vision_features
 from mlx_patches.patches.server.vlm_vision_features.patch import (
     ByState,
     embedded,
@@ -16,7 +15,6 @@ from mlx_patches.patches.server.vlm_vision_features.patch import (
 )
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
 
@@ -91,10 +89,3 @@ def test_an_address_is_never_kept():
     assert not kept
     features.put("data:image/png;base64,AA", 2)
     assert features.get("data:image/png;base64,AA") == 2
-
-
-MUTANTS = {
-    "vlm-vision-features": replaced(
-        vision_features, name_pixels=lambda inputs: "an image", name_state=lambda image: image
-    )
-}

@@ -25,7 +25,8 @@ from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
-from .conftest import is_tested, module_with_tests, run_probe, sampled
+from ..patches.mutants import tests_of
+from .conftest import is_tested, run_probe, sampled
 from .models import build_or_skip
 
 FAMILIES = {
@@ -123,7 +124,7 @@ def skipped_calls() -> dict[str, Call]:
     The tests of the patches have them, as ``SKIPPED``.
     """
     checked = [patch for patch in catalogue.builtin() if any(one.when for one in patch.targets)]
-    tests = {importlib.import_module(module_with_tests(patch)) for patch in checked}
+    tests = [tests_of(patch) for patch in checked]
     return {key: call for one in tests for key, call in getattr(one, "SKIPPED", {}).items()}
 
 

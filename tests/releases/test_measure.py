@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from mlx_patches.auditing import audit
 from mlx_patches.auditing.models import implementations
-from mlx_patches.lab import Family
 from mlx_patches.lab import folder as measuring
-from mlx_patches.lab.child import built
 
 pytestmark = pytest.mark.slow
 

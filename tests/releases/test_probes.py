@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
 
 import pytest
 
 from mlx_patches.core.outcome import Status
 from mlx_patches.probes import NotApplicable
 
-from .conftest import every_target, module_with_tests, run_probe, targets_of_patches, verdict
+from ..patches.mutants import mutant_of
+from .conftest import every_target, run_probe, targets_of_patches, verdict
 
 
 @functools.cache
@@ -34,11 +34,6 @@ def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated
     assert not after.red, after.detail
     manager.restore()
     assert run_probe(patch, target).red == before.red
-
-
-def mutant_of(patch):
-    """The broken version of a patch, in the test of its folder."""
-    return importlib.import_module(module_with_tests(patch)).MUTANTS[patch.id]
 
 
 @pytest.mark.parametrize(("patch", "targets"), targets_of_patches())

@@ -1,4 +1,4 @@
-"""Deleting a patch: its folder, its test and its catalogue line; `make write` does the rest."""
+"""Deleting a patch: its folder, its test or mutant and its catalogue line; then `make write`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ def copy(tmp_path):
 def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy, area, name):
     patch_id = name.replace("_", "-")
     shutil.rmtree(copy / "mlx_patches/patches" / area / name)
-    (copy / f"tests/patches/test_{name}.py").unlink()
-    catalogue = copy / "mlx_patches/patches/catalogue.py"
-    text, count = re.subn(rf'^    \("{patch_id}",[^\n]*\n', "", catalogue.read_text(), flags=re.M)
-    assert count == 1
-    catalogue.write_text(text)
+    (copy / f"tests/patches/test_{name}.py").unlink(missing_ok=True)
+    for file, line in (
+        ("mlx_patches/patches/catalogue.py", rf'^    \("{patch_id}",.*\n'),
+        ("tests/patches/mutants.py", rf'^    "{patch_id}":.*\n'),
+    ):
+        text = (copy / file).read_text()
+        (copy / file).write_text(re.sub(line, "", text, flags=re.MULTILINE))
     for command in WRITE:  # a tool uses the package that is beside it
         subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], check=True, cwd=copy)
     here = {"cwd": copy, "env": {**os.environ, "PYTHONPATH": str(copy)}}
