@@ -10,30 +10,10 @@ import pytest
 from mlx_patches.lab import EXACT, engine, generators
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.lab.rows import LENGTHS, alone, rows_of
-from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.caches.lists import patch as lists
 from mlx_patches.patches.caches.lists.patch import as_plain, convert_to_batch
 
-from ..releases.models import applicable, build_or_skip, module_or_skip
-
-# Patches of the defects that a batch of Llama 4 meets in batch_generate.
-OTHERS = (
-    "offset-alias",
-    "mask-from-cache-list",
-    "row-by-row",
-    "padded-prompts",
-    "extend-solo-batch",
-    "padding-nan",
-    "unknown-kwargs",
-    "chunked-front",
-)
-
-
-def test_a_prompt_alone_and_in_a_batch_generate_the_same_tokens(beside):
-    model = build_or_skip("mlx-vlm:llama4")
-    beside(*OTHERS)
-    cell = applicable(SCENARIOS["batch-generate"](model))
-    assert cell.verdict == "green", cell.detail
+from ..releases.models import build_or_skip, module_or_skip
 
 
 def test_decode_steps_alone_see_the_whole_chunk(ungated):

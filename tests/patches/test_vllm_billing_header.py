@@ -8,11 +8,6 @@ import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_billing_header import patch as billing_header
 
-
-def test_it_is_off_unless_asked_for():
-    assert billing_header.PATCH.optional
-
-
 LINE = "x-anthropic-billing-header: cch=1;"
 
 

@@ -6,11 +6,6 @@ import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning
 
-
-def test_it_is_off_unless_asked_for():
-    assert gemma4_reasoning.PATCH.optional
-
-
 ANSWERS = {
     "plain": (None, "plain"),
     "<|channel>thought\nA\n<channel|>B": ("A", "B"),

@@ -9,11 +9,6 @@ import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_json_escapes import patch as json_escapes
 
-
-def test_it_is_off_unless_asked_for():
-    assert json_escapes.PATCH.optional
-
-
 TEXTS = ["plain", r"\s+\d", "back\\slash", "\\", 'quote"', "tab\tline\n", "\u00e9\u0001", r"\u0041"]
 
 

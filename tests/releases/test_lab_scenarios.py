@@ -508,50 +508,9 @@ def test_a_family_that_is_not_built_is_one_line(child):
     assert line["detail"].startswith("KeyError: 'hidden_size' (")
 
 
-def test_the_child_builds_in_the_dtype_that_was_asked_for(child, right):
-    seen = []
-
-    def build(family, dtype, **asked):
-        seen.append(dtype)
-        return replace(right, dtype=dtype)
-
-    (line,) = child("--scenario", "trim", "--dtype", "bfloat16", build=build)
-    assert seen == ["bfloat16"]
-    assert (line["device"], line["dtype"]) == (device(), "bfloat16")
-
-
 def test_what_a_package_prints_is_not_among_the_lines(child, right):
     def chatty(family, **asked):
         print("Fetching 3 files")
         return right
 
     assert len(child("--scenario", "trim", build=chatty)) == 1
-
-
-def test_the_child_reads_the_users_config(child, right, tmp_path):
-    (tmp_path / "config.json").write_text('{"hidden_size": 4096}')
-    seen = []
-
-    def build(family, config, **asked):
-        seen.append(config)
-        return right
-
-    child("--scenario", "trim", "--config", str(tmp_path), build=build)
-    assert seen == [{"hidden_size": 4096}]
-
-
-def test_the_child_builds_the_variant_that_was_asked_for(child, right):
-    seen = []
-
-    def build(family, variant="", **asked):
-        seen.append(variant)
-        return right
-
-    (line,) = child("--scenario", "equal-lengths", "--variant", "yarn", build=build)
-    assert line["verdict"] == "green"
-    assert seen == ["yarn", ""]  # the plain one, to compare with
-    (line,) = child("--scenario", "equal-lengths", "--variant", "yarn", differ=False)
-    assert (line["verdict"], line["detail"]) == (
-        "not-built",
-        "yarn changes nothing in this family",
-    )

@@ -17,7 +17,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import session
 from mlx_patches.patches import catalogue
 
-from .conftest import Site, load, session_for, statuses
+from .conftest import Site, load
 
 PATCHES = '''
 """A patch of another package."""
@@ -69,14 +69,6 @@ def test_a_contributed_patch_is_applied_like_ours(theirs, fake):
     assert (row["origin"], row["status"]) == ("their-package", "applied")
     mlx_patches.restore()
     assert load("fake_lm.cache").Cache().update(3) == 3
-
-
-def test_a_release_out_of_its_range_is_left_alone(theirs):
-    theirs(affected="<1")
-    report = mlx_patches.apply()
-    load("fake_lm.cache")
-    assert "applied" not in statuses(mlx_patches.status())
-    assert load("fake_lm.cache").Cache().update(3) == 3, report
 
 
 @pytest.mark.parametrize("imported", [True, False])
@@ -324,10 +316,3 @@ def test_what_an_uninstalled_host_left_behind_declares_nothing(fake):
     info = fake.install("their-server", metadata="")
     (info / "entry_points.txt").write_text("[mlx_patches.hosts]\nx = their_server:HOST\n")
     assert contributions.hosts() == {}
-
-
-def test_a_session_of_its_own_has_no_host_patch_of_what_is_not_installed():
-    from .conftest import patch_of, target
-
-    patch = patch_of(target("f", distribution="no-such-host"))
-    assert not session_for(patch).relevant(patch.id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -11,15 +10,13 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from mlx_patches import MlxPatchesError, tables
+from mlx_patches import MlxPatchesError
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
-from mlx_patches.lab import Family, families, record, report, runner
+from mlx_patches.lab import Family, families, record, runner
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.named_scenarios import NAMED
-from mlx_patches.lab.registry import scenario
 from mlx_patches.lab.runner import Row, Task
-from mlx_patches.lab.scenarios import SCENARIOS
 
 NAMES = ("left-padded", "extend", "filter")
 SAY = """
@@ -110,7 +107,7 @@ def test_foreign_output_is_not_a_cell(child):
     assert seen(runner.measure(task())) == dict.fromkeys(NAMES, "green")
 
 
-def test_the_child_gets_what_was_asked_for(tmp_path):
+def test_child_arguments(tmp_path):
     command = Task(Family("mlx-vlm", "gemma4"), True, ("trim",), tmp_path).command()
     assert command[1:5] == ["-P", "-m", "mlx_patches.lab.child", "mlx-vlm:gemma4"]
     assert command[5:] == ["--patched", "--config", str(tmp_path), "--scenario", "trim"]
@@ -204,17 +201,6 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
         runner.run([task()], out=tmp_path)
 
 
-def test_jobs_run_at_the_same_time(child):
-    child("time.sleep(0.5)" + ALL)
-    import time
-
-    start = time.monotonic()
-    told = []
-    runner.run([task(str(n)) for n in range(4)], jobs=4, tell=lambda t, rows: told.append(t))
-    assert time.monotonic() - start < 1.9
-    assert len(told) == 4
-
-
 def test_summary_counts_families_by_their_worst_cell():
     rows = [
         row("a", verdict="green"),
@@ -299,13 +285,6 @@ def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_familie
     assert all(one.scenarios == (*NAMED,) for one in named)
 
 
-@pytest.mark.parametrize("name", ["images", "features"])
-def test_two_scenarios_of_one_name_are_refused(name):
-    assert name in {**SCENARIOS, **NAMED}
-    with pytest.raises(ValueError, match=f"two scenarios are called {name}"):
-        scenario(name, NAMED)(lambda model: [])
-
-
 def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
     tasks = runner.tasks(scenarios=["streamed"], every_patch=True)
     assert {one.family.name for one in tasks} == {"release"}
@@ -314,11 +293,6 @@ def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
     assert [one.every_patch for one in tasks] == [one.patched for one in tasks]
     both = runner.tasks(scenarios=["streamed", "trim"])
     assert {one.scenarios for one in both} == {("trim",), ("streamed",)}
-
-
-def test_a_scenario_of_the_release_has_models_of_its_own(two_families):
-    with pytest.raises(MlxPatchesError, match="streamed is of a release and has tiny models"):
-        runner.tasks(scenarios=["trim", "streamed"], dtype="bfloat16")
 
 
 def test_unknown_scenario(two_families):
@@ -360,15 +334,6 @@ def test_command(two_families, child, tmp_path):
 )
 def test_command_usage(arguments):
     assert command(*arguments).exit_code == 2
-
-
-def test_report_names_what_is_not_green(capsys):
-    from rich.console import Console
-
-    rows = [row(verdict="red"), row(patched=True, scenario="extend", verdict="insensitive")]
-    tables.show(*report.shown(rows), console=Console(width=200))
-    said = capsys.readouterr().out
-    assert "red" in said and "extend" in said and "1 insensitive" in said
 
 
 EVIDENCE_ALL = """
@@ -463,15 +428,6 @@ def test_no_two_processes_compile_kernels_in_one_folder(tmp_path, monkeypatch):
         assert first != second
     with kernel_folder() as again:
         assert again == first
-
-
-def test_where_no_kernel_folder_can_be_kept_it_is_a_temporary_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / f"mlx_patches-kernels-{os.getuid()}").mkdir(mode=0o777)
-    os.chmod(tmp_path / f"mlx_patches-kernels-{os.getuid()}", 0o777)
-    with kernel_folder() as place:
-        assert place.parent == tmp_path and place.is_dir()
-    assert not place.exists()
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

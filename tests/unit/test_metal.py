@@ -160,22 +160,6 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))
 
 
-def test_the_screen_says_where_the_branch_of_metal_was_run_on_a_cpu():
-    cells = {"engine": "g", "engine@metal-emulated": "g"}
-    evidence = {"set": "mlx-lm 0.32.2", "without": {"qwen3_5": cells}, "with": {"qwen3_5": cells}}
-    branch = judge(evidence, "mlx-lm", "0.32.2", "qwen3_5", metal=("gated_delta",))
-    said = [
-        "Measured on a CPU; it has a branch that only Metal takes.",
-        "The logic of that branch was run on a CPU.",
-    ]
-    assert screen.measured(report_of(branch)).splitlines() == said
-    other = ModelVerdict("new", "mlx-lm", "9.9", "", metal=("ssm",))
-    assert screen.measured(report_of(branch, other, model="")).splitlines() == [
-        "Measured on a CPU; 2 families have a branch that only Metal takes.",
-        "The logic of that branch was run on a CPU in 1 of 2.",
-    ]
-
-
 @pytest.mark.parametrize(
     ("names", "words"),
     [

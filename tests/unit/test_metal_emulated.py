@@ -10,71 +10,15 @@ from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.cli import cli
-from mlx_patches.evidence.words import DEVICES, METAL_EMULATED
-from mlx_patches.lab import Cell, Family, child, record, report
+from mlx_patches.evidence.words import METAL_EMULATED
+from mlx_patches.lab import Cell, child, record, report
 from mlx_patches.lab.metal_emulated import library
 from mlx_patches.lab.metal_emulated.journal import Journal, NotRun
 from mlx_patches.lab.metal_emulated.sites import reached, sites
-from mlx_patches.lab.metal_emulated.source import ATTRIBUTES, Input, Source
-from mlx_patches.lab.runner import Row, tasks
+from mlx_patches.lab.metal_emulated.source import Source
+from mlx_patches.lab.runner import Row
 
-FLOAT = Input("float", False)
 needs_compiler = pytest.mark.skipif(library.compiler() is None, reason=library.missing())
-
-
-def parameters(source, inputs=(FLOAT,), outputs=("float",), template=()):
-    """The parameters of the C++ function, and what is passed to it."""
-    text = source.text(inputs, outputs, template)
-    (signature,) = re.findall(r"emulated_kernel\((.*)\) \{", text)
-    (passed,) = re.findall(r"emulated_kernel(?:<.*>)?\((.*)\);", text)
-    return signature.split(", "), passed.split(", ")
-
-
-def test_an_input_comes_with_what_the_source_names():
-    body = "out[0] = x[x_strides[0] * x_shape[1]] + y[y_ndim] + z;"
-    source = Source("k", ("x", "y", "z"), ("out",), body)
-    signature, passed = parameters(source, (FLOAT, FLOAT, Input("bfloat16_t", True)))
-    assert signature == [
-        *("const float* x", "const int* x_shape", "const int64_t* x_strides"),
-        *("const float* y", "const int& y_ndim", "const bfloat16_t& z", "float* out"),
-    ]
-    assert [re.sub(r".*p\[(\d)\]", r"\1", one) for one in passed] == list("0123456")
-    assert passed[4:6] == ["*(const int*)p[4]", "*(const bfloat16_t*)p[5]"]
-
-
-def test_a_scalar_has_no_shape():
-    source = Source("k", ("x",), ("out",), "out[0] = x; // x_shape, as of an array")
-    assert parameters(source, (Input("float", True),))[0] == ["const float& x", "float* out"]
-
-
-def test_only_the_body_is_searched():
-    source = Source("k", ("x",), ("out",), "out[0] = f(x);", header="// x_shape threads_per_grid")
-    assert parameters(source)[0] == ["const float* x", "float* out"]
-
-
-def test_attributes_are_those_that_the_source_names():
-    body = "out[thread_position_in_grid.x] = simdgroup_index_in_threadgroup;"
-    signature, passed = parameters(Source("k", (), ("out",), body), ())
-    assert signature[1:] == ["uint simdgroup_index_in_threadgroup", "uint3 thread_position_in_grid"]
-    assert passed[1:] == ["EMU_THREAD.index / 32", "EMU_THREAD.in_grid"]
-
-
-def test_every_attribute_of_mlx_is_known():
-    body = " ".join(ATTRIBUTES)
-    assert len(parameters(Source("k", (), ("out",), body), ())[0]) == 1 + len(ATTRIBUTES) == 21
-
-
-def test_a_template_has_types_numbers_and_truths():
-    source = Source("k", (), ("out",), "out[0] = T(N) * B;")
-    text = source.text((), ("float",), [("T", "float16_t"), ("N", 3), ("B", True)])
-    assert "template <typename T, int N, bool B>" in text
-    assert "emulated_kernel<float16_t, 3, true>(" in text
-    assert "template" not in source.text((), ("float",), ())
-
-
-def test_outputs_can_be_atomic():
-    source = Source("k", (), ("out",), "", atomic=True)
-    assert parameters(source, ())[0] == ["atomic<float>* out"]
 
 
 @pytest.mark.parametrize(
@@ -89,13 +33,6 @@ def test_outputs_can_be_atomic():
 )
 def test_what_cpp_spells_in_another_way(metal, cpp):
     assert f"\n{cpp}\n" in Source("k", (), ("out",), metal).text((), ("float",), ())
-
-
-def test_metals_own_headers_are_in_the_shim():
-    header = "#include <metal_stdlib>\n#  include <metal_simdgroup>\n#include <other>"
-    text = Source("k", (), ("out",), "", header=header).text((), ("float",), ())
-    assert "<metal" not in text
-    assert "#include <other>" in text
 
 
 def test_threads_wait_only_where_something_lets_them_wait():
@@ -201,12 +138,6 @@ def test_a_cell_that_was_not_run_is_not_in_evidence():
     assert record.details(rows) == {}
 
 
-def test_its_name_is_never_metal():
-    assert DEVICES[METAL_EMULATED] == (
-        "the branch that Metal takes, and its kernels' logic, run on a CPU"
-    )
-
-
 @pytest.fixture
 def release(site):
     site.write(
@@ -256,10 +187,3 @@ def test_the_lab_lists_what_was_not_reached(release):
         "  not reached: mlx_lm.models.ssm:10 second",
         "  not reached: mlx_lm.models.ssm:11",
     ]
-
-
-def test_the_child_gets_the_device(monkeypatch):
-    monkeypatch.setattr("mlx_patches.lab.runner.chosen", lambda *args: [Family("mlx-lm", "llama")])
-    monkeypatch.setattr(library, "missing", lambda: "")
-    (task,) = tasks(mode="unpatched", device=METAL_EMULATED)
-    assert task.command()[-60:].count(METAL_EMULATED) == 1

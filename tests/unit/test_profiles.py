@@ -48,10 +48,6 @@ def test_batch_and_server_are_the_default_and_share_no_patch(session):
         assert asked(profile=profile) == batch | server
 
 
-def test_safe_is_the_default_and_what_it_names(session):
-    assert asked(profile="safe") == asked() | session.registry.in_profiles(["safe"])
-
-
 def test_security_asks_for_what_it_names_alone(session):
     assert asked(profile="security") == session.registry.in_profiles(["security"])
 
@@ -90,12 +86,6 @@ def test_an_unknown_profile_is_an_error(session, name):
 def test_a_profile_and_names_exclude_each_other(session, named):
     with pytest.raises(MlxPatchesError, match="not both"):
         mlx_patches.apply(**named, profile="safe")
-
-
-def test_an_optional_patch_is_asked_for_by_its_profile(session, monkeypatch):
-    wanted = session.registry.in_profiles(["security"])
-    monkeypatch.setenv("MLX_PATCHES_PROFILE", "security")
-    assert session.optional_requested() == wanted
 
 
 def test_what_enable_and_run_write(monkeypatch):

@@ -129,21 +129,6 @@ def test_a_family_that_is_another_one_as_released_is_wrong_there():
     assert row["without"][WRONG] == row["with"][SAME] == 1
 
 
-def test_a_process_that_dies_costs_one_family():
-    other = {"family": "qwen2", "scenario": "joining", "said": [[1, 2, 3]]}
-
-    def answer(task):
-        if "llama" in task["families"]:
-            return [], "ended with -11: Segmentation fault"
-        return [other], ""
-
-    task = {**TASK, "families": ["llama", "qwen2"]}
-    first, second, third = Child(answer).asked(task, patched=True)
-    assert {one["family"] for one in (first, second)} == {"llama"}
-    assert "ended with -11" in second["error"]
-    assert third == other
-
-
 # -- the evidence --------------------------------------------------------------------------------
 
 
@@ -174,15 +159,6 @@ def test_the_evidence_is_sensitive():
 def test_the_findings_show_the_evidence():
     page = (ROOT / "docs" / "findings.md").read_text()
     assert "\n".join(real_judge.page(EVIDENCE)) in page
-
-
-def test_a_column_counts_every_row():
-    row = {"kind": FLOAT32, "scenario": "together", "without": {SAME: 1, FLIP: 0, WRONG: 3}}
-    row["with"] = {SAME: 3, FLIP: 1, WRONG: 0}
-    none = {**row, "without": {"n/a": "-"}, "with": {"n/a": "-"}}
-    assert real_judge.column([row, row, none], [FLOAT32], "together") == "2→6/8~2"
-    assert real_judge.column([none], [FLOAT32], "together") == "n/a"
-    assert real_judge.column([row], [FLOAT32], "joining") == "-"
 
 
 def row_of(kind, family, scenario="joining", **more):

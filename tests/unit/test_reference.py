@@ -7,15 +7,11 @@ import json
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from mlx_patches import MlxPatchesError, tables
-from mlx_patches.cli import cli
+from mlx_patches import MlxPatchesError
 from mlx_patches.lab import Cell, Family, reference, runner
-from mlx_patches.lab.report import shown_reference
 from mlx_patches.lab.runner import Row, Task
 from mlx_patches.lab.shrink import LAYERS, shrink_values
-from mlx_patches.tables import make_console, show
 
 # A config as transformers keeps it: names of its own, and one entry a layer.
 GPT = {
@@ -129,20 +125,6 @@ def test_the_old_spelling_of_two_ropes():
     assert reference.old_rope({"rope_parameters": ropes}) == old
 
 
-def test_no_setting_and_no_size_of_the_data_is_misspelt():
-    """The sections that the code reads are those of the file."""
-    assert set(reference.DATA) == {
-        *("no-setting", "derived", "own-names", "vision-model", "softcap", "new"),
-        *("ropes", "not-held", "families", "aliases", "released"),
-    }
-
-
-def test_the_prompt_has_no_special_token_and_fits():
-    tokens = reference.prompt()
-    assert len(tokens) == reference.TOKENS
-    assert min(tokens) >= 3 and max(tokens) < 96
-
-
 WANT = [[1.0, -4.0], [2.0, 3.0], [0.5, 0.25]]
 
 
@@ -188,20 +170,8 @@ def test_without_torch_one_line_names_the_extra(monkeypatch):
     reference.check()
 
 
-@pytest.mark.parametrize(
-    "option", (("--scenario", "filter"), ("--dtype", "bfloat16"), ("--variant", "yarn"))
-)
-def test_options_of_the_labs_own_configs_are_refused(option):
-    done = CliRunner().invoke(cli, ["lab", "--reference", *option])
-    assert done.exit_code == 2 and "has configs of its own" in done.output
-
-
 def task(**more):
     return Task(Family("mlx-lm", "llama"), False, (reference.NAME,), reference=True, **more)
-
-
-def test_a_process_of_its_own():
-    assert task().command()[-2:] == ["mlx-lm:llama", "--reference"]
 
 
 def row(scenario, verdict="green", detail="equal", patched=False):
@@ -224,22 +194,3 @@ def test_a_crash_is_the_familys_cell(monkeypatch):
     monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 1.0")
     found = {one.scenario: (one.verdict, one.detail) for one in runner.measure(task())}
     assert found["reference"] == ("red", "crashed: signal 11, in reference")
-
-
-def test_the_table_has_each_config_with_what_was_seen():
-    rows = [
-        row("reference:plain"),
-        row("reference:yarn", "red", "off by 0.7 of the scale, first at token 1"),
-        row("reference", "red", "configs: 1 red, 1 green"),
-        Row("mlx-lm 1.0", "mlx-lm:plamo", False, "reference", "n/a", "no model type"),
-    ]
-    console = make_console()
-    with console.capture() as shown:
-        show(*shown_reference(rows), console=console)
-    heads, _ = next(shown_reference(rows))
-    assert not tables._COLOURED.intersection(heads)  # ``equal`` is not shown in red
-    lines = [line.split() for line in shown.get().splitlines()]
-    assert ["mlx-lm:llama", "plain", "equal"] in lines
-    assert any(line[:4] == ["mlx-lm:llama", "yarn", "off", "by"] for line in lines)
-    assert ["mlx-lm:plamo", "n/a:", "no", "model", "type"] in lines
-    assert "Families without the patches: 1 red, 1 n/a" in shown.get()

@@ -7,7 +7,6 @@ import functools
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import mlx_patches
 from mlx_patches import report as page
@@ -15,7 +14,6 @@ from mlx_patches.activation import boot
 from mlx_patches.activation import session as activation
 from mlx_patches.auditing import audit, preflight, recommend, screen, verdict
 from mlx_patches.auditing.verdict import PatchState
-from mlx_patches.cli import cli
 from mlx_patches.core import distributions
 from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.core.resolve import Found
@@ -663,32 +661,6 @@ def report_of(*verdicts, model=None):
     return audit.Audit((), (), (), {}, False, asked, verdicts=verdicts)
 
 
-@pytest.mark.parametrize(
-    ("pair", "fix"),
-    [
-        ("rg", "Fix:   mlx-patches enable   Undo: mlx-patches disable"),
-        ("rr", "Fix:   none known here; mlx-patches recommend --model fine"),
-    ],
-)
-def test_a_batch_with_images_has_its_commands(pair, fix):
-    proof = "Proof: mlx-patches lab --model fine --scenario features"
-    report = report_of(with_images(pair), model="fine")
-    assert screen.commands(report) == [fix, proof]
-    assert report.findings == (screen.verdict(report),)
-    assert screen.commands(report_of(with_images("gg"), model="fine"))[0].startswith("Proof: ")
-
-
-def test_families_that_get_a_batch_with_images_wrong_are_counted_by_themselves():
-    own = [with_images("gg"), with_images("rg"), with_images("gg", "rr"), judged("fine")]
-    (line,) = screen.facts(report_of(*own))
-    assert line == (
-        "mlx-lm 9.9.9: 0 of 4 model families wrong as released; a batch with images in 2 of 3,"
-        " with the patches 1"
-    )
-    (line,) = screen.facts(report_of(own[0], judged("text")))
-    assert "images" not in line
-
-
 @pytest.mark.parametrize(("pair", "code"), [("rg", 0), ("rr", 1)])
 def test_what_stays_wrong_with_images_counts_where_all_is_asked_for_strictly(pair, code):
     report = report_of(with_images(pair))
@@ -727,16 +699,6 @@ def test_the_evidence_of_images_reaches_the_audit(release, name, family, idle, a
         whole = next(one for one in mlx_patches.audit().verdicts if one.family == family)
         assert whole.images == one.images
     assert report.exit_code() == code
-
-
-def test_the_recommendation_names_where_a_batch_with_images_stays_wrong():
-    (found,) = recommend.recommend({"mlx-vlm": LEFT})
-    assert found.with_images[LEFT_SET] == REASON
-    assert LEFT_SET in found.as_dict()["wrong_with_images"]
-    said = CliRunner().invoke(cli, ["recommend", "--model", LEFT]).output
-    assert f"  wrong with images       {LEFT_SET.split()[1]}: {REASON}\n" in said
-    (found,) = recommend.recommend({"mlx-vlm": "qwen3_vl"})
-    assert found.with_images == {}
 
 
 def test_a_config_that_fails_hides_no_other_text():
@@ -801,15 +763,6 @@ def test_without_a_folder_what_few_configs_have_is_counted_and_no_failure(qwen3)
     assert "alone" not in screen.verdict(report) and report.exit_code() == 0
     line = "A request alone: 2 of 4 configs equal transformers 5 (-v)."
     assert line in screen.lines(report)
-
-
-def test_what_was_not_held_says_so(release):
-    release(BY_NAME["mlx-lm 0.28.4"])
-    report = mlx_patches.audit("qwen3")
-    assert "A request alone: not held against another implementation." in " ".join(
-        screen.lines(report)
-    )
-    assert report.as_dict()["verdicts"][0]["alone"] is None
 
 
 def test_the_recommendation_and_the_page_name_what_stays_wrong_alone(qwen3):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 
@@ -270,36 +269,6 @@ def test_a_run_that_was_cut_goes_on_with_the_next_family(lab, tmp_path):
     code, said, _ = lab(*out)
     assert code == 1 and "1 of 20 walks: row 1: 2 tokens, not 3" in said
     assert "--replay" not in said  # it was not walked again
-
-
-def test_walks_are_in_the_json(lab):
-    code, said, _ = lab("--scenario", "walks", "--walks", "7", "--json")
-    content = json.loads(said)
-    assert code == content["exit_code"] == 1
-    assert [cell["scenario"] for cell in content["cells"]] == ["walks"]
-    (walks,) = content["walks"]
-    assert walks["walks"] == 7
-    assert walks["reds"][0]["line"] == "mlx-lm:llama; step count=0"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--walks", "nan"), "not a finite number of seconds above 0"),
-        (("--walks", "0"), "not a finite number of seconds above 0"),
-        (("--walks", "5", "--dtype", "bfloat16"), "walks run the lab's own tiny models"),
-        (("--scenario", "walks", "--evidence", "e.json"), "leave out --config"),
-        (("--replay", LINE, "--model", "llama"), "--replay runs the one walk that its line says"),
-        (
-            ("--replay", LINE, "--out", "rows.jsonl"),
-            "--replay runs the one walk that its line says",
-        ),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(lab, arguments, said):
-    code, output, _ = lab(*arguments)
-    assert code == 2
-    assert said in " ".join(output.split())
 
 
 def test_a_replayed_walk_runs_once_in_each_mode(monkeypatch):

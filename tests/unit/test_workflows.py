@@ -15,55 +15,12 @@ import yaml
 import mlx_patches
 
 ROOT = Path(__file__).parents[2]
-JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "measure.yml").read_text())["jobs"]
-MEASURE, PROPOSE = JOBS["measure"]["steps"], JOBS["propose"]["steps"]
 
 
 def one(steps, part):
     """The only step that contains a text."""
     (found,) = (step for step in steps if part in str(step))
     return found
-
-
-def test_everything_that_a_new_release_changes_is_written():
-    goals = one(PROPOSE, "known-files")["run"].partition(" 2>&1")[0].split()[1:]
-    assert goals == ["--keep-going", "write", "known-files", 'TAKE="$RUNNER_TEMP/measured"']
-    makefile = (ROOT / "Makefile").read_text()
-    recipes = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE))
-    tools = set(re.findall(r"tools/(\w+)\.py", recipes["write"] + recipes["known-files"]))
-    assert tools == {
-        "measure_matrix",
-        "measure_lab",
-        "write_docs",
-        "readme_sample",
-        "known_files",
-    }
-
-
-def test_the_sets_that_were_found_are_those_that_are_measured():
-    found = yaml.safe_load((ROOT / ".github" / "workflows" / "new-releases.yml").read_text())[
-        "jobs"
-    ]
-    assert found["look"]["outputs"] == {"sets": "${{ steps.look.outputs.sets }}"}
-    assert found["measure"]["with"] == {"sets": "${{ needs.look.outputs.sets }}"}
-    assert found["measure"]["if"] == "needs.look.outputs.sets != '[]'"
-    assert JOBS["measure"]["strategy"]["matrix"] == {"set": "${{ fromJson(inputs.sets) }}"}
-    assert JOBS["measure"]["env"] == {"SET": "${{ matrix.set }}"}
-    for steps in (MEASURE, PROPOSE):  # of the commit that added them, not the one before
-        assert one(steps, "actions/checkout")["with"] == {"ref": "${{ github.ref_name }}"}
-
-
-def test_every_night_walks_with_other_seeds():
-    found = yaml.safe_load((ROOT / ".github" / "workflows" / "walks.yml").read_text())
-    job = found["jobs"]["walk"]
-    named = tomllib.loads((ROOT / "tools" / "release_sets.toml").read_text())
-    assert set(job["strategy"]["matrix"]["set"]) <= named.keys()
-    step = one(job["steps"], "random_walks($SET)")
-    assert "def random_walks(" in (ROOT / "noxfile.py").read_text()
-    # A night's walks must not reach the seeds of the next.
-    assert step["env"]["NIGHT"] == "${{ github.run_number }}"
-    seconds, seeds = re.search(r"--walks (\d+) --seed .*NIGHT \* (\d+)", step["run"]).groups()
-    assert int(seeds) >= 100 * int(seconds)
 
 
 @pytest.mark.parametrize(
