@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-import threading
 from collections import OrderedDict
 from unittest import mock
 
@@ -23,7 +22,6 @@ from tests.conformance import Case, Conformance
 
 from .conftest import (
     applied,
-    in_threads,
     load,
     manager_for,
     marked,
@@ -240,13 +238,6 @@ def test_conflict(cache):
     assert outcome.status is Status.CONFLICT
     assert "tests.unit.test_manager:test_conflict.<locals>.theirs" in outcome.reason
     assert cache.Cache.update is theirs
-
-
-def test_no_conflict_where_nothing_is_needed(cache):
-    cache.Cache.update = lambda self, n: 100
-    assert (
-        apply(patch_of("Cache.update"), affected="<1", fixed=">=1").status is Status.FIXED_UPSTREAM
-    )
 
 
 def test_conflict_where_another_package_added_the_attribute(cache):
@@ -730,25 +721,7 @@ def test_strict_raises_for_findings_alone(cache, rule, raises):
         manager.apply(patch, strict=True)
 
 
-def test_strict_does_not_mind_what_is_not_imported(fake):
-    manager = manager_for(patch := patch_of("attend"))
-    assert statuses(manager.apply(patch, strict=True)) == ["pending"]
-
-
 # -- threads ---------------------------------------------------------------------------------
-
-
-def test_threads_that_apply_at_once_apply_once(cache):
-    manager = manager_for(patch := patch_of("attend", "Cache.update"))
-    barrier = threading.Barrier(8)
-
-    def worker():
-        barrier.wait(10)
-        manager.apply(patch)
-
-    in_threads([worker] * 8)
-    assert cache.attend(1) == ("patched", 2)
-    assert cache.Cache().update(1) == ("patched", 1)
 
 
 # -- the two kinds of layers: around and Attribute ---------------------------------------------
@@ -759,14 +732,6 @@ def test_around_keeps_what_a_function_says_of_itself(cache):
     replacement = around(marked)(original)
     assert replacement.__wrapped__ is original
     assert (replacement.__name__, replacement.__module__) == ("attend", "fake_lm.cache")
-
-
-def test_around_keeps_the_kind(cache):
-    kinds = vars(cache.Cache)
-    for name, kind in [("state", property), ("make", classmethod), ("twice", staticmethod)]:
-        assert type(around(marked)(kinds[name])) is kind
-    wrapped = around(marked)(kinds["state"])
-    assert (wrapped.fset, wrapped.fdel) == (kinds["state"].fset, kinds["state"].fdel)
 
 
 def test_attribute_converts_and_leaves_the_value_in_place(cache):
@@ -803,12 +768,6 @@ def test_attribute_without_a_value_is_missing_as_ever(cache):
         cache.Cache().extra  # noqa: B018
     assert not hasattr(cache.Cache(), "extra")
     assert repr(MISSING) == "<missing>"
-
-
-def test_a_target_in_two_patches_is_told_apart(cache):
-    patch = patch_of("attend")
-    assert patch.targets[0].path == "fake_lm.cache:attend"
-    assert patch._replace(id="other") != patch
 
 
 # -- what outlives a restore -----------------------------------------------------------------

@@ -11,7 +11,6 @@ from .condition import (
     OLDER,
     VLLM_MLX,
     WITH_MLX,
-    WITH_MLX_LM,
     Condition,
     command,
     of_folder,
@@ -22,9 +21,7 @@ from .condition import (
 from .samples import (
     OF_A_MODEL,
     OF_A_PART,
-    OF_ALL,
     REGISTRY,
-    SECURITY,
     SOME,
     TYPO,
     model_of,
@@ -61,16 +58,6 @@ CONDITIONS = [
     command("no command shows help", code=2, note="Usage: .*audit.*run ", rows=26),
     refused("unknown command gets hint", "enablee", error="'enablee'. Did you mean 'enable'"),
     refused("unknown option gets hint", "audit --modle x", error="'--modle'.*'--model'"),
-    command(
-        "completion offers commands",
-        env={
-            "_MLX_PATCHES_COMPLETE": "bash_complete",
-            "COMP_WORDS": "mlx-patches e",
-            "COMP_CWORD": "1",
-        },
-        first="plain,enable",
-        also="plain,explain",
-    ),
     shell(
         "module in working directory is not imported",
         "echo 'raise SystemExit(\"theirs\")' > json.py; mlx-patches --version",
@@ -82,12 +69,6 @@ CONDITIONS = [
         f"mkdir gone; cd gone; rmdir ../gone; mlx-patches explain {SOME}",
         first=f"{SOME}: ",
         rows=50,
-    ),
-    shell(
-        "python -m mlx_patches",
-        "python -m mlx_patches --version",
-        first="mlx-patches, version",
-        rows=1,
     ),
     # -- explain and list
     command(
@@ -122,14 +103,6 @@ CONDITIONS = [
         rows=60,
         where=[MLX_LM],
     ),
-    command(
-        "explain of general patch names no model",
-        f"explain {OF_ALL}",
-        also="Here +affected",
-        never="Ignore it",
-        rows=60,
-        where=[MLX_LM],
-    ),
     refused(
         "explain of long unknown id is cut",
         "explain",
@@ -137,13 +110,6 @@ CONDITIONS = [
         error=r"x{100,}\.\.\.'.*mlx-patches list",
     ),
     refused("control character is escaped", "explain", "\x1b[31mred", error=r"\\x1b\[31mred"),
-    command(
-        "list names every patch",
-        "list",
-        first="patch +here +profiles",
-        also=(SOME, SECURITY),
-        rows=NO_END,
-    ),
     # -- audit of an environment
     command(
         "audit of empty environment",
@@ -168,50 +134,6 @@ CONDITIONS = [
         ),
         where=WITH_MLX,
     ),
-    command(
-        "audit counts families",
-        "audit",
-        code=1,
-        also=(
-            r"mlx-lm [\d.]+: \d+ of \d+ model families wrong as released "
-            r"\(\d+ wrong text, \d+ crashes, .*\); the patches repair all"
-        ),
-        where=WITH_MLX_LM,
-    ),
-    command(
-        "verbose audit lists targets and fixed releases",
-        "audit -v",
-        code=1,
-        first=DEFECTS,
-        also=(
-            "Installed: mlx ",
-            "patch +target +status +fixed in +reason",
-            r"[\w-]+ +mlx_lm\.[\w.]+:[\w.]+ +disabled +>=0\.32\.0 ",
-        ),
-        rows=NO_END,
-        where=[OLDER],
-    ),
-    command(
-        "audit --all lists fixed and unaffected targets",
-        "audit --all",
-        code=1,
-        also=("not-affected", "fixed-upstream"),
-        rows=NO_END,
-        where=[MLX_LM],
-    ),
-    refused(
-        "audit --ignore of unknown id", f"audit --ignore {TYPO}", error=f"did you mean {SOME!r}"
-    ),
-    refused("audit --fail-on of nothing", "audit --fail-on ''", error="--fail-on.*wrong-text"),
-    command(
-        "audit of older releases as Markdown",
-        "audit --format markdown",
-        code=1,
-        first=r"\*\*\d+ known defects",
-        also=r"`[\w-]+` \| [\w-]+ \| mlx-lm >=0\.32\.0, mlx-vlm >=0\.6\.5 \|",
-        rows=NO_END,
-        where=[OLDER],
-    ),
     shell(
         "audit --json without model is small",
         "mlx-patches audit --json | wc -c; mlx-patches audit --json --model llama | grep -c words",
@@ -219,39 +141,12 @@ CONDITIONS = [
         also=r" [1-9]\d*$",
         where=[MLX_LM],
     ),
-    shell(
-        "page replaces page only",
-        "mlx-patches audit -q --html a.html; mlx-patches audit -q --html a.html;"
-        " mlx-patches audit --html notes.txt",
-        code=2,
-        first=".*known defects|Nothing could be audited",
-        error="notes.txt: .*not a page.*another",
-        files={"notes.txt": "three words here\n"},
-        writes=("a.html",),
-        rows=6,
-    ),
-    command(
-        "report names model",
-        "report --model gemma4",
-        first="### mlx-patches report",
-        also=(r"\| environment \| /", "gemma4 (gives wrong text|crashes)"),
-        rows=110,
-        where=WITH_MLX,
-    ),
     # -- audit of a model
     command(
         "ignored finding does not fail audit",
         "audit --model plamo2" + "".join(f" --ignore {id_}" for id_ in needed_by("plamo2")),
         first="plamo2 gives wrong text in a batch here .* [0-9]+ of 20 scenarios",
         where=[MLX_LM],
-    ),
-    command(
-        "defect of generator makes right model wrong",
-        "audit --model qwen3",
-        code=1,
-        first=r"qwen3 gives wrong text in a batch here \(mlx-lm 0.31.3\): 4 of ",
-        also=needed_by("qwen3", version="0.31.3"),
-        where=[OLDER, VLLM_MLX],
     ),
     command(
         "model in two packages has evidence of both",
@@ -273,21 +168,6 @@ CONDITIONS = [
         never=" is right ",
         where=[MLX_LM],
     ),
-    command(
-        "worse verdict of two packages comes first",
-        "audit --model llama4",
-        code=1,
-        first=r"llama4 gives wrong text in a batch here \(mlx-vlm",
-        also="cannot be batched by mlx-lm 0.31.3",
-        where=[OLDER, VLLM_MLX],
-    ),
-    refused(
-        "unknown model gets hint",
-        "audit --model GEMMA4",
-        error="'GEMMA4' in mlx-.*did you mean 'gemma4'",
-        where=WITH_MLX,
-    ),
-    refused("model type is no path", "audit --model ..", error=r"\.\..*config.json"),
     # -- audit of a model's folder
     command(
         "folder name is quoted",
@@ -382,23 +262,6 @@ CONDITIONS = [
         for line in ("audit", "list", f"explain {SOME}", "lab")
     ),
     command(
-        "audit of half a release",
-        "audit",
-        code=2,
-        first="Nothing could be audited:",
-        also=("mlx_lm.models.cache is missing", AGAIN),
-        files=release("mlx-lm", "0.32.2", cache=None),
-        where=[EMPTY],
-    ),
-    command(
-        "future release is not measured",
-        "audit --model llama",
-        code=2,
-        first="llama was not measured",
-        files=release("mlx-lm", "99.0"),
-        where=[EMPTY],
-    ),
-    command(
         "releases that do not fit together",
         "audit",
         code=1,
@@ -413,26 +276,6 @@ CONDITIONS = [
         code=1,
         first=r"vllm-mlx 0\.6\.0: \d+ known defects",
         also="Fix: +mlx-patches enable --host vllm-mlx +Undo: mlx-patches disable",
-        where=[VLLM_MLX],
-    ),
-    *(
-        command(
-            f"audit of {name} beside another host",
-            f"audit --host {name}",
-            code=1,
-            first=rf"{release}: {count} known defects",
-            never=rf"{other} [\d.]+: ",
-            where=[VLLM_MLX],
-        )
-        for name, release, count, other in (
-            ("mlx_lm.server", r"mlx-lm 0\.31\.3", 59, "mlx-vlm"),
-            ("mlx_vlm.server", r"mlx-vlm 0\.7\.10", 46, "mlx-lm"),
-        )
-    ),
-    refused(
-        "missing host names installed hosts",
-        "audit --host nonsense",
-        error="nonsense is not installed.*vllm-mlx",
         where=[VLLM_MLX],
     ),
     # -- settings
@@ -517,15 +360,6 @@ CONDITIONS = [
         where=[EMPTY],
     ),
     command(
-        "probe of a model",
-        "probe gemma4",
-        also="red +green",
-        rows=NO_END,
-        seconds=SECONDS,
-        where=[OLDER],
-        slow=True,
-    ),
-    command(
         "probe of a family runs scenarios",
         "probe qwen3",
         also="mlx-lm:qwen3 left-padded +green +green",
@@ -533,11 +367,5 @@ CONDITIONS = [
         seconds=SECONDS,
         where=[MLX_LM],
         slow=True,
-    ),
-    command(
-        "recommendation for a host",
-        "recommend --model gemma4 --host vllm-mlx",
-        also="newest to use +mlx-lm 0.31.3",
-        where=[VLLM_MLX],
     ),
 ]
