@@ -222,42 +222,6 @@ def opened_with(chromium, tmp_path, evidence, audit, **view):
     return opened
 
 
-def test_where_it_was_measured_is_chosen_where_there_is_a_choice(chromium, tmp_path, page):
-    assert page.locator("#place option").all_inner_texts() == [
-        "all",
-        "a CPU, float32",
-        "a CPU, bfloat16",
-        "CUDA, float32",
-        "the branch that Metal takes, and its kernels' logic, run on a CPU, float32",
-    ]
-    one = {
-        "set": "mlx-lm 9.9.9",
-        "versions": {"mlx-lm": "9.9.9"},
-        "without": {
-            "a": {"trim": "g", "trim@bfloat16": "r"},
-            "b": {"trim": "g"},
-        },
-    }
-    opened = opened_with(chromium, tmp_path, [one], None)
-    assert opened.locator("#place option").all_inner_texts() == [
-        "all",
-        "a CPU, float32",
-        "a CPU, bfloat16",
-    ]
-    button = opened.locator("tr[data-family='a'] button")
-    assert button.inner_text() == "✗"
-    opened.locator("#place").select_option(label="a CPU, float32")
-    assert button.inner_text() == "✓"
-    button.click()
-    names = opened.get_by_role("dialog").locator("tbody th").all_inner_texts()
-    assert [name.split()[0] for name in names] == ["trim"]
-    opened.keyboard.press("Escape")
-    opened.locator("#place").select_option(label="a CPU, bfloat16")
-    assert button.inner_text() == "✗"
-    assert shown_families(opened) == [("mlx-lm", "a")]
-    opened.close()
-
-
 def wrong_alone(evidence, name, batch=""):
     """A family with this result in a release, and the one patch that a request alone needs."""
     distribution, version = name.split()

@@ -324,25 +324,6 @@ def test_a_cancelled_step_ends_the_stream(module):
     assert module._reasoning_parser.seen == []
 
 
-def test_closing_closes_the_stream(module):
-    ended = []
-
-    async def endless():
-        try:
-            while True:
-                yield 1
-        finally:
-            ended.append(True)
-
-    async def run():
-        events = stream_parsers.with_own_parsers(endless())
-        await anext(events)
-        await events.aclose()
-
-    asyncio.run(run())
-    assert ended == [True]
-
-
 @pytest.mark.parametrize("end", ["read", "close", "error"])
 def test_nothing_is_left_after_a_stream(module, end):
     """Without the cycle collector: attributes of a stream are gone when it is."""

@@ -12,7 +12,7 @@ from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build, differ, sensitivity
 from mlx_patches.lab.child import built
 from mlx_patches.lab.families import families
-from mlx_patches.lab.shrink import VOCABULARY, WINDOW
+from mlx_patches.lab.shrink import VOCABULARY
 
 from .conftest import installed
 
@@ -134,27 +134,3 @@ def test_a_variant_is_a_model_of_its_own():
 def test_a_variant_that_changes_nothing_is_not_built():
     with pytest.raises(NotBuilt, match="tied changes nothing"):
         built(Family("mlx-lm", "llama"), variant="tied")
-
-
-@pytest.mark.skipif("mlx-lm" not in PRESENT, reason="the config is one of mlx-lm's")
-def test_a_users_config_shrinks_and_keeps_what_makes_it_that_model():
-    config = {
-        "model_type": "gemma3_text",
-        "hidden_size": 1152,
-        "num_hidden_layers": 26,
-        "intermediate_size": 6912,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "rms_norm_eps": 1e-6,
-        "vocab_size": 262144,
-        "rope_theta": 1_000_000.0,
-        "sliding_window": 512,
-        "sliding_window_pattern": 6,
-    }
-    model = build(Family("mlx-lm", "gemma3_text"), config=config)
-    assert model.vocabulary == VOCABULARY
-    assert model.window == WINDOW
-    assert model.config["rope_theta"] == 1_000_000.0
-    assert model.config["num_key_value_heads"] == 1
-    assert model.config["hidden_size"] <= 128

@@ -20,7 +20,6 @@ from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
 from mlx_patches.lab.engine_scenarios import penalized, second_best
-from mlx_patches.lab.rows import LENGTHS
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.probes.batch_invariance import tiny
 
@@ -111,28 +110,6 @@ def test_gemma4_is_right_with_the_patches(applied):
 
 def mlx_lm() -> Version:
     return Version(importlib.metadata.version("mlx-lm"))
-
-
-@needs_lm
-def test_mamba_ignores_padding():
-    model = build(Family("mlx-lm", "mamba"))
-    assert SCENARIOS["equal-lengths"](model).verdict == "green"
-    assert SCENARIOS["left-padded"](model).verdict == "red"
-
-
-@needs_lm
-def test_hybrid_rows_of_unequal_lengths():
-    if mlx_lm() < Version("0.30.4"):
-        pytest.skip("no merge of recurrent caches")
-    cell = SCENARIOS["merge"](build(Family("mlx-lm", "qwen3_next")))
-    assert cell.verdict == ("red" if mlx_lm() == Version("0.31.3") else "green"), cell.detail
-
-
-@needs_vlm
-def test_rope_deltas_of_rows_that_begin_together():
-    cell = SCENARIOS["rope-deltas"](build(Family("mlx-vlm", "qwen3_vl")))
-    fixed = Version(importlib.metadata.version("mlx-vlm")) >= Version("0.6.5")
-    assert cell.verdict == ("green" if fixed else "red"), cell.detail
 
 
 def after(change):
@@ -428,22 +405,6 @@ def test_what_a_release_refuses_or_lacks_is_not_applicable(right, monkeypatch):
     monkeypatch.delattr(kind, "extract")
     cell = SCENARIOS["extract-early"](right)
     assert (cell.verdict, cell.detail) == ("n/a", f"{kind.__name__} has no extract")
-
-
-def test_solo_runs_are_shared(right):
-    calls = []
-
-    def call(tokens, cache, **kwargs):
-        calls.append(tokens.shape)
-        return right.call(tokens, cache, **kwargs)
-
-    model = replace(right, call=call)
-    SCENARIOS["left-padded"](model)
-    first = sum(rows == 1 for rows, _ in calls)
-    calls.clear()
-    SCENARIOS["filter"](model)
-    assert first > 3 * len(LENGTHS)
-    assert not any(rows == 1 for rows, length in calls if length > 1)
 
 
 def test_the_engine_says_every_token(right):

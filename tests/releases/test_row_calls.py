@@ -172,20 +172,3 @@ def test_the_only_row_with_tokens_is_one_row_of_the_batch(kind):
     assert same(joined.logits[:1], long)
     for value in (None, "text", object()):
         assert join_outputs([value, None], [(0, 4), (4, 4)], SHAPE) is value
-
-
-def test_equal_values_are_given_once():
-    for value in (None, 3, 0.5, "text", True, (), [], {}):
-        assert join_outputs([value, value], SPANS, SHAPE) == value
-    one = object()
-    assert join_outputs([one, one], SPANS, SHAPE) is one
-
-
-def test_what_no_batch_is_known_of_is_given_for_each_row():
-    scalar = [mx.array(1.0), mx.array(2.0)]
-    assert join_outputs(scalar, SPANS, SHAPE) == scalar
-    ragged = [numbers(1, 2, 9, 4), numbers(1, 2, 7, 4)]
-    found = join_outputs(ragged, SPANS, SHAPE)
-    assert found[0] is ragged[0] and found[1] is ragged[1]
-    for pair in ([1, 2], [object(), object()], [None, 1], [[1], [1, 2]], [{"a": 1}, {"b": 1}]):
-        assert join_outputs(pair, SPANS, SHAPE) == pair

@@ -115,12 +115,3 @@ def test_the_evidence_names_the_cases_of_a_release():
         measure_alone.add(found, part, ["streamed"], cases)
     assert found["with"] == {"streamed": {"texts": "r", "": "r"}}
     assert measure_alone.counted(found, "streamed") == "0/0/1"
-
-
-def test_each_line_of_the_table_is_of_a_measured_set():
-    lines = measure_alone.table()
-    assert lines[0].startswith(
-        "|release set|own-prefill|saved|config-fields|features|features-in-pieces|features-alone|"
-        "features-served|"
-    )
-    assert len(lines) == 2 + len(list(measure_alone.EVIDENCE.glob("*.json")))

@@ -234,15 +234,6 @@ def test_a_hosts_own_model_gets_the_general_patches(session, releases, first):
     assert in_effect() == {("mlx-lm", "function"), ("mlx-lm", "always")}
 
 
-def test_the_general_patches_can_be_requested_for_model_code_of_ones_own(session):
-    mlx_patches.apply()
-    load("mlx_lm.models.cache")
-    mlx_patches.apply(models=["default"])
-    assert in_effect() == {("mlx-lm", "function"), ("mlx-lm", "always")}
-    load("mlx_lm.models.gemma4")  # its own entry is still activated
-    assert ("mlx-lm", "method") in in_effect()
-
-
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
 def test_applied_again_it_reports_the_same(session, arguments):
     load("mlx_vlm.models.gemma4")
@@ -481,14 +472,6 @@ def test_optional_patches_can_be_asked_for_unless_they_are_switched_off(
 # -- model by model ----------------------------------------------------------------------------
 
 
-def test_names_imported_by_a_model_are_the_patched_ones(session):
-    mlx_patches.apply()
-    language = load("mlx_vlm.models.gemma4.language")
-    assert language.attend(1) == ("patched", 2)
-    mlx_patches.restore()
-    assert language.attend(1) == 2
-
-
 @pytest.mark.parametrize(
     ("module", "row"),
     [
@@ -507,15 +490,6 @@ def test_model_of(releases, module, row):
     if not module.startswith("other"):
         load(module)
     assert model_of(module) == row
-
-
-def test_a_model_that_fails_to_import_fails_as_without_us(session, releases):
-    releases.write("mlx_lm/models/broken.py", "class Model: pass\nraise ImportError('no kernel')\n")
-    mlx_patches.apply()
-    with pytest.raises(ImportError, match="no kernel"):
-        load("mlx_lm.models.broken")
-    load("mlx_lm.models.cache")
-    assert in_effect() == {("mlx-lm", "always")}
 
 
 def test_a_patch_that_cannot_be_loaded_does_not_reach_the_import(releases, monkeypatch, caplog):

@@ -89,15 +89,3 @@ def test_the_companion_of_patches_that_stay_is_found_beside_them(effect, monkeyp
     found = attribute.attribute(FAMILY, ["trim"], kept=["first"])
     assert found == {"trim": ["needed"]}
     assert effect[0] == set(IDS)
-
-
-def test_an_expected_patch_is_tried_first(effect, monkeypatch):
-    tried = []
-    not_red = attribute.not_red
-    monkeypatch.setattr(
-        attribute,
-        "not_red",
-        lambda *args, without: tried.append(without) or not_red(*args, without),
-    )
-    attribute.attribute(FAMILY, ["trim"], expected=["needed"])
-    assert tried == [["first", "fourth", "third"], ["needed"]]

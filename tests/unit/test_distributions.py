@@ -59,13 +59,6 @@ def test_a_broken_direct_url_file_is_none(site, text):
     assert found.editable is False
 
 
-def test_what_is_not_installed_has_no_origin(site):
-    assert distributions.origin("fake-lm") is None
-    assert Installed("fake-lm", "1.0").editable is False
-    site.install("fake-lm")
-    assert distributions.origin("fake-lm") is None
-
-
 @given(st.text("aZ9-_.", min_size=1))
 def test_a_name_is_canonical_as_packaging_has_it(name):
     assert distributions.canonical(name) == canonicalize_name(name)

@@ -101,11 +101,6 @@ def test_a_requirement_that_does_not_hold_comes_first(server):
     assert "requires fake-lm>=2 (installed: 1.0)" in found.advice
 
 
-def test_each_of_two_requirements_of_a_package_has_to_hold(server):
-    server("fake-lm>=2", "fake-lm<9")
-    assert report(outcome("disabled")).unmet == ("fake-lm<9,>=2 (installed: 1.0)",)
-
-
 def test_a_requirement_holds_however_a_name_is_spelled(server):
     server("Fake.LM>=2")
     found = hosts.unmet("Their_Server", [HOST, Installed("fake_lm", "1.0")])

@@ -428,15 +428,3 @@ def test_no_two_processes_compile_kernels_in_one_folder(tmp_path, monkeypatch):
         assert first != second
     with kernel_folder() as again:
         assert again == first
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_only_children_that_run_together_have_folders_of_their_own(child, jobs):
-    child(
-        "import pathlib, tempfile, time; time.sleep(0.5)\n"
-        "say('left-padded', detail=tempfile.gettempdir()); say('extend'); say('filter')"
-    )
-    rows = runner.run([task(), task("gemma3")], jobs)
-    folders = {row.detail for row in rows if row.scenario == "left-padded"}
-    assert len(folders) == jobs
-    assert (tempfile.gettempdir() in folders) == (jobs == 1)

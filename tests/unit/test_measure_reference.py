@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import measure_reference
-import pytest
-
-from .conftest import patch_of, target
 
 OFF = "off by 0.3 of the scale, first at token 1"
 RAISED = "does not load: TypeError: no rope_theta"
@@ -56,21 +53,3 @@ def test_only_what_the_patches_turn_green_is_traced():
     found = measure_reference.repaired(ROWS)
     assert {kind: list(own) for kind, own in found.items()} == {"llama": ["plain"]}
     assert measure_reference.repaired([row("plain", "red", OFF)]) == {}
-
-
-@pytest.mark.parametrize(
-    ("module", "distribution", "family", "wanted"),
-    [
-        ("models.base", "mlx-lm", "llama", True),
-        ("models.glm", "mlx-lm", "glm", True),
-        ("models.glm.language", "mlx-lm", "glm", True),
-        ("models.glm", "mlx-lm", "glm4", False),
-        ("models.glm", "mlx-vlm", "glm", False),
-        ("server", "mlx-lm", "llama", False),
-    ],
-)
-def test_a_patch_is_tried_on_families_whose_loading_it_changes(
-    module, distribution, family, wanted
-):
-    patch = patch_of(target("f", f"mlx_lm.{module}", distribution="mlx-lm"))
-    assert measure_reference.concerns(patch, distribution, family) is wanted

@@ -55,23 +55,3 @@ def test_walks_of_other_releases_are_not_added():
 def test_rows_of_other_walks_are_refused(other):
     with pytest.raises(SystemExit, match=r"no walks with the patches on mlx-lm 0\.32\.2: mlx 0\."):
         measure_walks.kept("mlx-lm 0.32.2", [row("a", "green", "1 walks, 2 sequences", **other)])
-
-
-@pytest.mark.parametrize(
-    "name, text, said",
-    [
-        ("mlx-lm 9.9.9", "", "no release set 'mlx-lm 9.9.9': see tools/release_sets.toml"),
-        ("mlx-lm 0.32.2", "{}\n", "rows.jsonl: line 1: not a row that the lab wrote"),
-        ("mlx-lm 0.32.2", None, "rows.jsonl: no such file"),
-    ],
-)
-def test_bad_input_gets_one_line(monkeypatch, tmp_path, name, text, said):
-    monkeypatch.setattr(measure_walks, "EVIDENCE", tmp_path / "evidence")
-    file = tmp_path / "rows.jsonl"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setattr("sys.argv", ["measure_walks", "--set", name, "--rows", str(file)])
-    with pytest.raises(SystemExit) as raised:
-        measure_walks.main()
-    assert said in str(raised.value) and "\n" not in str(raised.value)
-    assert not (tmp_path / "evidence").exists()

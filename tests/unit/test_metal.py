@@ -6,7 +6,7 @@ import pytest
 
 from mlx_patches.auditing import modules, screen
 from mlx_patches.auditing.audit import Audit, ModelReport
-from mlx_patches.auditing.verdict import CellVerdict, ModelVerdict, judge
+from mlx_patches.auditing.verdict import ModelVerdict, judge
 from mlx_patches.evidence import store
 
 PACKAGE = "mlx_lm.models"
@@ -158,24 +158,3 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     assert both.splitlines() == [one, f"{run} in 1 of 1."]
     assert screen.measured(report_of(plain, model="")) == places
     assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (["merge"], "on a CPU in float32; not on Metal."),
-        (
-            ["merge", "merge@cuda"],
-            "on a CPU and CUDA in float32; not on Metal.",
-        ),
-        (
-            ["merge", "trim@bfloat16"],
-            "on a CPU in float32 and bfloat16; not on Metal.",
-        ),
-        (["merge", "merge@metal bfloat16"], "on a CPU (float32) and Metal (bfloat16)."),
-    ],
-)
-def test_the_screen_names_the_dtypes_of_each_device(names, words):
-    cells = tuple(CellVerdict(name, "gg", "wrong-text", None) for name in names)
-    one = ModelVerdict("llama", "mlx-lm", "0.1", "green", cells)
-    assert screen.measured(report_of(one)) == f"Measured {words}"

@@ -72,12 +72,6 @@ def test_a_long_rope_has_a_factor_for_each_pair():
     assert len(rope["long_factor"]) == 8
 
 
-def test_a_theta_is_nobodys_default():
-    ropes = {"full_attention": {"rope_theta": 1e6, "factor": 2.0}, "rope_theta": 1e4}
-    other = {"full_attention": {"rope_theta": 2e6, "factor": 2.0}, "rope_theta": 2e4}
-    assert reference.other_theta(ropes) == other
-
-
 def test_the_text_model_of_a_whole_config_is_changed():
     found = dict(reference.configs({"text_config": SMALL, "tie_word_embeddings": True}))
     assert found["attention_bias=false"]["text_config"]["attention_bias"] is False

@@ -18,15 +18,6 @@ from mlx_patches.patches import catalogue
 from .conftest import load, matrix_for, patch_of, registry_of
 
 
-def test_patches_come_in_the_order_in_which_they_were_added():
-    one, two = patch_of("f", id="one"), patch_of("f", id="two")
-    registry = registry_of(two, one)
-    assert list(registry) == [two, one]
-    assert registry.ids() == ("two", "one")
-    assert "one" in registry
-    assert "none" not in registry
-
-
 def test_an_id_is_given_once():
     registry = registry_of(patch_of("f", id="one"))
     with pytest.raises(ValueError, match="'one' is registered already"):
@@ -34,12 +25,6 @@ def test_an_id_is_given_once():
     taken, *_ = catalogue.builtin().ids()
     with pytest.raises(ValueError, match=f"'{taken}' is registered already"):
         catalogue.builtin().add(patch_of("g", id=taken))
-
-
-def test_an_unknown_id_is_an_error_with_a_suggestion():
-    registry = registry_of(patch_of("f", id="a-patch"))
-    with pytest.raises(MlxPatchesError, match=r"'a-ptch'; did you mean 'a-patch'\?"):
-        registry.get("a-ptch")
 
 
 def test_a_module_is_imported_when_its_patch_is_asked_for(site):
@@ -157,14 +142,6 @@ def test_every_patch_of_ours_is_well_formed():
         assert "TODO" not in doc + patch.summary, patch.id
         module, name = patch.probe_place
         assert hasattr(importlib.import_module(module), name), patch.id
-
-
-def test_a_patch_knows_where_it_comes_from():
-    registry = catalogue.builtin()
-    assert {registry.origin(id_) for id_ in registry.ids()} == {""}
-    registry.add(patch_of("f", id="theirs"), origin="other-package")
-    assert registry.origin("theirs") == "other-package"
-    assert registry.ids()[-1] == "theirs"
 
 
 def test_a_former_id_is_accepted_with_a_warning(caplog):

@@ -101,17 +101,6 @@ def test_a_model_that_is_wrong_alone_says_without_which_patches():
     assert told == {(True, True), (True, False), (False, False)}
 
 
-def test_the_evidence_has_such_models_in_both_packages(everything):
-    wrong = {
-        (package["name"], family)
-        for package in everything["packages"]
-        for family, cells in package["families"].items()
-        if any(cell and cell["alone"] for cell in cells)
-    }
-    assert {package for package, _ in wrong} == {"mlx-lm", "mlx-vlm"}
-    assert {family for _, family in wrong} <= set(catalogue.builtin().wrong_alone)
-
-
 def test_the_data_cannot_end_its_element_nor_be_taken_for_the_template():
     html = report.page(report.content([ONE]))
     data = data_of(html)
@@ -183,23 +172,8 @@ def test_where_nothing_can_be_written_it_says_so_in_a_line(tmp_path, monkeypatch
     assert len(lines) == 1 and f"{place}: cannot be written" in lines[0]
 
 
-def test_broken_evidence_is_named(tmp_path):
-    (tmp_path / "mlx-lm-9.9.9.json").write_text("{")
-    with pytest.raises(MlxPatchesError, match="no evidence"):
-        store.load(tmp_path)
-
-
 def test_a_plain_audit_does_not_load_it():
     code = "import mlx_patches, sys; mlx_patches.audit(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "mlx_patches.auditing.audit" in done.stdout.split()
     assert "mlx_patches.report" not in done.stdout.split()
-
-
-def test_it_does_not_import_mlx(tmp_path):
-    code = (
-        "import sys; sys.modules['mlx'] = None; from pathlib import Path;"
-        " from mlx_patches import report; from mlx_patches.evidence import store as _evidence;"
-        " report.save(Path(sys.argv[1]), _evidence.load())"
-    )
-    subprocess.run([sys.executable, "-c", code, tmp_path / "page.html"], check=True)

@@ -110,13 +110,6 @@ def test_a_red_walk_gets_as_small_as_it_can():
     assert list(small.options) == ["prefill_step_size"]
 
 
-def test_shrinking_ends_in_time():
-    tried = []
-    program = drawn(1)[0]
-    assert shrink(program, lambda one: tried.append(one), 0) == program
-    assert tried == []
-
-
 def test_a_reason_has_no_numbers_that_change():
     near, far = (f"row {n}, step {n}: log-probabilities differ by {n}e-05" for n in (1, 23))
     assert reason(near) == reason(far) == reason("row 4, step 0: token 7 instead of 9")
