@@ -114,7 +114,7 @@ def cell_of(page, family, release):
     return page.locator(f"button[aria-label^='{family}, {release}:']")
 
 
-def test_every_measured_cell_is_there(page, evidence):
+def test_every_measured_cell_is_shown(page, evidence):
     cells = sum(len(one["without"]) for one in evidence)
     assert page.locator("tr[data-family] button").count() == cells
     for one in evidence:
@@ -129,7 +129,7 @@ def test_every_measured_cell_is_there(page, evidence):
             assert re.search(wanted, name), (name, results[family])
 
 
-def test_a_cell_tells_its_evidence(page, evidence):
+def test_cell_dialog_shows_evidence(page, evidence):
     one = next(one for one in evidence if one["set"] == "mlx-vlm 0.4.4")
     pairs = store.cell_pairs(one)["gemma4"]
     cell_of(page, "gemma4", "mlx-vlm 0.4.4").click()
@@ -150,7 +150,7 @@ def test_a_cell_tells_its_evidence(page, evidence):
     assert focused.startswith("gemma4, mlx-vlm 0.4.4")
 
 
-def test_filters_by_package_family_and_patch(page, evidence):
+def test_filters(page, evidence):
     everything = shown_families(page)
     page.locator("#package").select_option("mlx-lm")
     assert shown_families(page) == [row for row in everything if row[0] == "mlx-lm"]
@@ -176,7 +176,7 @@ def test_filters_by_package_family_and_patch(page, evidence):
     assert ("mlx-vlm", FAMILY) in concerned and len(concerned) < len(everything)
 
 
-def test_the_keyboard_goes_from_cell_to_cell(page):
+def test_keyboard_navigation(page):
     page.locator("#package").select_option("mlx-lm")
     page.get_by_role("button", name="Clear").focus()
     names = []
@@ -196,7 +196,7 @@ def test_the_keyboard_goes_from_cell_to_cell(page):
     assert page.get_by_role("dialog").is_visible()
 
 
-def test_what_is_said_is_text(chromium, tmp_path, evidence):
+def test_hostile_text_is_escaped(chromium, tmp_path, evidence):
     hostile = "</script><script>window.ran = true</script><img src=x onerror='window.ran = true'>"
     one = {
         "set": "mlx-lm 9.9.9",
@@ -235,7 +235,7 @@ def wrong_alone(evidence, name, batch=""):
     )
 
 
-def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page, evidence):
+def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
     family, id_ = wrong_alone(evidence, "mlx-vlm 0.7.10", "green")
     cell = cell_of(page, family, "mlx-vlm 0.7.10")
     assert cell.inner_text() == "1+"
@@ -262,7 +262,7 @@ def test_a_model_that_is_wrong_alone_says_so(chromium, tmp_path, page, evidence)
         opened.close()
 
 
-def test_it_can_be_read_on_a_telephone(chromium, tmp_path, evidence):
+def test_phone_layout(chromium, tmp_path, evidence):
     audit = {**AUDIT, "environment": "/a/long/path" * 8}
     view = {"viewport": {"width": 400, "height": 800}}
     page = opened_with(chromium, tmp_path, evidence, audit, **view)
@@ -302,7 +302,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_in_both_colour_schemes(page, scheme, tmp_path):
+def test_contrast_in_both_schemes(page, scheme, tmp_path):
     page.emulate_media(color_scheme=scheme)
     found = page.evaluate(CONTRAST)
     assert len(found) > 100
@@ -312,7 +312,7 @@ def test_it_can_be_read_in_both_colour_schemes(page, scheme, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20_000
 
 
-def test_a_screen_reader_finds_its_way(page):
+def test_screen_reader_labels(page):
     grid = page.get_by_role("grid", name="mlx-lm: model families by release")
     assert grid.get_by_role("columnheader").count() > 3
     assert grid.get_by_role("rowheader").count() > 100

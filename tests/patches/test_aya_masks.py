@@ -31,13 +31,13 @@ def said(model) -> list:
     ]
 
 
-def test_within_the_window_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+def test_solo_within_window_is_bit_identical(model, ungated):
     before = said(model)
     ungated("aya-masks")
     assert all(map(mx.array_equal, before, said(model)))
 
 
-def test_attention_takes_the_mask_of_its_kind():
+def test_each_layer_kind_gets_its_mask():
     masks = Masks("full", "sliding")
     for sliding, expected in ((True, "sliding"), (False, "full")):
         layer = SimpleNamespace(use_sliding_window=sliding)

@@ -13,7 +13,7 @@ from ..releases.models import build_or_skip
 
 @pytest.mark.parametrize("family", ["gemma3n", "gemma4"])
 @pytest.mark.parametrize("pieces", [(5, 5, 3), (1, 11, 1), (12, 1)])
-def test_each_piece_gets_its_own_inputs_after_an_earlier_turn(ungated, family, pieces):
+def test_each_chunk_gets_its_inputs(ungated, family, pieces):
     ungated("chunk-inputs")
     model = build_or_skip(f"mlx-vlm:{family}")
     ids = mx.random.randint(1, model.vocabulary, (1, sum(pieces)), key=mx.random.key(5))

@@ -15,7 +15,7 @@ class Held:
     _idx = 4
 
 
-def test_a_row_of_a_batch_sees_its_window_alone():
+def test_batch_row_sees_only_its_window():
     """A row with two columns of padding, and one without."""
     padding = mx.array([2, 0])[:, None, None, None]
     places = mx.arange(6)
@@ -34,18 +34,18 @@ def test_a_row_of_a_batch_sees_its_window_alone():
     assert mx.array_equal(dropped_window.narrow_mask("causal", 2, Held(), 3), seen[0, 0]).item()
 
 
-def test_up_to_the_window_the_mask_is_the_release_s_own():
+def test_short_mask_equals_release():
     for mask in (None, "causal", mx.ones((1, 1, 2, 6), dtype=mx.bool_)):
         assert dropped_window.narrow_mask(mask, 2, Held(), 6) is mask
 
 
-def test_the_columns_of_a_rotating_cache_are_left_alone():
+def test_rotating_cache_columns_are_kept():
     cache = Held()
     cache.max_size = 4
     assert dropped_window.narrow_mask(None, 1, cache, 3) is None
 
 
-def test_a_layer_without_a_window_gets_the_mask_that_it_was_given():
+def test_layer_without_window_keeps_mask():
     """Another patch of the same method lets the calls of all layers through."""
     x, layer = mx.zeros((1, 2, 4)), SimpleNamespace()
     assert dropped_window.hide_beyond_window(layer, x, "causal", Held()) == "causal"

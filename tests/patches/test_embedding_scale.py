@@ -9,7 +9,7 @@ from ..releases.models import build_or_skip
 
 
 @pytest.mark.parametrize("family", ["granite", "granitemoe", "minicpm", "minicpm3"])
-def test_a_decode_is_that_of_a_prefill_and_embeddings_stay_as_given(family, ungated):
+def test_decode_equals_prefill(family, ungated):
     model = build_or_skip(f"mlx-vlm:{family}")
     language, tokens = model.module, mx.array([[1, 2, 3, 4, 5]])
     embedded = language.model.embed_tokens(tokens)

@@ -43,13 +43,13 @@ def long(ungated):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_every_row_has_the_bits_that_it_has_alone(long, length):
+def test_each_row_is_bit_identical_to_solo(long, length):
     for offsets in ([0, 5], [-1, 20], [20, 17], [LIMIT - length, LIMIT - length + 1]):
         together = long(states(length), mx.array(offsets))
         for one, alone in zip(together, rows_alone(long, length, offsets), strict=True):
             assert mx.array_equal(one, alone)
 
 
-def test_long_rope_reads_nothing_from_the_device(long):
+def test_no_device_reads(long):
     turned = mx.compile(lambda x, offset: long(x, offset))(states(1), mx.array([2, 40]))
     assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile

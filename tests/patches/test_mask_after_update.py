@@ -21,7 +21,7 @@ ROW = [list(range(1, 12))]
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
-def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
+def test_solo_and_equal_rows_are_unchanged(target, ungated):
     built = tiny_of(target)
     model = built.module.model
 
@@ -35,7 +35,7 @@ def test_rows_alone_and_equal_rows_are_as_before(target, ungated):
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
-def test_a_mask_that_is_given_is_used_as_it_is(target, ungated):
+def test_given_mask_is_used(target, ungated):
     ungated("mask-after-update")
     built = tiny_of(target)
     model = built.module.model
@@ -47,7 +47,7 @@ def test_a_mask_that_is_given_is_used_as_it_is(target, ungated):
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
-def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, ungated):
+def test_release_that_cuts_after_update(target, ungated):
     built = tiny_of(target)
     model = built.module.model
     if run_probe(PATCH, target).red:
@@ -62,7 +62,7 @@ def test_where_the_release_cuts_after_the_update_the_bits_are_its_own(target, un
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
-def test_the_model_itself_is_left_as_it_was(target, ungated):
+def test_model_is_not_changed(target, ungated):
     ungated("mask-after-update")
     built = tiny_of(target)
     model = built.module.model
@@ -81,7 +81,7 @@ def places(model) -> dict:
     return {"position_ids": mx.array([[list(range(11))]] * 3)}
 
 
-def test_a_whole_mask_stays_whole_only_when_it_is_cut_to_its_first_columns():
+def test_whole_mask_is_kept_only_when_cut_to_first_columns():
     mask = mx.arange(12).reshape(1, 1, 3, 4)
     whole = keep_whole(mask)
     assert whole[..., :2] is mask and whole.shape == mask.shape

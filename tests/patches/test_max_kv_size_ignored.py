@@ -20,7 +20,7 @@ def module(ungated):
     return importlib.import_module("mlx_lm.models.cache")
 
 
-def test_a_class_is_warned_of_once(module):
+def test_class_is_warned_once(module):
     model = model_of(module)
     for times in (1, 0):
         caches, heard = listened(lambda: module.make_prompt_cache(model, max_kv_size=SIZE))
@@ -29,14 +29,14 @@ def test_a_class_is_warned_of_once(module):
     assert listened(lambda: module.make_prompt_cache(model_of(module)))[1] == []
 
 
-def test_each_model_of_the_probe_is_a_class_of_its_own(module):
+def test_probe_models_have_own_classes(module):
     """Also one whose class lies where a freed one lay: the warning is once a class."""
     for _ in range(10):
         assert len(listened(lambda: module.make_prompt_cache(model_of(module), SIZE))[1]) == 1
         gc.collect()
 
 
-def test_who_gets_the_size_is_not_warned(module):
+def test_model_with_max_size_is_not_warned(module):
     class Model:
         layers = (None,)
 
@@ -45,7 +45,7 @@ def test_who_gets_the_size_is_not_warned(module):
     assert not heard
 
 
-def test_what_does_not_grow_is_no_matter(module):
+def test_cache_that_does_not_grow_is_ignored(module):
     class Model:
         def make_cache(self):
             return [module.RotatingKVCache(max_size=SIZE)]

@@ -22,14 +22,14 @@ def package(distribution):
 
 
 @pytest.mark.parametrize("more", [{}, {"attention_value_scale": None}])
-def test_a_config_without_a_scale_answers_as_released(package, distribution, more, ungated):
+def test_config_without_scale_is_unchanged(package, distribution, more, ungated):
     x = mx.random.normal((2, 6, WIDTH), key=mx.random.key(4))
     released = make(distribution)(x)
     ungated("mimo-value-scale")
     assert mx.array_equal(make(distribution, **more)(x), released)
 
 
-def test_scaled_values_are_what_a_cache_holds(package, distribution, ungated):
+def test_cache_holds_scaled_values(package, distribution, ungated):
     ungated("mimo-value-scale")
     KVCache = importlib.import_module(f"{package}.models.cache").KVCache
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(4))

@@ -26,7 +26,7 @@ def said(model, cache):
     return [model.call(row, cache) for row in ([list(range(1, 8))], [[9]], [[3]])]
 
 
-def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+def test_solo_is_bit_identical(model, ungated):
     before = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
     ungated("mistral-row-scale")
     after = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
@@ -34,7 +34,7 @@ def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
         assert all(map(mx.array_equal, one, other))
 
 
-def test_a_batch_leaves_nothing_behind(model, ungated):
+def test_batch_leaves_no_state(model, ungated):
     ungated("mistral-row-scale")
     before = said(model, model.make_cache())
     cache = batch_cache(model, [2, 0])
@@ -45,7 +45,7 @@ def test_a_batch_leaves_nothing_behind(model, ungated):
     assert all(map(mx.array_equal, before, said(model, model.make_cache())))
 
 
-def test_the_scale_of_padding_is_that_of_the_first_position():
+def test_padding_has_first_position_scale():
     make = mistral_row_scale.scale_rows
     token = mistral_row_scale._batch.set((mx.array([-2, 3]), 4))
     try:

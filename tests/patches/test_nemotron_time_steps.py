@@ -10,7 +10,7 @@ from mlx_patches.patches.models.nemotron_time_steps.probe import answered
 from ..releases.models import module_or_skip
 
 
-def test_limits_that_a_config_names_stay(ungated):
+def test_configured_limits_are_kept(ungated):
     module = module_or_skip("mlx_lm.models.nemotron_h")
     if not hasattr(module.ModelArgs, "__post_init__"):
         pytest.skip("this release takes its limits from the config alone")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_rows_go_on_as_alone(ungated):
+def test_rows_equal_solo(ungated):
     ungated("ngram-context")
     model = build(Family("mlx-lm", "longcat_flash_ngram")).module
     release = importlib.import_module("mlx_lm.models.cache")
@@ -33,7 +33,7 @@ def test_rows_go_on_as_alone(ungated):
             assert mx.abs(together[number] - alone[0]).max().item() < 2e-3
 
 
-def test_a_full_context_is_left_alone():
+def test_full_context_is_unchanged():
     context = mx.array([[1, 2, 3]])
     cache = [context]
     fill_context(cache, 3)

@@ -32,10 +32,10 @@ def embed(**passed):
     ],
     ids=["images", "videos", "both"],
 )
-def test_a_prompt_has_its_positions_computed_once(passed, grids):
+def test_positions_are_computed_once(passed, grids):
     assert embed(**passed) == [("ids", *grids)]
 
 
 @pytest.mark.parametrize("passed", [{}, {GRIDS[0]: None, "pixel_values": None}])
-def test_a_text_has_none_computed(passed):
+def test_text_computes_no_positions(passed):
     assert embed(**passed) == []

@@ -21,7 +21,7 @@ def module(ungated):
     return found
 
 
-def test_a_stored_prompt_is_found(module):
+def test_stored_prompt_is_found(module):
     generator, sequence = generator_of(module), sequence_of(module)
     model, manager = generator.model, generator.apc_manager
     assert generator._apc_pick_for(sequence) is None
@@ -32,7 +32,7 @@ def test_a_stored_prompt_is_found(module):
     assert generator.model is model
 
 
-def test_the_config_of_a_model_is_read(module):
+def test_model_config_is_read(module):
     model = SimpleNamespace(layers=[], config=SimpleNamespace(image_token_id=3))
     generator = generator_of(module, model=model)
     assert generator._apc_pick_for(sequence_of(module)) is None
@@ -40,14 +40,14 @@ def test_the_config_of_a_model_is_read(module):
         assert generator._apc_media_token_ids() == {3}
 
 
-def test_a_model_with_a_config_stays_while_it_is_read():
+def test_model_with_config_is_unchanged():
     """Another patch's wrapper of the same call may be why this one runs."""
     model = SimpleNamespace(config=SimpleNamespace(image_token_id=3))
     read = patch.read_empty_config(lambda found: found.model, SimpleNamespace(model=model))
     assert read is model
 
 
-def test_the_model_is_itself_again_when_the_look_up_fails():
+def test_failed_lookup_restores_model():
     generator = SimpleNamespace(model=(model := object()))
     with pytest.raises(ZeroDivisionError):
         patch.read_empty_config(lambda generator: 1 / 0, generator)

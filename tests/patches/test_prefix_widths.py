@@ -24,7 +24,7 @@ def apc():
 
 @pytest.mark.parametrize("layers", [LATENT, UNLIKE], ids=["latent", "unlike"])
 @pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
-def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, lengths):
+def test_each_layer_has_its_prefix_shape(apc, ungated, layers, lengths):
     ungated("vlm-prefix-widths")
     picks = stored_prefixes(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
@@ -38,7 +38,7 @@ def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, leng
         assert grown.values.shape[-1] in {width for pair in layers for _, width in pair}
 
 
-def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated):
+def test_caches_are_cut_to_prefix(apc, ungated):
     """A pick may have a live cache, which may hold more than the prefix."""
     ungated("vlm-prefix-widths")
     (one, other) = stored_prefixes(LATENT, (5, 4))
@@ -53,7 +53,7 @@ def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated)
     assert held.tolist() == block.values[0][..., :3, :].tolist()
 
 
-def test_models_with_one_shape_get_what_the_release_makes(apc):
+def test_uniform_models_are_unchanged(apc):
     calls = []
 
     def make(*args):

@@ -11,7 +11,7 @@ from ..releases.models import module_or_skip
 
 
 @pytest.mark.parametrize("padding", [[0, 0], [1, 0]])
-def test_qwens_decode_step_has_a_mask_where_a_row_has_padding(ungated, padding):
+def test_qwen_decode_mask_with_padding(ungated, padding):
     module_or_skip("mlx_vlm.turboquant")  # without it there are no quantized batches
     language = module_or_skip("mlx_vlm.models.qwen3_5.language", "_create_qwen3_5_attention_mask")
     caches = module_or_skip("mlx_vlm.models.cache")

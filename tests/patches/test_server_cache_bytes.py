@@ -25,17 +25,17 @@ def begun(own, most):
     ("own", "most", "limit"),
     [(1 << 63, 100, 100), (50, 100, 50), (1 << 63, None, 1 << 63), (None, 100, None), (9, 0, 0)],
 )
-def test_the_smaller_limit_holds(own, most, limit):
+def test_smaller_limit_applies(own, most, limit):
     assert begun(own, most) == limit
 
 
-def test_a_provider_without_a_command_line_is_left_alone():
+def test_provider_without_command_line():
     cache = SimpleNamespace(max_bytes=7)
     begin_limited(lambda *args: None, "server", SimpleNamespace(), cache)
     assert cache.max_bytes == 7
 
 
-def test_a_prompt_that_is_larger_than_the_limit_is_not_kept_beside_another():
+def test_prompt_above_limit_is_not_kept():
     server = pytest.importorskip("mlx_lm.server")
     try:
         cache = server.LRUPromptCache(10, 100)

@@ -16,7 +16,7 @@ PATCH = catalogue.builtin().get("server-prefix-hit")
 
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 @or_skip()
-def test_what_is_no_cache_is_the_host_s_own(target, ungated):
+def test_other_objects_pass_through(target, ungated):
     prompts = cache_of(target)()
     manager = ungated("server-prefix-hit")
     try:

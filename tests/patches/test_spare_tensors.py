@@ -14,7 +14,7 @@ from ..releases.models import module_or_skip
 
 
 @pytest.mark.parametrize("family", ["granite", "granitemoehybrid", "gemma4_text"])
-def test_a_tensor_that_nobody_knows_still_ends_the_load(family, ungated):
+def test_unknown_tensor_still_fails(family, ungated):
     module_or_skip(f"mlx_lm.models.{family}")
     ungated("spare-tensors")
     model = make(family)
@@ -28,7 +28,7 @@ def test_a_tensor_that_nobody_knows_still_ends_the_load(family, ungated):
 
 
 @pytest.mark.parametrize("family", ["granite", "granitemoehybrid"])
-def test_a_head_of_its_own_is_kept(family, ungated):
+def test_own_head_is_kept(family, ungated):
     module_or_skip(f"mlx_lm.models.{family}")
     if not is_needed("spare-tensors"):
         pytest.skip("this release reads checkpoints by itself, and drops the head")

@@ -23,7 +23,7 @@ def model():
 
 
 @pytest.mark.parametrize("prompt", ["", " " * 100, []], ids=["text", "blanks", "tokens"])
-def test_a_prompt_without_tokens_is_refused_and_the_others_go_on(model, prompt):
+def test_empty_prompt_is_refused_others_continue(model, prompt):
     server = Server(model)
     alone = Server(model).answer(PROMPT)
     said, refused = beside(server, prompt)
@@ -34,7 +34,7 @@ def test_a_prompt_without_tokens_is_refused_and_the_others_go_on(model, prompt):
     assert server.answer(PROMPT) == alone
 
 
-def test_the_error_is_the_client_s(model):
+def test_error_reaches_client(model):
     from fastapi import HTTPException
 
     with pytest.raises(HTTPException) as raised:
@@ -43,13 +43,13 @@ def test_the_error_is_the_client_s(model):
 
 
 @pytest.mark.parametrize("prompt", ["7", " " * 100 + "7", [7]])
-def test_a_prompt_of_one_token_is_answered(model, prompt):
+def test_one_token_prompt_is_answered(model, prompt):
     said, refused = beside(Server(model), prompt)
     assert not refused
     assert said == Server(model).answer(PROMPT)
 
 
-def test_only_the_beginning_of_a_text_is_tokenized_once_more(model, monkeypatch):
+def test_only_beginning_is_tokenized_again(model, monkeypatch):
     server = Server(model)
     encode = server.scheduler.tokenizer.encode
     asked = []
@@ -60,7 +60,7 @@ def test_only_the_beginning_of_a_text_is_tokenized_once_more(model, monkeypatch)
     assert asked[:2] == [64, 1000]
 
 
-def test_a_request_whose_prompt_is_tokenized_is_not_tokenized_again(model):
+def test_tokenized_request_is_not_tokenized_again(model):
     server = Server(model)
     server.add([7])
     request = server.request

@@ -19,12 +19,12 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("answer", "meant"), ANSWERS.items())
-def test_thought_and_answer_are_told_apart(answer, meant):
+def test_thought_and_answer_are_split(answer, meant):
     assert gemma4_reasoning.whole(answer) == meant
 
 
 @pytest.mark.parametrize("answer", [a for a in ANSWERS if not a.startswith("thought A")])
-def test_a_longer_text_adds_to_both_and_takes_nothing_back(answer):
+def test_longer_text_only_adds(answer):
     # A marker is one token, so it always arrives whole.
     pieces = [p for part in split_markers(answer) for p in ([part] if part[:1] == "<" else part)]
     text, before = "", ("", "")

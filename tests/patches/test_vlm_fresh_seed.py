@@ -19,7 +19,7 @@ def a_chat(schemas, **sent):
     return schemas.ChatRequest.model_validate({"model": "m", "messages": messages, **sent})
 
 
-def test_a_request_has_the_seed_that_it_was_sent_with(schemas, ungated):
+def test_request_seed_is_used(schemas, ungated):
     earlier = a_chat(schemas)
     assert earlier.seed == 0
     manager = ungated("vlm-fresh-seed")
@@ -32,7 +32,7 @@ def test_a_request_has_the_seed_that_it_was_sent_with(schemas, ungated):
     assert earlier.seed == 0
 
 
-def test_a_sampler_draws_its_own_seed_unless_it_has_one(schemas, ungated):
+def test_sampler_without_seed_draws_one(schemas, ungated):
     ungated("vlm-fresh-seed")
     kind = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
     settings = {"temperature": 0.7, "top_p": 1.0}

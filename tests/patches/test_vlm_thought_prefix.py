@@ -18,7 +18,7 @@ from ..releases.models import module_or_skip
         ("  got it", "<|channel>thought", "got it"),
     ],
 )
-def test_a_thought_is_cleaned_of_its_marker_alone(reasoning, marker, wanted, ungated):
+def test_only_marker_is_removed(reasoning, marker, wanted, ungated):
     module = module_or_skip("mlx_vlm.server.responses_state")
     ungated("vlm-thought-prefix")
     assert module._clean_reasoning(reasoning, marker) == wanted

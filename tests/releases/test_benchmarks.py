@@ -25,7 +25,7 @@ def engine():
         yield importlib.import_module("benchmarks.engine")
 
 
-def test_one_copy_of_two_has_the_patches(engine):
+def test_only_one_copy_is_patched(engine):
     from mlx.utils import tree_flatten
 
     (family,) = engine.installed("llama")
@@ -72,7 +72,7 @@ def _is_patched(path: str) -> bool:
     return code is not None and Path(code.co_filename).is_relative_to(OURS)
 
 
-def test_a_copy_that_is_slow_throughout_does_not_count(engine):
+def test_slow_copy_does_not_count(engine):
     """The second copy is 10 % slower; patches cost 1 % in either."""
 
     def run(seconds):

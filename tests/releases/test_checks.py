@@ -94,7 +94,7 @@ def _given(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distribution", [name for name in FAMILIES if is_tested(name)])
-def test_a_layer_passes_on_the_calls_that_its_check_skips(distribution: str) -> None:
+def test_checked_layers_pass_through(distribution: str) -> None:
     watched, manager = Watched(), Manager(Gate(CompatMatrix.builtin()))
     try:
         for patch in catalogue.builtin():
@@ -129,7 +129,7 @@ def skipped_calls() -> dict[str, Call]:
 
 
 @pytest.mark.parametrize(("patch", "call"), sorted(skipped_calls().items()))
-def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str, call: Call) -> None:
+def test_skipped_calls_pass_through(patch: str, call: Call) -> None:
     args, kwargs = call
     for target in catalogue.builtin().get(patch).targets:
         if target.when:
@@ -142,7 +142,7 @@ def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str, call: Call) -
             assert not +watched.wrong
 
 
-def test_a_check_that_says_no_too_often_is_found() -> None:
+def test_wrong_check_is_found() -> None:
     watched = Watched()
     double = Target("mlx-lm", "m", "f", around(lambda original, x: 2 * original(x)))
     layer = watched.target("p", double._replace(when=lambda x: x > 9)).factory(lambda x: x)

@@ -36,7 +36,7 @@ def enabled():
     assert run("disable").returncode == 0
 
 
-def test_audit_json_is_what_the_document_says(enabled):
+def test_audit_json_is_documented(enabled):
     done = run("audit", "--json")
     report = json.loads(done.stdout)
     assert report["schema"] == 1
@@ -52,7 +52,7 @@ def test_audit_json_is_what_the_document_says(enabled):
         assert f"`{key}`" in text, key
 
 
-def test_the_objects_of_the_json_are_documented():
+def test_json_objects_are_documented():
     report = json.loads(run("audit", "--json", "-v").stdout)
     text = (Path(__file__).parents[2] / "docs" / "audit-json.md").read_text()
     assert report["verdicts"]
@@ -69,7 +69,7 @@ def screens():
             yield model, done
 
 
-def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
+def test_screen_fits_twenty_lines(enabled):
     seen = dict.fromkeys((0, 1), 0)
     for state in ("enabled", "disabled"):
         for model, done in screens():
@@ -89,7 +89,7 @@ def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
     assert seen[0] and seen[1]
 
 
-def test_a_model_is_what_the_evidence_says_before_and_after(enabled):
+def test_verdict_before_and_after(enabled):
     """The model is right whatever is enabled; if the generator itself is wrong, it is repaired."""
     evidence = installed("mlx-lm") and store.load_set(f"mlx-lm {metadata.version('mlx-lm')}")
     right = not evidence or words.family_result(store.pairs_of(evidence, "qwen3")) == words.GREEN
@@ -101,7 +101,7 @@ def test_a_model_is_what_the_evidence_says_before_and_after(enabled):
         assert run("disable").returncode == 0
 
 
-def test_the_readme_shows_what_the_audit_prints():
+def test_readme_sample_is_current():
     """The README's sample is of one release set; its path stands for any environment."""
     versions = [metadata.version(name) for name in ("mlx-lm", "mlx-vlm") if installed(name)]
     if versions != ["0.31.3", "0.4.3"]:
@@ -113,7 +113,7 @@ def test_the_readme_shows_what_the_audit_prints():
     assert sample in readme, f"run make write\n{sample}"
 
 
-def test_enabled_environment_patches_an_unmodified_program(enabled):
+def test_enabled_environment_patches_program(enabled):
     distribution = PRESENT[-1]
     package = distribution.replace("-", "_")
     model = "gemma4.language" if distribution == "mlx-vlm" else "gemma2"
@@ -150,7 +150,7 @@ def test_enabled_environment_patches_an_unmodified_program(enabled):
         ("[" * 100_000, "config.json: "),
     ],
 )
-def test_broken_config_is_one_line_and_exit_code_2(tmp_path, content, said):
+def test_broken_config_is_one_line(tmp_path, content, said):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     done = run("audit", "--model", str(tmp_path))
@@ -159,7 +159,7 @@ def test_broken_config_is_one_line_and_exit_code_2(tmp_path, content, said):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_explain_and_list_name_every_patch():
+def test_explain_and_list_every_patch():
     from click.testing import CliRunner
 
     from mlx_patches.cli import cli

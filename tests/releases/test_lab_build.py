@@ -30,7 +30,7 @@ PRESENT = [distribution for distribution in SAMPLE if installed(distribution)]
 
 
 @pytest.mark.parametrize("family", CASES)
-def test_a_family_builds_and_every_token_counts(family):
+def test_family_builds_and_is_sensitive(family):
     model = build(family)
     assert model.vocabulary == VOCABULARY
     assert sensitivity(model) > 1e-3
@@ -42,7 +42,7 @@ NOISY = ("llama", "gemma3_text", "olmo2", "mamba2", "plamo2")
 
 @pytest.mark.skipif("mlx-lm" not in PRESENT, reason="its families have the most noise")
 @pytest.mark.parametrize("name", NOISY)
-def test_the_tolerance_of_bfloat16_is_twice_what_equal_batches_show(name):
+def test_bfloat16_tolerance(name):
     from mlx_patches.lab import TOLERANCES, scenarios
 
     model = build(Family("mlx-lm", name), dtype="bfloat16")
@@ -55,7 +55,7 @@ def test_the_tolerance_of_bfloat16_is_twice_what_equal_batches_show(name):
 
 
 @pytest.mark.skipif("mlx-lm" not in PRESENT, reason="the family is one of mlx-lm's")
-def test_an_engine_in_bfloat16_is_compared_in_bfloat16():
+def test_bfloat16_engine():
     from mlx_patches.lab import scenarios
 
     model = build(Family("mlx-lm", "minicpm"), dtype="bfloat16")
@@ -81,7 +81,7 @@ LARGE = [0.0, 2.0, 0.0, 0.0]
         ),
     ],
 )
-def test_an_engines_rounding_proves_nothing(dtype, rows, verdict):
+def test_engine_rounding_is_insensitive(dtype, rows, verdict):
     from mlx_patches.lab import TOLERANCES, Generated, compare
 
     said = [[Generated(token)] for token, _ in rows]
@@ -89,7 +89,7 @@ def test_an_engines_rounding_proves_nothing(dtype, rows, verdict):
     assert compare.compare_generated(said, alone, TOLERANCES[dtype]).verdict == verdict
 
 
-def test_nan_log_probabilities_are_no_rounding():
+def test_nan_log_probabilities():
     from mlx_patches.lab import TOLERANCES, Generated, compare
 
     for token in (0, 1):
@@ -99,7 +99,7 @@ def test_nan_log_probabilities_are_no_rounding():
 
 
 @pytest.mark.parametrize("family", CASES[:1])
-def test_a_seed_gives_the_same_model(family):
+def test_seed_is_reproducible(family):
     def logits(seed):
         model = build(family, seed)
         return model.call([[1, 2, 3]], model.make_cache()).tolist()
@@ -109,21 +109,21 @@ def test_a_seed_gives_the_same_model(family):
 
 
 @pytest.mark.parametrize("distribution", PRESENT)
-def test_families_are_found_and_helpers_are_none(distribution):
+def test_families_are_found(distribution):
     names = {family.name for family in families(distribution)}
     assert set(SAMPLE[distribution]) <= names
     assert not names & {"base", "cache", "rope_utils", "switch_layers", "ssm"}
 
 
 @pytest.mark.parametrize("distribution", PRESENT)
-def test_a_family_that_cannot_be_built_says_why_in_one_line(distribution):
+def test_unbuildable_family_is_one_line(distribution):
     with pytest.raises(NotBuilt, match="no_such_family") as raised:
         build(Family(distribution, "no_such_family"))
     assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.skipif("mlx-lm" not in PRESENT, reason="its llama has them")
-def test_a_variant_is_a_model_of_its_own():
+def test_variants_differ():
     family = Family("mlx-lm", "llama")
     models = [build(family), *(build(family, variant=name) for name in ("linear", "untied"))]
     assert all(differ(one, other) for one, other in itertools.combinations(models, 2))
@@ -131,6 +131,6 @@ def test_a_variant_is_a_model_of_its_own():
 
 
 @pytest.mark.skipif("mlx-lm" not in PRESENT, reason="its llama has them")
-def test_a_variant_that_changes_nothing_is_not_built():
+def test_ineffective_variant_is_not_built():
     with pytest.raises(NotBuilt, match="tied changes nothing"):
         built(Family("mlx-lm", "llama"), variant="tied")

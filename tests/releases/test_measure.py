@@ -35,7 +35,7 @@ HERE = [name for name, one in PUBLISHED.items() if implementations(one["model_ty
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_the_verdict_on_a_folder_is_that_of_its_measurement(name, tmp_path, monkeypatch):
+def test_folder_verdict_equals_measurement(name, tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "SECONDS", 600.0)  # every scenario ends
     folder = str(saved(tmp_path, PUBLISHED[name]))
     evidence = measuring.evidence_of(tmp_path)

@@ -20,7 +20,7 @@ def without(patch, target):
 
 
 @pytest.mark.parametrize(("patch", "target"), every_target())
-def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated):
+def test_gate_agrees_with_probe_and_patch_repairs(patch, target, ungated):
     """The gate agrees with the probe; the patch turns it green, and ``restore`` red again."""
     before, decided = without(patch, target), verdict(patch, target)
     # A drifted target holds back the patch's others, also where its own probe cannot run.

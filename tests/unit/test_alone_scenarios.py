@@ -43,7 +43,7 @@ def test_draws_are_judged(drawn, said):
         (ValueError("broken"), "red", "ValueError: broken"),
     ],
 )
-def test_a_release_scenario_ends_with_its_worst_cell(yielded, verdict, said, monkeypatch):
+def test_release_scenario_has_worst_cell(yielded, verdict, said, monkeypatch):
     def cells(distribution, patched):
         if isinstance(yielded, Exception):
             raise yielded
@@ -93,7 +93,7 @@ def rows(**verdicts):
     ]
 
 
-def test_the_evidence_counts_what_is_right_repaired_and_wrong():
+def test_evidence_counts():
     found = {}
     measure_alone.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
     measure_alone.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
@@ -105,7 +105,7 @@ def test_the_evidence_counts_what_is_right_repaired_and_wrong():
     assert measure_alone.counted(found, "streamed") == "-"
 
 
-def test_the_evidence_names_the_cases_of_a_release():
+def test_evidence_names_cases():
     found = {}
     cases = [
         {"scenario": name, "family": "", "verdict": "red", "detail": "why"}

@@ -39,7 +39,7 @@ def copy(tmp_path):
         ("caches", "pool_overlap"),  # the lab's evidence names it
     ],
 )
-def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy, area, name):
+def test_delete_a_patch(copy, area, name):
     patch_id = name.replace("_", "-")
     shutil.rmtree(copy / "mlx_patches/patches" / area / name)
     (copy / f"tests/patches/test_{name}.py").unlink(missing_ok=True)

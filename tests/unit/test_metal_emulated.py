@@ -31,11 +31,11 @@ needs_compiler = pytest.mark.skipif(library.compiler() is None, reason=library.m
         ("uint i [[thread_position_in_grid]];", "uint i ;"),
     ],
 )
-def test_what_cpp_spells_in_another_way(metal, cpp):
+def test_metal_spelled_as_cpp(metal, cpp):
     assert f"\n{cpp}\n" in Source("k", (), ("out",), metal).text((), ("float",), ())
 
 
-def test_threads_wait_only_where_something_lets_them_wait():
+def test_only_synchronizing_kernels_wait():
     def waits(body):
         return "group, true, body" in Source("k", (), ("out",), body).text((), ("float",), ())
 
@@ -45,7 +45,7 @@ def test_threads_wait_only_where_something_lets_them_wait():
 
 
 @needs_compiler
-def test_a_kernel_that_the_shim_does_not_know_is_one_line(monkeypatch, tmp_path):
+def test_unknown_kernel_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_folder", lambda: tmp_path)
     text = Source("k", (), ("out",), "out[0] = simd_dance(1.0f);").text((), ("float",), ())
     with pytest.raises(NotRun, match=r"^kernel k did not compile: .*simd_dance.*$"):
@@ -54,7 +54,7 @@ def test_a_kernel_that_the_shim_does_not_know_is_one_line(monkeypatch, tmp_path)
 
 
 @needs_compiler
-def test_a_compiled_kernel_is_kept(monkeypatch, tmp_path):
+def test_compiled_kernel_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "_folder", lambda: tmp_path)
     text = Source("k", (), ("out",), "out[0] = 1.0f;").text((), ("float",), ())
     library.load(text, "k")
@@ -64,7 +64,7 @@ def test_a_compiled_kernel_is_kept(monkeypatch, tmp_path):
     assert [one.stat().st_mtime_ns for one in tmp_path.iterdir()] == [before]
 
 
-def test_without_a_compiler_one_line_says_so(monkeypatch):
+def test_missing_compiler_is_one_line(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(library.platform, "machine", lambda: "x86_64")
@@ -77,12 +77,12 @@ def test_without_a_compiler_one_line_says_so(monkeypatch):
     assert (type(done.exception), str(done.exception)) == (MlxPatchesError, said)
 
 
-def test_another_system_is_refused(monkeypatch):
+def test_other_systems_are_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert library.missing().startswith("metal-emulated needs Linux on x86_64 or aarch64, not ")
 
 
-def test_walks_and_references_have_no_device():
+def test_no_device_for_walks_and_references():
     for flags in (["--scenario", "walks"], ["--reference"]):
         done = CliRunner().invoke(cli, ["lab", "--device", METAL_EMULATED, *flags])
         assert done.exit_code == 2
@@ -112,7 +112,7 @@ GREEN, RED, NONE = (Cell(verdict, "said") for verdict in ("green", "red", "n/a")
         ({"not_run": "no", "faults": "k reads outside"}, RED, "not-run", "no"),
     ],
 )
-def test_a_cell_says_what_its_kernels_did(journal, noted, before, verdict, detail):
+def test_cell_includes_kernel_results(journal, noted, before, verdict, detail):
     journal.launched["mlx_lm.models.ssm:58"] = 3
     for kind, said in noted.items():
         getattr(journal, kind)[said] = None
@@ -123,7 +123,7 @@ def test_a_cell_says_what_its_kernels_did(journal, noted, before, verdict, detai
     assert child.of_kernels(GREEN) == (GREEN, {"kernels": ""})
 
 
-def test_without_emulation_a_cell_says_nothing_of_kernels():
+def test_cell_without_emulation():
     assert child.of_kernels(GREEN) == (GREEN, {})
 
 
@@ -132,7 +132,7 @@ def row(**more):
     return Row(*place, **{"scenario": "merge", "verdict": "green", **more})
 
 
-def test_a_cell_that_was_not_run_is_not_in_evidence():
+def test_cell_that_did_not_run_is_no_evidence():
     rows = [row().as_dict(), row(scenario="trim", verdict="not-run", detail="k").as_dict()]
     assert record.letters(rows) == {"a": {"merge": "g"}}
     assert record.details(rows) == {}
@@ -160,18 +160,18 @@ def release(site):
     return site
 
 
-def test_the_kernels_of_a_release_are_read_from_its_files(release):
+def test_kernels_are_read_from_files(release):
     found = [str(one).removeprefix("mlx_lm.models.ssm:") for one in sites("mlx_lm")]
     assert found == ["5 ssm_kernel", "10 second", "11"]
 
 
-def test_a_kernel_that_ran_is_found_by_its_line(release):
+def test_kernel_is_found_by_line(release):
     ran, left = reached("mlx_lm", ["mlx_lm.models.ssm:6", "mlx_lm.models.other:10"])
     assert [one.name for one in ran] == ["ssm_kernel"]
     assert [one.name for one in left] == ["second", ""]
 
 
-def test_the_lab_lists_what_was_not_reached(release):
+def test_lab_lists_unreached_kernels(release):
     emulated = row(device=METAL_EMULATED, kernels="mlx_lm.models.ssm:5")
     assert report.kernels([row()]) == {}
     assert report.kernels([emulated]) == {

@@ -33,7 +33,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_it_writes_what_a_patch_needs(root, capsys):
+def test_new_patch_files(root, capsys):
     before = {name: (root / name).read_text() for name in KEPT}
     new_patch.start("my-own-patch", "caches", root)
     said = capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_it_writes_what_a_patch_needs(root, capsys):
         (TAKEN, "caches", f"{TAKEN}: there is a line in catalogue.py already"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(root, patch_id, area, said):
+def test_invalid_patch_writes_nothing(root, patch_id, area, said):
     before = sorted(root.rglob("*"))
     with pytest.raises(SystemExit, match=said) as raised:
         new_patch.start(patch_id, area, root)

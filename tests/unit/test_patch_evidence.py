@@ -42,7 +42,7 @@ def results():
     }
 
 
-def test_a_result_is_kept_once_for_each_distinct_code(root):
+def test_results_are_kept_per_code(root):
     for release, body in (("0.2.10", "b"), ("0.2.9", "a"), ("0.2.11", "b")):
         patch_evidence.add(PATCH, f"mlx-lm {release}", {"m:f": cell(body, detail=release)})
     assert results() == {"m:f": [("a", ["0.2.9"]), ("b", ["0.2.10", "0.2.11"])]}
@@ -53,7 +53,7 @@ def test_a_result_is_kept_once_for_each_distinct_code(root):
     assert not patch_evidence.measured(PATCH, "mlx-vlm 0.2.9")
 
 
-def test_a_release_that_is_measured_again_replaces_what_was_seen(root):
+def test_remeasured_release_replaces_results(root):
     for body in ("a", "b"):
         patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell(body)})
     assert results() == {"m:f": [("b", ["0.1"])]}
@@ -65,7 +65,7 @@ def test_a_release_that_is_measured_again_replaces_what_was_seen(root):
     assert patch_evidence.load() == []
 
 
-def test_what_other_checkouts_measured_is_added(root, tmp_path):
+def test_other_checkouts_are_added(root, tmp_path):
     patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell("ours")})
     patch_evidence.add_versions({"mlx-lm 0.1": {"mlx": "1"}})
     other = tmp_path / "taken" / "evidence-1"
@@ -79,7 +79,7 @@ def test_what_other_checkouts_measured_is_added(root, tmp_path):
     assert set(json.loads(patch_evidence.VERSIONS.read_text())) == {"mlx-lm 0.1", "mlx-lm 0.2"}
 
 
-def test_evidence_of_a_patch_that_is_gone_is_dropped(root):
+def test_deleted_patch_is_dropped(root):
     patch_evidence.add(PATCH, "mlx-lm 0.1", {"m:f": cell("a")})
     folder = patch_evidence.folder_of(PATCH)
     found = patch_evidence.read(folder)
@@ -102,7 +102,7 @@ def test_evidence_of_a_patch_that_is_gone_is_dropped(root):
         '{"a": {"mlx-lm": {"measured": 1, "results": {"m:f": [3]}}}}',
     ],
 )
-def test_a_file_that_is_not_evidence_is_one_line(root, text):
+def test_invalid_evidence_is_one_line(root, text):
     file = patch_evidence.folder_of(PATCH) / "evidence.json"
     file.write_text(text)
     with pytest.raises(SystemExit) as raised:
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_evidence_is_one_line(root, text):
 # -- folders ----------------------------------------------------------------------------------
 
 
-def test_every_folder_is_complete():
+def test_folders_are_complete():
     patch_evidence.check_folders()
 
 
@@ -125,14 +125,14 @@ def test_every_folder_is_complete():
         (("my-own", "caches.my_own.patch", ""), "my-own is declared in .*my_own/patch.py, which"),
     ],
 )
-def test_a_line_of_the_catalogue_that_cannot_be_is_one_line(monkeypatch, entry, said):
+def test_invalid_catalogue_line_is_one_line(monkeypatch, entry, said):
     monkeypatch.setattr(catalogue, "ENTRIES", (*catalogue.ENTRIES, entry))
     with pytest.raises(SystemExit, match=said) as raised:
         patch_evidence.check_folders()
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_without_a_line_or_a_probe_is_one_line(monkeypatch):
+def test_incomplete_folder_is_one_line(monkeypatch):
     folder = patch_evidence.folder_of(PATCH)
     others = (one for one in catalogue.builtin() if patch_evidence.folder_of(one) != folder)
     ids = [one.id for one in others]
@@ -163,7 +163,7 @@ def test_each_patch_has_a_mutant():
         assert values and all(re.search(rf"\b{name}\b", source) for name in values), id_
 
 
-def test_no_folder_imports_another_one():
+def test_folders_are_independent():
     """So that each can be deleted; what several need is in ``_shared`` or among the probes."""
     for file in PATCHES.rglob("*.py"):
         parts = file.relative_to(PATCHES).parts

@@ -45,11 +45,11 @@ def decode(tokens):
         ([], WRONG),
     ],
 )
-def test_a_wrong_token_is_told_from_a_near_one(said, word):
+def test_near_and_wrong_tokens(said, word):
     assert real_judge.judge(said, ALONE, MOST).word == word
 
 
-def test_the_lead_decides():
+def test_lead_decides():
     verdict = real_judge.judge([1, 2, 4, 4], ALONE, MOST)
     assert verdict.lead == pytest.approx(1e-5)
     assert real_judge.judge([1, 2, 4, 4], ALONE, verdict.lead / 2).word == WRONG
@@ -67,11 +67,11 @@ def test_the_lead_decides():
         ("Paris is bigbig", WRONG),
     ],
 )
-def test_a_text_is_judged_alike(said, word):
+def test_text_is_judged_like_tokens(said, word):
     assert real_judge.judge_text(said, ALONE, MOST, decode, END).word == word
 
 
-def test_a_lead_is_relative_to_the_scale():
+def test_lead_is_relative():
     assert real_judge.lead_over(2, ALONE[0]) == pytest.approx(0.4)
 
 
@@ -101,26 +101,26 @@ def rows_of(without, with_):
     return Child(answer).rows(TASK, {})
 
 
-def test_a_wrong_answer_is_counted_with_its_text():
+def test_wrong_answer_is_counted():
     (row,) = rows_of(said(said=[[1, 3, 3]]), said(said=[[1, 2, 3]]))
     assert row["without"] == {SAME: 0, FLIP: 0, WRONG: 1}
     assert row["with"] == {SAME: 1, FLIP: 0, WRONG: 0}
     assert row["texts"] == {"without": ["Where?", "Paris is big", "Paris big big"]}
 
 
-def test_a_scenario_that_raises_is_wrong_in_every_answer():
+def test_failing_scenario_is_all_wrong():
     (row,) = rows_of(said(error="IndexError: ..."), said(**{"n/a": "no penalty"}))
     assert row["without"] == {SAME: 0, FLIP: 0, WRONG: 1, "error": "IndexError: ..."}
     assert row["with"] == {"n/a": "no penalty"}
 
 
-def test_a_family_of_other_arithmetic_is_named():
+def test_different_arithmetic_is_named():
     unlike = {}
     assert Child(lambda task: ([said("", apart=0.3)], "")).rows(TASK, unlike) == []
     assert unlike == {"SmolLM2 135M as llama": 0.3}
 
 
-def test_a_family_that_is_another_one_as_released_is_wrong_there():
+def test_family_that_differs_as_released_is_wrong():
     def answer(task):
         right = [said("", apart=0.0), said(said=[[1, 2, 3]])]
         return right if task["patched"] else [said("", apart=0.3)], ""
@@ -132,7 +132,7 @@ def test_a_family_that_is_another_one_as_released_is_wrong_there():
 # -- the evidence --------------------------------------------------------------------------------
 
 
-def test_each_part_was_measured_whole():
+def test_every_part_was_measured():
     assert EVIDENCE.keys() <= {*real_judge.SETS}
     for name, one in EVIDENCE.items():
         for part in one["seconds"]:
@@ -144,19 +144,19 @@ def test_each_part_was_measured_whole():
             assert f"{row['weights']}, {row['kind']}" in one["seconds"], (name, row)
 
 
-def test_the_patches_leave_no_wrong_answer():
+def test_no_wrong_answer_with_patches():
     wrong = [real.line(r) for one in EVIDENCE.values() for r in one["rows"] if r["with"].get(WRONG)]
     assert wrong == []
 
 
-def test_the_evidence_is_sensitive():
+def test_evidence_is_sensitive():
     rows = EVIDENCE["mlx-lm 0.31.3"]["rows"]
     dies = [r["without"] for r in rows if r["scenario"] == "penalty" and "error" in r["without"]]
     assert len(dies) > 5
     assert all("'NoneType' object is not iterable" in one["error"] for one in dies)
 
 
-def test_the_findings_show_the_evidence():
+def test_findings_show_evidence():
     page = (ROOT / "docs" / "findings.md").read_text()
     assert "\n".join(real_judge.page(EVIDENCE)) in page
 
@@ -166,7 +166,7 @@ def row_of(kind, family, scenario="joining", **more):
     return {**row, **more}
 
 
-def test_a_part_replaces_its_own_rows_alone():
+def test_part_replaces_only_its_rows():
     evidence = {"rows": [], "seconds": {}, "unlike": {}}
     rows = [row_of("bfloat16", "llama"), row_of(FLOAT32, "a"), row_of(FLOAT32, "llama")]
     for row in (*rows, row_of(FLOAT32, "a", new=True)):

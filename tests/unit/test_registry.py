@@ -18,7 +18,7 @@ from mlx_patches.patches import catalogue
 from .conftest import load, matrix_for, patch_of, registry_of
 
 
-def test_an_id_is_given_once():
+def test_duplicate_id():
     registry = registry_of(patch_of("f", id="one"))
     with pytest.raises(ValueError, match="'one' is registered already"):
         registry.add(patch_of("g", id="one"))
@@ -27,7 +27,7 @@ def test_an_id_is_given_once():
         catalogue.builtin().add(patch_of("g", id=taken))
 
 
-def test_a_module_is_imported_when_its_patch_is_asked_for(site):
+def test_lazy_module(site):
     site.write("lazy_patches.py", "raise RuntimeError('imported')\n")
     registry = Registry({"lazy": Entry("lazy_patches")})
     assert registry.ids() == ("lazy",)
@@ -65,7 +65,7 @@ def declaring(site, tmp_path):
     return write
 
 
-def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
+def test_declared_patch_is_imported_when_completed(declaring):
     registry = declaring()
     patch = registry.declared("lazy")
     assert "lazy_patches" not in sys.modules
@@ -83,7 +83,7 @@ def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
     assert registry.complete("lazy", real.targets[0]) is real.targets[0]
 
 
-def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
+def test_declared_check_decides_each_call(fake, declaring):
     registry = declaring("attend", "attend", "double_argument", "when=lambda x: x > 5")
     cache = load("fake_lm.cache")
     session = Session(registry, matrix_for(registry.declared("lazy")))
@@ -92,14 +92,14 @@ def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
     session.restore()
 
 
-def test_a_declaration_that_is_out_of_date_says_so(declaring):
+def test_stale_declaration(declaring):
     registry = declaring(name="width")
     with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*is stale"):
         registry.complete("lazy", registry.declared("lazy").targets[0])
 
 
 @pytest.mark.parametrize("broken", ["raise SystemExit(3)", "import no_such_module", "1 / 0"])
-def test_a_patch_whose_module_cannot_be_imported_is_rolled_back(fake, declaring, broken):
+def test_failing_module_is_rolled_back(fake, declaring, broken):
     registry = declaring("attend", "attend")
     patch = registry.declared("lazy")
     fake.write("lazy_patches.py", broken)
@@ -114,14 +114,14 @@ def test_a_patch_whose_module_cannot_be_imported_is_rolled_back(fake, declaring,
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}"])
-def test_a_patch_without_a_declaration_is_imported(declaring, tmp_path, content):
+def test_undeclared_patch_is_imported(declaring, tmp_path, content):
     registry = declaring()
     table = tmp_path / "declarations.json"
     table.unlink() if content is None else table.write_text(content)
     assert registry.declared("lazy") is registry.get("lazy")
 
 
-def test_a_patch_that_nothing_needs_is_not_imported():
+def test_unneeded_patch_is_not_imported():
     """Deciding on every built-in patch imports none of them."""
     code = (
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
@@ -131,7 +131,7 @@ def test_a_patch_that_nothing_needs_is_not_imported():
     assert done.stdout.strip() == "['mlx_patches.patches.catalogue']"
 
 
-def test_every_patch_of_ours_is_well_formed():
+def test_patches_are_well_formed():
     for patch in catalogue.builtin():
         assert patch.targets
         assert patch.summary
@@ -144,7 +144,7 @@ def test_every_patch_of_ours_is_well_formed():
         assert hasattr(importlib.import_module(module), name), patch.id
 
 
-def test_a_former_id_is_accepted_with_a_warning(caplog):
+def test_former_id_is_accepted(caplog):
     registry = Registry()
     registry.add(patch_of("f", id="new-id", formerly="old-id"))
     for find in (registry.get, registry.declared):
@@ -158,7 +158,7 @@ def test_a_former_id_is_accepted_with_a_warning(caplog):
     assert "old-id" not in registry.ids()
 
 
-def test_a_former_id_switches_its_patch_off(fake, monkeypatch):
+def test_former_id_switches_off(fake, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "old-id")
     registry = Registry()
     registry.add(patch_of("attend", id="new-id", formerly="old-id"))
@@ -167,7 +167,7 @@ def test_a_former_id_switches_its_patch_off(fake, monkeypatch):
     assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
 
 
-def test_no_former_id_is_one_of_today():
+def test_former_ids_are_unused():
     former = [patch.formerly for patch in catalogue.builtin() if patch.formerly]
     assert len(former) == len(set(former))
     assert not set(former) & set(catalogue.builtin().ids())

@@ -26,7 +26,7 @@ def one(steps, part):
 @pytest.mark.parametrize(
     ("page", "table"), [("README.md", "QUICK"), ("CONTRIBUTING.md", "QUICK"), (".ci/run", "TESTED")]
 )
-def test_a_page_counts_the_release_sets_that_are_tested(page, table):
+def test_pages_count_release_sets(page, table):
     noxfile = (ROOT / "noxfile.py").read_text()
     (tested,) = re.findall(rf"^{table} = (\[.*?\])$", noxfile, re.M | re.S)
     words = [
@@ -48,7 +48,7 @@ def test_a_page_counts_the_release_sets_that_are_tested(page, table):
     assert said and said[1] == words[len(ast.literal_eval(tested))]
 
 
-def test_what_make_does_not_test_of_a_release_set_has_a_job():
+def test_every_release_set_has_a_job():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     jobs = workflow["jobs"]["releases"]["strategy"]["matrix"]["session"]
     noxfile = (ROOT / "noxfile.py").read_text()
@@ -66,7 +66,7 @@ def test_what_make_does_not_test_of_a_release_set_has_a_job():
 RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
 
 
-def test_a_release_is_tested_then_built_then_published():
+def test_release_is_tested_built_published():
     assert RELEASE["test"]["uses"] == "./.github/workflows/ci.yml"
     assert (RELEASE["build"]["needs"], RELEASE["publish"]["needs"]) == ("test", "build")
     # Only trusted publishing and attestation need a token of the workflow.
@@ -77,7 +77,7 @@ def test_a_release_is_tested_then_built_then_published():
 @pytest.mark.parametrize(
     ("tag", "passes"), [("v{version}", True), ("{version}", True), ("v9.9.9", False)]
 )
-def test_a_tag_is_the_version_and_has_a_dated_changelog(tag, passes):
+def test_tag_matches_version_and_changelog(tag, passes):
     step = one(RELEASE["build"]["steps"], "changelog")
     tag = tag.format(version=mlx_patches.__version__)
     done = subprocess.run(
@@ -89,7 +89,7 @@ def test_a_tag_is_the_version_and_has_a_dated_changelog(tag, passes):
 METAL = yaml.safe_load((ROOT / ".github" / "workflows" / "metal.yml").read_text())["jobs"]["lab"]
 
 
-def test_metal_is_measured_on_apple_silicon_and_never_taken_for_another_device():
+def test_metal_runs_on_apple_silicon():
     assert METAL["runs-on"].startswith("macos-")
     command = one(METAL["steps"], "measure_lab")["run"].split()
     assert command[command.index("--device") + 1] == "metal"
