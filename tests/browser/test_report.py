@@ -262,22 +262,6 @@ def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
         opened.close()
 
 
-def test_phone_layout(chromium, tmp_path, evidence):
-    audit = {**AUDIT, "environment": "/a/long/path" * 8}
-    view = {"viewport": {"width": 400, "height": 800}}
-    page = opened_with(chromium, tmp_path, evidence, audit, **view)
-    wide = "document.documentElement.scrollWidth"
-    assert page.evaluate(wide) <= 400
-    # The installed release's column is visible without scrolling the map.
-    own = page.locator("section[data-package='mlx-vlm'] thead th.here").bounding_box()
-    assert own["x"] + own["width"] <= 400
-    page.locator("section[data-package='mlx-vlm'] tr[data-family] td.here button").first.click()
-    box = page.get_by_role("dialog").bounding_box()
-    assert box["x"] >= 0 and box["x"] + box["width"] <= 400
-    assert page.evaluate(wide) <= 400
-    page.close()
-
-
 CONTRAST = """() => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
   const light = (text) => {

@@ -103,15 +103,3 @@ def test_evidence_counts():
         measure_alone.add(found, part, ["draws"], [])
     assert measure_alone.counted(found, "draws") == "n/a"
     assert measure_alone.counted(found, "streamed") == "-"
-
-
-def test_evidence_names_cases():
-    found = {}
-    cases = [
-        {"scenario": name, "family": "", "verdict": "red", "detail": "why"}
-        for name in ("streamed:texts", "streamed")
-    ]
-    for part in measure_alone.PARTS:
-        measure_alone.add(found, part, ["streamed"], cases)
-    assert found["with"] == {"streamed": {"texts": "r", "": "r"}}
-    assert measure_alone.counted(found, "streamed") == "0/0/1"

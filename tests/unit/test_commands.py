@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import mlx_patches
 from mlx_patches import MlxPatchesError, cli
 from mlx_patches.activation import enable
 from mlx_patches.activation import session as activation
@@ -190,10 +189,6 @@ def test_recommend_suggests_model(said):
 def test_odd_version_is_not_measured():
     for version in ("1." * 2500, "../../x", "*", ""):
         assert store.load_set(f"mlx-lm {version}") is None
-
-
-def test_audit_repr(affected):
-    assert re.fullmatch(r"<Audit: 1 finding; exit code 1; .*>", repr(mlx_patches.audit()))
 
 
 def test_list_status(said, affected):

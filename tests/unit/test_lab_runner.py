@@ -295,11 +295,6 @@ def test_release_scenario_runs_once(two_families):
     assert {one.scenarios for one in both} == {("trim",), ("streamed",)}
 
 
-def test_unknown_scenario(two_families):
-    with pytest.raises(MlxPatchesError, match=r"no scenario 'extent'; there are: left-padded"):
-        runner.tasks([], ["extent"])
-
-
 def command(*arguments):
     return CliRunner().invoke(cli, ["lab", *arguments])
 

@@ -53,17 +53,6 @@ def test_unknown_kernel_is_one_line(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@needs_compiler
-def test_compiled_kernel_is_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "_folder", lambda: tmp_path)
-    text = Source("k", (), ("out",), "out[0] = 1.0f;").text((), ("float",), ())
-    library.load(text, "k")
-    (kept,) = tmp_path.iterdir()
-    before = kept.stat().st_mtime_ns
-    library.load(text, "k")
-    assert [one.stat().st_mtime_ns for one in tmp_path.iterdir()] == [before]
-
-
 def test_missing_compiler_is_one_line(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(sys, "platform", "linux")
@@ -75,18 +64,6 @@ def test_missing_compiler_is_one_line(monkeypatch):
     done = CliRunner().invoke(cli, ["lab", "--device", METAL_EMULATED])
     # The command's `main` prints it as one line and exits with 2.
     assert (type(done.exception), str(done.exception)) == (MlxPatchesError, said)
-
-
-def test_other_systems_are_refused(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert library.missing().startswith("metal-emulated needs Linux on x86_64 or aarch64, not ")
-
-
-def test_no_device_for_walks_and_references():
-    for flags in (["--scenario", "walks"], ["--reference"]):
-        done = CliRunner().invoke(cli, ["lab", "--device", METAL_EMULATED, *flags])
-        assert done.exit_code == 2
-        assert "--device" in done.output
 
 
 @pytest.fixture

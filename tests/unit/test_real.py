@@ -120,15 +120,6 @@ def test_different_arithmetic_is_named():
     assert unlike == {"SmolLM2 135M as llama": 0.3}
 
 
-def test_family_that_differs_as_released_is_wrong():
-    def answer(task):
-        right = [said("", apart=0.0), said(said=[[1, 2, 3]])]
-        return right if task["patched"] else [said("", apart=0.3)], ""
-
-    (row,) = Child(answer).rows(TASK, {})
-    assert row["without"][WRONG] == row["with"][SAME] == 1
-
-
 # -- the evidence --------------------------------------------------------------------------------
 
 

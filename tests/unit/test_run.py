@@ -137,13 +137,6 @@ def test_other_program_passes_patches_on(tmp_path):
     assert "is not a Python program" in run.launch([str(quote)]).warning
 
 
-def test_unreadable_program_is_started(tmp_path, monkeypatch):
-    tool = script(tmp_path / "tool", "#!/bin/sh", "echo")
-    monkeypatch.setattr(run, "_beginning", lambda path: b"")
-    monkeypatch.setattr(run.os, "access", lambda path, mode: mode != os.R_OK)
-    assert run.launch([str(tool)]).command == (str(tool),)
-
-
 def test_system_refusal(tmp_path):
     # The zero byte makes it look like a binary.
     tool = script(tmp_path / "tool", "\0")

@@ -630,16 +630,6 @@ def test_chunked_images_count_as_solo(cell, said):
     assert verdict.with_images(one, IDLE) == ""
 
 
-def test_json_lists_image_scenarios():
-    one = with_images("rg", "rr")
-    assert one.as_dict(ACTIVE)["images"] == {
-        "wrong": ["features", "features-in-pieces"],
-        "wrong_with_patches": ["features-in-pieces"],
-        "wrong_here": ["features-in-pieces"],
-    }
-    assert judged("fine").as_dict(IDLE)["images"] is None
-
-
 def test_traced_image_patches_are_needed():
     cell = outside.HeldCell("features", "rg", needs=("of-images",))
     one = judged("fine", images=[cell])
@@ -763,20 +753,6 @@ def test_rare_configs_are_counted(qwen3):
     assert "alone" not in screen.verdict(report) and report.exit_code() == 0
     line = "A request alone: 2 of 4 configs equal transformers 5 (-v)."
     assert line in screen.lines(report)
-
-
-def test_recommendation_and_page_name_solo_defects(qwen3):
-    qwen3()
-    (found,) = recommend.recommend({"mlx-lm": "qwen3"})
-    assert found.alone == {"mlx-lm 0.32.2": ("rope type yarn",)}
-    assert found.as_dict()["wrong_alone"] == {"mlx-lm 0.32.2": ["rope type yarn"]}
-    evidence = [BY_NAME["mlx-lm 0.32.2"]]
-    (pack,) = (one for one in page.content(evidence)["packages"] if one["name"] == "mlx-lm")
-    cell = pack["families"]["qwen3"][0]
-    assert cell["held"] == (
-        "A request alone equals transformers 5 in 2 of 4 configs; with the patches also with a"
-        " config of today; not with rope type yarn."
-    )
 
 
 def test_missing_patch_of_other_model_is_ignored(monkeypatch):

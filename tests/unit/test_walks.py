@@ -256,14 +256,6 @@ def test_walks_after_scenarios(lab):
     assert lab()[2] == 1
 
 
-def test_interrupted_run_continues(lab, tmp_path):
-    out = ("--scenario", "walks", "--out", str(tmp_path / "rows.jsonl"))
-    assert "--replay" in lab(*out)[1]
-    code, said, _ = lab(*out)
-    assert code == 1 and "1 of 20 walks: row 1: 2 tokens, not 3" in said
-    assert "--replay" not in said  # it was not walked again
-
-
 def test_replay_runs_in_both_modes(monkeypatch):
     started = []
     monkeypatch.setattr(lab_runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
