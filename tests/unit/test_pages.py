@@ -40,7 +40,7 @@ def words(*pages: Path) -> int:
 
 def test_pages_are_short():
     assert words(ROOT / "README.md") < 1300
-    assert words(*ROOT.glob("docs/*.md")) < 12_000
+    assert words(*ROOT.glob("docs/*.md")) < 13_000
 
 
 def test_pages_count_the_same_patches():
