@@ -104,6 +104,11 @@ CONDITIONS = [
         where=[MLX_LM],
     ),
     refused(
+        "explain of unknown id gets hint",
+        f"explain {TYPO}",
+        error=f"did you mean {SOME!r}.*mlx-patches list",
+    ),
+    refused(
         "explain of long unknown id is cut",
         "explain",
         LONG,
@@ -124,7 +129,7 @@ CONDITIONS = [
         "audit",
         code=1,
         terminal=True,
-        first=DEFECTS,
+        first=".*known defects",
         also=(
             FIX,
             "Proof: mlx-patches probe ",
@@ -190,7 +195,7 @@ CONDITIONS = [
         FULL,
         code=1,
         first="llama does not end every turn here: stop token 1 is not used",
-        also=r" [\w-]+ +[^?]* stop tokens .* Fix: +mlx-patches enable",
+        also=r" [\w-]+ +[^?]* does not stop .* Fix: +mlx-patches enable",
         where=[MLX_LM],
         files={"m/generation_config.json": '{"eos_token_id": [2, 3]}'},
     ),
