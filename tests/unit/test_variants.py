@@ -58,7 +58,7 @@ def test_variants_of_family(sources):
 def test_only_families_with_variant_run(sources):
     (task,) = runner.tasks(mode="unpatched", scenarios=["merge"], variant="yarn")
     assert task.family.name == "scaled"
-    assert task.command()[4:] == ["--variant", "yarn", "--scenario", "merge"]
+    assert task.command()[5:] == ["--variant", "yarn", "--scenario", "merge"]
     with pytest.raises(MlxPatchesError, match="no family here names num_kv_shared_layers"):
         runner.tasks(variant="own-keys")
 

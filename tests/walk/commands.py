@@ -162,7 +162,7 @@ CONDITIONS = [
             FIX,
             "Proof: mlx-patches lab --model gemma4",
             "mlx-vlm 0.4.3: on a CPU in float32; not on Metal. mlx-lm 0.31.3: on a CPU .float32,"
-            " bfloat16. and CUDA .float32.; not on Metal. Environment",
+            " bfloat16. and CUDA .float32.; not on Metal.",
         ),
         where=[OLDER],
     ),
