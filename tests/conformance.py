@@ -91,25 +91,25 @@ class Conformance:
         yield made
         made.restore()
 
-    def test_applied_is_in_effect(self, case, before, paths, manager):
+    def test_apply(self, case, before, paths, manager):
         outcomes = manager.apply(case.patch)
         live = snapshot(case.patch)
         assert applied(outcomes) == paths
         assert applied(manager.status()) == paths
         assert [path for path in targets_of(case) if live[path] is not before[path]] == paths
 
-    def test_applied_twice_is_applied_once(self, case, manager):
+    def test_apply_twice(self, case, manager):
         first = manager.apply(case.patch)
         objects = snapshot(case.patch)
         assert manager.apply(case.patch) == first
         assert_same(snapshot(case.patch), objects)
 
-    def test_dry_run_changes_nothing(self, case, before, manager):
+    def test_dry_run(self, case, before, manager):
         assert not applied(manager.apply(case.patch, dry_run=True))
         assert manager.status() == []
         assert_same(snapshot(case.patch), before)
 
-    def test_restore_gives_back_the_same_objects_in_reverse(self, case, before, paths, manager):
+    def test_restore(self, case, before, paths, manager):
         manager.apply(case.patch)
         restored = manager.restore()
         assert [outcome.target for outcome in restored] == paths[::-1]
@@ -125,9 +125,7 @@ class Conformance:
         assert applied(manager.status()) == paths
 
     @pytest.mark.parametrize("kind", ["wrapt", "closure"])
-    def test_a_wrapper_on_top_stays_and_so_does_ours(
-        self, case, before, present, paths, manager, kind
-    ):
+    def test_wrapper_on_top_stays(self, case, before, present, paths, manager, kind):
         manager.apply(case.patch)
         ours = snapshot(case.patch)
         theirs = {target.path: put_on_top(kind, target) for target in present}
@@ -146,7 +144,7 @@ class Conformance:
         for target in present:  # the other package takes its wrappers off
             write(*place(target), before[target.path])
 
-    def test_a_wrapper_below_stays(self, case, before, present, paths, manager):
+    def test_wrapper_below_stays(self, case, before, present, paths, manager):
         wrapped = [target for target in present if not target.defines_new_attribute]
         theirs = {target.path: put_on_top("closure", target) for target in wrapped}
         assert applied(manager.apply(case.patch)) == paths
@@ -156,7 +154,7 @@ class Conformance:
         for target in wrapped:
             write(*place(target), before[target.path])
 
-    def test_a_target_that_is_gone_is_absent(self, case, before, present, manager):
+    def test_missing_target_is_absent(self, case, before, present, manager):
         gone = present[0]
         if gone.defines_new_attribute:  # remove the class that the attribute would be added to
             owner, attribute = sys.modules[gone.module], gone.name.partition(".")[0]
@@ -172,7 +170,7 @@ class Conformance:
         assert outcomes[gone.path].status is Status.ABSENT
         assert not outcomes[gone.path].finding
 
-    def test_a_factory_that_raises_leaves_nothing_behind(self, case, before, present, paths):
+    def test_failing_factory_leaves_nothing(self, case, before, present, paths):
         for target in present:
             manager = case.manager()
             outcomes = manager.apply(
@@ -182,7 +180,7 @@ class Conformance:
             assert not applied(manager.status())
             assert_same(snapshot(case.patch), before)
 
-    def test_an_interrupt_in_a_factory_leaves_nothing_behind(self, case, before, present):
+    def test_interrupted_factory_leaves_nothing(self, case, before, present):
         for target in present:
             manager = case.manager()
             with pytest.raises(KeyboardInterrupt):
@@ -191,9 +189,7 @@ class Conformance:
             assert_same(snapshot(case.patch), before)
 
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-    def test_an_error_while_writing_leaves_nothing_behind(
-        self, case, before, present, monkeypatch, error
-    ):
+    def test_failing_write_leaves_nothing(self, case, before, present, monkeypatch, error):
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
@@ -206,9 +202,7 @@ class Conformance:
             assert not applied(manager.status())
             assert_same(snapshot(case.patch), before)
 
-    def test_a_write_that_does_not_take_is_rolled_back(
-        self, case, before, present, paths, monkeypatch
-    ):
+    def test_ineffective_write_is_rolled_back(self, case, before, present, paths, monkeypatch):
         for target in present:
             manager = case.manager()
             with monkeypatch.context() as patched:
@@ -217,14 +211,14 @@ class Conformance:
             assert [o.target for o in outcomes if o.status is Status.FAILED] == paths
             assert_same(snapshot(case.patch), before)
 
-    def test_strict_raises_where_it_is_not_in_effect(self, case, before, present, manager):
+    def test_strict(self, case, before, present, manager):
         broken = with_factory(case.patch, present[-1], raising(ValueError("on purpose")))
         with pytest.raises(MlxPatchesError, match="on purpose") as raised:
             manager.apply(broken, strict=True)
         assert str(raised.value).startswith(f"{case.patch.id} is not in effect: ")
         assert_same(snapshot(case.patch), before)
 
-    def test_lost_is_seen_and_mended(self, case, before, present, paths, manager):
+    def test_lost_patch_is_reapplied(self, case, before, present, paths, manager):
         manager.apply(case.patch)
         for target in present:
             write(*place(target), before[target.path])
@@ -234,7 +228,7 @@ class Conformance:
         assert applied(manager.apply(case.patch)) == paths
         assert applied(manager.status()) == paths
 
-    def test_a_forked_child_has_it_and_restores_its_own(self, case, before, paths, manager):
+    def test_forked_child(self, case, before, paths, manager):
         manager.apply(case.patch)
 
         def child() -> None:
@@ -255,7 +249,7 @@ class Conformance:
         assert untouched == off == {"applied": [], "changed": []}
         assert on == {"applied": paths, "changed": paths}
 
-    def test_restored_before_the_import_it_stays_out(self, case, paths):
+    def test_restore_before_import(self, case, paths):
         (off,) = case.child("apply", "restore", "import", "status")
         assert off == {"applied": [], "changed": []}
 

@@ -12,7 +12,7 @@ from mlx_patches.lab.runner import environment
 SHARE = "MLX_PATCHES_TEST_SHARE"
 EVERY = "MLX_PATCHES_TEST_EVERY"
 # Conformance tests that start a process for each patch; each set runs only a share of them.
-PROCESSES = ("another_process", "before_the_import")
+PROCESSES = ("another_process", "before_import")
 PROCESSES_SHARE = 40
 
 

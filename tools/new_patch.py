@@ -63,8 +63,6 @@ TEST = '''"""TODO: what the patch guarantees, with inputs other than the probe's
 
 from __future__ import annotations
 
-import pytest
-
 from mlx_patches.patches.{area}.{name} import patch
 
 
@@ -79,6 +77,7 @@ def break_patch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = {"{id}": break_patch}
 '''
+MUTANT = '"{id}": {},  # TODO: a name of the patch\'s module, with a value that turns the probe red'
 
 
 def main() -> None:
@@ -120,6 +119,13 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         )
     print("\n".join(str(file.relative_to(root)) for file in files))
     print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
+
+
+def add_line(file: Path, start: str, end: str, line: str) -> None:
+    """Add a last line to a table of a file."""
+    text = file.read_text()
+    place = text.index(end, text.index(start))
+    file.write_text(f"{text[:place]}\n    {line}{text[place:]}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_shows_the_demo_and_the_demo_the_verdicts():
+def test_readme_shows_demo_and_verdicts():
     demo = [sys.executable, str(ROOT / "tools" / "demo.py")]
     done = subprocess.run(demo, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

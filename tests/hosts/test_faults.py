@@ -110,7 +110,7 @@ def right(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_requests_after_a_failure_are_answered(mode, right, answered):
+def test_host_answers_after_failures(mode, right, answered):
     answers, log = answered(*MODES[mode])
     failed = [i for i, said in enumerate(answers) if said != right[i]]
     print(f"{mode}: {COUNT - len(failed)} of {COUNT} answered\n{answers}\n{log}")
@@ -121,7 +121,7 @@ def test_the_requests_after_a_failure_are_answered(mode, right, answered):
 
 
 @pytest.mark.parametrize("mode", ["before", "none", "exit"])
-def test_strict_raises_it(mode, answered, monkeypatch):
+def test_strict_raises(mode, answered, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_STRICT", "1")
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
     answers, log = answered(*MODES[mode], count=1)

@@ -119,7 +119,7 @@ def answers(case, model, log, patched):
 
 
 @pytest.mark.parametrize("case", list(map(parameter, CASES[SET])))
-def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
+def test_answers_equal_solo_answers(case, models, tmp_path):
     model = models(case)
     without = answers(case, model, tmp_path / "without.log", patched=False)
     with_ = answers(case, model, tmp_path / "with.log", patched=True)
@@ -140,9 +140,7 @@ def test_answers_are_those_of_a_request_alone(case, models, tmp_path):
 @pytest.mark.parametrize(
     "case", [c for c in CASES[SET] if c.get("whole")], ids=lambda case: case["family"]
 )
-def test_outlives_a_prompt_that_leaves_nothing_to_feed(
-    case, patched, models, tmp_path, monkeypatch
-):
+def test_fully_cached_prompt(case, patched, models, tmp_path, monkeypatch):
     """A cached text with its answer, sent as one prompt; then an empty prompt."""
     monkeypatch.setattr(server, "ANSWER_SECONDS", 10)
     asked = prompts(1)[0]

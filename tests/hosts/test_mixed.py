@@ -417,7 +417,7 @@ def expected_end(name: str) -> str:
     return "2" if name in HARMLESS | IGNORED.get(SET, set()) else "45"
 
 
-def test_the_release_as_it_is(model, rounds, tmp_path, capsys, monkeypatch):
+def test_released_answers(model, rounds, tmp_path, capsys, monkeypatch):
     # Right answers take a second or two here; vllm-mlx lets a client wait for as long as it likes.
     monkeypatch.setattr(server, "ANSWER_SECONDS", 8)
     tally = load(model, tmp_path / "log", rounds, patched=False)
@@ -429,7 +429,7 @@ def test_the_release_as_it_is(model, rounds, tmp_path, capsys, monkeypatch):
     assert not tally.odd or SET not in SOUND
 
 
-def test_with_the_patches(model, rounds, tmp_path, capsys, monkeypatch):
+def test_patched_answers(model, rounds, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "safe,security")
     log = tmp_path / "log"
     tally = load(model, log, rounds, patched=True)

@@ -40,11 +40,8 @@ def folders(tmp_path):
     return {name: str(tmp_path / name.lower()) for name in names} | {"MLX_PATCHES": ""}
 
 
-def test_uv_tool_install_with(wheel, folders):
-    with_ = ("--with", MLX, "--with", wheel, "--with-executables-from", "mlx-patches")
-    run(*UV, "tool", "install", "--quiet", "--python", sys.executable, HOST, *with_, **folders)
-    python = f"{folders['UV_TOOL_DIR']}/mlx-lm/bin/python"
-    server, ours = (f"{folders['UV_TOOL_BIN_DIR']}/{name}" for name in (SERVER, "mlx-patches"))
+def check(python, server, ours, folders):
+    """Enable the patches beside a host, disable them, and start it with them once."""
     run(python, "-c", PLACE, WITNESS)
     assert applied(server, **folders) == []
     run(ours, "enable", **folders)
@@ -52,6 +49,14 @@ def test_uv_tool_install_with(wheel, folders):
     run(ours, "disable", **folders)
     assert applied(server, **folders) == []
     assert applied(ours, "run", "--", server, **folders)
+
+
+def test_uv_tool_install_with(wheel, folders):
+    with_ = ("--with", MLX, "--with", wheel, "--with-executables-from", "mlx-patches")
+    run(*UV, "tool", "install", "--quiet", "--python", sys.executable, HOST, *with_, **folders)
+    python = f"{folders['UV_TOOL_DIR']}/mlx-lm/bin/python"
+    server, ours = (f"{folders['UV_TOOL_BIN_DIR']}/{name}" for name in (SERVER, "mlx-patches"))
+    check(python, server, ours, folders)
 
 
 def test_pipx_inject(wheel, folders):
@@ -61,13 +66,7 @@ def test_pipx_inject(wheel, folders):
     run(*pipx, "inject", "--quiet", "--include-apps", "mlx-lm", wheel, **folders)
     python = f"{folders['PIPX_HOME']}/venvs/mlx-lm/bin/python"
     server, ours = (f"{folders['PIPX_BIN_DIR']}/{name}" for name in (SERVER, "mlx-patches"))
-    run(python, "-c", PLACE, WITNESS)
-    assert applied(server, **folders) == []
-    run(ours, "enable", **folders)
-    assert applied(server, **folders)
-    run(ours, "disable", **folders)
-    assert applied(server, **folders) == []
-    assert applied(ours, "run", "--", server, **folders)
+    check(python, server, ours, folders)
 
 
 def test_uvx_with(wheel, folders):

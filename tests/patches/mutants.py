@@ -1,13 +1,198 @@
-"""Broken versions of patches: with one in place, the patch's probe must be red."""
+"""Mutants: broken versions of patches. With one in place, the patch's probe must be red."""
 
 from __future__ import annotations
 
+import importlib
+import math
+import re
 from collections.abc import Callable
+from importlib.util import find_spec
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import pytest
 
+from mlx_patches.core.patch import Patch
 
-def replaced(owner: object, /, **values: object) -> Callable[[pytest.MonkeyPatch], None]:
+Mutant = Callable[[pytest.MonkeyPatch], None]
+# By patch: names of its module, with values that break it. A mutant that takes more is in the test
+# of the patch's folder, in ``MUTANTS``, which comes first.
+SIMPLE: dict[str, dict[str, object]] = {
+    "rotating-keep": {
+        "move_oldest": lambda cache: None,
+        "move_kept": lambda cache, lost: None,
+        "with_keep": lambda caches, model, size: caches,
+    },
+    "cachelist-state": {
+        "read_states": lambda cache: [inner.state for inner in reversed(cache.caches)]
+    },
+    "arrays-restored": {"PADDING": {"lengths": None}},
+    "rotating-restored": {
+        "read_lengths": lambda cache: cache.__dict__.get("_lengths", cache.offset - 1),
+        "parse_truth": lambda saved, read: saved == "False",
+    },
+    "concatenate-trim": {"drop_trimmed_columns": lambda cache, /: None},
+    "saved-empty": {"empty_again": lambda cache, shapes: None},
+    "saved-layer-cache": {"is_layer_cache": lambda cache: False},
+    "pool-overlap": {"read_windows": lambda cache: None},
+    "gemma2-masks": {"add_group_axis": lambda attention, /, mask: mask},
+    "long-rope": {"is_long": lambda ends, limit: (ends > limit) | (ends.max() > limit)},
+    "rope-scaling": {"KINDS": ()},
+    "yarn-range": {"math": SimpleNamespace(log=math.log, pi=3.0)},
+    "arrays-extend": {"remember_rows": lambda cache, number: None},
+    "gated-delta-mask": {"is_per_row": lambda mask: False},
+    "arrays-advance": {"is_continued": lambda *_: False},
+    "offset-chain": {"CUT_INTERVAL": 10**9},
+    "rotating-chain": {"tie": lambda cache, *counts: None},
+    "kimi-states": {"has_slots": lambda cache: False},
+    "mrope-images": {"split_rows": lambda texts, grids, image: iter(())},
+    "minicpm-deltas": {"delta_for_all": lambda deltas: deltas},
+    "window-mask": {"is_past_window": lambda tokens, window_size: False},
+    "dropped-window": {"narrow_mask": lambda mask, *args: mask},
+    "plamo3-window": {"widen_windows": lambda caches, model, /: caches},
+    "ngram-context": {"fill_context": lambda cache, width: None},
+    "ngram-prompt": {"note": lambda *_: None},
+    "speculative-window": {"count_trimmable": lambda layer: 0},
+    "speculative-split": {"caches_of": lambda model: len(model.layers)},
+    "processors-prompt": {"unseen": lambda prompt, tokens: prompt[:0]},
+    "processor-rows": {"fitted": lambda lists, rows: lists, "filled": lambda lists, rows: lists},
+    "quantized-decode-mask": {"holds_quantized": lambda cache: False},
+    "vlm-prompt-cache-cut": {"is_whole": lambda cache: True},
+    "max-kv-size-ignored": {"grows": lambda layer: False},
+    "padded-deltas": {"recompute_delta": lambda row: row},
+    "extra-eos": {"folder_ids": lambda folder: [], "tokenizer_ids": lambda tokenizer: []},
+    "mask-from-cache-list": {"find_attention_cache": lambda caches: None},
+    "mask-after-update": {"keep_whole": lambda mask: mask},
+    "mask-by-offset": {"count_columns": lambda mask: int(mask[0].sum().item()) - 2},
+    "indexer-padding": {"row_text": lambda left, limit, processed, length: (0, length)},
+    "unknown-kwargs": {"accepted": lambda call: None},
+    "token-names": {"GIVEN": "tokens"},
+    "mistral-row-scale": {"offsets_of": lambda cache: None},
+    "altup-batch": {"one_row": lambda states: states},
+    "chunk-inputs": {
+        "find_fed": lambda whole, caches, length: slice(0, length),
+        "PIECE": "another argument",
+    },
+    "extend-solo-batch": {"convert_to_batch": lambda layer: layer},
+    "deepstack-rows": {"number_features": lambda rows, lengths: rows},
+    "image-rows": {"complete_rows": lambda rows, lengths: rows},
+    "granite4-features": {"order_by_row": lambda features, rows: features},
+    "images-apart": {"split_images": lambda pixels, grids, axis: iter(())},
+    "granite4-images": {"as_one_image": lambda pixels, counts: pixels},
+    "omni-positions": {"compute_positions": lambda model, ids, grids: None},
+    "deepseek-crops": {"with_end": lambda crops: crops},
+    "image-prompts": {"FAMILIES": set()},
+    "aya-masks": {"make_masks": lambda model, /, inputs, inputs_embeds, mask, cache: mask},
+    "aya-blur": {"kernel": lambda radius, sigma: [0] * radius + [1] + [0] * radius},
+    "phi4-siglip-code": {"distrust": lambda arguments: arguments},
+    "model-code-consent": {"has_consent": lambda: True},
+    "norm-shift": {"is_converted": lambda weights: False, "is_published": lambda name: True},
+    "adapter-tensors": {"find_misfits": lambda *given: []},
+    "nested-rope": {"find_old_names": lambda params, known: {}},
+    "spare-tensors": {"is_spare": lambda model, name: False},
+    "phimoe-routing": {"JITTER": 1000.0},
+    "ernie-routing": {"_BIAS": ".bias_of_none"},
+    "falcon-h1-factors": {"find_factors": lambda args: {}},
+    "gpt-oss-experts": {"_STACKED": re.compile("nothing")},
+    "glm-rotary": {"factor_of": lambda params: 1.0},
+    "mimo-value-scale": {"scale_of": lambda attention: None},
+    "nemotron-time-steps": {"_UNLIMITED": None},
+    "sinks-warning": {"warn": lambda size: None},
+    "server-prefix-hit": {"one_back": lambda fetch, prompts, model, tokens, found: (found, [])},
+    "server-chunked-hit": {"lacks": lambda cache, held: False},
+    "server-empty-prompt": {"beginning": lambda tokenizer: []},
+    "server-batch-error": {"answer": lambda answers, error: None},
+    "server-start-adapter": {"adapter_of": lambda provider, model: None},
+    "host-request-models": {"is_allowed": lambda name, started: True},
+    "vlm-api-key": {"asks": lambda app: True},
+    "server-short-prompt": {"first_place": lambda start: start},
+    "server-cache-bytes": {"limit_bytes": lambda cache, provider: None},
+    "generator-stream": {"write_defaults": lambda defaults: None},
+    "server-xtc": {"flat": lambda tokens: tokens, "THRESHOLD": 0.0},
+    "sampling-limits": {"vocabulary": lambda logits: 2**100, "SEEDS": 2**100},
+    "vlm-fresh-seed": {"draw_seed": lambda: 0},
+    "vlm-thought-prefix": {"without_word": lambda reasoning, start_marker: reasoning},
+    "vlm-request-failure": {"is_generating": lambda server: False},
+    "vlm-vision-features": {
+        "name_pixels": lambda inputs: "an image",
+        "name_state": lambda image: image,
+    },
+    "server-tool-arguments": {
+        "is_integer": lambda text: False,
+        "read_json": lambda text, default: None,
+        "close_names": lambda call: call,
+        "strip_name": lambda text: text,
+        "find_calls": lambda text: iter(()),
+    },
+    "server-pythonic-calls": {"find_calls": lambda text: [], "_START": "<nowhere>"},
+    "mllama-text": {"has_image": lambda states, cache: True},
+    "cross-attention-rows": {"images_of": lambda cache: None},
+    "falcon-text": {"needs_mask": lambda shape: False},
+    "vllm-stored-prefix": {"detached": lambda layers: layers},
+    "vllm-fetched-prefix": {"evaluate": lambda layers: None},
+    "vllm-gemma4-attention": {"left_alone": lambda replace: replace()},
+    "vllm-sliding-vlm": {"as_kv_caches": list},
+    "vllm-sliding-offset": {"is_full": lambda layer: False},
+    "vllm-stop-tokens": {"folder_of": lambda processor: None},
+    "vllm-loaded-model": {"again": lambda name, config: None},
+    "vllm-stream-parsers": {"new": vars},
+    "vllm-empty-prompt": {"is_empty": lambda scheduler, request: False},
+    "vllm-prefix-penalty": {"unseen": lambda prompt, segments: []},
+    "vllm-json-escapes": {"escaped": lambda body: body},
+    "vllm-billing-header": {"without_line": lambda system: system},
+    "vllm-gemma4-reasoning": {"split": lambda text: ("", text)},
+    "server-tool-errors": {"checked": lambda parse: parse},
+    "server-stop-text": {"cut": lambda responses, *stops: responses},
+    "vlm-stop-text": {"cut": lambda tokens, *stops: tokens},
+    "vlm-finish-reason": {"find_generation_arguments": lambda *args, **options: None},
+    "vlm-prefix-penalty": {"whole_prompt": lambda meta: []},
+    "vlm-prefix-first-token": {"keep_ended": lambda batch, logits: None},
+    "cancelled-prompt": {"is_padded": lambda batch: True, "has_common": lambda batch: False},
+    "vlm-prefix-widths": {"shape_of": lambda tensor: (2, 6)},
+    "vlm-prefix-chunks": {"as_plain": lambda row: row},
+    "vlm-prefix-cache-lists": {"has_rows": lambda cache: True},
+    "vlm-prefix-no-config": {"SimpleNamespace": lambda config: object()},
+    "vlm-prefix-kv-bits": {"filled": lambda cache, empty, batch: cache},
+    "metal-mrope": {"whole": lambda position_ids, q: position_ids},
+    "nope-norm": {"disable_norm_without_rope": lambda attention, /: None},
+    "embedding-scale": {"embeds_itself": lambda *args, **kwargs: False},
+    "batch-refused": {"is_batch": lambda cache, method: False, "keeps_chunks": lambda layer: False},
+    "indexer-mask": {"without_heads": lambda mask: mask},
+}
+
+
+def mutant_of(patch: Patch) -> Mutant:
+    """The mutant of a patch."""
+    found: dict[str, Mutant] = getattr(tests_of(patch), "MUTANTS", {})
+    if patch.id in found:
+        return found[patch.id]
+    return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
+
+
+def tests_of(patch: Patch) -> ModuleType | None:
+    """The module with the tests of a patch's folder, if there is one."""
+    name = f"tests.patches.test_{patch.module.split('.')[-2]}"
+    return importlib.import_module(name) if find_spec(name) else None
+
+
+def changed(module: ModuleType, values: dict[str, object]) -> Mutant:
+    """A mutant that gives names of a module these values.
+
+    A function that the module defines gets other code instead, since targets may hold it.
+    """
+
+    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in values.items():
+            now = getattr(module, name)
+            is_function = isinstance(now, FunctionType) and isinstance(value, FunctionType)
+            if is_function and now.__module__ == module.__name__:
+                monkeypatch.setattr(now, "__code__", value.__code__)
+            else:
+                monkeypatch.setattr(module, name, value)
+
+    return mutate
+
+
+def replaced(owner: object, /, **values: object) -> Mutant:
     """A mutant that puts these values in place of what a module or a class has."""
 
     def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +202,7 @@ def replaced(owner: object, /, **values: object) -> Callable[[pytest.MonkeyPatch
     return mutate
 
 
-def recoded(owner: object, /, **functions: Callable[..., object]) -> Callable[..., None]:
+def recoded(owner: object, /, **functions: Callable[..., object]) -> Mutant:
     """A mutant that gives functions of a module other code, also where targets hold them."""
 
     def mutate(monkeypatch: pytest.MonkeyPatch) -> None:

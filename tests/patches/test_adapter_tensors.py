@@ -7,11 +7,9 @@ import importlib
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.loading.adapter_tensors import patch as adapter_tensors
 from mlx_patches.patches.loading.adapter_tensors.probe import RANK, WIDTH, load_into, make
 
 from ..releases.conftest import is_tested
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not is_tested("mlx-lm"), reason="mlx-lm is not tested here")
 A, B = "layers.0.proj.lora_a", "layers.0.proj.lora_b"
@@ -23,7 +21,7 @@ def load(ungated):
     return importlib.import_module("mlx_lm.tuner.utils").load_adapters
 
 
-def test_each_tensor_that_does_not_fit_is_named(load):
+def test_misfit_tensors_are_named(load):
     tensors = {A: mx.ones((WIDTH, RANK)), B: mx.ones((RANK + 1, WIDTH)), "other.m": mx.ones(1)}
     with pytest.raises(ValueError) as raised:
         load_into(load, make(), tensors)
@@ -31,27 +29,24 @@ def test_each_tensor_that_does_not_fit_is_named(load):
     assert A not in str(raised.value)
 
 
-def test_an_adapter_may_have_tensors_of_some_layers_alone(load):
+def test_adapter_of_some_layers(load):
     model = make()
     load_into(load, model, {B: mx.ones((RANK, WIDTH))})
     assert mx.array_equal(model.layers[0].proj.lora_b, mx.ones((RANK, WIDTH)))
 
 
-def test_a_weight_that_is_no_adapters_is_refused(load):
+def test_foreign_tensor_is_refused(load):
     with pytest.raises(ValueError, match="weight"):
         load_into(load, make(), {"layers.0.proj.linear.weight": mx.ones((WIDTH, WIDTH))})
 
 
-def test_whole_weights_are_loaded_where_the_config_says_so(load):
+def test_full_weights_with_config(load):
     model = make()
     weight = {"layers.0.proj.weight": mx.ones((WIDTH, WIDTH))}
     assert load_into(load, model, weight, fine_tune_type="full") is model
     assert mx.array_equal(model.layers[0].proj.weight, mx.ones((WIDTH, WIDTH)))
 
 
-def test_a_folder_that_is_missing_is_reported_as_released(load):
+def test_missing_folder(load):
     with pytest.raises(FileNotFoundError):
         load(make(), "/nowhere/at/all")
-
-
-MUTANTS = {"adapter-tensors": replaced(adapter_tensors, find_misfits=lambda *given: [])}

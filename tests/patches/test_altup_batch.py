@@ -9,7 +9,6 @@ from mlx_patches.patches.models.altup_batch import patch as altup_batch
 from mlx_patches.probes.batch_invariance import measure, tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -19,23 +18,20 @@ def repaired(beside):
 
 @pytest.mark.parametrize("lengths", [(5, 9), (9, 3, 6), (12, 2)])
 @or_skip()
-def test_a_batch_says_what_its_rows_say_alone(distribution, repaired, lengths):
+def test_batch_equals_solo(distribution, repaired, lengths):
     result = measure(tiny(distribution, "gemma3n"), lengths)
     assert not result.red, result.detail
 
 
-def test_rows_are_laid_end_to_end():
+def test_rows_are_concatenated():
     states = mx.arange(24).reshape(2, 3, 2, 2)
     assert altup_batch.one_row(states).shape == (2, 1, 6, 2)
     assert mx.array_equal(altup_batch.one_row(states).reshape(states.shape), states)
 
 
-def test_every_release_says_what_mlx_lm_0_32_says(distribution, repaired):
+def test_all_releases_equal_mlx_lm_0_32(distribution, repaired):
     """The logits equal those of the fixed release for the same weights and config."""
     fields = {"laurel_rank": 8, "altup_correct_scale": True, "altup_coef_clip": 120.0}
     model = tiny(distribution, "gemma3n", **fields)
     said = model.call([list(range(1, 8))], model.make_cache())[0, -1, :4]
     assert mx.allclose(said, mx.array([-0.94541, -0.17857, -0.07295, 1.32236]), atol=1e-3)
-
-
-MUTANTS = {"altup-batch": replaced(altup_batch, one_row=lambda states: states)}

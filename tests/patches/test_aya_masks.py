@@ -7,12 +7,10 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.masks.aya_masks import patch as aya_masks
 from mlx_patches.patches.masks.aya_masks.patch import Masks, select_mask
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import recoded
 
 TEXT = [list(range(1, 8))]
 
@@ -33,22 +31,15 @@ def said(model) -> list:
     ]
 
 
-def test_within_the_window_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+def test_solo_within_window_is_bit_identical(model, ungated):
     before = said(model)
     ungated("aya-masks")
     assert all(map(mx.array_equal, before, said(model)))
 
 
-def test_attention_takes_the_mask_of_its_kind():
+def test_each_layer_kind_gets_its_mask():
     masks = Masks("full", "sliding")
     for sliding, expected in ((True, "sliding"), (False, "full")):
         layer = SimpleNamespace(use_sliding_window=sliding)
         assert select_mask(layer, masks) == expected
         assert select_mask(layer, "causal") == "causal"
-
-
-MUTANTS = {
-    "aya-masks": recoded(
-        aya_masks, make_masks=lambda model, /, inputs, inputs_embeds, mask, cache: mask
-    )
-}

@@ -11,13 +11,12 @@ from mlx_patches.patches.models.batch_refused import patch
 from mlx_patches.patches.models.batch_refused.probe import make_batch
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 FAMILIES = ["mlx-lm:llama4", "mlx-lm:ministral3", "mlx-vlm:qwen4_exp"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_batch_is_refused_and_a_request_alone_is_not(name, ungated):
+def test_batch_is_refused_solo_is_not(name, ungated):
     model = build_or_skip(name)
     batch = make_batch(model)
     ungated("batch-refused")
@@ -28,7 +27,7 @@ def test_a_batch_is_refused_and_a_request_alone_is_not(name, ungated):
     assert model.call([[4, 5]], model.make_cache()).shape[:2] == (1, 2)
 
 
-def test_the_engine_refuses_chunks_and_passes_other_models_on():
+def test_engine_refuses_chunks():
     chunked = type("ChunkedKVCache", (), {})
     with pytest.raises(ValueError, match="a batch of llama4 is not supported") as caught:
         patch.make_batch(None, SimpleNamespace(make_cache=lambda: [1, chunked()]), [0])
@@ -37,16 +36,9 @@ def test_the_engine_refuses_chunks_and_passes_other_models_on():
         assert patch.make_batch(lambda *given: [*given], model, [0, 1]) == [model, [0, 1]]
 
 
-def test_a_row_of_a_batch_whose_cache_lacks_the_models_method_is_refused():
+def test_row_without_cache_method_is_refused():
     plain = SimpleNamespace(update_and_fetch=None, offset=3)
     assert patch.is_batch([SimpleNamespace(cache=[]), plain], "update_indexer")
     assert not patch.is_batch([SimpleNamespace(cache=[]), plain])
     plain.update_indexer = None
     assert not patch.is_batch([plain], "update_indexer")
-
-
-MUTANTS = {
-    "batch-refused": replaced(
-        patch, is_batch=lambda cache, method: False, keeps_chunks=lambda layer: False
-    )
-}

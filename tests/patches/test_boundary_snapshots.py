@@ -28,7 +28,7 @@ def omlx(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_red_without_and_green_with_the_patch(ungated):
+def test_probe_is_red_then_green(ungated):
     assert run_probe(PATCH, TARGET).red
     manager = ungated(PATCH)
     seen = run_probe(PATCH, TARGET)
@@ -59,7 +59,7 @@ class Cache:
         self.offset += [1]
 
 
-def test_the_caches_keep_their_class_and_go_on(ungated):
+def test_cache_classes_are_kept(ungated):
     ungated(PATCH)
     scheduler = importlib.import_module("omlx.scheduler").Scheduler()
     cache = Cache()
@@ -71,11 +71,11 @@ def test_the_caches_keep_their_class_and_go_on(ungated):
     assert cache.offset == [0]
 
 
-def test_what_is_no_list_of_caches_passes_as_it_is():
+def test_other_values_pass_through():
     for value in ([], [1, 2], "text", None, (Cache(),), {"a": 1}):
         assert boundary_snapshots.frozen(value) is value
 
 
-def test_it_is_documented():
+def test_documentation():
     for part in ("Why", "How", "Upstream", "Retire when"):
         assert f"\n{part}\n" in sys.modules[boundary_snapshots.__name__].__doc__

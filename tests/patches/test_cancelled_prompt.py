@@ -9,11 +9,9 @@ import pytest
 from mlx_patches.lab import generators
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import rows as cache_rows
-from mlx_patches.patches.generation.cancelled_prompt import patch
 from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
 
 from ..releases.models import build_or_skip, prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -32,13 +30,13 @@ def kind(ungated):
 @pytest.mark.parametrize(
     "rests", [RESTS, ((1,), (2, 3, 4), (5, 6, 7, 8, 9)), ((1, 2), (3, 4), (5, 6))]
 )
-def test_the_rest_reads_its_answer(kind, dropped, rests):
+def test_remaining_rows_are_right(kind, dropped, rests):
     masked, held, padding = read(kind, dropped, rests)
     assert masked == padding == 0
     assert held == [[*rest, *ANSWER] for row, rest in enumerate(rests) if row not in dropped]
 
 
-def test_all_rows_may_be_dropped(kind):
+def test_all_rows_can_be_cancelled(kind):
     batch = start(kind, RESTS)
     for row in (1, 0, 2):
         batch.remove(row)
@@ -46,7 +44,7 @@ def test_all_rows_may_be_dropped(kind):
 
 
 @pytest.mark.parametrize("dropped", [(), (0,), (2,), (0, 1), (0, 2), (1, 2)])
-def test_left_padding_that_all_rows_have_is_dropped(kind, dropped):
+def test_common_left_padding_is_removed(kind, dropped):
     rests = ((1, 2, 3, 4), (5, 6), (7, 8, 9))
     masked, held, padding = read(kind, dropped, rests, left=True)
     assert masked == padding == 0
@@ -83,18 +81,18 @@ def cancelled(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", CANCELLED)
-def test_a_request_that_is_cancelled_while_prompts_are_read(line, patched):
+def test_cancel_during_prefill(line, patched):
     assert cancelled(line) == []
 
 
 @pytest.mark.parametrize("line", CANCELLED[1:3])
-def test_mutant_that_keeps_merged_caches_of_padding_alone(monkeypatch, line, patched):
+def test_mutant_keeps_merged_padding(monkeypatch, line, patched):
     recurrent = pytest.importorskip("mlx_patches.patches.models.recurrent_padding.patch")
     monkeypatch.setattr(recurrent, "put_back", lambda cache, own: None)
     assert cancelled(line)
 
 
-def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch, patched):
+def test_mutant_forgets_removed_padding(monkeypatch, patched):
     write = cache_rows.write_rows
     monkeypatch.setattr(
         cache_rows, "write_rows", lambda layer, held, dropped=(): write(layer, held)
@@ -102,13 +100,6 @@ def test_mutant_that_forgets_what_padding_was_dropped(monkeypatch, patched):
     assert cancelled(CANCELLED[2])
 
 
-def test_mutant_that_forgets_announced_padding(monkeypatch, patched):
+def test_mutant_forgets_announced_padding(monkeypatch, patched):
     monkeypatch.setattr(cache_rows, "RIGHT", ())
     assert cancelled(CANCELLED[1])
-
-
-MUTANTS = {
-    "cancelled-prompt": replaced(
-        patch, is_padded=lambda batch: True, has_common=lambda batch: False
-    )
-}

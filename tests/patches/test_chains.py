@@ -13,7 +13,6 @@ from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches.caches.chains import patch as chains
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 # Without mlx-lm beside it, mlx-vlm has caches of its own.
 package = "mlx_lm" if installed("mlx-lm") else "mlx_vlm"
@@ -31,7 +30,7 @@ def fed(steps, piece=1):
 
 
 @pytest.mark.parametrize("piece", [1, 3, 48])
-def test_keys_values_and_offset_are_the_releases(piece, ungated):
+def test_keys_values_and_offset_equal_release(piece, ungated):
     cache, answers = fed(70, piece)
     ungated("offset-chain")
     other, more = fed(70, piece)
@@ -42,7 +41,7 @@ def test_keys_values_and_offset_are_the_releases(piece, ungated):
 
 
 @pytest.mark.parametrize("piece", [1, 2, 5])
-def test_pieces_of_any_length_are_evaluated(piece, ungated):
+def test_chunks_of_any_length_are_evaluated(piece, ungated):
     """A step of several tokens may skip the position at which the count is evaluated."""
     ungated("offset-chain")
     cache, _ = fed(200, piece)
@@ -93,13 +92,13 @@ def lived(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_a_batch_goes_through_its_offset_is_the_releases(seed, ungated):
+def test_offset_equals_release_after_any_operation(seed, ungated):
     wanted = lived(seed)
     ungated("offset-chain")
     assert lived(seed) == wanted
 
 
-def test_the_offset_beside_its_handles(beside):
+def test_offset_and_its_handles(beside):
     """``offset-alias`` changes how the same attribute is read."""
     wanted = lived(0)
     beside("offset-alias", "offset-chain")
@@ -108,7 +107,7 @@ def test_the_offset_beside_its_handles(beside):
     assert count_edges(cache.offset) <= count_edges(fed(1)[0].offset) * 33
 
 
-def test_what_changes_while_the_patch_is_out_is_seen(ungated):
+def test_changes_without_patch_are_seen(ungated):
     manager = ungated("offset-chain")
     cache, _ = fed(40)
     manager.restore()
@@ -120,7 +119,7 @@ def test_what_changes_while_the_patch_is_out_is_seen(ungated):
     assert cache.offset.tolist() == [-1 + 80 - 7, 80 - 7]
 
 
-def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
+def test_chain_additions_do_not_run(ungated, monkeypatch):
     """Only the offset at the start of a count is evaluated, and only once."""
     ungated("offset-chain")
     tied = []
@@ -137,7 +136,7 @@ def test_the_additions_of_a_chain_do_not_run(ungated, monkeypatch):
     assert len(tied) > 2 + 300 / 40  # pieces of several tokens are not counted
 
 
-def test_a_count_that_fails_leaves_the_offset_as_it_is(ungated, monkeypatch, caplog):
+def test_failed_count_leaves_offset(ungated, monkeypatch, caplog):
     wanted = fed(70)[0].offset.tolist()
     ungated("offset-chain")
     monkeypatch.setattr(chains, "tie", lambda cache, *counts: 1 / 0)
@@ -146,7 +145,7 @@ def test_a_count_that_fails_leaves_the_offset_as_it_is(ungated, monkeypatch, cap
     assert "offset-chain failed" in caplog.text
 
 
-def test_a_piece_of_a_prompt_begins_no_count(ungated):
+def test_prompt_chunk_starts_no_count(ungated):
     """A count holds the offset, whose buffer MLX could not reuse then."""
     ungated("offset-chain")
     cache, _ = fed(3, 48)
@@ -157,7 +156,7 @@ def test_a_piece_of_a_prompt_begins_no_count(ungated):
     assert vars(cache)[chains.COUNT] is not None
 
 
-def test_rows_that_come_and_go_leave_no_chain_of_offsets(ungated):
+def test_changing_rows_leave_no_chain(ungated):
     ungated("offset-chain")
     cache, sizes = fed(40)[0], []
     token = mx.ones((2, 1, 1, 8))
@@ -176,7 +175,7 @@ def one(tokens):
     return cache
 
 
-def test_no_keys_are_copied(ungated):
+def test_keys_are_not_copied(ungated):
     ungated("offset-chain")
     cache, _ = fed(1, 1000)
     token = mx.zeros((2, 1, 1, 8))
@@ -188,9 +187,3 @@ def test_no_keys_are_copied(ungated):
         sums = [part.sum() for part in cache.update_and_fetch(token, token)]
         mx.eval(sums)
         assert mx.get_peak_memory() - before < held / 2
-
-
-MUTANTS = {
-    "offset-chain": replaced(chains, CUT_INTERVAL=10**9),
-    "rotating-chain": replaced(chains, tie=lambda cache, *counts: None),
-}

@@ -6,16 +6,14 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine
-from mlx_patches.patches.models.chunk_inputs import patch as chunk_inputs
 from mlx_patches.probes.batch_invariance import TOLERANCE, relative
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 
 @pytest.mark.parametrize("family", ["gemma3n", "gemma4"])
 @pytest.mark.parametrize("pieces", [(5, 5, 3), (1, 11, 1), (12, 1)])
-def test_each_piece_gets_its_own_inputs_after_an_earlier_turn(ungated, family, pieces):
+def test_each_chunk_gets_its_inputs(ungated, family, pieces):
     ungated("chunk-inputs")
     model = build_or_skip(f"mlx-vlm:{family}")
     ids = mx.random.randint(1, model.vocabulary, (1, sum(pieces)), key=mx.random.key(5))
@@ -37,10 +35,3 @@ def test_each_piece_gets_its_own_inputs_after_an_earlier_turn(ungated, family, p
 
 
 # Gemma gets the inputs of the prompt's first tokens, and Qwen3-VL is told of each piece.
-MUTANTS = {
-    "chunk-inputs": replaced(
-        chunk_inputs,
-        find_fed=lambda whole, caches, length: slice(0, length),
-        PIECE="another argument",
-    )
-}

@@ -21,17 +21,17 @@ from .mutants import replaced
         ({}, (None, None)),
     ],
 )
-def test_nemotrons_layers_are_named(params, wanted):
+def test_nemotron_layers_are_named(params, wanted):
     given = nemotron_h(params)
     assert (given.get("hybrid_override_pattern"), given.get("num_hidden_layers")) == wanted
 
 
-def test_a_layer_of_an_unknown_kind_is_named():
+def test_unknown_layer_kind_is_named():
     with pytest.raises(ValueError, match="of another world"):
         nemotron_h({"layer_types": ["of another world", "mlp"]})
 
 
-def test_a_config_that_lacks_a_name_is_no_failure_of_the_patch(ungated):
+def test_missing_config_key_is_no_failure(ungated):
     module = module_or_skip("mlx_lm.models.lfm2")
     ungated("config-names")
     for _ in range(4):
@@ -40,7 +40,7 @@ def test_a_config_that_lacks_a_name_is_no_failure_of_the_patch(ungated):
     assert "from_dict" in vars(module.ModelArgs)
 
 
-def test_a_width_that_is_named_stays():
+def test_given_width_is_kept():
     assert lfm2({"block_ff_dim": 8, "intermediate_size": 9})["block_ff_dim"] == 8
     assert lfm2({"intermediate_size": 9})["block_ff_dim"] == 9
     assert "block_ff_dim" not in lfm2({})

@@ -8,8 +8,6 @@ from mlx_patches.patches._shared.image_states import ImageStates, join_states
 from mlx_patches.patches.models.cross_attention_rows import patch as cross_attention_rows
 from mlx_patches.patches.models.cross_attention_rows.patch import MASK, SHOWN, STATES
 
-from .mutants import replaced
-
 
 def images(*counts):
     """The states of rows, whose values are the row's number from 1 on."""
@@ -25,14 +23,14 @@ def values(held):
     return held.states[..., 0].tolist()
 
 
-def test_rows_are_taken_without_the_padding_of_others():
+def test_rows_lose_other_rows_padding():
     held = images(1, 3, 0)
     assert values(held.take_rows([0])) == [[1]]
     assert values(held.take_rows([1, 0])) == [[2, 2, 2], [1, 0, 0]]
     assert held.take_rows([2]) is None and held.take_rows([]) is None
 
 
-def test_batches_are_joined_and_padded():
+def test_batches_are_padded_and_joined():
     joined = join_states([images(1), None, images(2, 0)], [1, 1, 2])
     assert joined.counts == (1, 0, 2, 0)
     assert values(joined) == [[1, 0], [0, 0], [1, 1], [0, 0]]
@@ -48,6 +46,3 @@ def test_only_padding_is_masked():
     # A token that attends to nothing is NaN.
     assert given[MASK].tolist() == [[[[True, True]]], [[[True, True]]]]
     assert given[SHOWN].tolist() == [[[[False]]], [[[True]]]]
-
-
-MUTANTS = {"cross-attention-rows": replaced(cross_attention_rows, images_of=lambda cache: None)}

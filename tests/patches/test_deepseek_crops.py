@@ -11,15 +11,14 @@ from mlx_patches.patches.models.deepseek_crops import patch as deepseek_crops
 from mlx_patches.patches.models.deepseek_crops.patch import CROPS, with_end
 
 from ..releases.models import module_or_skip, or_skip
-from .mutants import replaced
 
 
-def test_there_is_nothing_past_the_last_image():
+def test_nothing_follows_last_image():
     crops = with_end(mx.array([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]))
     assert crops.tolist() == [[[1, 2], [3, 4], [0, 0]], [[5, 6], [0, 0], [0, 0]]]
 
 
-def test_the_step_gets_them_however_they_are_given():
+def test_embedding_step_arguments():
     def embed(model, pixel_values=None, images_spatial_crop=None, **kwargs):
         return images_spatial_crop
 
@@ -32,7 +31,7 @@ def test_the_step_gets_them_however_they_are_given():
 
 @pytest.mark.usefixtures("patched")
 @or_skip()
-def test_an_image_without_an_end_is_seen():
+def test_image_without_end_token():
     """One size and three tiles, as the release's processor makes them of a wide image."""
     module_or_skip("mlx_vlm")
     whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
@@ -43,6 +42,3 @@ def test_an_image_without_an_end_is_seen():
     for _ in range(20):
         again = embedded(whole.module, tokens, own)["inputs_embeds"]
         assert mx.array_equal(again, right)
-
-
-MUTANTS = {"deepseek-crops": replaced(deepseek_crops, with_end=lambda crops: crops)}

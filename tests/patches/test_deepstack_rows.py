@@ -13,7 +13,6 @@ from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
 
 from ..releases.models import images_cell, or_skip
-from .mutants import replaced
 
 
 def image(mask, start=1):
@@ -34,7 +33,7 @@ def build(original, sequences):
     wrappers["BatchGenerator._build_mixed_prompt_batch"](original)(None, sequences)
 
 
-def test_tokens_have_the_numbers_of_their_features():
+def test_features_are_numbered():
     given = [image([[0, 1, 1]]), None, {"more": 8}, image([[1, 0, 1]], start=5)]
     rows = deepstack_rows.number_features(given, [3, 2, 1, 3])
     assert [row[FEATURES].tolist() for row in rows[:3]] == [[[0, 1, 2]], [[0, 0]], [[0]]]
@@ -45,13 +44,13 @@ def test_tokens_have_the_numbers_of_their_features():
     assert [row.get("more") for row in rows] == [7, None, 8]
 
 
-def test_lists_come_back():
+def test_lists_are_restored():
     (row,) = deepstack_rows.number_features([image([[0, 1, 1], [1, 0, 0]])], [3])
     lists = deepstack_rows.list_features(row[FEATURES], row[TABLE])
     assert [one[:, 0].tolist() for one in lists] == [[1, 2, 3], [10, 20, 30]]
 
 
-def test_a_prompt_whose_features_are_not_its_own_is_left_alone():
+def test_foreign_features_are_ignored():
     rows = [image([[0, 1, 1]]), {**image([[0, 1, 1]]), MASK: mx.array([[True]])}]
     assert deepstack_rows.number_features(rows, [3, 1]) is rows
     text = [None, {MASK: mx.array([[True]]), FEATURES: None}]
@@ -60,14 +59,14 @@ def test_a_prompt_whose_features_are_not_its_own_is_left_alone():
     assert deepstack_rows.number_features(empty, [3, 1]) is empty
 
 
-def test_text_alone_reaches_the_release_as_it_came():
+def test_text_is_unchanged():
     seen = []
     sequences = [("a", [1, 2], 9, {FEATURES: None}, "x"), ("b", [3], 9, None, "x")]
     build(lambda generator, given: seen.append(given), sequences)
     assert seen[0] is sequences
 
 
-def test_a_batch_is_split_with_its_features():
+def test_features_follow_their_rows():
     def apart(arguments, count):
         return [{**arguments, FEATURES: arguments[FEATURES][row : row + 1]} for row in range(count)]
 
@@ -77,7 +76,7 @@ def test_a_batch_is_split_with_its_features():
     assert [fed(row) for row in again] == [[9], [3], [1, 2]]
 
 
-def test_features_are_kept_of_image_tokens_alone():
+def test_only_image_features_are_kept():
     tokens, rows, width = 2000, 4, 256
     mask = mx.zeros((1, tokens), mx.bool_)
     mask[:, :3] = True
@@ -89,7 +88,7 @@ def test_features_are_kept_of_image_tokens_alone():
     assert sum(one.nbytes for one in arrays.values()) <= sparse + 5 * rows * tokens
 
 
-def test_sequences_of_the_prefix_cache_keep_everything_else():
+def test_prefix_cache_sequences_keep_other_values():
     seen = []
     sequences = [("a", [1, 2], 9, image([[0, 1]]), "x", "y"), ("b", [3], 9, None, "x", "y")]
     build(lambda generator, given: seen.extend(given), sequences)
@@ -97,7 +96,7 @@ def test_sequences_of_the_prefix_cache_keep_everything_else():
     assert [one[3][FEATURES].tolist() for one in seen] == [[[0, 1]], [[0]]]
 
 
-def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
+def test_lists_are_cut_to_chunk():
     # The prompt begins after 7 tokens of an earlier turn.
     cache = [SimpleNamespace(offset=7)]
     whole = image([[0, 1, 1, 0, 1]]) | {"cache": cache}
@@ -114,10 +113,7 @@ def test_lists_of_a_whole_prompt_are_cut_to_what_is_fed():
 @pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"])
 @or_skip()
-def test_a_prompt_in_pieces_is_right_alone(family):
+def test_solo_chunked_prefill(family):
     image_scenarios.embedding_step()  # older releases are not measured
     cell = images_cell("features-alone", family)
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail
-
-
-MUTANTS = {"deepstack-rows": replaced(deepstack_rows, number_features=lambda rows, lengths: rows)}

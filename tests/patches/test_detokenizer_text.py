@@ -79,9 +79,7 @@ def outcome(stream, *args):
 
 
 @pytest.mark.parametrize("name", [one for one in KINDS if one != CLEANED])
-def test_text_is_streamed_as_decoded_and_right_text_in_the_same_pieces(
-    name, distribution, load, ungated
-):
+def test_streamed_text_equals_decoded_text(name, distribution, load, ungated):
     utils = importlib.import_module(f"{distribution.replace('-', '_')}.tokenizer_utils")
     decode = load("byte-level" if name == TEKKEN else name).decode
     # Up to mlx-vlm 0.3.9 it takes each byte for a letter.
@@ -110,7 +108,7 @@ def test_text_is_streamed_as_decoded_and_right_text_in_the_same_pieces(
     assert same > 50 or name == TEKKEN
 
 
-def test_a_detokenizer_is_used_again_and_copied(distribution, load, ungated):
+def test_reset_and_copy(distribution, load, ungated):
     ungated("detokenizer-text")
     name = "sentencepiece"
     tokenizer, names = load(name), vocabulary(KINDS[name])
@@ -123,7 +121,7 @@ def test_a_detokenizer_is_used_again_and_copied(distribution, load, ungated):
     assert "".join(pieces(other, tokens)) == " it is"
 
 
-def test_a_skipped_token_leaves_the_space_that_waits(distribution, load, ungated):
+def test_skipped_token_keeps_space(distribution, load, ungated):
     if distribution == "mlx-lm":
         pytest.skip("its detokenizers skip no tokens")
     ungated("detokenizer-text")
@@ -138,7 +136,7 @@ def test_a_skipped_token_leaves_the_space_that_waits(distribution, load, ungated
     assert detokenizer.text == " it"
 
 
-def test_a_byte_level_vocabulary_has_the_byte_level_detokenizer(distribution, load, ungated):
+def test_byte_level_vocabulary(distribution, load, ungated):
     def chosen():
         return {name: type(load(name).detokenizer).__name__[:3] for name in KINDS}
 
@@ -151,7 +149,7 @@ def test_a_byte_level_vocabulary_has_the_byte_level_detokenizer(distribution, lo
 @pytest.mark.parametrize(
     ("text", "wanted"), [(" it", " it"), ("  it", "  it"), (" , it", ", it"), ("it .", "it.")]
 )
-def test_a_cleaning_detokenizer_removes_only_the_space_before_punctuation(text, wanted, ungated):
+def test_cleaning_removes_only_punctuation_space(text, wanted, ungated):
     if not is_tested("mlx-lm"):
         pytest.skip("the detokenizer of mlx-lm")
     kind = importlib.import_module("mlx_lm.tokenizer_utils").BPEStreamingDetokenizer
@@ -161,7 +159,7 @@ def test_a_cleaning_detokenizer_removes_only_the_space_before_punctuation(text, 
     assert probe.stream(kind, probe.Tokenizer(cleaning=True), text) == (wanted if cleans else text)
 
 
-def test_a_vocabulary_with_the_letters_and_pieces_is_not_byte_level():
+def test_letters_and_pieces_are_not_byte_level():
     class Vocabulary:
         unk_token_id = 0
 

@@ -37,13 +37,13 @@ def module(request):
 
 @pytest.mark.parametrize("kind", ["none", "linear", "dynamic"])
 @pytest.mark.parametrize("place", [0, WITHIN, NEAR, LIMIT - 1, LIMIT, BEYOND])
-def test_internlm_rotates_as_its_config_says(kind, place, module, ungated):
+def test_internlm_follows_config(kind, place, module, ungated):
     ungated("internlm-positions")
     assert difference(module, kind, place) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["none", "linear", "dynamic"])
-def test_rows_of_internlm_are_rotated_as_alone(kind, module, ungated):
+def test_internlm_rows_equal_solo(kind, module, ungated):
     ungated("dynamic-rope", "internlm-positions")
     rope = layer(module, kind).rope
     places = [WITHIN, NEAR, BEYOND]
@@ -77,7 +77,7 @@ def dynamic(request, ungated):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_a_row_within_the_limit_has_the_bits_that_it_has_alone(dynamic, length):
+def test_row_within_limit_is_bit_identical(dynamic, length):
     for offsets in ([0, 3], [-2, 4], [5, 40], [ROPE_LIMIT - 3, 17]):
         together = dynamic(states(length), mx.array(offsets))
         for row, (one, alone) in enumerate(
@@ -90,14 +90,14 @@ def test_a_row_within_the_limit_has_the_bits_that_it_has_alone(dynamic, length):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_type_stays(dynamic, dtype):
+def test_dtype_is_kept(dynamic, dtype):
     x = states(1).astype(getattr(mx, dtype))
     turned = dynamic(x, mx.array([2, 40]))
     assert turned.dtype == x.dtype
     assert mx.allclose(turned[1], dynamic(x[1:], 40)[0], atol=0.05)
 
 
-def test_dynamic_scaling_reads_nothing_from_the_device(dynamic):
+def test_no_device_reads(dynamic):
     """MLX refuses to read an array while it compiles a function."""
     turned = mx.compile(lambda x, offset: dynamic(x, offset))(states(1), mx.array([2, 40]))
     assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile

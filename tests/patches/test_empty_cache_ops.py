@@ -12,7 +12,7 @@ from mlx_patches.patches.caches.empty_cache_ops import patch as empty
 from ..releases.conftest import installed
 
 
-def test_rows_of_values_without_width(ungated):
+def test_values_of_width_zero(ungated):
     """DeepSeek V3.2's indexer keeps keys alone; MLX before 0.30.6 takes no rows of nothing."""
     mx = pytest.importorskip("mlx.core")
     ungated("empty-cache-ops")

@@ -20,7 +20,6 @@ from mlx_patches.patches.loading.extra_eos import patch as extra_eos
 from mlx_patches.patches.loading.extra_eos import probe
 
 from ..releases.conftest import run_probe
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("extra-eos")
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -129,7 +128,7 @@ def outcome(load: Loader, folder: Path) -> list[Any] | type[BaseException]:
         ),
     ],
 )
-def test_stop_tokens_are_united(load, folder, ungated, caplog, config, generation, named):
+def test_stop_tokens_are_merged(load, folder, ungated, caplog, config, generation, named):
     write(folder, config, generation)
     before = outcome(load, folder)
     ungated("extra-eos")
@@ -139,13 +138,13 @@ def test_stop_tokens_are_united(load, folder, ungated, caplog, config, generatio
     assert not warnings_of(caplog)
 
 
-def test_negative_ids_are_no_ids(load, folder, ungated):
+def test_negative_ids_are_ignored(load, folder, ungated):
     write(folder, {"eos_token_id": 2, "text_config": {"eos_token_id": [-1, 3]}}, None)
     ungated("extra-eos")
     assert set(load(folder)) == {probe.OWN, 2, 3}
 
 
-def test_broken_json_is_one_warning_and_no_change(load, folder, ungated, caplog):
+def test_broken_json_is_one_warning(load, folder, ungated, caplog):
     write(folder, {"eos_token_id": 2}, None)
     ungated("extra-eos")
     without = set(load(folder))
@@ -158,7 +157,7 @@ def test_broken_json_is_one_warning_and_no_change(load, folder, ungated, caplog)
 
 
 @pytest.mark.parametrize("content", ["[]", *WRONG])
-def test_a_file_of_the_wrong_kind_takes_no_stop_token(load, folder, ungated, caplog, content):
+def test_wrong_file_kind_keeps_stop_tokens(load, folder, ungated, caplog, content):
     """Some releases cannot load such a folder: with the patch they raise the same error."""
     write(folder, {"eos_token_id": 2}, None)
     (folder / GENERATION).write_text(content)
@@ -176,7 +175,7 @@ def test_a_file_of_the_wrong_kind_takes_no_stop_token(load, folder, ungated, cap
     assert "not used" in warning
 
 
-def test_a_callers_ids_are_part_of_the_union(distribution, folder, ungated):
+def test_callers_ids_are_merged(distribution, folder, ungated):
     write(folder, {"eos_token_id": 2}, None)
     ungated("extra-eos")
     for ids in (4, [4]):
@@ -192,7 +191,7 @@ def test_a_callers_ids_are_part_of_the_union(distribution, folder, ungated):
 
 
 @pytest.mark.parametrize("distribution", ["mlx-lm"], indirect=True)
-def test_a_users_own_choice_afterwards_stays(distribution, folder, ungated):
+def test_later_user_choice_is_kept(distribution, folder, ungated):
     """A tokenizer's stop tokens can still be set to anything; a benchmark removes them all."""
     ungated("extra-eos")
     tokenizer = importlib.import_module("mlx_lm.utils").load_tokenizer(folder, {})
@@ -200,7 +199,7 @@ def test_a_users_own_choice_afterwards_stays(distribution, folder, ungated):
     assert tokenizer.eos_token_ids == set()
 
 
-def test_a_folder_can_be_named(distribution, folder, ungated):
+def test_folder_can_be_named(distribution, folder, ungated):
     """Callers may pass ``model_path`` by name."""
     ungated("extra-eos")
     if distribution == "mlx-lm":
@@ -214,7 +213,7 @@ def test_a_folder_can_be_named(distribution, folder, ungated):
 
 
 @pytest.mark.parametrize("distribution", ["mlx-lm"], indirect=True)
-def test_a_detokenizer_class_passes_through(distribution, folder, ungated):
+def test_detokenizer_class_passes_through(distribution, folder, ungated):
     if "return_tokenizer" not in inspect.signature(lm_loader()).parameters:
         pytest.skip("this release's loader always returns a tokenizer")
     before = lm_loader()(folder, return_tokenizer=False)
@@ -230,7 +229,7 @@ SOURCES = {
 }
 
 
-def test_a_source_left_out_turns_the_probe_red(distribution, load, folder, ungated, monkeypatch):
+def test_missing_source_turns_probe_red(distribution, load, folder, ungated, monkeypatch):
     """The probe notices if the patch drops any source of ids that the release drops."""
     dropped = set().union(*SOURCES.values()) - set(load(folder))
     watched = [source for source, ids in SOURCES.items() if ids & dropped]
@@ -254,10 +253,3 @@ def without(whole: Callable[..., Any], source: str) -> Callable[..., Any]:
         return {name: ids for name, ids in by_file.items() if name != source}, problem
 
     return stop_ids
-
-
-MUTANTS = {
-    "extra-eos": replaced(
-        extra_eos, folder_ids=lambda folder: [], tokenizer_ids=lambda tokenizer: []
-    )
-}

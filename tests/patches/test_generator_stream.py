@@ -15,7 +15,6 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.generator_stream import patch as generator_stream
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose generators these are", allow_module_level=True)
@@ -51,7 +50,7 @@ def told(steps):
 
 
 @by_name
-def test_tokens_and_probabilities_are_the_releases(name, model, ungated):
+def test_tokens_and_probabilities_equal_release(name, model, ungated):
     before = told(begin(name, model))
     ungated("generator-stream")
     assert told(begin(name, model)) == before
@@ -59,7 +58,7 @@ def test_tokens_and_probabilities_are_the_releases(name, model, ungated):
 
 
 @by_name
-def test_a_reader_may_change_its_own_stream(name, model, patched):
+def test_reader_can_change_its_stream(name, model, patched):
     device = mx.default_device()
     seen = []
     for _ in begin(name, model):
@@ -71,7 +70,7 @@ def test_a_reader_may_change_its_own_stream(name, model, patched):
 
 
 @by_name
-def test_two_generations_may_take_turns(name, model, patched):
+def test_interleaved_generations(name, model, patched):
     before = told(begin(name, model))
     one, two, together = begin(name, model), begin(name, model), []
     defaults = generator_stream.read_defaults()
@@ -82,7 +81,7 @@ def test_two_generations_may_take_turns(name, model, patched):
 
 
 @by_name
-def test_an_error_of_the_generation_comes_through(name, model, patched):
+def test_generation_error_is_raised(name, model, patched):
     defaults = generator_stream.read_defaults()
 
     def fail(tokens, logits):
@@ -94,7 +93,7 @@ def test_an_error_of_the_generation_comes_through(name, model, patched):
 
 
 @by_name
-def test_one_that_is_left_is_collected_in_another_thread(name, model, patched, recwarn):
+def test_collected_in_another_thread(name, model, patched, recwarn):
     held = [begin(name, model)]
     next(held[0])
     seen = weakref.ref(held[0])
@@ -108,7 +107,7 @@ def test_one_that_is_left_is_collected_in_another_thread(name, model, patched, r
     assert not list(recwarn)
 
 
-def test_other_errors_at_the_end_are_raised(patched):
+def test_other_errors_at_end_are_raised(patched):
     def tokens():
         try:
             yield 1
@@ -120,6 +119,3 @@ def test_other_errors_at_the_end_are_raised(patched):
     with ThreadPoolExecutor(1) as pool:
         error = pool.submit(steps.close).exception()
     assert str(error) == "on purpose"
-
-
-MUTANTS = {"generator-stream": replaced(generator_stream, write_defaults=lambda defaults: None)}

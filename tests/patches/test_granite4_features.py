@@ -11,7 +11,6 @@ from mlx_patches.patches.positions.granite4_features.patch import FEATURES, MASK
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 
 def image(length, start=0, layers=2):
@@ -43,14 +42,14 @@ class Cache:
         self.offset = offset
 
 
-def test_features_get_the_axis_of_rows_first():
+def test_features_are_ordered_by_row():
     by_feature = mx.arange(2 * 3 * 4 * 1).reshape(2 * 3, 4, 1)
     by_row = granite4_features.order_by_row(by_feature, rows=3)
     assert by_row.shape == (3, 4, 2, 1)
     assert by_row[1, :, 1].tolist() == by_feature[4].tolist()
 
 
-def test_a_text_row_gets_zeros_and_a_mask():
+def test_text_row_gets_zeros_and_mask():
     given = [None, image(2), {FEATURES: None, MASK: None, "more": 8}]
     rows = granite4_features.complete_rows(given, [3, 2, 1])
     assert [row[FEATURES].shape for row in rows] == [(1, 3, 2, 1), (1, 2, 2, 1), (1, 1, 2, 1)]
@@ -69,11 +68,11 @@ def test_a_text_row_gets_zeros_and_a_mask():
     ],
     ids=["text", "features each", "another family's lists", "the release's own layout"],
 )
-def test_rows_that_need_nothing_stay_as_they_came(rows):
+def test_complete_rows_are_unchanged(rows):
     assert granite4_features.complete_rows(rows, [3] * len(rows)) is rows
 
 
-def test_features_of_the_fed_tokens_are_whole_however_they_are_cut():
+def test_chunked_features_are_complete():
     features = image(3)[FEATURES]
     assert fed(features, [Cache(mx.array([5]))], 3) == [[0, 2, 4]]
     assert fed(features, None, 3) == [[0, 2, 4]]
@@ -98,7 +97,7 @@ def whole():
 
 
 @pytest.mark.parametrize("number", range(len(image_scenarios.ROWS)))
-def test_a_prompt_alone_keeps_every_bit(number, whole, ungated):
+def test_solo_is_bit_identical(number, whole, ungated):
     prompt = image_scenarios.prompts_of(whole)[number]
     released = log_probabilities(whole, prompt)
     ungated("granite4-features")
@@ -106,14 +105,9 @@ def test_a_prompt_alone_keeps_every_bit(number, whole, ungated):
 
 
 @pytest.mark.parametrize("begun", [0, 5], ids=["first turn", "later turn"])
-def test_a_prompt_alone_is_the_same_in_pieces(begun, whole, ungated):
+def test_solo_chunked_prefill(begun, whole, ungated):
     ungated("granite4-features")
     prompt = image_scenarios.prompts_of(whole)[1]
     at_once = log_probabilities(whole, prompt, begun, prefill_step_size=None)
     in_pieces = log_probabilities(whole, prompt, begun, prefill_step_size=4)
     assert mx.allclose(at_once, in_pieces, atol=1e-5)
-
-
-MUTANTS = {
-    "granite4-features": replaced(granite4_features, order_by_row=lambda features, rows: features)
-}

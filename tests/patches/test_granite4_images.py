@@ -7,12 +7,10 @@ import pytest
 
 from mlx_patches.lab.image_scenarios import whole_of
 from mlx_patches.lab.whole import END, IMAGE, START, embedded
-from mlx_patches.patches.models.granite4_images import patch as granite4_images
 from mlx_patches.patches.models.granite4_images.patch import as_one_image, split
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 # The sizes of tiny images, and how many tiles and tokens each has.
 EDGE = 112
@@ -51,7 +49,7 @@ def features(model, *sizes):
 
 
 @pytest.mark.parametrize("order", [[*SIZES], [*SIZES][::-1]], ids=["padded first", "padded last"])
-def test_images_of_different_sizes_are_as_alone(order, model, ungated):
+def test_images_of_different_sizes_equal_solo(order, model, ungated):
     alone = [features(model, size) for size in order]
     ungated("granite4-images")
     again = [features(model, size) for size in order]
@@ -60,18 +58,15 @@ def test_images_of_different_sizes_are_as_alone(order, model, ungated):
     assert mx.allclose(both, mx.concatenate(alone, axis=1), atol=1e-4)
 
 
-def test_pixels_lose_their_padding_alone():
+def test_only_pixel_padding_is_removed():
     pixels = mx.arange(6).reshape(2, 3)
     assert as_one_image(pixels, [2, 3]).tolist() == [[0, 1, 3, 4, 5]]
     assert as_one_image(pixels, [2]) is pixels
     assert as_one_image(pixels[:1], [3]).tolist() == [[0, 1, 2]]
 
 
-def test_features_that_are_not_of_these_images_stay_whole():
+def test_foreign_features_are_kept():
     given = mx.arange(5)
     assert [part.tolist() for part in split(given, [2, 3])] == [[0, 1], [2, 3, 4]]
     (whole,) = split(given, [2, 2])
     assert whole is given
-
-
-MUTANTS = {"granite4-images": replaced(granite4_images, as_one_image=lambda pixels, counts: pixels)}

@@ -9,7 +9,6 @@ import pytest
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
 
 from ..releases.models import images_cell
-from .mutants import replaced
 
 # Beyond the rounding of float32: position ids of another prompt are off by 0.0009.
 NEAR = 1e-5
@@ -56,16 +55,16 @@ def step(generator):
         (({"cross_attention_states": 1},), (1, None)),
     ],
 )
-def test_an_image_is_read_whole_and_by_itself(arguments, sizes):
+def test_image_is_not_split(arguments, sizes):
     assert step(generator_of(*arguments)) == sizes
 
 
-def test_an_image_that_is_not_next_changes_nothing():
+def test_later_image_changes_nothing():
     generator = generator_of(*[None] * 8, IMAGE)
     assert not image_prompts.has_images_next(generator)
 
 
-def test_the_settings_stay_where_the_step_fails():
+def test_failed_step_restores_settings():
     generator = generator_of(IMAGE)
 
     def following(generator):
@@ -85,26 +84,26 @@ def test_the_settings_stay_where_the_step_fails():
         ("falcon_ocr_next.language", False),
     ],
 )
-def test_other_models_read_as_before(family, concerned):
+def test_other_models_are_unchanged(family, concerned):
     assert image_prompts.has_images_next(generator_of(IMAGE, family=family)) is concerned
     assert image_prompts.is_image([1], model_of(family), 5) is concerned
     assert not image_prompts.is_image([1], model_of(family), None)
     assert not image_prompts.is_image([1], model_of(family))
 
 
-def test_a_generator_without_a_queue_reads_as_before():
+def test_generator_without_queue():
     assert not image_prompts.has_images_next(SimpleNamespace(model=model_of("mllama.language")))
 
 
 @pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("family", sorted(image_prompts.FAMILIES))
 @pytest.mark.parametrize("scenario", ["features", "features-in-pieces", "features-alone"])
-def test_images_are_right_to_the_last_digits(scenario, family):
+def test_images_equal_solo_closely(scenario, family):
     cell = images_cell(scenario, family)
     assert cell.verdict == "green" and cell.figure < NEAR, cell.detail
 
 
-def test_position_ids_of_another_model_stay():
+def test_foreign_position_ids_are_kept():
     model = model_of("qwen2_vl.language")
     model._position_ids = 7
     image_prompts.forget_positions(lambda *args: None, None, model)
@@ -112,10 +111,7 @@ def test_position_ids_of_another_model_stay():
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(None, 7), (3, 3)])
-def test_an_image_brings_its_position_ids(own, wanted):
+def test_image_position_ids(own, wanted):
     features = SimpleNamespace(position_ids=own)
     model = SimpleNamespace(language_model=SimpleNamespace(_position_ids=7))
     assert image_prompts.embed_with_positions(lambda model: features, model).position_ids == wanted
-
-
-MUTANTS = {"image-prompts": replaced(image_prompts, FAMILIES=set())}

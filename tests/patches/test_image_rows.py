@@ -5,15 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.positions.image_rows import patch as image_rows
 from mlx_patches.patches.positions.image_rows.patch import MASK, READER, UNREAD, complete_rows
-
-from .mutants import replaced
 
 PIXELS, WHOLE, *_ = UNREAD
 
 
-def test_a_text_row_gets_a_mask_of_its_own():
+def test_text_row_gets_mask():
     image = {MASK: mx.array([[False, True]]), "more": 7}
     rows = complete_rows([None, image, {MASK: None}], [3, 2, 1])
     assert [row[MASK].tolist() for row in rows] == [[[False] * 3], [[False, True]], [[False]]]
@@ -21,7 +18,7 @@ def test_a_text_row_gets_a_mask_of_its_own():
 
 
 @pytest.mark.parametrize("name", UNREAD)
-def test_masks_that_cannot_be_joined_are_left_out(name):
+def test_unjoinable_masks_are_skipped(name):
     rows = [{name: mx.ones((1, size, size)), "more": size} for size in (2, 3)]
     assert complete_rows([*rows, None], [3, 3, 3]) == [{"more": 2}, {"more": 3}, {}]
 
@@ -36,8 +33,5 @@ def test_masks_that_cannot_be_joined_are_left_out(name):
     ],
     ids=["text", "empty arguments", "as many masks each", "a mask that is read"],
 )
-def test_rows_that_can_be_joined_stay_as_they_came(rows):
+def test_joinable_rows_are_unchanged(rows):
     assert complete_rows(rows, [3] * len(rows)) is rows
-
-
-MUTANTS = {"image-rows": replaced(image_rows, complete_rows=lambda rows, lengths: rows)}

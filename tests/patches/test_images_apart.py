@@ -5,10 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.images_apart import patch as images_apart
 from mlx_patches.patches.models.images_apart.patch import AXES, image_by_image
-
-from .mutants import replaced
 
 TWO = [[1, 2, 3], [1, 1, 4]]
 
@@ -26,7 +23,7 @@ def calls_of(pixels, grids, axis, answer=lambda pixels: pixels):
 
 
 @pytest.mark.parametrize("axis", sorted(set(AXES.values())))
-def test_each_image_is_read_alone(axis):
+def test_images_are_encoded_separately(axis):
     pixels = mx.arange(10).reshape((10, 1) if axis == 0 else (1, 10))
     seen, _ = calls_of(pixels, TWO, axis, lambda pixels: pixels.reshape(-1))
     assert [one.reshape(-1).tolist() for one, _, _ in seen] == [[*range(6)], [*range(6, 10)]]
@@ -34,7 +31,7 @@ def test_each_image_is_read_alone(axis):
     assert [more for _, _, more in seen] == [True, True]
 
 
-def test_features_are_joined_in_their_order():
+def test_feature_order():
     pixels = mx.arange(10)[:, None]
     assert calls_of(pixels, TWO, 0)[1].tolist() == pixels.tolist()
     listed = calls_of(pixels, TWO, 0, lambda pixels: [pixels])[1]
@@ -44,12 +41,7 @@ def test_features_are_joined_in_their_order():
 @pytest.mark.parametrize(
     "grids", [TWO[:1], TWO, [[0, 0, 0]]], ids=["an image", "other pixels", "no patches"]
 )
-def test_other_calls_reach_the_release_as_they_came(grids):
+def test_other_calls_are_unchanged(grids):
     pixels = mx.arange(6)[:, None]
     seen, out = calls_of(pixels, grids, 0)
     assert len(seen) == 1 and seen[0][0] is pixels and out is pixels
-
-
-MUTANTS = {
-    "images-apart": replaced(images_apart, split_images=lambda pixels, grids, axis: iter(()))
-}

@@ -8,8 +8,6 @@ import mlx.core as mx
 
 from mlx_patches.patches.masks.indexer_padding import patch
 
-from .mutants import replaced
-
 NO_LIMIT = 2**31
 
 
@@ -27,7 +25,7 @@ def mask_of(cache, length):
     return None if mask is None else mask.tolist()
 
 
-def test_left_padding_that_is_to_come():
+def test_future_left_padding():
     assert mask_of(caches([0, 0], left=[2, 0]), 3) == [[False, False, True], [True] * 3]
     assert mask_of(caches([0, 2], left=[4, 0]), 3) == [[False] * 3, [True] * 3]
 
@@ -37,7 +35,7 @@ def test_right_padding():
     assert mask_of(caches([2, 6], [2, 9], [0, 0]), 1) == [[False], [True]]
 
 
-def test_a_call_without_padding_runs_as_it_did():
+def test_unpadded_call_is_unchanged():
     assert mask_of(caches([1, 3], left=[0, 0]), 1) is None
     assert mask_of(caches([1, 3], [4, 6], [0, 0]), 3) is None
     assert mask_of([SimpleNamespace(caches=())], 3) is None
@@ -46,13 +44,8 @@ def test_a_call_without_padding_runs_as_it_did():
     assert not patch.has_padding(tokens, None, caches([1, 3], [2, 9]), tokens)
 
 
-def test_a_call_reads_no_device(device_reads):
+def test_no_device_reads(device_reads):
     tokens = mx.zeros((2, 3), mx.int32)
     assert patch.has_padding(None, tokens[..., None], caches([1, 3], [2, 9]), None)
     assert patch.make_text_mask(tokens, None, caches([1, 3], [2, 9]), None) is not None
     assert not device_reads
-
-
-MUTANTS = {
-    "indexer-padding": replaced(patch, row_text=lambda left, limit, processed, length: (0, length))
-}

@@ -16,7 +16,7 @@ INDEXERS = present("mlx_lm.models.deepseek_v32", "mlx_vlm.models.deepseek_v32.la
 
 
 @pytest.mark.parametrize("module", INDEXERS)
-def test_an_indexer_of_glm_rotates_as_released(module, ungated):
+def test_glm_indexer_equals_release(module, ungated):
     module = importlib.import_module(module)
     released = make(module, "glm_moe_dsa").rope.traditional
     ungated("indexer-rope")
@@ -24,7 +24,7 @@ def test_an_indexer_of_glm_rotates_as_released(module, ungated):
     assert not make(module, "deepseek_v32").rope.traditional
 
 
-def test_a_config_may_say_that_pairs_are_rotated():
+def test_config_can_ask_for_pairs():
     class Args:
         model_type = "deepseek_v32"
         indexer_rope_interleave = True

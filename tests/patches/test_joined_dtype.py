@@ -36,7 +36,7 @@ def batch(module, kind, rows, tokens=0, dtype=mx.bfloat16):
 
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16, mx.float32], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_in_their_places(caches, kind, dtype):
+def test_rows_are_in_order(caches, kind, dtype):
     extend = getattr(caches, kind).extend
     for new_first in (False, True):
         written, new = batch(caches, kind, 2, 3, dtype), batch(caches, kind, 1)
@@ -57,7 +57,7 @@ def test_rows_are_in_their_places(caches, kind, dtype):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tokens", [(0, 0), (3, 5)], ids=str)
-def test_batches_of_one_kind_go_to_the_release_as_they_are(caches, kind, tokens):
+def test_equal_dtypes_go_to_release(caches, kind, tokens):
     first, second = (batch(caches, kind, 1, count) for count in tokens)
     before = [dict(vars(one)) for one in (first, second)]
     seen = []
@@ -67,7 +67,7 @@ def test_batches_of_one_kind_go_to_the_release_as_they_are(caches, kind, tokens)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("new_first", [False, True])
-def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first):
+def test_failed_extend_leaves_both(caches, kind, new_first):
     pair = [batch(caches, kind, 2, 3), batch(caches, kind, 1)]
     cache, other = reversed(pair) if new_first else pair
 
@@ -83,7 +83,7 @@ def test_a_release_that_raises_leaves_both_as_they_were(caches, kind, new_first)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prompts_that_join_keep_the_batch_in_bfloat16(family, ungated):
+def test_joining_prompts_stay_bfloat16(family, ungated):
     """The batch stays bfloat16 in every step of the release's engine."""
     # Without the class no prompt joins others while they are read.
     generate = module_or_skip("mlx_lm.generate", "PromptProcessingBatch")

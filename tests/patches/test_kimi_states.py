@@ -10,12 +10,11 @@ from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.models.kimi_states import patch
 
 from ..releases.models import applicable, build_or_skip
-from .mutants import replaced
 
 OTHERS = ("offset-alias", "mask-by-offset", "empty-cache-ops", "recurrent-padding")
 
 
-def test_the_view_has_the_two_slots_of_the_layer():
+def test_view_has_both_slots():
     cache = SimpleNamespace(cache=[None] * 4, lengths=7)
     view = patch.TwoSlots(cache)
     assert list(view) == [None, None]
@@ -25,7 +24,7 @@ def test_the_view_has_the_two_slots_of_the_layer():
     assert view.lengths == 7
 
 
-def test_a_cache_from_before_the_patch_is_left_to_the_layer():
+def test_older_cache_is_left_to_layer():
     given = []
     old = SimpleNamespace(cache=[(1, 2, 3), 4])
 
@@ -38,11 +37,8 @@ def test_a_cache_from_before_the_patch_is_left_to_the_layer():
 
 
 @pytest.mark.parametrize("name", ["extend", "filter", "history"])
-def test_rows_that_join_and_leave(name, beside):
+def test_rows_join_and_leave(name, beside):
     model = build_or_skip("mlx-lm:kimi_linear")
     beside(*OTHERS, "kimi-states")
     cell = applicable(SCENARIOS[name](model))
     assert cell.verdict == "green", cell.detail
-
-
-MUTANTS = {"kimi-states": replaced(patch, has_slots=lambda cache: False)}

@@ -30,7 +30,7 @@ PATCH = catalogue.builtin().get("kv-bits-refused")
 
 @lm
 @pytest.mark.parametrize(("name", "reads"), [("qwen3", True), ("gemma2", False)])
-def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungated, monkeypatch):
+def test_model_is_tried_once_per_kind(name, reads, ungated, monkeypatch):
     asked = []
     goes_on = kv_bits_refused.reads_quantized_row
     monkeypatch.setattr(
@@ -53,7 +53,7 @@ def test_a_model_is_asked_once_for_each_kind_of_quantization(name, reads, ungate
 
 
 @lm
-def test_the_answers_go_with_the_model():
+def test_result_is_released_with_model():
     gc.collect()
     before = set(kv_bits_refused._ANSWERS._held)
     model = build(Family("mlx-lm", "qwen3")).module
@@ -65,7 +65,7 @@ def test_the_answers_go_with_the_model():
 
 
 @vlm
-def test_a_trial_leaves_a_vision_model_as_it_is():
+def test_trial_leaves_vision_model():
     model = build_or_skip("mlx-vlm:qwen2_5_vl").module
     mx = importlib.import_module("mlx.core")
     model._rope_deltas, model._position_ids = mx.array([[7]]), None
@@ -87,7 +87,7 @@ def test_a_trial_leaves_a_vision_model_as_it_is():
         ({"kv_bits": 8, "kv_group_size": 32}, {"kv_group_size": 32}),
     ],
 )
-def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
+def test_unsupported_model_gets_no_bits(options, wanted, monkeypatch):
     asked = []
     monkeypatch.setattr(
         kv_bits_refused,
@@ -109,13 +109,13 @@ def test_a_model_that_reads_none_gets_no_bits(options, wanted, monkeypatch):
 
 @vlm
 @pytest.mark.parametrize(("family", "drops"), [("unlimited_ocr", True), ("qwen2_5_vl", False)])
-def test_a_model_whose_caches_drop_tokens_of_an_answer_is_known(family, drops):
+def test_model_that_trims_answers(family, drops):
     assert kv_bits_refused.drops_answers(build_or_skip(f"mlx-vlm:{family}").module) is drops
 
 
 @vlm
 @pytest.mark.parametrize("name", ["falcon_ocr", "gemma3", "gpt_oss", "phi4mm", "unlimited_ocr"])
-def test_an_answer_alone_keeps_float_caches(name, ungated, monkeypatch, caplog):
+def test_solo_keeps_float_caches(name, ungated, monkeypatch, caplog):
     model = build_or_skip(f"mlx-vlm:{name}")
     monkeypatch.setattr(kv_bits_refused, "_ANSWERS", Kept(dict))
     kv_bits_refused.warn.cache_clear()
@@ -127,14 +127,14 @@ def test_an_answer_alone_keeps_float_caches(name, ungated, monkeypatch, caplog):
 
 
 @vlm
-def test_an_answer_alone_is_quantized_where_the_model_reads_it(ungated, caplog):
+def test_supported_solo_is_quantized(ungated, caplog):
     ungated("kv-bits-refused")
     assert is_quantized(answer_alone, build_or_skip("mlx-vlm:qwen2_5_vl"))
     assert not caplog.records
 
 
 @vlm
-def test_a_release_that_cannot_quantize_the_caches_is_not_asked_to():
+def test_release_without_quantization_is_not_tried():
     model = build_or_skip("mlx-vlm:qwen2_5_vl").module
 
     def quantize(caches, **options):
@@ -145,7 +145,7 @@ def test_a_release_that_cannot_quantize_the_caches_is_not_asked_to():
 
 
 @vlm
-def test_a_model_is_not_tried_where_no_bits_are_asked_for(caplog):
+def test_model_is_not_tried_without_bits(caplog):
     model = build_or_skip("mlx-vlm:unlimited_ocr").module
     kwargs = {"max_tokens": 3, "kv_bits": None}
     assert kv_bits_refused.readable(model, "mlx_vlm.generate", kwargs) == kwargs

@@ -30,7 +30,7 @@ def is_close(answer, wanted):
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 4, 8])
-def test_lfm2_answers_as_it_was_trained(name, biased, normalized, count, ungated):
+def test_lfm2_equals_reference(name, biased, normalized, count, ungated):
     ungated("lfm2-moe-routing")
     options = {"use_expert_bias": biased, "norm_topk_prob": normalized}
     module = importlib.import_module(name)
@@ -39,7 +39,7 @@ def test_lfm2_answers_as_it_was_trained(name, biased, normalized, count, ungated
 
 
 @pytest.mark.parametrize("name", LFM2)
-def test_a_bfloat16_block_answers_in_bfloat16(name, ungated):
+def test_bfloat16_is_kept(name, ungated):
     block = lfm2.make(importlib.import_module(name))
     block.set_dtype(mx.bfloat16)
     block.expert_bias = block.expert_bias.astype(mx.float32)
@@ -48,7 +48,7 @@ def test_a_bfloat16_block_answers_in_bfloat16(name, ungated):
 
 
 @pytest.mark.parametrize("name", VERIFIER)
-def test_drafts_are_verified_by_what_a_token_alone_gets(name, ungated):
+def test_drafts_are_verified_like_solo(name, ungated):
     ungated("lfm2-moe-routing")
     language = importlib.import_module("mlx_vlm.models.lfm2.language")
     kind = importlib.import_module(name).Lfm2ExactSpeculativeVerifier

@@ -10,41 +10,20 @@ import pytest
 from mlx_patches.lab import EXACT, engine, generators
 from mlx_patches.lab.compare import compare_generated
 from mlx_patches.lab.rows import LENGTHS, alone, rows_of
-from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches.caches.lists import patch as lists
 from mlx_patches.patches.caches.lists.patch import as_plain, convert_to_batch
 
-from ..releases.models import applicable, build_or_skip, module_or_skip
-from .mutants import replaced
-
-# Patches of the defects that a batch of Llama 4 meets in batch_generate.
-OTHERS = (
-    "offset-alias",
-    "mask-from-cache-list",
-    "row-by-row",
-    "padded-prompts",
-    "extend-solo-batch",
-    "padding-nan",
-    "unknown-kwargs",
-    "chunked-front",
-)
+from ..releases.models import build_or_skip, module_or_skip
 
 
-def test_a_prompt_alone_and_in_a_batch_generate_the_same_tokens(beside):
-    model = build_or_skip("mlx-vlm:llama4")
-    beside(*OTHERS)
-    cell = applicable(SCENARIOS["batch-generate"](model))
-    assert cell.verdict == "green", cell.detail
-
-
-def test_decode_steps_alone_see_the_whole_chunk(ungated):
+def test_solo_decode_sees_whole_chunk(ungated):
     """Each step's logits equal those of the whole text, which no cache holds."""
     ungated("chunked-front")
     model = build_or_skip("mlx-vlm:llama4")
     assert same_as_uncached(model)
 
 
-def test_mutant_that_forgets_the_chunk(ungated, monkeypatch):
+def test_mutant_forgets_chunk(ungated, monkeypatch):
     ungated("chunked-front")
     monkeypatch.setattr(lists, "cuts_chunk", lambda cache: False)
     model = build_or_skip("mlx-vlm:llama4")
@@ -76,7 +55,7 @@ def caches(request):
     return module
 
 
-def test_a_chunk_is_in_its_place(caches):
+def test_chunk_position(caches):
     chunked = caches.ChunkedKVCache(4)
     chunked.step = 2
     for token in range(7):
@@ -90,13 +69,13 @@ def test_a_chunk_is_in_its_place(caches):
     assert held == [0.0] * dropped + [float(token + 1) for token in range(dropped, 7)]
 
 
-def test_an_empty_chunk_is_an_empty_row(caches):
+def test_empty_chunk_is_empty_row(caches):
     assert as_plain(caches.ChunkedKVCache(4)).keys is None
     plain = caches.KVCache()
     assert as_plain(plain) is plain
 
 
-def test_a_row_joins_llama4(monkeypatch, beside):
+def test_row_joins_llama4(monkeypatch, beside):
     module_or_skip("mlx_vlm.generate", "Batch")  # without it the generator merges caches
     model = build_or_skip("mlx-vlm:llama4")
     # Real chunks are longer than a buffer's step; the generator creates the first row's caches.
@@ -117,10 +96,4 @@ def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "cuts_chunk", cuts_window)
 
 
-MUTANTS = {
-    "extend-solo-batch": replaced(lists, convert_to_batch=lambda layer: layer),
-    "chunked-front": chunks_that_end_with_the_token,
-    "cachelist-state": replaced(
-        lists, read_states=lambda cache: [inner.state for inner in reversed(cache.caches)]
-    ),
-}
+MUTANTS = {"chunked-front": chunks_that_end_with_the_token}

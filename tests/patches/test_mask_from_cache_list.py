@@ -9,12 +9,10 @@ import pytest
 
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.mask_from_cache_list import patch as mask_from_cache_list
 from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, own_function, same
 
 from ..releases.conftest import installed, run_probe
 from ..releases.models import or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("mask-from-cache-list")
 
@@ -33,7 +31,7 @@ def caches(target):
     return importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
 
 
-def test_a_solo_row_gets_what_it_got(target, caches, ungated):
+def test_solo_row_is_unchanged(target, caches, ungated):
     create = own_function(target)
     before = [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)]
     ungated("mask-from-cache-list")
@@ -56,7 +54,7 @@ def test_other_arguments_are_passed_on(target, caches, ungated):
 
 
 @pytest.mark.parametrize("name", ["llava", "idefics3"])
-def test_models_that_imported_the_name_use_it(name, ungated):
+def test_importing_models_are_patched(name, ungated):
     if not installed("mlx-vlm"):
         pytest.skip("no mlx-vlm here")
     model = importlib.import_module(f"mlx_vlm.models.{name}.language")
@@ -81,7 +79,7 @@ def recurrent(caches):
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
-def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
+def test_recurrent_cache_is_skipped(tokens, target, caches, ungated):
     """Its ``make_mask`` returns another kind of mask, and takes other arguments."""
     state = recurrent(caches)
     if not run_probe(PATCH, target).red:
@@ -95,7 +93,7 @@ def test_a_recurrent_state_is_not_asked(tokens, target, caches, ungated):
 
 
 @pytest.mark.parametrize("window_first", [True, False])
-def test_the_first_attention_cache_is_asked(window_first, target, caches, ungated):
+def test_first_attention_cache_is_used(window_first, target, caches, ungated):
     """Gemma 3n of mlx-vlm 0.4 passes a slice that begins with a layer of the wanted kind."""
     if not hasattr(caches, "BatchRotatingKVCache"):
         pytest.skip("this release has no batches with windows")
@@ -111,7 +109,7 @@ def test_the_first_attention_cache_is_asked(window_first, target, caches, ungate
 
 @pytest.mark.parametrize("held", [0, 9])
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, ungated):
+def test_solo_row_gets_first_layer_mask(tokens, held, target, caches, ungated):
     """The mask is the one that the release makes of that cache."""
     create = own_function(target)
     layers = [caches.KVCache(), caches.RotatingKVCache(4)]
@@ -123,8 +121,3 @@ def test_a_row_alone_gets_its_first_layers_mask(tokens, held, target, caches, un
     assert same(mask_of(create, tokens, layers), before)
     for given in (layers, layers[::-1], tuple(layers)):
         assert same(mask_of(create, tokens, given), mask_of(create, tokens, given[0]))
-
-
-MUTANTS = {
-    "mask-from-cache-list": replaced(mask_from_cache_list, find_attention_cache=lambda caches: None)
-}

@@ -7,11 +7,9 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.generation.max_kv_size_ignored import patch as max_kv_size_ignored
 from mlx_patches.patches.generation.max_kv_size_ignored.probe import SIZE, listened, model_of
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 
@@ -22,7 +20,7 @@ def module(ungated):
     return importlib.import_module("mlx_lm.models.cache")
 
 
-def test_a_class_is_warned_of_once(module):
+def test_class_is_warned_once(module):
     model = model_of(module)
     for times in (1, 0):
         caches, heard = listened(lambda: module.make_prompt_cache(model, max_kv_size=SIZE))
@@ -31,14 +29,14 @@ def test_a_class_is_warned_of_once(module):
     assert listened(lambda: module.make_prompt_cache(model_of(module)))[1] == []
 
 
-def test_each_model_of_the_probe_is_a_class_of_its_own(module):
+def test_probe_models_have_own_classes(module):
     """Also one whose class lies where a freed one lay: the warning is once a class."""
     for _ in range(10):
         assert len(listened(lambda: module.make_prompt_cache(model_of(module), SIZE))[1]) == 1
         gc.collect()
 
 
-def test_who_gets_the_size_is_not_warned(module):
+def test_model_with_max_size_is_not_warned(module):
     class Model:
         layers = (None,)
 
@@ -47,12 +45,9 @@ def test_who_gets_the_size_is_not_warned(module):
     assert not heard
 
 
-def test_what_does_not_grow_is_no_matter(module):
+def test_cache_that_does_not_grow_is_ignored(module):
     class Model:
         def make_cache(self):
             return [module.RotatingKVCache(max_size=SIZE)]
 
     assert listened(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []
-
-
-MUTANTS = {"max-kv-size-ignored": replaced(max_kv_size_ignored, grows=lambda layer: False)}

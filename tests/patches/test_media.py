@@ -156,7 +156,7 @@ def pixels(image: Any) -> tuple[Any, ...]:
 # -- limits --------------------------------------------------------------------------------------
 
 
-def test_images_are_what_they_were(vlm, web, ungated, tmp_path):
+def test_allowed_images_are_unchanged(vlm, web, ungated, tmp_path):
     needs_bytes(vlm)
     from PIL import Image
 
@@ -175,7 +175,7 @@ def test_images_are_what_they_were(vlm, web, ungated, tmp_path):
     assert vlm.process_image(opened, None, None).size == opened.size
 
 
-def test_sounds_are_what_they_were(vlm, web, ungated, tmp_path):
+def test_allowed_sounds_are_unchanged(vlm, web, ungated, tmp_path):
     needs_bytes(vlm)
     import numpy as np
 
@@ -191,7 +191,7 @@ def test_sounds_are_what_they_were(vlm, web, ungated, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/none.png", "/text", "/a.png.cut"])
-def test_errors_are_errors_of_the_same_kind(vlm, web, ungated, path):
+def test_error_types_are_kept(vlm, web, ungated, path):
     with pytest.raises(ValueError) as before:
         vlm.load_image(web.url + path)
     manager = ungated(LIMITS)
@@ -202,7 +202,7 @@ def test_errors_are_errors_of_the_same_kind(vlm, web, ungated, path):
     assert not manager.failures
 
 
-def test_a_server_that_is_not_there(vlm, ungated):
+def test_unreachable_server(vlm, ungated):
     manager = ungated(LIMITS)
     for load in (vlm.load_image, lambda url: vlm.load_audio(url, 16000, 3)):
         with pytest.raises(ValueError, match="Failed to load"):
@@ -210,7 +210,7 @@ def test_a_server_that_is_not_there(vlm, ungated):
     assert not manager.failures
 
 
-def test_bombs_are_refused_before_they_are_decoded(vlm, web, ungated, caplog):
+def test_bombs_are_refused_before_decoding(vlm, web, ungated, caplog):
     from PIL import Image
 
     ungated(LIMITS)
@@ -226,7 +226,7 @@ def test_bombs_are_refused_before_they_are_decoded(vlm, web, ungated, caplog):
     assert "refused 'data:image/png;base64,...'" in caplog.text
 
 
-def test_what_is_too_large_or_slow_is_refused(vlm, web, ungated, monkeypatch):
+def test_large_or_slow_media_is_refused(vlm, web, ungated, monkeypatch):
     ungated(LIMITS)
     monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(10, 5.0))
     for source in (f"{web.url}/a.png", data_url(png()), f"{web.url}/a.png.gz"):
@@ -238,7 +238,7 @@ def test_what_is_too_large_or_slow_is_refused(vlm, web, ungated, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/a.png", "/moved", "/text"])
-def test_the_server_inlines_what_it_inlined(lm, web, ungated, path):
+def test_server_inlines_as_before(lm, web, ungated, path):
     before, after = request(web.url + path), request(web.url + path)
     lm._inline_image_urls(before)
     ungated(LIMITS)
@@ -247,7 +247,7 @@ def test_the_server_inlines_what_it_inlined(lm, web, ungated, path):
     assert after[0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
 
 
-def test_the_servers_errors_are_the_same(lm, web, ungated):
+def test_server_errors_are_kept(lm, web, ungated):
     manager = ungated(LIMITS)
     with pytest.raises(urllib.error.HTTPError, match="404"):
         lm._inline_image_urls(request(f"{web.url}/none"))
@@ -273,7 +273,7 @@ def test_malformed_messages_are_refused(lm, ungated, caplog, patch, messages):
     assert not manager.failures
 
 
-def test_the_servers_other_parts_pass(lm, ungated):
+def test_other_message_parts_pass(lm, ungated):
     ungated(LIMITS)
     for url in ("data:image/png;base64,AAAA", "data:,x", "file:///etc/passwd", ""):
         messages = request(url)
@@ -281,7 +281,7 @@ def test_the_servers_other_parts_pass(lm, ungated):
         assert messages == request(url)
 
 
-def test_the_server_refuses_what_is_too_large(lm, web, ungated, monkeypatch):
+def test_server_refuses_large_media(lm, web, ungated, monkeypatch):
     ungated(LIMITS)
     monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(10, 5.0))
     for url in (f"{web.url}/a.png", data_url(png())):
@@ -313,7 +313,7 @@ def refused(load: Any, *args: Any, **kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("with_limits", [True, False])
-def test_images_that_may_be_loaded(vlm, web, media, ungated, with_limits):
+def test_allowed_images(vlm, web, media, ungated, with_limits):
     needs_bytes(vlm)
     wanted = pixels(vlm.load_image(str(media / "a.png")))
     if with_limits:
@@ -347,7 +347,7 @@ def lm_free_web(web, monkeypatch):
     return web
 
 
-def test_sounds_that_may_be_loaded(vlm, lm_free_web, media, ungated):
+def test_allowed_sounds(vlm, lm_free_web, media, ungated):
     needs_bytes(vlm)
     import numpy as np
 
@@ -360,7 +360,7 @@ def test_sounds_that_may_be_loaded(vlm, lm_free_web, media, ungated):
     refused(vlm.load_audio, "data:audio/wav;base64,AAAA", sr=16000)
 
 
-def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch):
+def test_allowed_videos(vlm, lm_free_web, media, ungated, monkeypatch):
     if not hasattr(vlm, "load_video"):
         pytest.skip("this release has no such loader")
     opened = []
@@ -390,7 +390,7 @@ def test_videos_that_may_be_loaded(vlm, lm_free_web, media, ungated, monkeypatch
     assert len(opened) == 3
 
 
-def test_images_that_a_request_edits_or_writes(media, ungated):
+def test_image_edits_and_outputs(media, ungated):
     server = module_or_skip("mlx_vlm.server.openai")  # older ones make no images
     ungated(POLICY)
     outside = str(media.parent / "secret.png")
@@ -414,7 +414,7 @@ def test_images_that_a_request_edits_or_writes(media, ungated):
         refused(asked, output_dir=str(media / ".."))
 
 
-def test_the_servers_images_are_public(lm, web, ungated):
+def test_server_fetches_only_public_images(lm, web, ungated):
     manager = ungated(POLICY)
     for url in (f"{web.url}/a.png", "HTTP://127.0.0.1/", "file:///etc/passwd", "/etc/passwd"):
         refused(lm._inline_image_urls, request(url))
@@ -426,7 +426,7 @@ def test_the_servers_images_are_public(lm, web, ungated):
     assert not manager.failures
 
 
-def test_the_server_inlines_public_images(lm, lm_free_web, ungated):
+def test_server_inlines_public_images(lm, lm_free_web, ungated):
     before, after = request(f"{lm_free_web.url}/moved"), request(f"{lm_free_web.url}/moved")
     lm._inline_image_urls(before)
     ungated(LIMITS)
@@ -435,7 +435,7 @@ def test_the_server_inlines_public_images(lm, lm_free_web, ungated):
     assert after == before
 
 
-def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
+def test_client_gets_error_and_server_survives(lm, web, ungated):
     """The server's own handler answers a refused request with an error, and serves the next."""
     served = []
 
@@ -493,7 +493,7 @@ def test_a_client_is_told_and_the_server_goes_on(lm, web, ungated):
     assert not web.asked
 
 
-def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch):
+def test_our_failure_lets_nothing_through(vlm, web, ungated, monkeypatch):
     """After ten errors of the patch each call still fails, and the patch is not withdrawn."""
     manager = ungated(POLICY)
 
@@ -510,7 +510,7 @@ def test_no_failure_of_ours_lets_anything_through(vlm, web, ungated, monkeypatch
     assert not manager.withdrawn
 
 
-def test_each_is_taken_out_alone(vlm, web, ungated):
+def test_patches_are_independent(vlm, web, ungated):
     load = vlm.load_image
     limits, policy = ungated(LIMITS), ungated(POLICY)
     policy.restore()
@@ -521,14 +521,14 @@ def test_each_is_taken_out_alone(vlm, web, ungated):
     assert vlm.load_image is load
 
 
-def test_fetched_content_is_no_url_to_releases_that_ask_it():
+def test_fetched_content_is_no_url():
     content = limited_media.Content(b"image", "http://example.com/a.png")
     assert not content.startswith(("http://", "data:image/"))
     assert content.read() == b"image"
     assert f"{content}" == repr(content) == "http://example.com/a.png"
 
 
-def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
+def test_only_allowed_reference_audio(vlm, media, ungated, monkeypatch):
     audio = module_or_skip("mlx_vlm.server.audio")  # older ones make no speech
     ungated(POLICY)
     run: list[str] = []
@@ -555,7 +555,7 @@ def test_speech_is_like_allowed_sounds_alone(vlm, media, ungated, monkeypatch):
     assert len(run) == 3
 
 
-def test_uploads_are_sounds(vlm, ungated):
+def test_uploads_must_be_audio(vlm, ungated):
     audio = module_or_skip("mlx_vlm.server.audio", "_parse_transcription_request")
     parse = audio._parse_transcription_request
     forms = importlib.import_module("starlette.datastructures")
@@ -604,7 +604,7 @@ def mllm(request):
     return importlib.import_module(f"{request.param.replace('-', '_')}.models.mllm")
 
 
-def test_mlx_vlm_loads_what_a_host_wrote(mllm, ungated):
+def test_host_written_files_are_loaded(mllm, ungated):
     utils = importlib.import_module("mlx_vlm.utils")
     image_of = mllm.process_image_input
     released = utils.load_image(image_of(data_url(PICTURE))).tobytes()
@@ -621,7 +621,7 @@ def test_mlx_vlm_loads_what_a_host_wrote(mllm, ungated):
     mllm._temp_manager.cleanup_all()
 
 
-def test_what_a_host_refuses(mllm, ungated, tmp_path):
+def test_host_refuses(mllm, ungated, tmp_path):
     file = tmp_path / "a.wav"
     file.write_bytes(sound())
     manager = ungated(HOST)
@@ -637,7 +637,7 @@ def test_what_a_host_refuses(mllm, ungated, tmp_path):
     assert not manager.failures
 
 
-def test_uploads_and_voices_of_vllm_mlx(ungated, tmp_path):
+def test_vllm_mlx_uploads_and_voices(ungated, tmp_path):
     if not find("vllm-mlx"):
         pytest.skip("vllm-mlx is not installed")
     stt = importlib.import_module("vllm_mlx.audio.stt")
@@ -660,7 +660,7 @@ def test_uploads_and_voices_of_vllm_mlx(ungated, tmp_path):
     refused(listener.transcribe, str(file))
 
 
-def test_mlx_vlm_loads_what_mlx_openai_server_wrote(ungated, tmp_path):
+def test_mlx_openai_server_files_are_loaded(ungated, tmp_path):
     images = pytest.importorskip("app.core.image_processor")
     utils = importlib.import_module("mlx_vlm.utils")
     ungated(POLICY)

@@ -60,7 +60,7 @@ def refused(call: Any, *args: Any, **kwargs: Any) -> None:
 # -- files of the host ---------------------------------------------------------------------------
 
 
-def test_a_file_of_the_host_is_known_by_its_real_path(tmp_path):
+def test_host_file_is_known_by_real_path(tmp_path):
     file = tmp_path / "a.png"
     file.write_bytes(b"")
     (tmp_path / "link.png").symlink_to(file)
@@ -71,7 +71,7 @@ def test_a_file_of_the_host_is_known_by_its_real_path(tmp_path):
     assert not is_admitted("a\0b")
 
 
-def test_the_newest_files_are_known(monkeypatch):
+def test_newest_files_are_known(monkeypatch):
     monkeypatch.setattr(media_paths, "_KEPT", 3)
     for name in ("a", "b", "c", "a", "d"):
         admit(f"/{name}")
@@ -79,7 +79,7 @@ def test_the_newest_files_are_known(monkeypatch):
 
 
 @pytest.mark.parametrize("load", [public_media.image_public, public_media.audio_public])
-def test_mlx_vlm_loads_files_of_the_host_and_a_request_still_names_none(load, tmp_path):
+def test_host_files_are_loaded_but_not_for_requests(load, tmp_path):
     file = tmp_path / "a.wav"
     file.write_bytes(make_sound())
     refused(load, lambda source: source, str(file))
@@ -93,7 +93,7 @@ def test_mlx_vlm_loads_files_of_the_host_and_a_request_still_names_none(load, tm
 
 
 @pytest.mark.parametrize("kind", host_media.KINDS)
-def test_what_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
+def test_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
     sent: list[str] = []
 
     def process(source: str) -> str:
@@ -123,7 +123,7 @@ def test_what_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
         assert public_web.asked == [f"/{path}"]
 
 
-def test_an_image_in_base64_alone():
+def test_only_base64_images():
     sent: list[str] = []
     load = host_media.media_file("image")
     raw = base64.b64encode(CONTENT["image"]).decode()
@@ -139,7 +139,7 @@ def test_an_image_in_base64_alone():
     ("content", "ending"),
     [(b"RIFF", "wav"), (b"fLaC", "flac"), (b"\0\0\0 ftypM4A", "m4a"), (b"ID3\4", "mp3")],
 )
-def test_a_sound_is_named_by_its_content(content, ending):
+def test_audio_file_is_named_by_content(content, ending):
     assert host_media.ending(content, "audio") == ending
 
 
@@ -155,7 +155,7 @@ def extract_multimodal_content(messages: Any) -> Any:
     return messages, messages["images"], messages["videos"], messages["audios"]
 
 
-def test_messages_are_checked_before_an_answer_begins(tmp_path):
+def test_messages_are_checked_before_streaming(tmp_path):
     passed: list[Any] = []
 
     def validate(messages: Any) -> None:  # its globals are those of this module
@@ -222,7 +222,7 @@ def cached(kind: str, source: Any) -> Any:
     return processor
 
 
-def test_what_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, caplog):
+def test_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, caplog):
     assert cached("audio", data_url("audio", make_sound())).source == data_url(
         "audio", make_sound()
     )
@@ -244,7 +244,7 @@ def test_what_mlx_openai_server_may_load(tmp_path, public_web, monkeypatch, capl
     assert cached("audio", str(file)).content == make_sound()
 
 
-def test_a_slow_check_does_not_stop_the_event_loop(monkeypatch):
+def test_slow_check_does_not_block_event_loop(monkeypatch):
     full = threading.Event()
 
     def slow(processor: Any, source: Any, folder: Path) -> str:
@@ -266,7 +266,7 @@ def test_a_slow_check_does_not_stop_the_event_loop(monkeypatch):
     asyncio.run(asyncio.wait_for(both(), 20))
 
 
-def test_a_refusal_is_no_error_of_the_server():
+def test_refusal_is_no_server_error():
     async def generate(error: Exception) -> None:
         try:
             raise error
@@ -323,18 +323,18 @@ def verdicts() -> set[tuple[bool, Status]]:
     return {(one.ok, one.status) for one in decided}
 
 
-def test_every_release_of_mlx_openai_server_is_patched(server):
+def test_mlx_openai_server_releases_are_patched(server):
     ((ok, _),) = verdicts()
     assert ok
 
 
-def test_a_users_own_package_of_that_name_is_not(server, tmp_path, monkeypatch):
+def test_unrelated_package_is_not_patched(server, tmp_path, monkeypatch):
     write_package(tmp_path / "own")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     assert verdicts() == {(False, Status.ABSENT)}
 
 
-def test_nor_without_mlx_openai_server(tmp_path, monkeypatch):
+def test_missing_mlx_openai_server_is_not_patched(tmp_path, monkeypatch):
     write_package(tmp_path / "own")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     assert verdicts() == {(False, Status.ABSENT)}

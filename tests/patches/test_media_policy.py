@@ -105,7 +105,7 @@ URLS = [
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_url_that_is_refused_as_it_stands(url):
+def test_refused_urls(url):
     def resolve(*args: object, **kwargs: object) -> list[tuple[object, ...]]:
         raise AssertionError("it was looked up")
 
@@ -130,7 +130,7 @@ def test_a_url_that_is_refused_as_it_stands(url):
         ("\u2460\u2461\u2466.0.0.1", HERE),
     ],
 )
-def test_a_host_as_it_is_looked_up(host, wanted):
+def test_hosts_are_resolved(host, wanted):
     assert canonical_host(host) == wanted
 
 
@@ -143,7 +143,7 @@ def test_a_host_as_it_is_looked_up(host, wanted):
         ("http://example.com?x", "/?x"),
     ],
 )
-def test_urls_that_are_valid(url, path):
+def test_valid_urls(url, path):
     place = split_url(url)
     assert (place.host, place.path) == ("example.com", path)
     assert place.port == (8443 if "8443" in url else {"http": 80, "https": 443}[place.scheme])
@@ -169,7 +169,7 @@ INSIDE = [
 
 
 @pytest.mark.parametrize("address", INSIDE)
-def test_an_address_that_is_not_public(address):
+def test_private_addresses(address):
     assert not fetch_policy.is_public(address)
 
 
@@ -183,7 +183,7 @@ def test_an_address_that_is_not_public(address):
         *("198.17.255.255", "198.20.0.0", "223.255.255.255"),
     ],
 )
-def test_an_address_that_is_public(address):
+def test_public_addresses(address):
     assert fetch_policy.is_public(address)
 
 
@@ -197,7 +197,7 @@ def test_an_address_that_is_public(address):
         *("http://127\u30020\u30020\u30021:1/", "http://\uff11\uff12\uff17.0.0.1:1/"),
     ],
 )
-def test_a_url_of_this_machine_or_its_network_is_not_connected_to(url, monkeypatch):
+def test_local_urls_are_not_connected_to(url, monkeypatch):
     def connect(*args: object) -> None:
         raise AssertionError("it was connected to")
 
@@ -280,7 +280,7 @@ def get(url: str, limits: Limits = SMALL, policy: Policy = TRUSTING) -> media_li
     return within(limits.seconds, lambda expiry: fetch(url, limits, expiry, policy))
 
 
-def test_a_file_is_fetched_by_its_name(server):
+def test_file_is_fetched_by_name(server):
     server.answers["/a?b=1"] = ok(b"image")
     assert get(server.url("/a?b=1", "images.example")) == (b"image", "image/png")
     (request,) = server.requests
@@ -304,21 +304,21 @@ def test_redirects_are_followed(server, status, relative):
         *("http://user@example.com/", "http://example.com\\@127.0.0.2/", "https://127.0.0.2/"),
     ],
 )
-def test_a_redirect_is_judged_as_the_url_was(server, location):
+def test_redirects_are_checked(server, location):
     server.answers["/a"] = to(location)
     with pytest.raises(Refused):
         get(server.url("/a"))
     assert server.asked == ["/a"]
 
 
-def test_redirects_come_to_an_end(server):
+def test_redirect_loops_end(server):
     server.answers["/a"] = to("/a")
     with pytest.raises(Refused, match="more than 5 times"):
         get(server.url("/a"))
     assert len(server.asked) == 6
 
 
-def test_the_address_that_was_judged_is_the_one_that_is_connected_to(server):
+def test_checked_address_is_the_connected_one(server):
     """The name would resolve to another address at a second look-up: it is looked up only once."""
     looked_up: list[str] = []
 
@@ -335,7 +335,7 @@ def test_the_address_that_was_judged_is_the_one_that_is_connected_to(server):
         get(server.url("/a", "rebind.example"), policy=policy)
 
 
-def test_a_redirect_to_a_name_that_changed_is_judged_again(server):
+def test_redirect_is_resolved_again(server):
     answers = iter([HERE, "127.0.0.2"])
     policy = Policy(
         lambda host, port, **more: resolve(next(answers), port), lambda address: address == HERE
@@ -348,7 +348,7 @@ def test_a_redirect_to_a_name_that_changed_is_judged_again(server):
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_one_inner_address_among_others_is_enough(server, order):
+def test_one_private_address_is_enough(server, order):
     def both(host: str, port: int, **more: object) -> list[tuple[object, ...]]:
         found = [*resolve(HERE, port), *resolve("127.0.0.2", port)]
         return found[::-1] if order else found
@@ -359,7 +359,7 @@ def test_one_inner_address_among_others_is_enough(server, order):
 
 
 @pytest.mark.parametrize("answer", [OSError("no such name"), UnicodeError("label"), []])
-def test_a_name_that_is_not_found(answer):
+def test_unknown_host(answer):
     def fails(*args: object, **more: object) -> list[tuple[object, ...]]:
         if isinstance(answer, Exception):
             raise answer
@@ -369,7 +369,7 @@ def test_a_name_that_is_not_found(answer):
         get("http://none.example/", policy=Policy(fails, TRUSTING.may_connect))
 
 
-def test_a_name_server_that_does_not_answer():
+def test_silent_name_server():
     over = threading.Event()
     policy = Policy(lambda *args, **more: over.wait(60) or [], TRUSTING.may_connect)
     began = time.monotonic()
@@ -400,7 +400,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_that_is_not_taken(server, name):
+def test_refused_responses(server, name):
     server.answers["/a"] = ANSWERS[name]
     with pytest.raises(Refused):
         get(server.url("/a"))
@@ -427,7 +427,7 @@ def chunks_on_and_on(connected: socket.socket) -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", chunks_on_and_on),
     ],
 )
-def test_an_answer_that_never_ends(server, head, body):
+def test_endless_response(server, head, body):
     def answer(connected: socket.socket) -> None:
         connected.sendall(head)
         body(connected)
@@ -448,7 +448,7 @@ def test_an_answer_that_never_ends(server, head, body):
     ],
 )
 @pytest.mark.parametrize("drips", [True, False])
-def test_an_answer_that_comes_too_slowly(server, head, drips):
+def test_slow_response(server, head, drips):
     ended = threading.Event()
 
     def answer(connected: socket.socket) -> None:
@@ -492,19 +492,19 @@ def test_no_thread_is_left(server, more):
         time.sleep(0.01)
 
 
-def test_tls_where_there_is_none(server):
+def test_tls_to_plain_server(server):
     with pytest.raises(Refused):
         get(server.url("/a").replace("http", "https"), Limits(2**20, 0.5))
 
 
-def test_proxies_of_the_environment_are_not_asked(server, monkeypatch):
+def test_proxies_are_ignored(server, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.2:1")
     server.answers["/a"] = ok(b"image")
     assert get(server.url("/a")).content == b"image"
 
 
-def test_as_much_as_may_be_is_taken(server):
+def test_largest_allowed_response(server):
     server.answers["/a"] = ok(b"x" * SMALL.size)
     assert len(get(server.url("/a")).content) == SMALL.size
     server.answers["/b"] = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * SMALL.size
@@ -544,7 +544,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_that_is_refused(folders, path):
+def test_refused_paths(folders, path):
     with pytest.raises(Refused):
         local_file(f"{folders}/{path}", [folders / "media"], SMALL)
 
@@ -557,7 +557,7 @@ def test_a_path_that_is_refused(folders, path):
         *("concat:/etc/passwd", "rtsp://127.0.0.1/", "http:/127.0.0.1", "pipe:0", "subfile:,,:/x"),
     ],
 )
-def test_a_path_elsewhere(folders, path):
+def test_path_outside(folders, path):
     with pytest.raises(Refused):
         local_file(path, [folders / "media"], SMALL)
 
@@ -565,12 +565,12 @@ def test_a_path_elsewhere(folders, path):
 @pytest.mark.parametrize(
     "path", ["media/a.png", "media/inner/b.png", "media/fine", "media/./a.png"]
 )
-def test_a_path_that_is_taken(folders, path):
+def test_allowed_paths(folders, path):
     wanted = (folders / path.rstrip("/")).resolve()
     assert local_file(f"{folders}/{path}", [folders / "media"], SMALL) == str(wanted)
 
 
-def test_what_is_outside_is_not_told_apart_from_what_is_not_there(folders):
+def test_outside_paths_look_missing(folders):
     said = set()
     for path in ("outside/secret", "outside/none", "media/links/secret", "media/links/none"):
         with pytest.raises(Refused) as refused:
@@ -579,7 +579,7 @@ def test_what_is_outside_is_not_told_apart_from_what_is_not_there(folders):
     assert len(said) == 1
 
 
-def test_a_file_that_is_not_there_yet(folders):
+def test_missing_file(folders):
     new = folders / "media/new.png"
     assert local_path(str(new), [folders / "media"]) == new
     for path in ("media/links/new.png", "outside/new.png", "media/nowhere"):
@@ -587,7 +587,7 @@ def test_a_file_that_is_not_there_yet(folders):
             local_path(f"{folders}/{path}", [folders / "media"])
 
 
-def test_the_folders_that_an_operator_names(folders, monkeypatch):
+def test_operator_folders(folders, monkeypatch):
     monkeypatch.delenv(ROOTS, raising=False)
     assert media_roots() == []
     monkeypatch.setenv(ROOTS, os.pathsep.join(["", f"{folders}/media/links", " ", str(folders)]))
@@ -633,7 +633,7 @@ LISTS = [
 
 @pytest.mark.parametrize("kind", [PICTURE, SOUND, VIDEO])
 @pytest.mark.parametrize("content", LISTS)
-def test_a_list_of_other_files_is_no_media(kind, content):
+def test_playlist_is_refused(kind, content):
     for source in (content, io.BytesIO(content)):
         with pytest.raises(Refused, match=f"not {kind.name}"):
             check_kind(source, kind)
@@ -653,7 +653,7 @@ def test_a_list_of_other_files_is_no_media(kind, content):
         (VIDEO, [MP4, WEBM, WEBM.replace(b"\x84webm", b"\x88matroska"), AVI]),
     ],
 )
-def test_containers_that_hold_their_own_data(kind, contents):
+def test_self_contained_containers(kind, contents):
     for content in contents:
         file = io.BytesIO(content)
         file.seek(2)
@@ -665,7 +665,7 @@ def test_containers_that_hold_their_own_data(kind, contents):
     ("kind", "content"),
     [(PICTURE, MP4), (PICTURE, WAV), (PICTURE, AVI), (SOUND, AVI), (SOUND, PNG), (VIDEO, WAV)],
 )
-def test_media_of_another_kind(kind, content):
+def test_other_media_kinds(kind, content):
     with pytest.raises(Refused):
         check_kind(content, kind)
 
@@ -674,17 +674,17 @@ def test_media_of_another_kind(kind, content):
     "images",
     [["/etc/passwd"], [["http://127.0.0.1/"]], {"url": "http://127.0.0.1/"}, (b"/etc/passwd",)],
 )
-def test_names_within_lists_are_refused(images):
+def test_names_in_lists_are_refused(images):
     with pytest.raises(ValueError, match="Refused to load"):
         public_media.image_in_hand(lambda img: img, images)
 
 
-def test_lists_of_images_pass():
+def test_image_lists_pass():
     images = [object(), [object()]]
     assert public_media.image_in_hand(lambda img: img, images) is images
 
 
-def test_no_error_lets_a_source_through(caplog):
+def test_errors_let_nothing_through(caplog):
     """Any error of a check is raised as a refusal, so the release's own code does not run."""
 
     def look() -> None:
@@ -697,7 +697,7 @@ def test_no_error_lets_a_source_through(caplog):
     assert "KeyError" in caplog.text
 
 
-def test_the_log_says_what_was_refused_in_one_short_line(caplog):
+def test_refusal_is_one_log_line(caplog):
     source = "http://example.com/\r\nmlx_patches: all is well\r\n" + "x" * 1000
 
     def look() -> None:
@@ -714,7 +714,7 @@ def test_the_log_says_what_was_refused_in_one_short_line(caplog):
     assert is_refusal(raised.value)
 
 
-def test_an_image_is_not_written_to_the_log():
+def test_images_are_not_logged():
     assert refusals.shown("data:image/png;base64," + "A" * 100) == "'data:image/png;base64,...'"
 
 
@@ -734,12 +734,12 @@ def put(made: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "/etc/passwd", "ftp://example.com/a", "HTTPX://a/", ""]
 )
-def test_a_part_that_is_no_url_is_refused_by_the_policy(url):
+def test_non_url_part_is_refused(url):
     with messages(url) as made, pytest.raises(ValueError, match="only http, https and data"):
         put(made)
 
 
-def test_a_part_is_put_in_place(server):
+def test_part_is_replaced(server):
     server.answers["/a"] = ok(b"image")
     with messages(server.url("/a")) as made:
         put(made)
@@ -748,7 +748,7 @@ def test_a_part_is_put_in_place(server):
         ]
 
 
-def test_data_urls_are_measured_by_their_text():
+def test_data_url_size():
     small = Limits(300, 1.0)
     media_limits.check_data_url("data:image/png;base64," + "A" * 400, small)
     with pytest.raises(Refused, match="larger"):

@@ -7,10 +7,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.positions.metal_mrope import patch
 from mlx_patches.patches.positions.metal_mrope.patch import lacks_positions, rotated
-
-from .mutants import replaced
 
 Q = mx.zeros((2, 4, 5, 8))
 
@@ -24,24 +21,21 @@ def given(position_ids, fused=True):
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (3, 1, 5), (2, 1), (3, 2, 1)])
-def test_the_kernel_gets_positions_of_every_row_and_token(shape):
+def test_kernel_gets_all_positions(shape):
     ids = mx.random.randint(0, 9, shape)
     expected = mx.broadcast_to(ids, (*shape[:-2], 2, 5))
     assert mx.array_equal(given(ids), expected)
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (3, 2, 5)])
-def test_whole_positions_stay_as_they_are(shape):
+def test_complete_positions_are_unchanged(shape):
     assert given(mx.zeros(shape)) is None
 
 
-def test_where_there_is_no_kernel_nothing_changes():
+def test_no_kernel_no_change():
     assert given(mx.zeros((1, 5)), fused=False) is None
 
 
-def test_positions_of_another_prompt_are_refused():
+def test_foreign_positions_are_refused():
     with pytest.raises(ValueError, match=r"position ids of shape \(1, 7\) for 2 rows of 5 tokens"):
         given(mx.zeros((1, 7)))
-
-
-MUTANTS = {"metal-mrope": replaced(patch, whole=lambda position_ids, q: position_ids)}

@@ -8,11 +8,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
-from mlx_patches.patches.models.mimo_value_scale import patch as mimo_values
 from mlx_patches.patches.models.mimo_value_scale.probe import SCALE, WIDTH, make
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -24,14 +22,14 @@ def package(distribution):
 
 
 @pytest.mark.parametrize("more", [{}, {"attention_value_scale": None}])
-def test_a_config_without_a_scale_answers_as_released(package, distribution, more, ungated):
+def test_config_without_scale_is_unchanged(package, distribution, more, ungated):
     x = mx.random.normal((2, 6, WIDTH), key=mx.random.key(4))
     released = make(distribution)(x)
     ungated("mimo-value-scale")
     assert mx.array_equal(make(distribution, **more)(x), released)
 
 
-def test_scaled_values_are_what_a_cache_holds(package, distribution, ungated):
+def test_cache_holds_scaled_values(package, distribution, ungated):
     ungated("mimo-value-scale")
     KVCache = importlib.import_module(f"{package}.models.cache").KVCache
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(4))
@@ -44,6 +42,3 @@ def test_scaled_values_are_what_a_cache_holds(package, distribution, ungated):
     assert mx.array_equal(values[0] * SCALE, values[1])
     parameters = layer.parameters()
     assert set(parameters) == set(make(distribution).parameters())
-
-
-MUTANTS = {"mimo-value-scale": replaced(mimo_values, scale_of=lambda attention: None)}

@@ -65,12 +65,12 @@ def patched(language, ungated):
         pytest.param(2, id="single", marks=pytest.mark.slow),
     ],
 )
-def test_a_batch_says_what_its_rows_say_alone(patched, index, name):
+def test_batch_equals_solo(patched, index, name):
     cell = SCENARIOS[name](sparse_model(index))
     assert cell.verdict == "green", cell.detail
 
 
-def test_what_another_call_left_on_the_model_is_not_read(patched):
+def test_state_of_other_calls_is_ignored(patched):
     model = build_model()
     rows = rows_of(model, LENGTHS)
     cache = prefill(model, rows)
@@ -84,7 +84,7 @@ def test_what_another_call_left_on_the_model_is_not_read(patched):
         assert mx.allclose(logits, alone, atol=1e-5)
 
 
-def test_long_rows_gather_the_keys_of_their_blocks(patched, monkeypatch):
+def test_long_rows_gather_block_keys(patched, monkeypatch):
     model = sparse_model(2)
     attend, gathered = patched.MiniMaxAttention._sparse_decode_attention, []
 
@@ -99,7 +99,7 @@ def test_long_rows_gather_the_keys_of_their_blocks(patched, monkeypatch):
     assert any(gathered)
 
 
-def test_an_even_decode_step_gets_no_positions_and_no_row_blocks(patched, monkeypatch):
+def test_even_decode_gets_no_positions(patched, monkeypatch):
     model = build_model(**FEW)
     rows = rows_of(model, [LENGTHS[-1]] * 3)
     cache = prefill(model, rows)
@@ -115,7 +115,7 @@ def test_an_even_decode_step_gets_no_positions_and_no_row_blocks(patched, monkey
     )
 
 
-def test_one_row_has_the_same_bits(language, ungated):
+def test_solo_is_bit_identical(language, ungated):
     model = build_model(**FEW)
     table = [list(rows_of(model, [14])[0].text[:14])]
 
@@ -128,7 +128,7 @@ def test_one_row_has_the_same_bits(language, ungated):
     assert mx.array_equal(say(), before).item()
 
 
-def test_a_call_with_its_own_mask_or_positions_stays(patched, monkeypatch):
+def test_given_mask_and_positions_are_kept(patched, monkeypatch):
     model = build_model()
     monkeypatch.setattr(minimax_m3_batch, "row_positions", None)
     table = mx.array([[1, 2, 3], [4, 5, 6]])
@@ -139,7 +139,7 @@ def test_a_call_with_its_own_mask_or_positions_stays(patched, monkeypatch):
 
 
 @pytest.mark.parametrize(("axis", "shape"), ((2, (2, 1, 5, 3)), (3, (2, 2, 4, 5))))
-def test_shift_moves_each_row_by_its_own_columns(axis, shape):
+def test_shift_moves_rows_separately(axis, shape):
     array = mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape)
     back = minimax_m3_batch.shift(
         minimax_m3_batch.shift(array, mx.array([[[0]], [[2]]]), axis),
@@ -151,13 +151,13 @@ def test_shift_moves_each_row_by_its_own_columns(axis, shape):
     assert mx.array_equal(mx.take(back[1:], kept, axis), mx.take(array[1:], kept, axis)).item()
 
 
-def test_columns_of_blocks_begin_behind_the_padding():
+def test_block_columns_follow_padding():
     picked = RowBlocks(mx.array([[[0, 2]], [[1, -1]]]), mx.array([[0], [3]]))
     columns = minimax_m3_batch.columns_of(picked, 2)
     assert columns.tolist() == [[[0, 1, 4, 5]], [[5, 6, -1, -1]]]
 
 
-def test_an_empty_batch_is_restored(patched):
+def test_empty_batch_is_restored(patched):
     kind = patched.MiniMaxM3BatchKVCache
     cache = kind([0, 2])
     restored = kind.__new__(kind)

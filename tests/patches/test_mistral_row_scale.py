@@ -11,7 +11,6 @@ from mlx_patches.patches.positions.mistral_row_scale.probe import model_of, prob
 from mlx_patches.probes.batch_invariance import batch_cache
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("mistral-row-scale")
 
@@ -27,7 +26,7 @@ def said(model, cache):
     return [model.call(row, cache) for row in ([list(range(1, 8))], [[9]], [[3]])]
 
 
-def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+def test_solo_is_bit_identical(model, ungated):
     before = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
     ungated("mistral-row-scale")
     after = said(model, model.make_cache()), said(model, batch_cache(model, [0]))
@@ -35,7 +34,7 @@ def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
         assert all(map(mx.array_equal, one, other))
 
 
-def test_a_batch_leaves_nothing_behind(model, ungated):
+def test_batch_leaves_no_state(model, ungated):
     ungated("mistral-row-scale")
     before = said(model, model.make_cache())
     cache = batch_cache(model, [2, 0])
@@ -46,7 +45,7 @@ def test_a_batch_leaves_nothing_behind(model, ungated):
     assert all(map(mx.array_equal, before, said(model, model.make_cache())))
 
 
-def test_the_scale_of_padding_is_that_of_the_first_position():
+def test_padding_has_first_position_scale():
     make = mistral_row_scale.scale_rows
     token = mistral_row_scale._batch.set((mx.array([-2, 3]), 4))
     try:
@@ -56,6 +55,3 @@ def test_the_scale_of_padding_is_that_of_the_first_position():
     assert scale.shape == (2, 1, 4, 1)
     grown = 1 + 0.5 * 0.6931472
     assert mx.allclose(scale[:, 0, :, 0], mx.array([[1.0] * 4, [1.0, grown, grown, grown]]))
-
-
-MUTANTS = {"mistral-row-scale": replaced(mistral_row_scale, offsets_of=lambda cache: None)}

@@ -29,7 +29,6 @@ from tests.hosts.server import free_port
 
 from ..releases.conftest import installed
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("model-code-consent")
 CONSENT = model_code.CONSENT
@@ -100,7 +99,7 @@ def as_release(load, package="mlx_vlm"):
     return made(load)
 
 
-def test_the_error_says_which_file_and_what_to_do(lm, tmp_path, caplog):
+def test_error_names_file_and_remedy(lm, tmp_path, caplog):
     said = refused(lm.load_model, tmp_path)
     for word in ("own_code.py", str(tmp_path), "--trust-remote-code", f"{CONSENT}=1"):
         assert word in said
@@ -108,7 +107,7 @@ def test_the_error_says_which_file_and_what_to_do(lm, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("file", ["a\nmlx_patches: all is well", "x" * 5000, 5, ["a"], ""])
-def test_what_a_folder_says_is_one_short_line(lm, tmp_path, caplog, file):
+def test_folder_text_is_one_short_line(lm, tmp_path, caplog, file):
     probe.write_folder(tmp_path, CODE)
     (tmp_path / "config.json").write_text(json.dumps({"model_file": file}))
     with pytest.raises(ValueError, match=REFUSED) as raised:
@@ -118,7 +117,7 @@ def test_what_a_folder_says_is_one_short_line(lm, tmp_path, caplog, file):
     assert len(line) < 400
 
 
-def test_lm_load_asks_for_consent_of_its_caller(lm, tmp_path):
+def test_lm_load_needs_callers_consent(lm, tmp_path):
     refused(lm.load, tmp_path)
     refused(lm.load, tmp_path, {"trust_remote_code": None})
     refused(lm.load, tmp_path, tokenizer_config={"trust_remote_code": False})
@@ -127,7 +126,7 @@ def test_lm_load_asks_for_consent_of_its_caller(lm, tmp_path):
     refused(lm.load, tmp_path)  # consent is for one load
 
 
-def test_a_callers_config_may_not_name_a_file_either(lm, tmp_path):
+def test_callers_config_cannot_name_file(lm, tmp_path):
     probe.write_folder(tmp_path, CODE)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ValueError, match=REFUSED):
@@ -135,7 +134,7 @@ def test_a_callers_config_may_not_name_a_file_either(lm, tmp_path):
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES"])
-def test_the_environment_consents_for_every_load(lm, tmp_path, monkeypatch, value):
+def test_environment_consents(lm, tmp_path, monkeypatch, value):
     monkeypatch.setenv(CONSENT, value)
     ran(lm.load_model, tmp_path)
 
@@ -146,7 +145,7 @@ def test_other_values_are_no_consent(lm, tmp_path, monkeypatch, value):
     refused(lm.load_model, tmp_path)
 
 
-def test_the_servers_flag_is_for_the_draft_model_too(lm, tmp_path):
+def test_server_flag_covers_draft_model(lm, tmp_path):
     server = importlib.import_module("mlx_lm.server")
 
     def load_draft(provider, path):
@@ -158,7 +157,7 @@ def test_the_servers_flag_is_for_the_draft_model_too(lm, tmp_path):
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_the_servers_own_load(lm, tmp_path, flag):
+def test_server_load(lm, tmp_path, flag):
     server = importlib.import_module("mlx_lm.server")
     arguments = SimpleNamespace(
         model=None,
@@ -174,7 +173,7 @@ def test_the_servers_own_load(lm, tmp_path, flag):
 
 
 @pytest.mark.parametrize("said", [None, False, True])
-def test_what_lora_says_for_its_users_is_no_consent(lm, tmp_path, said):
+def test_lora_default_is_no_consent(lm, tmp_path, said):
     lora = importlib.import_module("mlx_lm.lora")
     args = SimpleNamespace(
         seed=0, report_to=None, project_name=None, adapter_path="", model=str(tmp_path)
@@ -185,7 +184,7 @@ def test_what_lora_says_for_its_users_is_no_consent(lm, tmp_path, said):
     ran(lm.load, tmp_path, {"trust_remote_code": True})  # refused only while lora.run runs
 
 
-def test_a_folder_that_cannot_be_read_is_the_releases_own_error(lm, tmp_path):
+def test_unreadable_folder_keeps_release_error(lm, tmp_path):
     with pytest.raises(FileNotFoundError):
         lm.load_model(tmp_path / "none")
     (tmp_path / "config.json").write_text("{")
@@ -193,7 +192,7 @@ def test_a_folder_that_cannot_be_read_is_the_releases_own_error(lm, tmp_path):
         lm.load_model(tmp_path)
 
 
-def test_a_model_without_a_file_of_its_own_loads_as_before(lm, tmp_path, caplog):
+def test_model_without_code_is_unchanged(lm, tmp_path, caplog):
     probe.write_folder(tmp_path, CODE)
     (tmp_path / "config.json").write_text('{"model_type": "mlx_patches_none"}')
     with pytest.raises(ValueError, match="not supported"):
@@ -201,7 +200,7 @@ def test_a_model_without_a_file_of_its_own_loads_as_before(lm, tmp_path, caplog)
     assert "was not run" not in caplog.text
 
 
-def test_vlm_asks_for_consent_of_its_caller(vlm, tmp_path, monkeypatch):
+def test_vlm_load_needs_callers_consent(vlm, tmp_path, monkeypatch):
     said = refused(vlm.load_model, tmp_path)
     assert "own_code.py" in said
     refused(vlm.load_model, tmp_path, trust_remote_code=False)
@@ -212,7 +211,7 @@ def test_vlm_asks_for_consent_of_its_caller(vlm, tmp_path, monkeypatch):
     ran(vlm.load_model, tmp_path)
 
 
-def test_vlm_finds_models_of_its_own_as_before(vlm):
+def test_vlm_own_models_are_unchanged(vlm):
     module, kind = vlm.get_model_and_args({"model_type": "qwen2_vl"})
     assert (module.__name__, kind) == ("mlx_vlm.models.qwen2_vl", "qwen2_vl")
     again, _ = vlm.get_model_and_args({"model_type": "qwen2_vl", "model_file": "x.py"})
@@ -233,7 +232,7 @@ AUTO_MAPS = {
 
 
 @pytest.mark.parametrize("kind", AUTO_MAPS)
-def test_every_class_that_a_folder_names_needs_consent(auto, tmp_path, monkeypatch, kind):
+def test_named_classes_need_consent(auto, tmp_path, monkeypatch, kind):
     name, file = AUTO_MAPS[kind]
     # From its module: transformers itself gives a stand-in where PyTorch is missing.
     load = getattr(importlib.import_module(f"transformers.models.auto.{name}_auto"), kind)
@@ -265,7 +264,7 @@ def test_every_class_that_a_folder_names_needs_consent(auto, tmp_path, monkeypat
     ran(write(as_release(load)), folder, trust_remote_code=True)
 
 
-def test_code_that_generates_needs_consent(auto, tmp_path):
+def test_custom_generate_needs_consent(auto, tmp_path):
     """transformers loads a folder's ``custom_generate`` with the same two functions."""
     dynamic = importlib.import_module(DYNAMIC)
 
@@ -302,7 +301,7 @@ def relative(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("place", [linked, relative, cached])
-def test_no_way_to_name_the_folder_goes_around_it(auto, tmp_path, monkeypatch, place):
+def test_no_spelling_of_folder_bypasses(auto, tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"
     folder.mkdir()
@@ -313,7 +312,7 @@ def test_no_way_to_name_the_folder_goes_around_it(auto, tmp_path, monkeypatch, p
     )
 
 
-def test_what_a_file_needs_is_not_imported_either(auto, tmp_path, monkeypatch):
+def test_imports_of_file_do_not_run(auto, tmp_path, monkeypatch):
     """transformers imports each module that a file imports, to see whether it is installed."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "beside.py").write_text(f"open({str(tmp_path / 'beside-ran')!r}, 'w')")
@@ -335,13 +334,13 @@ def test_what_a_file_needs_is_not_imported_either(auto, tmp_path, monkeypatch):
         (["model"], False),
     ],
 )
-def test_the_flag_of_a_program_is_consent(auto, tmp_path, monkeypatch, words, agreed):
+def test_program_flag_is_consent(auto, tmp_path, monkeypatch, words, agreed):
     monkeypatch.setattr(sys, "argv", ["server", *words])
     load = as_release(auto.AutoTokenizer.from_pretrained)
     (ran if agreed else refused)(load, tmp_path, trust_remote_code=True)
 
 
-def test_a_class_of_transformers_is_used_without_consent(auto, tmp_path):
+def test_transformers_class_needs_no_consent(auto, tmp_path):
     from tokenizers import Tokenizer, models
 
     mark = probe.write_folder(tmp_path, CODE, model_type="gpt2")
@@ -352,7 +351,7 @@ def test_a_class_of_transformers_is_used_without_consent(auto, tmp_path):
 
 
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
-def test_each_loader_hears_its_caller(auto, monkeypatch, distribution):
+def test_each_loader_passes_consent(auto, monkeypatch, distribution):
     """Every loader passes consent on from its caller, not from a release or from its default."""
     loaders = [
         target
@@ -388,7 +387,7 @@ def test_each_loader_hears_its_caller(auto, monkeypatch, distribution):
         assert heard == [True, False, False], target.path
 
 
-def test_convert_does_not_take_its_default_for_consent(auto, tmp_path):
+def test_convert_default_is_no_consent(auto, tmp_path):
     convert = module_or_skip("mlx_vlm.convert")
     mark = probe.write_folder(tmp_path, CODE)
     with pytest.raises(Exception) as raised:
@@ -397,7 +396,7 @@ def test_convert_does_not_take_its_default_for_consent(auto, tmp_path):
     assert not mark.exists()
 
 
-def test_a_familys_own_processor_loads_without_consent(auto, tmp_path):
+def test_own_processor_needs_no_consent(auto, tmp_path):
     if not installed("mlx-vlm"):
         pytest.skip("mlx-vlm is not installed in this environment")
     try:
@@ -422,7 +421,7 @@ def test_a_familys_own_processor_loads_without_consent(auto, tmp_path):
     assert not mark.exists()
 
 
-def test_the_doors_of_transformers_are_the_ones_that_were_read():
+def test_transformers_doors_are_known():
     """Bodies that a person has read: a release with another one may have another door."""
     known = {
         "resolve_trust_remote_code": {"76938543da3d86da"},
@@ -455,7 +454,7 @@ SECONDS = 120
 
 @pytest.mark.parametrize("agreed", [False, True])
 @pytest.mark.parametrize("distribution", PROGRAMS)
-def test_a_program_runs_code_only_with_its_users_word(distribution, agreed, tmp_path):
+def test_program_needs_users_consent(distribution, agreed, tmp_path):
     family, command = PROGRAMS[distribution]
     package = "mlx_lm" if family == "llama" else "mlx_vlm"
     if not (installed(distribution) and source_file(f"{package}.models.{family}")):
@@ -513,16 +512,16 @@ def called_in(name, spec=None):
 @pytest.mark.parametrize(
     "name", ["mlx_lm.lora", "mlx_vlm.models.gemma4", "vllm_mlx", "rapid_mlx.x", "omlx.engine"]
 )
-def test_code_of_a_release_is_on_the_stack(name):
+def test_release_code_is_on_stack(name):
     assert called_in(name)
 
 
 @pytest.mark.parametrize("name", ["__main__", "app.models", "mlx_vlm_tools", "transformers.x"])
-def test_other_code_speaks_for_itself(name):
+def test_other_code_consents_for_itself(name):
     assert not called_in(name)
 
 
-def test_a_program_that_python_runs_with_m_is_its_release():
+def test_python_m_program_is_release():
     assert called_in("__main__", importlib.machinery.ModuleSpec("mlx_vlm.convert", None))
 
 
@@ -545,12 +544,12 @@ YES = {"trust_remote_code": True}
         ((), {"trust_remote_code": None}, False),
     ],
 )
-def test_a_loader_hears_what_its_caller_passed(args, kwargs, heard):
+def test_loader_reads_callers_arguments(args, kwargs, heard):
     assert model_code.hear_caller(consenting, "folder", *args, **kwargs) is heard
     assert not model_code.has_consent()
 
 
-def test_consent_holds_for_the_loads_within_a_load():
+def test_consent_covers_nested_loads():
     def convert(folder, trust_remote_code=False):
         return model_code.hear_caller(consenting, folder, trust_remote_code=False)
 
@@ -563,7 +562,7 @@ def test_each_setting_is_consent(monkeypatch, name):
     assert model_code.has_consent()
 
 
-def test_what_the_release_caught_is_raised_if_the_load_fails():
+def test_caught_refusal_is_raised_on_failure():
     def caught():
         with contextlib.suppress(ValueError):
             model_code.refuse("folder", "own.py")
@@ -583,12 +582,9 @@ def test_what_the_release_caught_is_raised_if_the_load_fails():
     assert model_code.hear_caller(loading, "folder") == "loaded by another class"
 
 
-def test_an_error_without_a_refusal_is_the_releases():
+def test_error_without_refusal_is_kept():
     def failing(folder):
         raise KeyError("something else")
 
     with pytest.raises(KeyError):
         model_code.hear_caller(failing, "folder")
-
-
-MUTANTS = {"model-code-consent": replaced(model_code, has_consent=lambda: True)}

@@ -20,8 +20,6 @@ from mlx_patches.patches.positions.mrope_images.probe import (
     prompt,
 )
 
-from .mutants import replaced
-
 PATCH = catalogue.builtin().get("mrope-images")
 ONE, OTHER = (4, 6), (6, 4)
 TARGETS = [pytest.param(target, id=target.module.split(".")[2]) for target in PATCH.targets]
@@ -50,14 +48,14 @@ def deltas_of(positions, mask):
 
 
 @pytest.mark.parametrize("sizes", [[ONE, OTHER], [OTHER, ONE, ONE], [ONE]], ids=len)
-def test_images_have_rows_and_columns(sizes, model):
+def test_image_grid_positions(sizes, model):
     tokens = prompt(*sizes)
     positions, deltas = model.get_rope_index(mx.array([tokens]), grids(*sizes))
     assert positions[:, 0].tolist() == count(tokens, sizes)
     assert deltas.reshape(-1, 1).tolist() == deltas_of(positions, mx.ones((1, len(tokens))))
 
 
-def test_each_row_has_its_own_images(model):
+def test_rows_have_own_images(model):
     texts = [prompt(ONE, OTHER), prompt(OTHER), prompt()]
     longest = max(map(len, texts))
     rows = [text + [9] * (longest - len(text)) for text in texts]
@@ -68,7 +66,7 @@ def test_each_row_has_its_own_images(model):
     assert deltas.reshape(-1, 1).tolist() == deltas_of(positions, mx.ones((3, longest)))
 
 
-def test_tokens_after_padding_keep_their_distances(model):
+def test_positions_after_padding(model):
     tokens, sizes = prompt(ONE, OTHER), (ONE, OTHER)
     mask = mx.array([[0, 0] + [1] * len(tokens)])
     positions, deltas = model.get_rope_index(mx.array([[3, 3, *tokens]]), grids(*sizes), None, mask)
@@ -78,7 +76,7 @@ def test_tokens_after_padding_keep_their_distances(model):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_one_image_is_left_to_the_release(target, ungated):
+def test_single_image_is_left_to_release(target, ungated):
     try:
         importlib.import_module(target.module)
     except ImportError:
@@ -100,7 +98,7 @@ def test_one_image_is_left_to_the_release(target, ungated):
     ],
     ids=["text", "an image", "a video", "sizes of other images"],
 )
-def test_other_prompts_reach_the_release_as_they_came(images, videos):
+def test_other_prompts_are_unchanged(images, videos):
     seen = []
 
     def index(model, *given):
@@ -113,9 +111,6 @@ def test_other_prompts_reach_the_release_as_they_came(images, videos):
     assert len(seen) == 1 and seen[0][0] is ids and seen[0][1] is images and seen[0][2] is videos
 
 
-def test_images_are_found_by_their_first_tokens():
+def test_images_are_found_by_first_token():
     assert find_images([IMAGE, IMAGE, 5, IMAGE, VIDEO, IMAGE], IMAGE) == [0, 3, 5]
     assert find_images([5, 6], IMAGE) == []
-
-
-MUTANTS = {"mrope-images": replaced(mrope_images, split_rows=lambda texts, grids, image: iter(()))}

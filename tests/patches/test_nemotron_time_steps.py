@@ -5,14 +5,12 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.nemotron_time_steps import patch as nemotron_steps
 from mlx_patches.patches.models.nemotron_time_steps.probe import answered
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
-def test_limits_that_a_config_names_stay(ungated):
+def test_configured_limits_are_kept(ungated):
     module = module_or_skip("mlx_lm.models.nemotron_h")
     if not hasattr(module.ModelArgs, "__post_init__"):
         pytest.skip("this release takes its limits from the config alone")
@@ -20,6 +18,3 @@ def test_limits_that_a_config_names_stay(ungated):
     released = answered(module, x, time_step_limit=(0.01, 0.2))
     ungated("nemotron-time-steps")
     assert mx.array_equal(answered(module, x, time_step_limit=(0.01, 0.2)), released)
-
-
-MUTANTS = {"nemotron-time-steps": replaced(nemotron_steps, _UNLIMITED=None)}

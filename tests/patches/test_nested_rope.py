@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from mlx_patches.core.distributions import source_file
-from mlx_patches.patches.loading.nested_rope import patch as nested_rope
 from mlx_patches.patches.loading.nested_rope.patch import find_old_names
 from mlx_patches.patches.loading.nested_rope.probe import FLAT, NESTED, SCALING, SIZES, THETA
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 OWN = {"rope_theta": 20000.0, "rope_type": "default", "partial_rotary_factor": 0.25}
 KNOWN = {
@@ -66,7 +64,7 @@ def read(family: str, config: dict[str, Any]) -> Any:
         ("mamba2", {"time_step_limit": INFINITE}, "time_step_limit", [0.0, math.inf]),
     ],
 )
-def test_a_new_name_is_read(family, config, name, value, nested):
+def test_new_name_is_read(family, config, name, value, nested):
     args = read(family, config)
     assert getattr(args, name) == value
 
@@ -77,14 +75,14 @@ def args_of(name, **rope):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
-def test_both_configs_are_the_same(name, nested):
+def test_old_and_new_config_are_equal(name, nested):
     new, old = args_of(name, **NESTED), args_of(name, **FLAT)
     scaling = {name: value for name, value in new.rope_scaling.items() if name != "type"}
     assert (new.rope_theta, scaling) == (THETA, {**SCALING, "rope_theta": THETA})
     assert (old.rope_theta, old.rope_scaling) == (THETA, SCALING)
 
 
-def test_a_rope_of_no_scaling_has_none(nested):
+def test_rope_without_scaling(nested):
     plain = {"rope_theta": THETA, "rope_type": "default"}
     assert args_of("llama", rope_parameters=plain).rope_scaling is None
     assert args_of("llama", rope_parameters={"rope_theta": THETA}).rope_theta == THETA
@@ -101,13 +99,13 @@ def test_a_rope_of_no_scaling_has_none(nested):
         {"rope_theta": 123.0, "rope_parameters": {"rope_theta": 456.0, "rope_type": "default"}},
     ],
 )
-def test_what_has_no_new_names_is_read_as_released(rope, ungated):
+def test_old_names_are_read_as_released(rope, ungated):
     released = args_of("llama", **rope)
     ungated("nested-rope")
     assert args_of("llama", **rope) == released
 
 
-def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
+def test_class_that_reads_new_name(nested):
     given = {"rope_theta": THETA, "rope_type": "default"}
     assert args_of("ministral3", rope_parameters=given).rope_parameters == given
 
@@ -120,20 +118,17 @@ def test_a_class_that_knows_the_new_name_reads_it_itself(nested):
         ({"rope_theta": 1.0, "rope_type": "yarn"}, {"rope_scaling": {"type": "su"}}, False),
     ],
 )
-def test_a_scaling_is_what_the_rope_parameters_say(nested, config, wanted):
+def test_scaling_equals_rope_parameters(nested, config, wanted):
     old = find_old_names({**config, "rope_parameters": nested}, KNOWN)
     assert old["rope_theta"] == 1.0
     # Some classes ask for ``type``.
     assert old.get("rope_scaling") == ({"type": "yarn", **nested} if wanted else None)
 
 
-def test_the_part_that_is_rotated_is_read_where_the_class_has_it():
+def test_partial_rotary_factor_is_read():
     given = {"rope_theta": 1.0, "partial_rotary_factor": 0.5}
     params = {"rope_parameters": given}
     assert find_old_names(params, KNOWN) == given
     own = {**params, "partial_rotary_factor": 0.25}
     assert find_old_names(own, KNOWN) == {"rope_theta": 1.0}
     assert find_old_names(params, {"rope_theta": KNOWN["rope_theta"]}) == {"rope_theta": 1.0}
-
-
-MUTANTS = {"nested-rope": replaced(nested_rope, find_old_names=lambda params, known: {})}

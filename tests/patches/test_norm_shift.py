@@ -12,7 +12,6 @@ from mlx_patches.patches.loading.norm_shift import patch as norm_shift
 from mlx_patches.patches.loading.norm_shift import probe
 
 from ..releases.conftest import installed, verdict
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("norm-shift")
 
@@ -30,7 +29,7 @@ def present():
 
 
 @pytest.mark.parametrize(("target", "kind"), list(present()))
-def test_a_published_checkpoint_is_sanitized_bit_for_bit_as_before(target, kind, ungated):
+def test_published_checkpoint_is_bit_identical(target, kind, ungated):
     def sanitize_all():
         return [
             kind.sanitize(probe.stand_in(), weights)
@@ -47,7 +46,7 @@ def test_a_published_checkpoint_is_sanitized_bit_for_bit_as_before(target, kind,
 
 
 @pytest.mark.parametrize(("target", "kind"), list(present()))
-def test_norms_of_a_converted_checkpoint_are_the_same_arrays(target, kind, ungated):
+def test_converted_norms_are_unchanged(target, kind, ungated):
     if not verdict(PATCH, target).ok:
         pytest.skip("this release is right")
     ungated("norm-shift")
@@ -59,11 +58,11 @@ def test_norms_of_a_converted_checkpoint_are_the_same_arrays(target, kind, ungat
             assert [id(value) for value in norms] == [id(value) for value in wanted]
 
 
-def test_weights_without_convolutions_say_nothing():
+def test_weights_without_convolutions():
     assert not norm_shift.is_converted({"model.norm.weight": None})
 
 
-def test_only_weights_of_one_axis_stand_aside():
+def test_only_one_dimensional_weights_are_kept():
     seen = {}
 
     def sanitize(model, weights):
@@ -76,10 +75,3 @@ def test_only_weights_of_one_axis_stand_aside():
     assert out["new.a"] is weights["a"]
     assert out["new.b"] is weights["b"]
     assert weights["a"].shape == (2,)
-
-
-MUTANTS = {
-    "norm-shift": replaced(
-        norm_shift, is_converted=lambda weights: False, is_published=lambda name: True
-    )
-}

@@ -6,10 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.positions.omni_positions import patch as omni_positions
 from mlx_patches.patches.positions.omni_positions.patch import GRIDS, embed_with_positions
-
-from .mutants import replaced
 
 
 def embed(**passed):
@@ -35,15 +32,10 @@ def embed(**passed):
     ],
     ids=["images", "videos", "both"],
 )
-def test_a_prompt_has_its_positions_computed_once(passed, grids):
+def test_positions_are_computed_once(passed, grids):
     assert embed(**passed) == [("ids", *grids)]
 
 
 @pytest.mark.parametrize("passed", [{}, {GRIDS[0]: None, "pixel_values": None}])
-def test_a_text_has_none_computed(passed):
+def test_text_computes_no_positions(passed):
     assert embed(**passed) == []
-
-
-MUTANTS = {
-    "omni-positions": replaced(omni_positions, compute_positions=lambda model, ids, grids: None)
-}

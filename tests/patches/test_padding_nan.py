@@ -38,13 +38,13 @@ def filled(cache, *pieces: int, width: int = 64):
     return held[..., 0][:, 0].tolist() if isinstance(held, mx.array) else None
 
 
-def test_padding_columns_are_zero_and_no_other(batch_class, ungated):
+def test_only_padding_is_zeroed(batch_class, ungated):
     ungated("padding-nan")
     held = filled(make(batch_class, [3, 0, 5], 16), 4, 2, 1)
     assert held in (None, [[0.0] * pad + [1.0] * (7 - pad) for pad in (3, 0, 5)])
 
 
-def test_a_piece_of_one_column_may_be_padding(batch_class, ungated):
+def test_chunk_of_only_padding(batch_class, ungated):
     if "Rotating" in batch_class.__name__:
         pytest.skip("writes such a piece where it writes a decode step's token")
     ungated("padding-nan")
@@ -52,7 +52,7 @@ def test_a_piece_of_one_column_may_be_padding(batch_class, ungated):
     assert held in (None, [[0.0] * pad + [1.0] * (6 - pad) for pad in (3, 0, 2)])
 
 
-def test_past_the_window_padding_is_still_told_apart(batch_class, ungated):
+def test_padding_beyond_window(batch_class, ungated):
     if "Rotating" not in batch_class.__name__:
         pytest.skip("has no window")
     ungated("padding-nan")
@@ -62,7 +62,7 @@ def test_past_the_window_padding_is_still_told_apart(batch_class, ungated):
     assert filled(cache, 1, 1, 1, 1, 1, 3) == [[1.0] * 6, [1.0] * 6]
 
 
-def test_types_and_values_stay(batch_class, ungated):
+def test_dtypes_and_values_are_kept(batch_class, ungated):
     ungated("padding-nan")
     cache = make(batch_class, [0, 0], 16)
     keys = mx.random.normal((2, 1, 5, 64), key=mx.random.key(0)).astype(mx.bfloat16)
@@ -72,7 +72,7 @@ def test_types_and_values_stay(batch_class, ungated):
         assert mx.array_equal(held, keys)
 
 
-def test_rows_that_the_cache_was_not_made_for_are_left_alone(batch_class, ungated):
+def test_foreign_rows_are_unchanged(batch_class, ungated):
     manager = ungated("padding-nan")
     cache = make(batch_class, [1, 2], 16)
     keys = mx.ones((4, 1, 5, 64), dtype=mx.bfloat16)
@@ -84,7 +84,7 @@ def test_rows_that_the_cache_was_not_made_for_are_left_alone(batch_class, ungate
 
 @pytest.mark.parametrize("name", ["gemma3n", "moondream3"])
 @or_skip()
-def test_models_whose_padding_is_nan(name, ungated):
+def test_models_with_nan_padding(name, ungated):
     """No NaN leaves the model's caches, whichever package they are from."""
     model = build_or_skip(f"mlx-vlm:{name}")
     cache = model.make_batch_cache([3, 0])
@@ -124,7 +124,7 @@ PIECES = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
 
 
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
-def test_a_batch_without_padding_gets_no_operation(batch_class, pieces, ungated):
+def test_unpadded_batch_gets_no_operation(batch_class, pieces, ungated):
     alone = count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces))
     ungated("padding-nan")
     assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces)) == alone
@@ -132,7 +132,7 @@ def test_a_batch_without_padding_gets_no_operation(batch_class, pieces, ungated)
 
 @pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
 @pytest.mark.parametrize("window", [6, 64])
-def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, ungated):
+def test_later_chunks_get_no_operation(batch_class, pieces, window, ungated):
     """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
     added = []
     for count in (1, len(pieces)):
@@ -147,7 +147,7 @@ def test_pieces_after_the_padding_get_no_operation(batch_class, pieces, window, 
 
 
 @pytest.mark.parametrize("window", [6, 64])
-def test_the_padding_is_read_once_a_batch(batch_class, window, ungated, monkeypatch):
+def test_padding_is_read_once_per_batch(batch_class, window, ungated, monkeypatch):
     """It is read in no decode step, even if a window changes it in every step."""
     reads = []
     read = padding.read_padding_end
@@ -159,7 +159,7 @@ def test_the_padding_is_read_once_a_batch(batch_class, window, ungated, monkeypa
     assert len(reads) == 1
 
 
-def test_a_copy_and_its_original_know_their_own_padding(batch_class, ungated):
+def test_copy_has_own_padding(batch_class, ungated):
     ungated("padding-nan")
     cache = make(batch_class, [5, 0], 16)
     filled(cache, 2)
@@ -167,7 +167,7 @@ def test_a_copy_and_its_original_know_their_own_padding(batch_class, ungated):
         assert filled(one, 6) in (None, [[0.0] * 5 + [1.0] * 3, [1.0] * 8])
 
 
-def test_rows_that_join_bring_their_padding(batch_class, ungated):
+def test_joining_rows_bring_padding(batch_class, ungated):
     """A batch without padding is joined by one whose padding is not completely written yet."""
     if not hasattr(batch_class, "extend"):
         pytest.skip("rows cannot join in this release")
@@ -180,7 +180,7 @@ def test_rows_that_join_bring_their_padding(batch_class, ungated):
     assert held in (None, [[1.0] * 8, [0.0] * 5 + [1.0] * 3])
 
 
-def test_padding_that_is_taken_back_can_come_again(batch_class, ungated):
+def test_trimmed_padding_can_return(batch_class, ungated):
     ungated("padding-nan")
     cache = make(batch_class, [3, 0], 16)
     filled(cache, 6)
@@ -192,7 +192,7 @@ def test_padding_that_is_taken_back_can_come_again(batch_class, ungated):
     assert filled(cache, 5) in (None, [[0.0] * 3 + [1.0] * 2, [1.0] * 5])
 
 
-def test_mutant_that_forgets_who_joined(batch_class, ungated, monkeypatch):
+def test_mutant_forgets_joining_rows(batch_class, ungated, monkeypatch):
     """The mutant trusts the recorded padding, which does not cover rows that joined since."""
     if not hasattr(batch_class, "extend") or "Quantized" in batch_class.__name__:
         pytest.skip("rows cannot join in this release, or are not handed out")

@@ -14,7 +14,6 @@ from mlx_patches.patches.caches.pool_overlap import patch, windows
 from mlx_patches.patches.caches.pool_overlap.probe import LENGTH, RATIO, WIDTH, make_compressor
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -130,7 +129,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_a_row_goes_on(way, half, compressor, caches, tmp_path):
+def test_row_continues(way, half, compressor, caches, tmp_path):
     cache, start = half
     again = way(caches, cache, tmp_path)
     if again is None:
@@ -139,7 +138,7 @@ def test_a_row_goes_on(way, half, compressor, caches, tmp_path):
     goes_on(compressor, caches, cache, start)  # and so does the cache itself
 
 
-def test_a_release_alone_reads_a_state_that_was_saved_with_the_last_window(half, caches, ungated):
+def test_release_reads_state_with_windows(half, caches, ungated):
     cache, start = half
     saved, pooled = cache.state, cache.pooled
     written = cache.__dict__.pop(windows.WINDOWS)
@@ -153,7 +152,7 @@ def test_a_release_alone_reads_a_state_that_was_saved_with_the_last_window(half,
     assert mx.array_equal(fresh.pooled, pooled)
 
 
-def test_rows_of_a_batch_say_what_they_say_alone(compressor, caches):
+def test_batch_equals_solo(compressor, caches):
     """They are merged, extended, filtered, and restored from a state, and complete no window at
     the same step."""
     rows = {}
@@ -179,7 +178,7 @@ def test_rows_of_a_batch_say_what_they_say_alone(compressor, caches):
         check(compressor, caches, again[0], row, start + 8)
 
 
-def test_a_batch_in_pieces_with_padding(compressor, caches):
+def test_padded_chunked_batch(compressor, caches):
     """Rows with unequal histories are fed unequal prompts, in two pieces."""
     histories, lengths = [9, 4, 0], [8, 3, 6]
     rows = [caches.PoolingCache(RATIO) for _ in histories]
@@ -202,7 +201,7 @@ def test_a_batch_in_pieces_with_padding(compressor, caches):
         check(compressor, caches, found[row], row, start + 5)
 
 
-def test_windows_that_are_taken_back_are_not_read(half, compressor, caches):
+def test_trimmed_windows_are_not_read(half, compressor, caches):
     """As a draft's are: the release cuts what was pooled, and gives the cache its tokens back."""
     cache, start = half
     kept = (cache.remainder, *map(copy.copy, (cache.buf_kv, cache.buf_gate)), cache.pooled)
@@ -211,7 +210,7 @@ def test_windows_that_are_taken_back_are_not_read(half, compressor, caches):
     goes_on(compressor, caches, cache, start)
 
 
-def test_a_draft_that_is_verified_in_part(half, compressor, caches):
+def test_partly_verified_draft(half, compressor, caches):
     cache, start = half
     if not hasattr(cache, "start_speculation"):
         pytest.skip("the caches of this release verify no draft")
@@ -222,7 +221,7 @@ def test_a_draft_that_is_verified_in_part(half, compressor, caches):
     goes_on(compressor, caches, cache, start + 5)
 
 
-def test_a_batch_s_draft_that_is_verified_in_part(compressor, caches):
+def test_partly_verified_draft_in_batch(compressor, caches):
     rows = [caches.PoolingCache(RATIO) for _ in range(2)]
     if not hasattr(rows[0], "start_speculation"):
         pytest.skip("the caches of this release verify no draft")
@@ -237,7 +236,7 @@ def test_a_batch_s_draft_that_is_verified_in_part(compressor, caches):
     check(compressor, caches, found[1], 1, 16)
 
 
-def test_a_cleared_cache_begins_anew(half, compressor, caches):
+def test_cleared_cache_starts_anew(half, compressor, caches):
     """As 0.6 and 0.7.0 clear one; and with another text's state."""
     cache, _ = half
     cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = 0, None, None, None
@@ -247,19 +246,19 @@ def test_a_cleared_cache_begins_anew(half, compressor, caches):
     assert windows.read_windows(cache) is None
 
 
-def test_one_call_computes_what_it_did(module, compressor, caches, monkeypatch):
+def test_one_call_is_unchanged(module, compressor, caches, monkeypatch):
     found = fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
     monkeypatch.setattr(patch, "WithLastWindow", lambda cache: cache)
     assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
 
 
-def test_a_compressor_without_overlap_keeps_no_windows(module, compressor, caches):
+def test_no_overlap_keeps_no_windows(module, compressor, caches):
     compressor.overlap = False
     assert not patch.overlaps(compressor, None, caches.PoolingCache(RATIO), 0)
     assert not patch.overlaps(compressor, None, None, 0)
 
 
-def test_a_decode_step_reads_no_device(compressor, caches, device_reads):
+def test_decode_reads_no_device(compressor, caches, device_reads):
     rows = [caches.PoolingCache(RATIO) for _ in range(2)]
     for row, cache in enumerate(rows):
         fed(compressor, cache, row, 9 + row)
@@ -268,7 +267,7 @@ def test_a_decode_step_reads_no_device(compressor, caches, device_reads):
     assert not [place for place in device_reads if "mlx_patches" in place]
 
 
-def test_the_windows_keep_no_prompt_alive(compressor, caches):
+def test_windows_keep_no_prompt_alive(compressor, caches):
     """They are computed with the step that pools, and own their memory."""
     text = mx.random.normal((1, 4096, WIDTH))
     mx.eval(text)
@@ -278,6 +277,3 @@ def test_the_windows_keep_no_prompt_alive(compressor, caches):
     mx.eval(pooled)
     pooled_alone = pooled.nbytes
     assert mx.get_active_memory() - before < pooled_alone + text.nbytes // 4
-
-
-MUTANTS = {"pool-overlap": replaced(patch, read_windows=lambda cache: None)}

@@ -7,7 +7,6 @@ import pytest
 from mlx_patches.patches.caches.prefix_cache_lists import patch
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def caches():
     return found
 
 
-def test_a_row_is_taken_out_of_batches_only(caches):
+def test_only_batch_rows_are_extracted(caches):
     alone, batch = caches.KVCache, lambda: caches.BatchKVCache([0, 1])
     listed = caches.CacheList
     assert patch.has_rows(batch())
@@ -31,9 +30,6 @@ def test_a_row_is_taken_out_of_batches_only(caches):
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_the_release_is_asked_first(caches, says):
+def test_release_is_called_first(caches, says):
     assert patch.ask_parts(lambda layers: says, [caches.BatchKVCache([0])]) is says
     assert not patch.ask_parts(lambda layers: says, [caches.CacheList(caches.KVCache())])
-
-
-MUTANTS = {"vlm-prefix-cache-lists": replaced(patch, has_rows=lambda cache: True)}

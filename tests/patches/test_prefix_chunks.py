@@ -8,7 +8,6 @@ from mlx_patches.patches.caches.prefix_chunks import patch
 from mlx_patches.patches.caches.prefix_chunks.probe import CHUNK, chunked
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -18,7 +17,7 @@ def caches():
 
 
 @pytest.mark.parametrize("length", [0, CHUNK - 1, CHUNK, CHUNK + 3])
-def test_a_plain_cache_counts_and_places_the_tokens(caches, length):
+def test_plain_cache_counts_tokens(caches, length):
     row = chunked(caches, length)
     made = patch.as_plain(row)
     assert isinstance(made, caches.KVCache)
@@ -31,11 +30,8 @@ def test_a_plain_cache_counts_and_places_the_tokens(caches, length):
         assert not made.keys[..., :dropped, :].any()
 
 
-def test_another_cache_is_joined_as_it_is(caches):
+def test_other_cache_joins_unchanged(caches):
     rows = [caches.KVCache(), caches.RotatingKVCache(max_size=4)]
     seen = patch.join_as_plain(lambda rows, lengths: (rows, lengths), rows, [0, 0])
     assert all(new is old for new, old in zip(seen[0], rows, strict=True))
     assert seen[1] == [0, 0]
-
-
-MUTANTS = {"vlm-prefix-chunks": replaced(patch, as_plain=lambda row: row)}

@@ -10,7 +10,6 @@ from mlx_patches.patches.generation.prefix_first_token import patch
 from mlx_patches.patches.generation.prefix_first_token.probe import RESTS, Repeats, first_tokens
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 WANT = [rest[-1] for rest in RESTS]
 
@@ -39,40 +38,37 @@ class Seen(Repeats):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_any_size_of_piece_gives_the_first_tokens(kind, size, wrapped):
+def test_first_tokens_with_any_chunk_size(kind, size, wrapped):
     model = Seen(wrapped=wrapped)
     assert first_tokens(kind, RESTS, size, model) == WANT
     assert sum(model.calls) == len(RESTS[0])
     assert max(model.calls) <= size
 
 
-def test_a_model_may_answer_with_the_last_column_of_a_piece(kind):
+def test_model_can_return_last_column(kind):
     assert first_tokens(kind, RESTS, 4, Seen(whole=False)) == WANT
 
 
-def test_rows_that_end_together_and_the_order_of_rows(kind):
+def test_rows_that_end_together(kind):
     rests = ((7,), (1, 2, 3, 4, 5), (9,), (6, 8, 2, 3))
     assert first_tokens(kind, rests, 2) == [7, 5, 9, 3]
 
 
 @pytest.mark.parametrize("size", [2, None])
-def test_rests_of_one_length_are_processed_as_before(kind, size):
+def test_equal_remainders_are_unchanged(kind, size):
     model = Seen()
     assert first_tokens(kind, ((1, 2, 3, 4), (5, 6, 7, 8)), size, model) == [4, 8]
     assert model.calls[0] == (size or 4)
 
 
-def test_in_one_piece_nothing_is_cut(kind):
+def test_single_chunk_is_not_cut(kind):
     model = Seen()
     assert first_tokens(kind, RESTS, None, model) == WANT
     assert model.calls == [6]
 
 
-def test_the_model_is_itself_again_when_it_fails():
+def test_failing_model_is_restored():
     batch = SimpleNamespace(model=(model := lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError), patch.next_output(batch, lambda output: None):
         batch.model()
     assert batch.model is model
-
-
-MUTANTS = {"vlm-prefix-first-token": replaced(patch, keep_ended=lambda batch, logits: None)}

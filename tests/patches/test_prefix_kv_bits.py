@@ -17,7 +17,6 @@ from mlx_patches.patches.caches.prefix_kv_bits.probe import (
 )
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def module(ungated, beside):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_it_joins_a_batch_without_hits(module, bits):
+def test_batch_without_hits(module, bits):
     generator, picks = generator_of(module, kv_bits=bits), prefixes()
     batch = built(generator, picks)
     options = {"kv_bits": bits, "kv_group_size": 64}
@@ -43,14 +42,14 @@ def test_it_joins_a_batch_without_hits(module, bits):
     assert generator.kv_bits == bits
 
 
-def test_the_rests_are_padded_on_the_right(module):
+def test_remainders_are_right_padded(module):
     batch = built(generator_of(module), prefixes())
     longest = max(rest for _, rest in ROWS)
     for cache in batch.prompt_cache:
         assert cache._right_padding.tolist() == [longest - rest for _, rest in ROWS]
 
 
-def test_turbo_quant_has_its_own_kind(module):
+def test_turbo_quant(module):
     generator = generator_of(module, kv_bits=3.5, kv_quant_scheme="turboquant")
     picks = prefixes()
     batch = built(generator, picks)
@@ -58,17 +57,14 @@ def test_turbo_quant_has_its_own_kind(module):
     assert type(batch.prompt_cache[0]).__name__ == "BatchTurboQuantKVCache"
 
 
-def test_without_bits_and_hits_nothing_changes(module):
+def test_nothing_changes_without_bits_and_hits(module):
     batch = built(generator_of(module, kv_bits=None), prefixes())
     assert {type(cache).__name__ for cache in batch.prompt_cache} == {"BatchKVCache"}
     assert built(generator_of(module), [None] * len(ROWS)) is None
 
 
-def test_the_bits_come_back_when_the_batch_cannot_be_built():
+def test_bits_are_restored_on_failure():
     generator = SimpleNamespace(kv_bits=8)
     with pytest.raises(ZeroDivisionError):
         patch.quantize_hits(lambda generator: 1 / 0, generator)
     assert generator.kv_bits == 8
-
-
-MUTANTS = {"vlm-prefix-kv-bits": replaced(patch, filled=lambda cache, empty, batch: cache)}

@@ -11,7 +11,6 @@ from mlx_patches.patches.generation.prefix_no_config import patch
 from mlx_patches.patches.generation.prefix_no_config.probe import generator_of, sequence_of
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def module(ungated):
     return found
 
 
-def test_a_stored_prompt_is_found(module):
+def test_stored_prompt_is_found(module):
     generator, sequence = generator_of(module), sequence_of(module)
     model, manager = generator.model, generator.apc_manager
     assert generator._apc_pick_for(sequence) is None
@@ -33,7 +32,7 @@ def test_a_stored_prompt_is_found(module):
     assert generator.model is model
 
 
-def test_the_config_of_a_model_is_read(module):
+def test_model_config_is_read(module):
     model = SimpleNamespace(layers=[], config=SimpleNamespace(image_token_id=3))
     generator = generator_of(module, model=model)
     assert generator._apc_pick_for(sequence_of(module)) is None
@@ -41,20 +40,19 @@ def test_the_config_of_a_model_is_read(module):
         assert generator._apc_media_token_ids() == {3}
 
 
-def test_a_model_with_a_config_stays_while_it_is_read():
+def test_model_with_config_is_unchanged():
     """Another patch's wrapper of the same call may be why this one runs."""
     model = SimpleNamespace(config=SimpleNamespace(image_token_id=3))
     read = patch.read_empty_config(lambda found: found.model, SimpleNamespace(model=model))
     assert read is model
 
 
-def test_the_model_is_itself_again_when_the_look_up_fails():
+def test_failed_lookup_restores_model():
     generator = SimpleNamespace(model=(model := object()))
     with pytest.raises(ZeroDivisionError):
         patch.read_empty_config(lambda generator: 1 / 0, generator)
     assert generator.model is model
 
 
-MUTANTS = {"vlm-prefix-no-config": replaced(patch, SimpleNamespace=lambda config: object())}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"vlm-prefix-no-config": ((SimpleNamespace(model=SimpleNamespace(config={})), [0]), {})}

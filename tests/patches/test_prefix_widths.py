@@ -11,7 +11,6 @@ from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences
 from mlx_patches.probes.fixtures import stored_prefixes
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PLAIN = [((2, 4), (2, 4))] * 3
 UNLIKE = [((2, 4), (2, 4)), ((3, 4), (3, 4)), ((2, 8), (2, 4))]
@@ -25,7 +24,7 @@ def apc():
 
 @pytest.mark.parametrize("layers", [LATENT, UNLIKE], ids=["latent", "unlike"])
 @pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
-def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, lengths):
+def test_each_layer_has_its_prefix_shape(apc, ungated, layers, lengths):
     ungated("vlm-prefix-widths")
     picks = stored_prefixes(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
@@ -39,7 +38,7 @@ def test_each_layer_has_the_prefixes_of_its_own_shape(apc, ungated, layers, leng
         assert grown.values.shape[-1] in {width for pair in layers for _, width in pair}
 
 
-def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated):
+def test_caches_are_cut_to_prefix(apc, ungated):
     """A pick may have a live cache, which may hold more than the prefix."""
     ungated("vlm-prefix-widths")
     (one, other) = stored_prefixes(LATENT, (5, 4))
@@ -54,7 +53,7 @@ def test_caches_of_a_request_are_taken_to_the_length_of_the_prefix(apc, ungated)
     assert held.tolist() == block.values[0][..., :3, :].tolist()
 
 
-def test_models_with_one_shape_get_what_the_release_makes(apc):
+def test_uniform_models_are_unchanged(apc):
     calls = []
 
     def make(*args):
@@ -65,6 +64,3 @@ def test_models_with_one_shape_get_what_the_release_makes(apc):
     caches, longest = patch.fill_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
     assert not differences(caches, picks, longest)
-
-
-MUTANTS = {"vlm-prefix-widths": replaced(patch, shape_of=lambda tensor: (2, 6))}

@@ -10,7 +10,6 @@ import pytest
 from mlx_patches.lab import Family, generators
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.generation.processor_rows import patch as processor_rows
 from mlx_patches.patches.generation.processor_rows.patch import (
     filled,
     fitted,
@@ -19,7 +18,6 @@ from mlx_patches.patches.generation.processor_rows.patch import (
 )
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("processor-rows")
 TOKENS = 12
@@ -32,7 +30,7 @@ def generate():
     return module_or_skip("mlx_lm.generate", "PromptProcessingBatch")  # which joins the lists
 
 
-def test_lists_have_an_entry_a_row():
+def test_one_entry_per_row():
     kept = [1, 2]
     assert fitted(kept, 2) is kept
     assert fitted(kept, 1) == [1]
@@ -44,7 +42,7 @@ def test_lists_have_an_entry_a_row():
     assert filled([one, one], 1) == [one]
 
 
-def test_batches_without_processors_are_joined_as_they_are():
+def test_batches_without_processors_are_unchanged():
     bare, other = ([[]], []), ([None], [])
     batches = [
         SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
@@ -68,7 +66,7 @@ def test_batches_without_processors_are_joined_as_they_are():
         ([], [[1]], True),
     ],
 )
-def test_the_check_finds_processors_in_either_batch(processors, tokens, needed):
+def test_check_finds_processors_in_either_batch(processors, tokens, needed):
     bare = SimpleNamespace(uids=[0], logits_processors=[[]], token_context=[])
     other = SimpleNamespace(uids=[1], logits_processors=processors, token_context=tokens)
     assert have_processors(bare, other) is have_processors(other, bare) is needed
@@ -78,7 +76,7 @@ def test_the_check_finds_processors_in_either_batch(processors, tokens, needed):
 
 @pytest.mark.parametrize("nothing", [None, []], ids=["None", "empty"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (0, 2, 4, 1, 3), (2, 0, 0, 3, 1)], ids=str)
-def test_rows_that_come_and_go_are_as_alone(generate, order, nothing, ungated):
+def test_changing_rows_equal_solo(generate, order, nothing, ungated):
     ungated("processor-rows")
     model = llama()
     rows = [ROWS[index] for index in order]
@@ -86,7 +84,7 @@ def test_rows_that_come_and_go_are_as_alone(generate, order, nothing, ungated):
     assert together == [answers(generate, model, [row], nothing)[0] for row in rows]
 
 
-def test_rows_without_processors_are_bit_for_bit_as_released(generate, ungated):
+def test_rows_without_processors_are_bit_identical(generate, ungated):
     model = llama()
     rows = [(prompt, 0.0) for prompt, _ in ROWS]
     before = answers(generate, model, rows, [], every=3, told=float_bits)
@@ -126,7 +124,7 @@ def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 4, 3), (1, 0, 2, 3), (2, 3, 0, 1)], ids=str)
-def test_rows_of_the_vision_engine_are_as_alone(order, ungated):
+def test_vlm_engine_rows_equal_solo(order, ungated):
     module_or_skip("mlx_vlm.generate", "GenerationBatch")  # which takes the processors
     ungated("processor-rows")
     rows = [ROWS[index] for index in order]
@@ -162,10 +160,5 @@ def vision_answers(rows, every=1):
     return [said[uid] for uid in order]
 
 
-MUTANTS = {
-    "processor-rows": replaced(
-        processor_rows, fitted=lambda lists, rows: lists, filled=lambda lists, rows: lists
-    )
-}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"processor-rows": ((SimpleNamespace(logits_processors=[], token_context=[]),) * 2, {})}

@@ -6,12 +6,10 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.server.pythonic_calls import patch as pythonic_calls
 from mlx_patches.patches.server.pythonic_calls.patch import find_calls
 from mlx_patches.patches.server.pythonic_calls.probe import call, loaded
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -43,26 +41,26 @@ def parser():
         ("[" * 5_000 + "]" * 5_000, []),
     ],
 )
-def test_calls_that_are_python_are_read_and_none_is_run(text, wanted):
+def test_python_calls_are_parsed_not_run(text, wanted):
     if wanted is None:
         wanted = [call(flag=True, none=None, deep={"a": [False]})]
     assert list(find_calls(text)) == wanted
 
 
 @pytest.mark.parametrize("text", ["[look(city=Rome, days=5)]", "[look(city=Rome)] done"])
-def test_what_is_no_python_is_read_as_released(text, parser, ungated):
+def test_other_text_is_parsed_as_released(text, parser, ungated):
     released = parser.parse_tool_call(text)
     ungated("server-pythonic-calls")
     assert parser.parse_tool_call(text) == released
 
 
-def test_a_text_without_a_call_is_refused_as_released(parser, ungated):
+def test_text_without_call_is_refused(parser, ungated):
     ungated("server-pythonic-calls")
     with pytest.raises(ValueError, match="No function provided"):
         parser.parse_tool_call("nothing")
 
 
-def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(parser, ungated):
+def test_only_matching_tokenizers_get_parser(parser, ungated):
     ungated("server-pythonic-calls")
     module = importlib.import_module("mlx_lm.tokenizer_utils")
     tokenizer = loaded(module)
@@ -74,10 +72,3 @@ def test_a_tokenizer_gets_a_parser_only_where_it_needs_this_one(parser, ungated)
         module, ("[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"), "[TOOL_CALLS]"
     )
     assert "pythonic" not in mistral.tool_parser.__module__
-
-
-MUTANTS = {
-    "server-pythonic-calls": replaced(
-        pythonic_calls, find_calls=lambda text: [], _START="<nowhere>"
-    )
-}

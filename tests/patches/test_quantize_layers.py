@@ -36,7 +36,7 @@ def kinds(layers):
     return [type(layer).__name__ for layer in layers]
 
 
-def test_layers_that_rotate_stay_and_others_do_not(ungated, distribution):
+def test_only_rotating_layers_are_spared(ungated, distribution):
     ungated("quantize-rotating")
     quantize, caches = function_and_caches(distribution)
     layers = filled(caches, "full", "sliding", "full")
@@ -47,7 +47,7 @@ def test_layers_that_rotate_stay_and_others_do_not(ungated, distribution):
         assert layers[1] is before[1]
 
 
-def test_nothing_happens_without_bits_or_before_the_start(ungated, distribution):
+def test_nothing_without_bits_or_before_start(ungated, distribution):
     ungated("quantize-rotating", "vlm-quantize-last-layer")
     quantize, caches = function_and_caches(distribution)
     layers = filled(caches, "full", "sliding", "full")
@@ -56,7 +56,7 @@ def test_nothing_happens_without_bits_or_before_the_start(ungated, distribution)
     assert kinds(layers) == ["KVCache", "RotatingKVCache", "KVCache"]
 
 
-def test_both_patches_go_together(ungated):
+def test_both_patches_together(ungated):
     module_or_skip("mlx_vlm.generate", "__path__")  # the last layer is patched from 0.6.0 on
     ungated("quantize-rotating", "vlm-quantize-last-layer")
     quantize, caches = function_and_caches("mlx-vlm")

@@ -49,18 +49,18 @@ def assert_rows(cache, lengths):
     assert cache.size() == cache._idx
 
 
-def test_a_prompt_leaves_the_rows_where_the_contract_says(batch):
+def test_rows_after_prompt(batch):
     assert_rows(batch, LENGTHS)
 
 
-def test_filter_keeps_rows_and_drops_the_padding_that_all_have(kind, batch):
+def test_filter_removes_common_padding(kind, batch):
     batch.filter(mx.array([2, 0]))
     assert_rows(batch, [3, 4])
     assert batch.size() == 4
     assert not kind.wrong(batch, [3, 4], rows=[2, 0])
 
 
-def test_trim_takes_tokens_off_every_row_and_says_how_many(kind, batch):
+def test_trim_returns_count(kind, batch):
     if not batch.is_trimmable():
         assert batch.trim(2) == 0
         return
@@ -71,7 +71,7 @@ def test_trim_takes_tokens_off_every_row_and_says_how_many(kind, batch):
     assert batch.size() == 0
 
 
-def test_what_is_restored_goes_on_like_the_other(kind, batch):
+def test_restored_batch_continues(kind, batch):
     again = restored(batch)
     assert_rows(again, LENGTHS)
     other = kind.batch([1], 3)
@@ -81,7 +81,7 @@ def test_what_is_restored_goes_on_like_the_other(kind, batch):
     assert not kind.wrong(again, [6, 2], rows=[1, 0])
 
 
-def test_a_padded_prompt_may_follow_a_restored_history(kind, batch):
+def test_padded_prompt_after_restored_history(kind, batch):
     again = restored(batch)
     again.prepare(lengths=[1, 3, 2], right_padding=[2, 0, 1])
     feed(again, list(enumerate(LENGTHS)), 3)
@@ -90,7 +90,7 @@ def test_a_padded_prompt_may_follow_a_restored_history(kind, batch):
     assert not kind.wrong(again, [5, 9, 5])
 
 
-def test_a_batch_without_tokens_goes_through_every_method(kind):
+def test_empty_batch_methods(kind):
     cache = kind.batch([2, 0, 1])
     cache.prepare(lengths=[1, 1, 1], right_padding=[0, 0, 0])
     cache.finalize()
@@ -106,7 +106,7 @@ def test_a_batch_without_tokens_goes_through_every_method(kind):
     assert not kind.wrong(again, [2, 4, 3])
 
 
-def test_a_row_that_is_all_padding_joins_leaves_and_comes_back(kind):
+def test_row_of_only_padding(kind):
     cache = kind.batch([0], 3)
     cache.extend(kind.batch([0]))
     assert_rows(cache, [3, 0])
@@ -118,7 +118,7 @@ def test_a_row_that_is_all_padding_joins_leaves_and_comes_back(kind):
     assert not kind.wrong(cache, [2], rows=[0])
 
 
-def test_a_prompt_without_right_padding_moves_no_array(kind, batch):
+def test_unpadded_prompt_moves_no_array(kind, batch):
     parts = leaves(batch)
     batch.prepare(lengths=[1, 1, 1], right_padding=[0, 0, 0])
     batch.finalize()
@@ -131,13 +131,13 @@ def merged(kind, rows):
     return merge_quantized(kind.batch_class, rows)
 
 
-def test_a_row_in_floats_is_quantized_like_the_others(kind):
+def test_float_row_is_quantized(kind):
     plain, empty = (importlib.import_module("mlx_vlm.models.cache").KVCache() for _ in range(2))
     feed(plain, [(1, 0)], 4)
     assert not kind.wrong(merged(kind, [kind.solo(0, 6), plain, empty]), [6, 4, 0])
 
 
-def test_rows_quantized_otherwise_do_not_join(kind):
+def test_other_quantization_does_not_join(kind):
     settings = {"bits": 3} if kind.turbo else {"group_size": 32, "bits": 8}
     other = type(kind.solo(0, 0))(**settings)
     feed(other, [(1, 0)], 4)
@@ -158,7 +158,7 @@ def without_reads(monkeypatch):
         yield
 
 
-def test_a_decode_step_reads_nothing_from_the_device(kind, batch, beside, monkeypatch):
+def test_decode_reads_no_device(kind, batch, beside, monkeypatch):
     beside("quantized-masks")
     feed(batch, list(enumerate(LENGTHS)), 1)
     step = mx.ones((3, 2, 1, WIDTH))
@@ -184,7 +184,7 @@ def packed(cache, index, start, end):
 
 
 @affine_only
-def test_unequal_right_padding_keeps_each_rows_own_length(kind):
+def test_right_padding_keeps_lengths(kind):
     cache = kind.batch([0, 0], 10)
     cache.prepare(right_padding=[2, 5])
     cache.finalize()
@@ -196,7 +196,7 @@ def test_unequal_right_padding_keeps_each_rows_own_length(kind):
 
 
 @affine_only
-def test_what_is_merged_comes_out_again_bit_for_bit(kind):
+def test_merge_and_extract_are_bit_identical(kind):
     rows = [kind.solo(row, length) for row, length in enumerate((5, 0, 270))]
     batch = merge_quantized(kind.batch_class, rows)
     for row, solo in enumerate(rows):
@@ -207,7 +207,7 @@ def test_what_is_merged_comes_out_again_bit_for_bit(kind):
 
 
 @affine_only
-def test_merged_rows_are_not_touched_by_the_batch(kind):
+def test_merged_rows_are_copied(kind):
     solo = kind.solo(0, 5)
     before = packed(solo, 0, 0, 5)
     batch = merge_quantized(kind.batch_class, [solo, kind.solo(1, 3)])
@@ -217,13 +217,13 @@ def test_merged_rows_are_not_touched_by_the_batch(kind):
 
 
 @affine_only
-def test_left_padding_only_before_the_first_token(kind):
+def test_left_padding_needs_empty_batch(kind):
     with pytest.raises(ValueError, match="empty"):
         kind.batch([0, 0], 3).prepare(left_padding=[1, 0])
 
 
 @affine_only
-def test_extend_leaves_the_other_side_as_it_was(kind):
+def test_extend_leaves_other_side(kind):
     cache, other = kind.batch([0]), kind.batch([0, 2], 5)
     parts = other.keys
     cache.extend(other)
@@ -232,7 +232,7 @@ def test_extend_leaves_the_other_side_as_it_was(kind):
 
 
 @affine_only
-def test_a_row_that_stays_loses_the_padding_that_none_needs(kind):
+def test_filter_removes_unneeded_padding(kind):
     cache = kind.batch([0, 0], 10)
     cache.prepare(lengths=[8, 5], right_padding=[2, 5])
     cache.finalize()
@@ -266,7 +266,7 @@ def near(cache, row, start, keys):
 
 
 @turbo_only
-def test_rows_whose_codecs_sort_channels_differently_merge(kind):
+def test_merge_of_different_codecs(kind):
     channels = (range(16), range(16, 32))
     batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(c)) for c in channels])
     for row, own in enumerate(channels):
@@ -274,7 +274,7 @@ def test_rows_whose_codecs_sort_channels_differently_merge(kind):
 
 
 @turbo_only
-def test_batches_whose_codecs_sort_channels_differently_extend(kind):
+def test_extend_of_different_codecs(kind):
     channels = (range(16), range(16, 32))
     first, other = (
         kind.module.TurboQuantKVCache.merge([split(kind.module, list(c))]) for c in channels
@@ -285,7 +285,7 @@ def test_batches_whose_codecs_sort_channels_differently_extend(kind):
 
 
 @turbo_only
-def test_a_restored_batch_reads_its_channels_as_before(kind):
+def test_restored_batch_reads_channels(kind):
     batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(range(5, 21)))])
     again = restored(batch)
     assert mx.array_equal(again.dequantize()[0], batch.dequantize()[0]).item()
@@ -293,7 +293,7 @@ def test_a_restored_batch_reads_its_channels_as_before(kind):
 
 
 @turbo_only
-def test_meta_state_is_text_and_an_empty_cache_has_the_releases_own(kind):
+def test_meta_state_is_text(kind):
     cache = kind.batch([0, 0])
     before = len(cache.meta_state)
     feed(cache, [(0, 0), (1, 0)], 3)
@@ -302,7 +302,7 @@ def test_meta_state_is_text_and_an_empty_cache_has_the_releases_own(kind):
 
 
 @turbo_only
-def test_a_state_written_without_the_patch_still_loads(kind):
+def test_state_without_patch_loads(kind):
     cache = kind.batch([2, 0], 5)
     again = type(cache).from_state(cache.state, cache.meta_state[:-1])
     feed(again, [(0, 3), (1, 5)], 1)
@@ -310,7 +310,7 @@ def test_a_state_written_without_the_patch_still_loads(kind):
 
 
 @turbo_only
-def test_padding_that_came_late_is_known_to_attention(kind):
+def test_late_padding_reaches_attention(kind):
     cache = kind.batch([0])
     if not hasattr(cache, "fused_attention_eligible"):
         pytest.skip("this release has one way of attention for batches")
@@ -330,14 +330,14 @@ def test_padding_that_came_late_is_known_to_attention(kind):
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
 
 
-def test_plain_rows_stay_the_same_object():
+def test_plain_rows_are_unchanged():
     caches = importlib.import_module(CACHES)
     row = caches.KVCache()
     assert dequantize_row(row) is row
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_a_plain_row_has_the_type_and_the_room_of_its_tokens(dtype):
+def test_plain_row_dtype_and_size(dtype):
     caches = importlib.import_module(CACHES)
     row = caches.QuantizedKVCache(group_size=32, bits=8)
     assert dequantize_row(row).keys is None
@@ -350,7 +350,7 @@ def test_a_plain_row_has_the_type_and_the_room_of_its_tokens(dtype):
 
 @pytest.mark.skipif(not installed("mlx-lm"), reason="the generator is mlx-lm's")
 @pytest.mark.parametrize("heads", [1, 2])
-def test_quantized_prompts_speak_as_alone_in_floats(heads, ungated):
+def test_quantized_prompts_equal_solo(heads, ungated):
     generate = importlib.import_module("mlx_lm.generate")
     if not hasattr(generate, "BatchGenerator") or not hasattr(generate, "_merge_caches"):
         pytest.skip("this release batches no prompts with a history")
@@ -420,7 +420,7 @@ def _llama(heads=2):
     return model
 
 
-def test_what_a_row_alone_holds_is_not_touched(ungated):
+def test_solo_row_is_not_touched(ungated):
     ungated("quantized-merge")
     caches = importlib.import_module(CACHES)
     if not hasattr(caches.KVCache, "merge"):
@@ -435,7 +435,7 @@ def test_what_a_row_alone_holds_is_not_touched(ungated):
 
 
 @pytest.mark.skipif(not installed("mlx-lm"), reason="the model is mlx-lm's")
-def test_a_quantized_run_alone_is_bit_for_bit_as_before(ungated):
+def test_solo_quantized_run_is_bit_identical(ungated):
     def logits():
         model, caches = _llama(), importlib.import_module(CACHES)
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.masks.quantized_decode_mask import patch as quantized_decode_mask
 from mlx_patches.probes.quantized_batches import Kind
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.mark.parametrize("padding", [[0, 0], [1, 0]])
-def test_qwens_decode_step_has_a_mask_where_a_row_has_padding(ungated, padding):
+def test_qwen_decode_mask_with_padding(ungated, padding):
     module_or_skip("mlx_vlm.turboquant")  # without it there are no quantized batches
     language = module_or_skip("mlx_vlm.models.qwen3_5.language", "_create_qwen3_5_attention_mask")
     caches = module_or_skip("mlx_vlm.models.cache")
@@ -21,8 +19,3 @@ def test_qwens_decode_step_has_a_mask_where_a_row_has_padding(ungated, padding):
     ungated("quantized-decode-mask")
     mask = language._create_qwen3_5_attention_mask(mx.zeros((2, 1, 8)), cache)
     assert (mask is None) == (not any(padding))
-
-
-MUTANTS = {
-    "quantized-decode-mask": replaced(quantized_decode_mask, holds_quantized=lambda cache: False)
-}

@@ -27,7 +27,7 @@ def attend(base, mask, rows=3, heads=4, groups=2):
 
 @pytest.mark.parametrize("mask", [None, "causal", "array"])
 @pytest.mark.parametrize("heads", [2, 4])
-def test_what_was_right_is_bit_for_bit_as_before(base, ungated, mask, heads):
+def test_right_results_are_bit_identical(base, ungated, mask, heads):
     if mask == "array":
         mask = mx.arange(6)[None] <= mx.arange(4, 6)[:, None]
     before = attend(base, mask, rows=1, heads=heads).tolist()
@@ -35,7 +35,7 @@ def test_what_was_right_is_bit_for_bit_as_before(base, ungated, mask, heads):
     assert attend(base, mask, rows=1, heads=heads).tolist() == before
 
 
-def test_a_mask_in_numbers_does_what_one_in_booleans_does(base, ungated):
+def test_additive_mask_equals_boolean_mask(base, ungated):
     ungated("quantized-masks")
     padding = mx.array([0, 2, 3])
     seen = (mx.arange(6)[None] >= padding[:, None])[:, None, None]
@@ -44,14 +44,14 @@ def test_a_mask_in_numbers_does_what_one_in_booleans_does(base, ungated):
     assert mx.allclose(attend(base, seen), attend(base, numbers), atol=1e-5).item()
 
 
-def test_a_mask_of_no_rows_of_its_own_serves_all(base, ungated):
+def test_shared_mask(base, ungated):
     ungated("quantized-masks")
     causal = mx.arange(6)[None] <= mx.arange(4, 6)[:, None]
     every = mx.broadcast_to(causal, (3, 1, 2, 6))
     assert mx.allclose(attend(base, causal), attend(base, every), atol=1e-6).item()
 
 
-def test_one_rows_mask_reaches_attention_as_it_is():
+def test_single_row_mask_is_unchanged():
     """A row alone gets no added graph node: its mask broadcasts over groups of heads."""
     mask = mx.ones((1, 1, 2, 6), mx.bool_)
     assert quantized_masks.add_group_axis(mask, 2) is mask

@@ -25,20 +25,20 @@ def caches(ungated):
     return importlib.import_module(CACHES)
 
 
-def test_a_handle_adds_no_node():
+def test_handle_adds_no_node():
     array = mx.array([1, 2]) + 3
     before = count_edges(array)
     assert count_edges(make_handle(array)) == before
     assert count_edges(array + 0) > before
 
 
-def test_evaluating_a_handle_evaluates_the_original():
+def test_evaluating_handle_evaluates_original():
     array = mx.array([1, 2]) + 3
     mx.eval(make_handle(array))
     assert array.tolist() == [4, 5]
 
 
-def test_in_place_addition_from_outside_still_reaches_the_cache(caches):
+def test_outside_in_place_addition_reaches_cache(caches):
     cache = caches.BatchKVCache([1, 0])
     cache.offset += 4
     assert cache.offset.tolist() == [3, 4]
@@ -52,14 +52,14 @@ def test_plain_values_pass_through(caches):
     assert cache.offset is None
 
 
-def test_missing_attribute_is_an_attribute_error(caches):
+def test_missing_attribute_raises(caches):
     cache = caches.BatchKVCache.__new__(caches.BatchKVCache)
     assert not hasattr(cache, "offset")
     with pytest.raises(AttributeError, match="offset"):
         del cache.offset
 
 
-def test_copies_do_not_move_with_the_original(caches):
+def test_copies_are_independent(caches):
     cache = caches.BatchKVCache([1, 0])
     shallow = copy.copy(cache)
     cache.update_and_fetch(mx.ones((2, 1, 3, 4)), mx.ones((2, 1, 3, 4)))
@@ -67,7 +67,7 @@ def test_copies_do_not_move_with_the_original(caches):
     assert cache.offset.tolist() == [2, 3]
 
 
-def test_instances_made_before_and_after_work_across_restore(ungated):
+def test_instances_survive_restore(ungated):
     caches = importlib.import_module(CACHES)
     before = caches.BatchKVCache([2, 0])
     manager = ungated("offset-alias")

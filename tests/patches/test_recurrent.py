@@ -12,7 +12,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab.cache_arrays import count_edges
-from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows, state
+from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows
 
 from ..releases.conftest import installed
 from .mutants import replaced
@@ -54,21 +54,21 @@ WHOLE = {"left_padding": PADDING, "lengths": LENGTHS}
 # -- arrays-rows -----------------------------------------------------------------------------
 
 
-def test_a_filter_that_raises_leaves_the_padding():
+def test_failed_filter_keeps_padding():
     cache = padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
         rows.filter_padding(raise_error, cache, mx.array([2, 0]))
     assert held(cache) == WHOLE
 
 
-def test_an_extend_that_raises_leaves_the_padding_of_both():
+def test_failed_extend_keeps_padding():
     cache, other = padded_batch(), padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
         rows.extend_padding(raise_error, cache, other)
     assert held(cache) == held(other) == WHOLE
 
 
-def test_the_release_s_extend_raises_and_leaves_the_padding_of_both(ungated):
+def test_failed_release_extend_keeps_padding(ungated):
     ungated("arrays-rows")
     cache, other = padded_batch(), padded_batch(width=3)
     with pytest.raises(ValueError):
@@ -76,7 +76,7 @@ def test_the_release_s_extend_raises_and_leaves_the_padding_of_both(ungated):
     assert held(cache) == held(other) == WHOLE
 
 
-def test_padding_follows_its_rows(ungated):
+def test_padding_follows_rows(ungated):
     ungated("arrays-rows")
     cache = padded_batch()
     cache.filter(mx.array([2, 0]))
@@ -86,7 +86,7 @@ def test_padding_follows_its_rows(ungated):
 
 
 @pytest.mark.parametrize("padded_first", [True, False])
-def test_rows_that_join_without_padding_have_none(ungated, padded_first):
+def test_joining_rows_without_padding(ungated, padded_first):
     ungated("arrays-rows")
     sides = [padded_batch(), one_row()][:: 1 if padded_first else -1]
     cache, other = sides
@@ -100,7 +100,7 @@ def test_rows_that_join_without_padding_have_none(ungated, padded_first):
     assert held(other) == before
 
 
-def test_rows_without_padding_get_no_array(ungated):
+def test_unpadded_rows_get_no_array(ungated):
     ungated("arrays-rows")
     cache = one_row()
     cache.extend(one_row())
@@ -112,7 +112,7 @@ def test_rows_without_padding_get_no_array(ungated):
 # -- arrays-extend ---------------------------------------------------------------------------
 
 
-def test_an_extend_that_raises_leaves_the_slots_of_both():
+def test_failed_extend_keeps_slots():
     cache, other = ArraysCache(1), padded_batch()
     contract.remember_rows(cache, 2)
     with pytest.raises(ValueError, match="on purpose"):
@@ -134,7 +134,7 @@ def extend_as_mlx_lm_0_31_2(cache, other):
 @pytest.mark.parametrize(
     ("unwritten_first", "numbers"), [(True, [0, 0, 0, 1, 2]), (False, [0, 1, 2, 0, 0])]
 )
-def test_rows_without_a_state_get_zeros_and_the_other_side_stays(unwritten_first, numbers):
+def test_rows_without_state_get_zeros(unwritten_first, numbers):
     unwritten = ArraysCache(1)
     contract.remember_rows(unwritten, 2)
     cache, other = [unwritten, padded_batch()][:: 1 if unwritten_first else -1]
@@ -145,7 +145,7 @@ def test_rows_without_a_state_get_zeros_and_the_other_side_stays(unwritten_first
     assert all(now is then for now, then in zip(other.cache, before, strict=True))
 
 
-def test_two_sides_without_a_state_are_counted():
+def test_two_empty_sides_are_counted():
     sides = [ArraysCache(1), ArraysCache(1)]
     contract.remember_rows(sides[0], 2)
     rows.extend_unwritten(extend_as_mlx_lm_0_31_2, *sides)
@@ -165,7 +165,7 @@ class MambaCache(ArraysCache or object):
 
 
 @pytest.mark.skipif(not hasattr(ArraysCache, "merge"), reason="rows are not merged")
-def test_mamba_s_rows_merge_without_padding_and_keep_their_class():
+def test_mamba_merge_keeps_class():
     alone = [MambaCache(), MambaCache()]
     for number, row in enumerate(alone):
         row[0] = row[1] = mx.full((1, 2), number)
@@ -181,7 +181,7 @@ def test_mamba_s_rows_merge_without_padding_and_keep_their_class():
 # -- rows ------------------------------------------------------------------------------------
 
 
-def test_rows_are_counted_by_states_then_padding_then_memory():
+def test_row_count_order():
     cache = ArraysCache(2)
     assert contract.count_rows(cache) == 1
     contract.remember_rows(cache, 4)
@@ -192,14 +192,14 @@ def test_rows_are_counted_by_states_then_padding_then_memory():
     assert contract.count_rows(cache) == 2
 
 
-def test_a_padding_that_is_one_number_for_all_is_no_row_s():
+def test_scalar_padding_is_ignored():
     cache = ArraysCache(1)
     cache.left_padding = mx.array(2)
     assert contract.read_padding(cache) == {}
     assert contract.count_rows(cache) == 1
 
 
-def test_a_row_has_neither_the_padding_nor_the_rows_of_its_batch():
+def test_extracted_row_has_no_batch_state():
     batch = padded_batch()
     contract.remember_rows(batch, 3)
     row = contract.copy_as_row(batch, [batch[0][1:2]])
@@ -223,7 +223,7 @@ class Uncounted:
         return masks.mask_each_piece(lambda cache, N: None, self, N)
 
 
-def test_a_decode_step_reads_nothing(device_reads):
+def test_decode_reads_no_device(device_reads):
     cache = Uncounted([7, 0, 2])
     pieces = [cache.mask(3) for _ in range(3)]
     assert all(mask is not None for mask in pieces)
@@ -234,7 +234,7 @@ def test_a_decode_step_reads_nothing(device_reads):
     assert not device_reads
 
 
-def test_rows_without_padding_are_not_masked(device_reads):
+def test_unpadded_rows_are_not_masked(device_reads):
     cache = Uncounted([0, 0])
     assert cache.mask(3) is None
     assert cache.left_padding is None
@@ -243,7 +243,7 @@ def test_rows_without_padding_are_not_masked(device_reads):
     assert not device_reads
 
 
-def test_no_piece_waits_for_the_device(monkeypatch):
+def test_no_chunk_waits_for_device(monkeypatch):
     """The array that is read was made from a list, so no operation has to finish first."""
     cache = Uncounted([7, 0, 2])
     monkeypatch.setattr(mx.array, "__sub__", raise_error)
@@ -306,7 +306,7 @@ def live(seed):
 
 @counts
 @pytest.mark.parametrize("seed", range(4))
-def test_the_numbers_are_the_releases(seed, ungated):
+def test_numbers_equal_release(seed, ungated):
     before = live(seed)
     manager = ungated("arrays-advance")
     assert live(seed) == before
@@ -314,7 +314,7 @@ def test_the_numbers_are_the_releases(seed, ungated):
 
 
 @counts
-def test_it_is_taken_out_and_put_back_in_the_middle_of_a_count(ungated):
+def test_patch_toggled_during_count(ungated):
     cache = padded()
     first = ungated("arrays-advance")
     cache.advance(2)
@@ -327,7 +327,7 @@ def test_it_is_taken_out_and_put_back_in_the_middle_of_a_count(ungated):
 
 
 @counts
-def test_two_copies_count_apart(ungated):
+def test_copies_count_separately(ungated):
     ungated("arrays-advance")
     cache = padded()
     cache.advance(1)
@@ -339,7 +339,7 @@ def test_two_copies_count_apart(ungated):
 
 
 @counts
-def test_what_was_read_stays(ungated):
+def test_read_values_stay(ungated):
     ungated("arrays-advance")
     cache = padded()
     cache.advance(1)
@@ -349,7 +349,7 @@ def test_what_was_read_stays(ungated):
 
 
 @counts
-def test_a_cache_without_padding_is_left_alone(ungated):
+def test_unpadded_cache_is_unchanged(ungated):
     ungated("arrays-advance")
     cache = ArraysCache(1)
     cache[0] = mx.zeros((2, 1))
@@ -359,7 +359,7 @@ def test_a_cache_without_padding_is_left_alone(ungated):
 
 
 @counts
-def test_a_step_adds_no_node(ungated):
+def test_step_adds_no_node(ungated):
     cache = padded()
     cache.advance(1)
     before = count_edges(cache.left_padding, cache.lengths)
@@ -370,7 +370,7 @@ def test_a_step_adds_no_node(ungated):
 
 
 @counts
-def test_an_advance_that_raises_leaves_the_padding():
+def test_failed_advance_keeps_padding():
     def failing(cache, N):
         cache.left_padding = None
         raise ValueError("on purpose")
@@ -382,7 +382,7 @@ def test_an_advance_that_raises_leaves_the_padding():
 
 
 @counts
-def test_rows_that_come_and_go_leave_no_chain(ungated):
+def test_changing_rows_leave_no_chain(ungated):
     """As in a batch that is never empty, because a new request joins every few steps."""
     ungated("arrays-advance")
     cache, sizes = padded(), []
@@ -427,10 +427,7 @@ def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = {
     "arrays-mask": lengths_that_are_one_longer,
-    "arrays-advance": replaced(advance, is_continued=lambda *_: False),
     "arrays-rows": padding_of_other_rows,
-    "arrays-extend": replaced(rows, remember_rows=lambda cache, number: None),
-    "arrays-restored": replaced(state, PADDING={"lengths": None}),
     "arrays-chunks": pieces_that_do_not_count,
     "mamba-rows": replaced(
         extract,

@@ -33,7 +33,7 @@ TOLERANCE = 1e-3
 
 
 @pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
-def test_a_quantized_batch_stays_quantized(family, beside):
+def test_quantized_batch_stays_quantized(family, beside):
     model = build_or_skip(f"mlx-vlm:{family}")
     beside(*NEEDED, "recurrent-padding", "quantized-decode-mask")
     cell = applicable(SCENARIOS["quantized-8"](model))
@@ -78,7 +78,7 @@ VLM = ("mlx-vlm:nemotron_h", "mlx-vlm:falcon_h1", "mlx-vlm:plamo2vl", OMNI)
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
-def test_the_hidden_state_of_every_row(name, repaired):
+def test_hidden_states_of_every_row(name, repaired):
     model = repaired(name)
     if not model.module(mx.array([[1]]), return_hidden=True).hidden_states:
         pytest.skip("the release gives no hidden states")
@@ -94,7 +94,7 @@ def test_the_hidden_state_of_every_row(name, repaired):
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
-def test_a_call_without_logits(name, repaired):
+def test_call_without_logits(name, repaired):
     model = repaired(name)
     given = {"return_hidden": True, "skip_logits": True, "return_shared_kv": True}
     if model.module(mx.array([[1]]), **given).logits is not None:
@@ -111,7 +111,7 @@ def test_a_call_without_logits(name, repaired):
         assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
 
 
-def test_omni_states_of_a_history_and_every_layer(repaired, beside):
+def test_omni_states_with_history(repaired, beside):
     """It runs Nemotron-H's layers itself, or, from mlx-vlm 0.7.10 on, calls the patched model."""
     model = repaired(OMNI)
     beside(*LAST_PIECES)
@@ -127,7 +127,7 @@ def test_omni_states_of_a_history_and_every_layer(repaired, beside):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_a_decode_step_reads_nothing_and_a_prompt_little(name, repaired, device_reads):
+def test_device_reads(name, repaired, device_reads):
     model = repaired(name)
     cache = padded_batch(model)
 
@@ -147,7 +147,7 @@ def test_a_decode_step_reads_nothing_and_a_prompt_little(name, repaired, device_
         assert reads() == 0
 
 
-def test_equal_rows_read_the_device_once(repaired, device_reads):
+def test_equal_rows_read_device_once(repaired, device_reads):
     model = repaired(NEMOTRON_H)
     cache = padded_batch(model)
     for layer in recurrent(cache):
@@ -174,7 +174,7 @@ def test_arguments(name, repaired):
 
 
 @pytest.mark.parametrize("name", VLM)
-def test_embeddings_in_place_of_ids(name, repaired):
+def test_embeddings_instead_of_ids(name, repaired):
     model = repaired(name)
     inner = getattr(model.module, "backbone", None) or model.module.model
     embed = inner["embeddings"] if "embeddings" in inner else inner["embed_tokens"]
@@ -187,7 +187,7 @@ def test_embeddings_in_place_of_ids(name, repaired):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_caches_that_a_host_subclasses(name, repaired):
+def test_host_cache_subclasses(name, repaired):
     model = repaired(name)
     cache = padded_batch(model)
     for layer in cache:
@@ -197,7 +197,7 @@ def test_caches_that_a_host_subclasses(name, repaired):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_a_piece_without_tokens_of_any_row(name, repaired):
+def test_chunk_without_tokens(name, repaired):
     """Both rows are all padding in the first piece, as after a longer row left the batch."""
     model = repaired(name)
     padded_batch(model)
@@ -220,11 +220,11 @@ def feed_last_piece(beside):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_a_last_piece_of_one_token_that_some_rows_lack(name, feed_last_piece):
+def test_last_single_token_chunk(name, feed_last_piece):
     assert feed_last_piece(name).verdict == "green"
 
 
-def test_mutant_that_holds_no_states_in_the_last_piece(monkeypatch, feed_last_piece):
+def test_mutant_drops_states_of_last_chunk(monkeypatch, feed_last_piece):
     def feed(call, bound, cache, fed):
         return call(*bound.args, **bound.kwargs)
 
@@ -232,7 +232,7 @@ def test_mutant_that_holds_no_states_in_the_last_piece(monkeypatch, feed_last_pi
     assert feed_last_piece(NEMOTRON_H).verdict == "red"
 
 
-def test_a_last_piece_row_by_row_after_right_padding(monkeypatch, feed_last_piece):
+def test_last_chunk_after_right_padding(monkeypatch, feed_last_piece):
     """The joined batch still has the padding of the pieces before, and none of the last one."""
 
     def by_row(call, bound, cache, fed):
@@ -245,7 +245,7 @@ def test_a_last_piece_row_by_row_after_right_padding(monkeypatch, feed_last_piec
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:zaya1_vl"])
 @or_skip()
-def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name, beside):
+def test_prompt_starts_in_last_chunk(name, beside):
     """The models feed left-padded rows one by one themselves, but not in such a piece."""
     model = build_or_skip(name)
     prompts = ([4], [5, 9, 2, 7, 3, 8, 6, 1, 4, 2])
@@ -257,7 +257,7 @@ def test_a_prompt_that_begins_in_a_last_piece_of_one_token(name, beside):
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_row_that_raises_leaves_the_batch_as_it_was(failing):
+def test_failing_row_restores_batch(failing):
     model = build_or_skip(NEMOTRON_H)
     cache = padded_batch(model)
     release = inspect.unwrap(type(model.module).__call__)
@@ -298,7 +298,7 @@ def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTANTS = {"recurrent-padding": spans_without_padding}
 
 
-def test_the_keys_of_a_sparse_layer_keep_the_padding_that_they_announced():
+def test_sparse_layer_keeps_padding():
     """Qwen4 Exp's batch cache keeps its keys in a batch cache of its own, which announces it."""
     language = pytest.importorskip("mlx_vlm.models.qwen4_exp.language")
     alone = [language.QSAKVCache() for _ in range(2)]

@@ -125,7 +125,7 @@ def skip_without_body(name):
         for one in names()
     ],
 )
-def test_a_padded_prompt_is_one_call(name, left, repaired, calls):
+def test_padded_prompt_is_one_call(name, left, repaired, calls):
     skip_without_body(name)
     model = repaired(name)
     if feeds_rows_itself(name):
@@ -187,7 +187,7 @@ def test_padding_on_both_sides(name, repaired):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 @or_skip()
-def test_equal_rows_keep_their_bits(name, repaired):
+def test_equal_rows_are_bit_identical(name, repaired):
     """Also if the caches have padding arrays that mark no padding."""
     model = repaired(name)
     table = [PROMPTS[0], [1, *PROMPTS[0][1:]]]
@@ -204,7 +204,7 @@ def test_equal_rows_keep_their_bits(name, repaired):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
-def test_a_model_that_raises_keeps_its_marks(name, repaired, monkeypatch):
+def test_failing_model_keeps_marks(name, repaired, monkeypatch):
     skip_without_body(name)
     model = repaired(name)
     if feeds_rows_itself(name):
@@ -236,7 +236,7 @@ def scan_modules():
 
 @pytest.mark.parametrize("limits", [(0.001, 100.0), (0.0, math.inf)])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
-def test_a_closed_step_keeps_the_state_exactly(left, limits):
+def test_closed_step_keeps_state(left, limits):
     """After its last token a row's state does not change."""
     for module in scan_modules():
         mx.random.seed(3)
@@ -297,7 +297,7 @@ def joined_batch(model: LabModel) -> list[object]:
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_a_row_that_starts_beside_others(name, repaired, monkeypatch, device_reads):
+def test_row_starts_later(name, repaired, monkeypatch, device_reads):
     """Its first token gives the state that it gives alone; the other row keeps its bits."""
     model = repaired(name)
     caches_of, own = [joined_batch(model) for _ in range(2)], model.make_cache()
@@ -319,7 +319,7 @@ def test_a_row_that_starts_beside_others(name, repaired, monkeypatch, device_rea
 
 
 @pytest.mark.parametrize("name", STARTED)
-def test_a_row_that_has_no_token_yet_still_starts_later(name, repaired):
+def test_row_without_tokens_starts_later(name, repaired):
     """Also where a piece is all padding, and the row's states are zeros already."""
     model = repaired(name)
     cache = joined_batch(model)

@@ -44,7 +44,7 @@ def continued(name: str) -> Cell:
 
 
 @pytest.mark.parametrize("name", [*QWEN, *MAMBA])
-def test_padding_that_comes_after_whole_pieces(name):
+def test_padding_after_whole_chunks(name):
     cell = continued(name)
     assert cell.verdict == "green", cell.detail
 
@@ -68,12 +68,12 @@ def answered(name: str) -> Cell:
 
 
 @pytest.mark.parametrize("name", [one for one in (*QWEN, *MAMBA) if "vlm" in one])
-def test_rows_that_continue_one_stored_prompt(name):
+def test_rows_with_same_stored_prompt(name):
     cell = answered(name)
     assert cell.verdict == "green", cell.detail
 
 
-def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):
+def test_mutant_repeats_first_row(monkeypatch):
     fed_alone = []
 
     def first(outputs, spans, shape):
@@ -90,7 +90,7 @@ def test_mutant_that_takes_one_rows_output_for_the_batch(monkeypatch):
         pytest.skip("this release's Qwen3.5 is fed no row by itself")
 
 
-def test_mutant_that_keeps_merged_caches(monkeypatch):
+def test_mutant_keeps_merged_caches(monkeypatch):
     kept = []
 
     def keep_merged(cache, own):

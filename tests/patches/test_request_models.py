@@ -14,8 +14,6 @@ from mlx_patches.core.errors import is_refusal
 from mlx_patches.patches.server.request_models import patch as request_models
 from mlx_patches.patches.server.request_models.patch import MODELS, is_allowed
 
-from .mutants import replaced
-
 
 @pytest.fixture(autouse=True)
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -35,7 +33,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["served", "./served", "link", "org/cached", "org/served"])
-def test_what_a_request_may_name(disk, name):
+def test_allowed_models(disk, name):
     assert is_allowed(name, ["served", "org/served", None])
 
 
@@ -49,7 +47,7 @@ def test_what_a_request_may_name(disk, name):
         *(None, 5, ["served"], {"a": 1}, True, b"served"),
     ],
 )
-def test_what_a_request_may_not_name(disk, name, caplog):
+def test_refused_models(disk, name, caplog):
     assert not is_allowed(name, ["served"])
     with pytest.raises(ValueError, match="the server was not started with it") as refused:
         request_models.check(name, ["served"])
@@ -58,13 +56,13 @@ def test_what_a_request_may_not_name(disk, name, caplog):
     assert record.getMessage().startswith("mlx_patches: host-request-models refused ")
 
 
-def test_a_folder_that_is_named_like_a_cached_model(disk, monkeypatch):
+def test_folder_named_like_cached_model(disk, monkeypatch):
     """The releases load the folder, so it counts."""
     monkeypatch.chdir(disk / "work")
     assert not is_allowed("org/cached")
 
 
-def test_what_the_operator_lists(disk, monkeypatch):
+def test_operator_list(disk, monkeypatch):
     monkeypatch.setenv(MODELS, os.pathsep.join(["org/other", "", str(disk / "listed")]))
     for name in ("org/other", "listed", "listed/inner", str(disk / "listed/inner")):
         assert is_allowed(name)
@@ -72,7 +70,7 @@ def test_what_the_operator_lists(disk, monkeypatch):
         assert not is_allowed(name)
 
 
-def test_a_check_that_fails_refuses(monkeypatch, caplog):
+def test_failing_check_refuses(monkeypatch, caplog):
     def broken(*args: Any) -> bool:
         raise OSError("a bug")
 
@@ -82,7 +80,7 @@ def test_a_check_that_fails_refuses(monkeypatch, caplog):
     assert "OSError: a bug" in caplog.text
 
 
-def test_a_server_of_mlx_lm():
+def test_mlx_lm_server():
     options = SimpleNamespace(model="served", adapter_path="listed", draft_model=None)
     provider, loaded = SimpleNamespace(cli_args=options), []
 
@@ -97,7 +95,7 @@ def test_a_server_of_mlx_lm():
     assert loaded == [("default_model", None, "default_model"), ("served", "listed", None)]
 
 
-def test_a_server_of_mlx_vlm_serves_what_it_loaded_as_it_started():
+def test_mlx_vlm_server_serves_start_model():
     loaded = []
 
     def load(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -126,7 +124,7 @@ def test_a_server_of_mlx_vlm_serves_what_it_loaded_as_it_started():
     assert loaded == ["served"] * 3
 
 
-def test_settings_of_a_server(monkeypatch):
+def test_server_settings(monkeypatch):
     monkeypatch.setenv("MLX_VLM_DRAFT_MODEL", "served")
     monkeypatch.delenv("APC_DISK_PATH", raising=False)
     given = []
@@ -137,6 +135,3 @@ def test_settings_of_a_server(monkeypatch):
         with pytest.raises(ValueError, match="Refused"):
             request_models.set_options(lambda *args: given.append(args), None, payload)
     assert len(given) == 3
-
-
-MUTANTS = {"host-request-models": replaced(request_models, is_allowed=lambda name, started: True)}

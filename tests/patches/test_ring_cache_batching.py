@@ -42,7 +42,7 @@ def feed(ring, places):
 
 @pytest.mark.parametrize("line", WALKS)
 @or_skip()
-def test_the_engine_s_pieces_do_not_move_the_prompt_s_end(line, ungated, beside):
+def test_engine_chunks_keep_prompt_end(line, ungated, beside):
     """Pieces of one token are a prompt's as long as they come with embeddings."""
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     importlib.import_module("mlx_vlm.generate")
@@ -53,7 +53,7 @@ def test_the_engine_s_pieces_do_not_move_the_prompt_s_end(line, ungated, beside)
 
 
 @pytest.mark.parametrize("generated", range(3 * WINDOW))
-def test_every_token_that_is_held_is_in_its_place(ring, generated):
+def test_every_token_is_in_place(ring, generated):
     for token in range(generated):
         feed(ring, [PROMPT + token])
     row = in_order(ring)
@@ -68,7 +68,7 @@ def test_every_token_that_is_held_is_in_its_place(ring, generated):
 
 
 @pytest.mark.parametrize("generated", range(1, 3 * WINDOW))
-def test_a_plain_cache_shows_what_a_ring_holds(ring, generated):
+def test_plain_cache_equals_ring(ring, generated):
     for token in range(generated - 1):
         feed(ring, [PROMPT + token])
     plain = importlib.import_module("mlx_vlm.models.cache").KVCache()
@@ -82,14 +82,14 @@ def test_a_plain_cache_shows_what_a_ring_holds(ring, generated):
     assert seen == wanted
 
 
-def test_a_ring_that_took_several_tokens_at_once_is_refused(ring):
+def test_ring_after_several_tokens_is_refused(ring):
     feed(ring, [PROMPT])
     feed(ring, range(PROMPT + 1, PROMPT + 2 * WINDOW - 1))
     with pytest.raises(ValueError, match="several tokens at once"):
         in_order(ring)
 
 
-def test_a_ring_keeps_a_prompt_whose_last_token_came_separately(ring):
+def test_ring_keeps_separate_last_token(ring):
     feed(ring, [PROMPT])
     end_prompts([ring])
     for place in range(PROMPT + 1, PROMPT + 1 + 2 * WINDOW):
@@ -99,7 +99,7 @@ def test_a_ring_keeps_a_prompt_whose_last_token_came_separately(ring):
     assert held == [*range(PROMPT + 1), *newest]
 
 
-def test_a_plain_cache_shows_a_prompt_whose_last_token_came_separately():
+def test_plain_cache_with_separate_last_token():
     plain = pytest.importorskip("mlx_vlm.models.cache").KVCache()
     feed(plain, range(PROMPT))
     ring_mask(plain, WINDOW)
@@ -113,7 +113,7 @@ def test_a_plain_cache_shows_a_prompt_whose_last_token_came_separately():
     assert seen == [place <= PROMPT or place > end - WINDOW for place in range(end + 1)]
 
 
-def test_a_ring_that_decodes_and_other_caches_stay_as_they_are(ring):
+def test_decoding_ring_is_unchanged(ring):
     for place in range(PROMPT, PROMPT + 2):
         feed(ring, [place])
     end_prompts([ring, None, (ring, ring)])
@@ -121,7 +121,7 @@ def test_a_ring_that_decodes_and_other_caches_stay_as_they_are(ring):
 
 
 @pytest.mark.parametrize("name", ["processors", "engine", "batch-generate", "last-piece"])
-def test_the_engine_answers_as_the_row_alone(name, ungated):
+def test_engine_equals_solo(name, ungated):
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     without = SCENARIOS[name](model)
     if ", step 0:" in without.detail:
@@ -133,7 +133,7 @@ def test_the_engine_answers_as_the_row_alone(name, ungated):
     assert not manager.withdrawn
 
 
-def test_a_prompt_with_embeddings_ends_alike_in_one_call_and_in_two(ungated):
+def test_embeddings_in_one_or_two_calls(ungated):
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     manager = ungated("ring-cache-batching")
     tokens = mx.array([[1, 2, 3, 4, 5]])
@@ -152,7 +152,7 @@ def test_a_prompt_with_embeddings_ends_alike_in_one_call_and_in_two(ungated):
 
 
 @pytest.mark.parametrize("embedded", [False, True], ids=["tokens", "embeddings"])
-def test_a_prompt_of_one_token_is_kept_in_a_ring_as_in_a_plain_cache(embedded, ungated):
+def test_one_token_prompt(embedded, ungated):
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     manager = ungated("ring-cache-batching")
     ring = model.make_cache()

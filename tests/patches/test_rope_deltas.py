@@ -20,7 +20,6 @@ from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
 
 from ..releases.models import build_or_skip, or_skip
-from .mutants import replaced
 
 pytest.importorskip("mlx_vlm")
 
@@ -40,7 +39,7 @@ def said(model, row):
     return [row.logits[place] for place in sorted(row.logits)]
 
 
-def test_a_row_alone_is_bit_for_bit_as_before(model, ungated):
+def test_solo_is_bit_identical(model, ungated):
     def alone():
         engine.forget(model)
         texts = rows_of(model, [7, 11])
@@ -72,20 +71,20 @@ def places(prompt):
     return None if prompt is None else prompt.positions(0, prompt.length)[0, 0].tolist()
 
 
-def test_a_row_gets_the_positions_of_its_own_tokens():
+def test_row_gets_own_positions():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
     found = claim(queue, [5, 9, 9, 9], [5, 9, 9, 6], [5, 8], [])
     assert [places(prompt) for prompt in found] == [[0, 1, 1, 1, 2], [0, 1, 1, 2], None, None]
 
 
-def test_right_padding_is_no_part_of_a_prompt():
+def test_right_padding_is_ignored():
     queue = waiting(([5, 9], [0, 1]), ([5, 9, 9, 6], [0, 1, 1, 2]))
     (found,) = claim(queue, [5, 9, 9, 6, 0, 0])
     assert places(found) == [0, 1, 1, 2]
     assert found.positions(2, 6)[0, 0].tolist() == [1, 2, 3, 4]
 
 
-def test_the_same_tokens_with_other_images_keep_their_order():
+def test_same_tokens_with_other_images():
     text = [5, 9, 9]
     prompts = [(text, [7, 7, 7]), (text, [0, 1, 1]), (text, [0, 1, 2])]
     queue = waiting(*prompts)
@@ -98,7 +97,7 @@ def test_the_same_tokens_with_other_images_keep_their_order():
 
 
 @pytest.mark.parametrize("positions", [[1, 1, 2, 3, 3], [1, 1, 0, 1, 1]])
-def test_left_padding_is_left_out(positions):
+def test_left_padding_is_ignored(positions):
     prompt = ([0, 0, 5, 9, 9], positions, [0, 0, 1, 1, 1])
     (found,) = claim(waiting(prompt), [5, 9])
     assert (found.length, places(found)) == (3, [0, 1, 1])
@@ -106,7 +105,7 @@ def test_left_padding_is_left_out(positions):
     assert (padded.length, places(padded)) == (5, positions)
 
 
-def test_a_delta_is_that_of_the_tokens_so_far():
+def test_delta_of_tokens_so_far():
     text = [5, 6, 9, 9, 9, 7]
     (prompt,) = claim(waiting((text, [0, 1, 2, 2, 2, 3])), text)
     assert [prompt.delta(end).item() for end in (2, 5, 6, 9)] == [0, -2, -2, -2]
@@ -116,7 +115,7 @@ def follow(queue, held, starts, *pieces):
     return image_prompts.follow_prompts(queue, held, starts, mx.array(pieces))
 
 
-def test_rows_that_began_alike_get_their_own_prompts():
+def test_rows_with_equal_beginnings():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
     first = follow(queue, [None] * 2, [-1, 0], [0, 5], [5, 9])
     second = follow(queue, first, [1, 2], [9, 9], [9, 6])
@@ -125,7 +124,7 @@ def test_rows_that_began_alike_get_their_own_prompts():
     assert [places(prompt) for prompt in third] == [[0, 1, 1, 1, 2], None]
 
 
-def test_a_text_that_began_alike_gives_the_prompt_back():
+def test_text_returns_claimed_prompt():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
     text = follow(queue, [None], [0], [5, 9])
     assert places(text[0])
@@ -133,7 +132,7 @@ def test_a_text_that_began_alike_gives_the_prompt_back():
     assert places(*claim(queue, [5, 9]))
 
 
-def test_what_is_in_a_cache_without_a_record_is_no_beginning():
+def test_cache_without_record_starts_no_prompt():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
     assert follow(queue, [None], [2], [5, 9]) == [None]
 
@@ -141,7 +140,7 @@ def test_what_is_in_a_cache_without_a_record_is_no_beginning():
 @pytest.mark.parametrize(
     "known, found", [(None, [0, 1, 1, 2, 3]), (0, [0, 1, 1, 2, 3]), (-1, None)]
 )
-def test_a_prompt_goes_on_from_a_prefix_cache(known, found):
+def test_prompt_continues_from_prefix_cache(known, found):
     """With the rope delta of the text in the cache, which other prompts do not have."""
     queue = waiting(([5, 9, 9, 6, 7], [0, 1, 1, 2, 3]))
     deltas = None if known is None else mx.array([[known]])
@@ -152,12 +151,12 @@ def test_a_prompt_goes_on_from_a_prefix_cache(known, found):
         assert image_prompts.follow_prompts(queue, [row], [4], begun[1]) == [row]
 
 
-def test_a_generated_token_is_no_piece_of_a_prompt():
+def test_generated_token_starts_no_prompt():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
     assert follow(queue, [None], [3], [6]) == [None]
 
 
-def test_a_prompt_that_is_known_by_its_middle_is_found_by_what_follows():
+def test_prompt_known_by_its_middle():
     """The rows that came from a prefix cache begin there."""
     queue = waiting(([1, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 7], [0, 1, 1, 3]))
     deltas = mx.array([[0]])
@@ -168,7 +167,7 @@ def test_a_prompt_that_is_known_by_its_middle_is_found_by_what_follows():
 
 @pytest.mark.parametrize("image", [None, (2, 2)], ids=["text", "image"])
 @pytest.mark.parametrize("begun", [2, 8])
-def test_a_row_goes_on_from_a_prefix_cache_after_another_image(model, ungated, image, begun):
+def test_prefix_cache_after_another_image(model, ungated, image, begun):
     """The cache has no record, as one that a prefix cache made from saved states."""
     if engine.own_positions(model):
         pytest.skip("the host passes positions")
@@ -191,13 +190,13 @@ def test_a_row_goes_on_from_a_prefix_cache_after_another_image(model, ungated, i
     assert all(map(mx.allclose, go_on(), go_on(other)))
 
 
-def test_prompts_that_nobody_is_fed_are_dropped():
+def test_unclaimed_prompts_are_dropped():
     queue = waiting(*(([number, 9], [0, 1]) for number in range(2 * image_prompts.WAITING)))
     assert len(queue._queue) == image_prompts.WAITING
     assert claim(queue, [0, 9]) == [None]
 
 
-def test_a_prompt_goes_with_the_row_that_held_it():
+def test_prompt_is_released_with_row():
     queue = waiting(([5, 9], [0, 1]))
     (held,) = claim(queue, [5, 9])
     assert queue
@@ -205,7 +204,7 @@ def test_a_prompt_goes_with_the_row_that_held_it():
     assert not queue
 
 
-def test_threads_may_note_and_claim_at_once():
+def test_threads_note_and_claim():
     queue = image_prompts.Waiting()
 
     def work(number):
@@ -219,7 +218,7 @@ def test_threads_may_note_and_claim_at_once():
     assert not queue
 
 
-def test_waiting_prompts_go_with_their_model():
+def test_waiting_prompts_are_released_with_model():
     class Model(dict):
         """Like an MLX module, a dictionary without a hash."""
 
@@ -231,19 +230,19 @@ def test_waiting_prompts_go_with_their_model():
     assert key not in image_prompts._WAITING._held
 
 
-def test_nothing_is_kept_for_an_object_without_weak_references():
+def test_object_without_weak_references():
     stand_in = SimpleNamespace()
     assert not image_prompts.waiting_prompts(stand_in)
 
 
-def test_positions_of_a_whole_prompt_are_cut_to_the_piece():
+def test_positions_are_cut_to_chunk():
     whole = mx.arange(33).reshape(3, 1, 11)
     assert mx.array_equal(turns.of_piece(whole, 6, 4), whole[..., 6:10])
     for offset, length in ((0, 11), (6, 6)):
         assert turns.of_piece(whole, offset, length) is whole
 
 
-def test_a_second_turn_is_counted_on_from_the_first(model, ungated):
+def test_second_turn_continues_first(model, ungated):
     if not probe.takes_turns(model):
         pytest.skip("the lab embeds no text as the release does")
     ungated("rope-deltas")
@@ -271,14 +270,14 @@ def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **p
 
 
 @pytest.mark.parametrize("length", [LENGTH, 3])
-def test_positions_of_a_new_turn_are_counted_on(length):
+def test_new_turn_positions_continue(length):
     (places, after, kept), cache = next_piece(mx.arange(LENGTH)[None], length=length)
     assert places.tolist() == WHOLE[:, OFFSET : OFFSET + length].tolist()
     assert after.item() == kept.item() == DELTA
     assert bool(row_record.read_record(cache).turn) is (length < LENGTH)
 
 
-def test_a_turn_in_pieces_keeps_its_first_delta_to_its_end():
+def test_chunked_turn_keeps_first_delta():
     image = mx.array([[0, 1, 1, 1, 2]])
     passed = {"position_ids": image, "rope_deltas": mx.array([[-2]])}
     (first, after, kept), cache = next_piece(image, length=2, **passed)
@@ -290,7 +289,7 @@ def test_a_turn_in_pieces_keeps_its_first_delta_to_its_end():
     assert row_record.read_record(cache).turn is None
 
 
-def test_positions_of_a_whole_conversation_are_cut():
+def test_conversation_positions_are_cut():
     expected = WHOLE[:, OFFSET:].tolist()
     piece, _ = next_piece(WHOLE)
     assert piece.position_ids.tolist() == expected
@@ -300,7 +299,7 @@ def test_positions_of_a_whole_conversation_are_cut():
         assert (piece.position_ids.tolist(), piece.kept.tolist()) == (expected, [[DELTA]])
 
 
-def test_positions_of_another_text_are_not_cut():
+def test_foreign_positions_are_not_cut():
     """Those on the model are of the newest request, whose text may have the same length."""
     expected = [next_piece(TEXT[:, :LENGTH])[0].position_ids.tolist()]
     for text in (None, mx.ones_like(WHOLE)):
@@ -309,7 +308,7 @@ def test_positions_of_another_text_are_not_cut():
     assert expected[1:] == expected[:1] * 2
 
 
-def test_positions_of_a_piece_alone_stay():
+def test_chunk_positions_are_unchanged():
     own = WHOLE[:, OFFSET:]
     assert next_piece(own)[0].position_ids is own
     step = mx.array([[0]])  # a decode step is not read from the device
@@ -330,7 +329,7 @@ AMONG_OTHERS = (
 
 @pytest.mark.parametrize("line", AMONG_OTHERS)
 @or_skip()
-def test_a_prompt_in_pieces_among_others_stays_right(line, ungated):
+def test_chunked_prompt_beside_others(line, ungated):
     model = build_or_skip(line.split()[0])
     ungated("rope-deltas")
     assert walk.run(model, program.parse(line)) == []
@@ -363,7 +362,7 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, 3, {"position_ids": 0}, False),
     ],
 )
-def test_only_a_call_that_would_raise_gets_one_delta_of_0(stored, rows, given, replaced):
+def test_only_failing_calls_get_zero_delta(stored, rows, given, replaced):
     deltas = mx.ones((stored, 1), mx.int32) if stored else None
     model = SimpleNamespace(_rope_deltas=deltas)
     said = minicpm.with_one(lambda *args, **kwargs: kwargs, model, mx.zeros((rows, 4)), **given)
@@ -374,7 +373,4 @@ def test_only_a_call_that_would_raise_gets_one_delta_of_0(stored, rows, given, r
         assert model._rope_deltas is deltas
 
 
-MUTANTS = {
-    "rope-deltas": deltas_that_stay,
-    "minicpm-deltas": replaced(minicpm, delta_for_all=lambda deltas: deltas),
-}
+MUTANTS = {"rope-deltas": deltas_that_stay}

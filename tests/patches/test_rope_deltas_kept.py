@@ -28,7 +28,7 @@ def model(request, beside):
     return built
 
 
-def test_texts_of_other_numbers_of_rows_follow_each_other(model):
+def test_texts_of_changing_batch_size(model):
     """In 0.5.0 the engine raised where one row followed three."""
     prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, sorted(LENGTHS))]
     together = offline.batch_generate(model, prompts, COUNT)
@@ -40,7 +40,7 @@ def test_texts_of_other_numbers_of_rows_follow_each_other(model):
         assert [one.token for one in said] == own
 
 
-def test_a_text_leaves_no_delta_of_an_image(model):
+def test_text_has_no_image_delta(model):
     model.call([list(probe.PROMPT)], model.make_cache(), rope_deltas=mx.array([[probe.DELTA]]))
     cache = model.make_cache()
     model.call([list(probe.OTHER)], cache)
@@ -48,7 +48,7 @@ def test_a_text_leaves_no_delta_of_an_image(model):
     assert not mx.any(fill_column(cache[0], "deltas", 1))
 
 
-def test_merged_rows_keep_their_deltas(model):
+def test_merged_rows_keep_deltas(model):
     """A host that merges rows passes no deltas: an image's row and a text decode as alone."""
     deltas = [{"rope_deltas": mx.array([[probe.DELTA]])}, {}]
     prompts = [probe.PROMPT, probe.OTHER]
@@ -65,7 +65,7 @@ def test_merged_rows_keep_their_deltas(model):
 
 
 @pytest.mark.parametrize("given", [[-3], [[-3]], [-3, -1, 0], [[-3], [-1]], [[-3], [-1], [0]]])
-def test_the_record_holds_what_the_model_reads(model, given):
+def test_record_holds_model_state(model, given):
     """One delta is all rows'; the model leaves surplus ones out."""
     cache = engine.batch_cache(model, [0, 0])
     deltas = mx.array(given)
@@ -75,7 +75,7 @@ def test_the_record_holds_what_the_model_reads(model, given):
     assert held.reshape(-1).tolist() == (flat[:2] if len(flat) > 1 else flat * 2)
 
 
-def test_a_step_rebuilds_nothing(model):
+def test_step_rebuilds_nothing(model):
     """An engine passes one array in each step: the record keeps that object."""
     cache = engine.batch_cache(model, [0, 0])
     deltas = mx.zeros((2, 1), mx.int32)

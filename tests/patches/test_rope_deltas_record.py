@@ -65,7 +65,7 @@ def step(model, rows, cache, count=3):
         record_logits(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
 
 
-def test_a_cancel_between_two_pieces_leaves_the_others_their_positions(model):
+def test_cancel_keeps_other_rows_positions(model):
     rows = text_and_image(model, image_first=False)
     lengths = [row.chunks[0] - 1 for row in rows]
     cache = engine.merge(model, [model.make_cache() for _ in rows])
@@ -85,7 +85,7 @@ def copied(cache):
 
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
 @pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restored])
-def test_rows_go_on_in_a_copy(model, several, again):
+def test_copied_rows_continue(model, several, again):
     rows = images(model) if several else images(model)[:1]
     caches = prefilled(model, rows)
     cache = again(engine.merge(model, caches) if several else caches[0])
@@ -93,7 +93,7 @@ def test_rows_go_on_in_a_copy(model, several, again):
     assert_as_alone(model, rows)
 
 
-def test_a_copy_does_not_change_with_its_original(model):
+def test_copy_is_independent(model):
     rows = images(model)
     cache = engine.merge(model, prefilled(model, rows))
     kept = [copy.copy(layer) for layer in cache]
@@ -103,7 +103,7 @@ def test_a_copy_does_not_change_with_its_original(model):
     assert before.deltas.shape == (3, 1)
 
 
-def test_nothing_of_a_prompt_is_kept_after_its_last_token(model):
+def test_prompt_is_released_after_last_token(model):
     row = row_with_image(model, 11, (2, 2))
     cache = model.make_cache()
     waiting = prompts.waiting_prompts(model.module)
@@ -118,7 +118,7 @@ def test_nothing_of_a_prompt_is_kept_after_its_last_token(model):
     assert held() is None
 
 
-def test_a_request_that_is_dropped_takes_its_prompt_along(model):
+def test_dropped_request_releases_prompt(model):
     waiting = prompts.waiting_prompts(model.module)
     row = row_with_image(model, 11, (2, 2))
     cache = model.make_cache()
@@ -167,7 +167,7 @@ def call(self, inputs, cache=None, position_ids=None, **kwargs):
 
 
 @pytest.mark.parametrize("length", [1, 5])
-def test_a_text_is_fed_without_a_read(length):
+def test_text_prefill_reads_no_device(length):
     ids = Watched([[1] * length] * 2)
     model, cache = Model(), Cache(3, 4)
     for _ in range(2):
@@ -176,14 +176,14 @@ def test_a_text_is_fed_without_a_read(length):
         assert mx.array(positions)[0, :, 0].tolist() == [3, 4]
 
 
-def test_a_row_with_a_delta_decodes_without_a_read():
+def test_row_with_delta_decodes_without_read():
     ids, cache = Watched([[1]] * 2), Cache(3, 4)
     row_record.update_record(cache, deltas=mx.array([[-2], [0]]))
     positions = rope_deltas.by_row(call)(Model(), ids, cache=[cache])
     assert positions[0].tolist() == [[1], [4]]
 
 
-def test_a_text_beside_a_prompt_that_waits_decodes_without_a_read():
+def test_text_beside_waiting_prompt_reads_no_device():
     model, cache = Model(), Cache(3, 4)
     prompt = prompts.ImagePrompt(b"1234", mx.zeros((3, 1, 1), mx.int32))
     prompts.waiting_prompts(model).note([prompt], prompt.positions)
@@ -192,7 +192,7 @@ def test_a_text_beside_a_prompt_that_waits_decodes_without_a_read():
 
 
 @pytest.mark.parametrize("handed", [True, False], ids=["handed over", "read back"])
-def test_what_a_prompt_that_waits_left_on_the_model_stays_while_others_decode(handed):
+def test_waiting_prompt_state_survives_decode(handed):
     model, cache = Model(), Cache(3, 4)
     model._rope_deltas = mx.array([[-5]])
     deltas = {"rope_deltas": mx.array([[0], [0]])} if handed else {}
@@ -208,7 +208,7 @@ def record(*deltas, prompts=()):
     return row_record.RowRecord(deltas=mx.array(deltas)[:, None], prompts=prompts)
 
 
-def test_prompts_are_filtered_with_their_rows():
+def test_prompts_follow_filter():
     rows = record(1, 2, 3, prompts=(None, "b", "c"))
     kept = rows.filter_rows(mx.array([2, 0]))
     assert (kept.deltas.tolist(), kept.prompts) == ([[3], [1]], ("c", None))
@@ -217,7 +217,7 @@ def test_prompts_are_filtered_with_their_rows():
     assert rows.filter_rows([0]).prompts == ()
 
 
-def test_rows_without_a_record_have_no_delta():
+def test_rows_without_record_have_no_delta():
     caches = [Cache(1, 2), Cache(3)]
     row_record.write_record(caches[1], record(5, prompts=("a",)))
     both = row_record.concatenate_records(caches)
@@ -226,7 +226,7 @@ def test_rows_without_a_record_have_no_delta():
     assert row_record.concatenate_records(caches[:1]) is None
 
 
-def test_a_record_of_other_rows_is_not_read():
+def test_foreign_record_is_ignored():
     cache = Cache(1)
     row_record.write_record(cache, record(1, 2))
     assert row_record.read_column(cache, "deltas", 1) is None
@@ -264,7 +264,7 @@ def carriers(ungated):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_release_alone_reads_what_was_saved_with_the_record(package, kind, carriers):
+def test_release_reads_saved_record(package, kind, carriers):
     module = importlib.import_module(f"{package}.models.cache")
     manager = carriers()
     cache = cache_with_record(module, kind)
@@ -292,9 +292,7 @@ METADATA = [None, {}, {"model": "mine"}]
 
 
 @pytest.mark.parametrize("metadata", METADATA, ids=str)
-def test_a_file_that_was_saved_with_the_record_is_read_by_the_release_alone(
-    file, metadata, carriers
-):
+def test_release_reads_saved_file(file, metadata, carriers):
     module = importlib.import_module("mlx_lm.models.cache")
     manager = carriers()
     cache = cache_with_record(module, "KVCache")
@@ -313,7 +311,7 @@ def test_a_file_that_was_saved_with_the_record_is_read_by_the_release_alone(
 
 
 @pytest.mark.parametrize("metadata", METADATA, ids=str)
-def test_a_file_that_the_release_saved_is_read_with_the_patch(file, metadata, carriers):
+def test_patch_reads_release_file(file, metadata, carriers):
     module = importlib.import_module("mlx_lm.models.cache")
     cache = cache_with_record(module, "KVCache")
     module.save_prompt_cache(file, [cache], *([] if metadata is None else [metadata]))
@@ -325,7 +323,7 @@ def test_a_file_that_the_release_saved_is_read_with_the_patch(file, metadata, ca
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_two_patches_may_carry_one_record(package, ungated, carriers):
+def test_two_patches_share_record(package, ungated, carriers):
     module = importlib.import_module(f"{package}.models.cache")
     if not hasattr(module, "BatchKVCache"):
         pytest.skip("this release has no such cache")

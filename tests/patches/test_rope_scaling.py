@@ -6,13 +6,11 @@ import pytest
 
 from mlx_patches.patches.positions.rope_scaling import patch as rope_scaling
 
-from .mutants import replaced
-
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
 @pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
-def test_the_original_length_is_the_config_s_own_where_the_scaling_has_none(name):
+def test_original_length_falls_back_to_config(name):
     read = rope_scaling.scaling_of({name: YARN, "max_position_embeddings": 64})
     assert read == {
         **YARN,
@@ -22,7 +20,7 @@ def test_the_original_length_is_the_config_s_own_where_the_scaling_has_none(name
     }
 
 
-def test_the_scaling_of_the_full_layers_is_read():
+def test_full_layers_scaling_is_read():
     nested = {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}
     assert rope_scaling.scaling_of({"rope_parameters": nested})["factor"] == 4.0
 
@@ -37,8 +35,5 @@ def test_the_scaling_of_the_full_layers_is_read():
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     ],
 )
-def test_a_config_without_a_scaling_has_none(config):
+def test_config_without_scaling(config):
     assert rope_scaling.scaling_of(config) is None
-
-
-MUTANTS = {"rope-scaling": replaced(rope_scaling, KINDS=())}

@@ -103,13 +103,13 @@ def same(got, wanted):
             assert one == other
 
 
-def test_every_release_has_a_rotating_cache():
+def test_release_has_rotating_cache():
     assert PATCHED
 
 
 @pytest.mark.parametrize("value", MEANS_EIGHT.values(), ids=MEANS_EIGHT)
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_what_means_an_int_is_one(cache_class, value, ungated):
+def test_integers_are_converted(cache_class, value, ungated):
     ungated("rotating-max-size")
     cache = make(cache_class)
     cache.max_size = value()
@@ -120,7 +120,7 @@ def test_what_means_an_int_is_one(cache_class, value, ungated):
 
 @pytest.mark.parametrize("value", MEANS_NO_INT.values(), ids=MEANS_NO_INT)
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_what_means_none_is_left_as_it_is(cache_class, value, ungated):
+def test_none_is_kept(cache_class, value, ungated):
     ungated("rotating-max-size")
     cache = make(cache_class)
     written = value()
@@ -128,14 +128,14 @@ def test_what_means_none_is_left_as_it_is(cache_class, value, ungated):
     assert cache.max_size is written
 
 
-def test_whatever_it_is_converting_does_not_raise():
+def test_conversion_never_raises():
     for value in (array.array("i", [8]), decimal.Decimal(8), object(), b"8", 1j, float("nan")):
         assert convert_to_int(value) is value
 
 
 @pytest.mark.parametrize("value", MEANS_EIGHT.values(), ids=MEANS_EIGHT)
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_a_cache_that_held_it_before_the_patch(cache_class, value, ungated):
+def test_cache_from_before_patch(cache_class, value, ungated):
     cache = make(cache_class)
     cache.max_size = value()
     ungated("rotating-max-size")
@@ -144,7 +144,7 @@ def test_a_cache_that_held_it_before_the_patch(cache_class, value, ungated):
 
 
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_an_int_is_read_without_being_looked_at(cache_class, ungated, monkeypatch):
+def test_plain_int_is_not_converted(cache_class, ungated, monkeypatch):
     def never(value):
         raise AssertionError("an int was converted on read")
 
@@ -156,7 +156,7 @@ def test_an_int_is_read_without_being_looked_at(cache_class, ungated, monkeypatc
 
 @pytest.mark.parametrize("value", MEANS_EIGHT.values(), ids=MEANS_EIGHT)
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_a_cache_with_it_works_as_with_the_int(cache_class, value, ungated):
+def test_cache_works_as_with_int(cache_class, value, ungated):
     wanted = outputs(make(cache_class))
     ungated("rotating-max-size")
     cache = make(cache_class)
@@ -166,7 +166,7 @@ def test_a_cache_with_it_works_as_with_the_int(cache_class, value, ungated):
 
 @pytest.mark.parametrize("window", (4, 8, 16, 64))
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_a_correct_program_is_unchanged_bit_for_bit(cache_class, window, ungated):
+def test_correct_program_is_bit_identical(cache_class, window, ungated):
     plain = make(cache_class, window)
     wanted = outputs(plain)
     ungated("rotating-max-size")
@@ -178,7 +178,7 @@ def test_a_correct_program_is_unchanged_bit_for_bit(cache_class, window, ungated
 
 
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_a_restored_cache(cache_class, ungated):
+def test_restored_cache(cache_class, ungated):
     """Restored by the release, and by a host that assigns the saved text."""
     if not hasattr(cache_class, "meta_state"):
         pytest.skip("this release saves no text (mlx-lm from 0.32.0)")
@@ -196,7 +196,7 @@ def test_a_restored_cache(cache_class, ungated):
 
 
 @pytest.mark.parametrize("batch_class", own(["BatchRotatingKVCache"]))
-def test_a_merged_cache(batch_class, ungated):
+def test_merged_cache(batch_class, ungated):
     if not hasattr(batch_class, "merge"):
         pytest.skip("this release cannot merge rotating caches (mlx-lm before 0.28.4)")
     module = importlib.import_module(batch_class.__module__)
@@ -211,7 +211,7 @@ def test_a_merged_cache(batch_class, ungated):
 
 
 @pytest.mark.parametrize("cache_class", CLASSES)
-def test_copies_and_a_missing_attribute(cache_class, ungated):
+def test_copies_and_missing_attribute(cache_class, ungated):
     ungated("rotating-max-size")
     cache = make(cache_class)
     assert copy.copy(cache).max_size == copy.deepcopy(cache).max_size == 8
@@ -222,7 +222,7 @@ def test_copies_and_a_missing_attribute(cache_class, ungated):
 
 
 @pytest.mark.parametrize("cache_class", PATCHED)
-def test_caches_go_on_without_the_patch(cache_class, ungated):
+def test_caches_survive_restore(cache_class, ungated):
     held = make(cache_class)
     manager = ungated("rotating-max-size")
     during = make(cache_class)
@@ -274,10 +274,5 @@ def rows_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 MUTANTS = {
     "rotating-max-size": replaced(rotating, Attribute=lambda name, read, write: Attribute(name)),
     "batch-rotating-extract": rows_with_their_padding,
-    "rotating-restored": replaced(
-        rotating,
-        read_lengths=lambda cache: cache.__dict__.get("_lengths", cache.offset - 1),
-        parse_truth=lambda saved, read: saved == "False",
-    ),
     "rotating-merge": replaced(rows, take_last=lambda side, size, keep: side[:, :, :size]),
 }

@@ -121,7 +121,7 @@ def patched(ungated):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("window", WINDOWS)
-def test_after_any_number_of_steps(window, padding, patched):
+def test_any_number_of_steps(window, padding, patched):
     rows = Rows(window, [12 - pad for pad in padding])
     for _ in range(2 * window + 3):
         rows.check()
@@ -130,7 +130,7 @@ def test_after_any_number_of_steps(window, padding, patched):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("window", WINDOWS)
-def test_right_row_holds_its_tokens_in_order(window, padding, patched):
+def test_extracted_tokens_are_in_order(window, padding, patched):
     rows = Rows(window, [12 - pad for pad in padding])
     rows.next()
     for _ in range(2 * window):
@@ -146,7 +146,7 @@ def test_right_row_holds_its_tokens_in_order(window, padding, patched):
 @pytest.mark.parametrize("count", (2, 3, 8, 17))
 @pytest.mark.parametrize("steps", (0, 1, 5, 20))
 @pytest.mark.parametrize("window", WINDOWS)
-def test_after_chunks(window, steps, count, patched):
+def test_chunks(window, steps, count, patched):
     rows = Rows(window, [3, 9, 6], chunks=[4, 5])
     for _ in range(3):
         rows.next(steps=steps)
@@ -159,7 +159,7 @@ def test_after_chunks(window, steps, count, patched):
 @pytest.mark.parametrize("length", (1, 30))
 @pytest.mark.parametrize("steps", (0, 6, 25))
 @pytest.mark.parametrize("window", WINDOWS)
-def test_rows_that_joined(window, steps, length, patched):
+def test_joined_rows(window, steps, length, patched):
     rows = Rows(window, [7, 2])
     rows.next(steps=steps)
     rows.join(Rows(window, [length, length + 3], first=10_000))
@@ -172,7 +172,7 @@ def test_rows_that_joined(window, steps, length, patched):
 @pytest.mark.parametrize("kept", ([0], [2], [0, 2], [2, 1]))
 @pytest.mark.parametrize("steps", (1, 6, 25))
 @pytest.mark.parametrize("window", WINDOWS)
-def test_rows_that_were_filtered(window, steps, kept, patched):
+def test_filtered_rows(window, steps, kept, patched):
     rows = Rows(window, [9, 2, 5])
     rows.next(steps=steps)
     rows.keep(kept)
@@ -215,7 +215,7 @@ def test_any_program(seed, patched):
         rows.check()
 
 
-def test_batch_is_not_touched(patched):
+def test_batch_is_not_changed(patched):
     rows = Rows(8, [6, 3])
     rows.next(steps=9)
     before = dict(vars(rows.batch))
@@ -229,7 +229,7 @@ def test_batch_is_not_touched(patched):
     assert {name: after[name].tolist() for name in values} == values
 
 
-def test_a_row_that_was_right_is_the_same_bit_for_bit(ungated):
+def test_right_row_is_bit_identical(ungated):
     """Before the window wraps and with no unused slots, every release extracts rightly."""
     batches = []
     for window in (16, 64):
@@ -251,7 +251,7 @@ def test_a_row_that_was_right_is_the_same_bit_for_bit(ungated):
 @pytest.mark.skipif(
     KEEPS_UNUSED_SLOTS or SLICES_BELOW_ZERO, reason="before 0.31.2 extract is wrong by itself"
 )
-def test_a_sound_release_extracts_the_same_bit_for_bit(ungated):
+def test_sound_release_is_bit_identical(ungated):
     rows = Rows(8, [6, 3])
     for _ in range(20):
         plain = [rows.batch.extract(row) for row in range(2)]

@@ -10,9 +10,6 @@ import pytest
 from mlx_patches.core.packages import package_of
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.caches.rotating_keep import patch as rotating_keep
-
-from .mutants import replaced
 
 WINDOW = 12
 
@@ -77,7 +74,7 @@ def step(model, batch, rows, tokens):
         assert mx.abs(together[number] - alone[0]).max().item() < 2e-3, number
 
 
-def test_rows_outgrow_their_window_as_alone(release, model):
+def test_rows_outgrow_window_like_solo(release, model):
     rows, batch = rows_and_batch(release, model, 2, WINDOW - 1, WINDOW, 30)
     for number in range(3 * WINDOW):
         step(model, batch, rows, [number % 50 + one for one in range(len(rows))])
@@ -104,7 +101,7 @@ def test_rows_leave_and_join(release, model):
 
 
 @pytest.mark.parametrize("pieces", [(3,), (2, 1), (1, 1, 1)])
-def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
+def test_chunked_prompt_with_history(release, model, pieces):
     """Unequal right-padded prompts; some rows' windows are full, some are not."""
     if not hasattr(release.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
@@ -131,14 +128,14 @@ def test_a_prompt_with_history_is_read_in_pieces(release, model, pieces):
         step(model, batch, rows, [number, number + 1, number + 2])
 
 
-def test_rows_that_keep_nothing_are_the_release_s(release, model):
+def test_rows_without_keep_are_unchanged(release, model):
     rows, batch = rows_and_batch(release, model, 5, 30, keep=0)
     assert [layer.keep for layer in batch] == [0] * len(batch)
     for number in range(2 * WINDOW):
         step(model, batch, rows, [number, number + 1])
 
 
-def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
+def test_step_reads_no_device(release, model, device_reads):
     batch = merged(release, rows_of(release, model, 5, 30))
     device_reads.clear()
     for number in range(2 * WINDOW):
@@ -147,7 +144,7 @@ def test_a_step_reads_nothing_from_the_device(release, model, device_reads):
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, beside):
+def test_full_batch_is_not_trimmed(distribution, release, rows, beside):
     """``speculative-window`` trims the full window of a row alone, and knows one by its counts."""
     if distribution != "mlx-lm":
         pytest.skip("speculative-window is a patch of mlx-lm")
@@ -160,13 +157,3 @@ def test_a_batch_with_a_full_window_is_not_trimmed(distribution, release, rows, 
     assert [release.trim_prompt_cache([batch], 1) for _ in range(3)] == [0, 0, 0]
     assert (batch._idx, batch.offset.tolist()) == (columns, offset)
     assert not manager.withdrawn
-
-
-MUTANTS = {
-    "rotating-keep": replaced(
-        rotating_keep,
-        move_oldest=lambda cache: None,
-        move_kept=lambda cache, lost: None,
-        with_keep=lambda caches, model, size: caches,
-    )
-}

@@ -45,7 +45,7 @@ def last_logits(model, caches, rows, pieces):
     ],
 )
 @pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "exaone4", "olmo3", "cohere2"])
-def test_a_model_says_what_it_says_alone(name, histories, prompts, pieces, ungated, beside):
+def test_model_equals_solo(name, histories, prompts, pieces, ungated, beside):
     cache_module = importlib.import_module("mlx_lm.models.cache")
     if not hasattr(cache_module.BatchRotatingKVCache, "finalize"):
         pytest.skip("this release pads no prompt on the right")
@@ -78,7 +78,7 @@ def batched(cache_module, layers):
     return kind.merge(list(layers))
 
 
-def test_a_decode_step_is_the_release_s(ungated):
+def test_decode_equals_release(ungated):
     kind = importlib.import_module("mlx_lm.models.cache").BatchRotatingKVCache
     before = kind(4, [0, 2])
     assert not is_piece(before)

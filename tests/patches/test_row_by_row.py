@@ -66,7 +66,7 @@ def compare_step(batch: object, model: LabModel) -> None:
 
 
 @pytest.mark.parametrize("family", ["cohere_compass", "ernie4_5_moe_vl"])
-def test_a_piece_that_is_all_padding(family, ungated, beside):
+def test_chunk_of_only_padding(family, ungated, beside):
     model = build_or_skip(f"mlx-vlm:{family}")
     ungated("row-by-row")
     beside("offset-alias", "rotating-max-size", "mask-from-cache-list")
@@ -74,7 +74,7 @@ def test_a_piece_that_is_all_padding(family, ungated, beside):
     assert cell.verdict == "green", cell.detail
 
 
-def test_features_of_the_whole_batch_are_left_to_the_release():
+def test_batch_features_are_left_to_release():
     class Layer:
         offset = mx.array([1, 2])
 
@@ -92,7 +92,7 @@ def test_features_of_the_whole_batch_are_left_to_the_release():
 
 
 @pytest.mark.slow
-def test_memory_stays_flat_without_the_cyclic_collector(model):
+def test_memory_without_garbage_collector(model):
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
     live = []
@@ -110,7 +110,7 @@ def test_memory_stays_flat_without_the_cyclic_collector(model):
 
 
 @pytest.mark.slow
-def test_no_cache_waits_for_the_cyclic_collector(model):
+def test_caches_are_freed_without_garbage_collector(model):
     rows = type(model.make_cache()[0])
     cache = engine.batch_cache(model, PADDING)
     gc.collect()
@@ -124,7 +124,7 @@ def test_no_cache_waits_for_the_cyclic_collector(model):
         gc.enable()
 
 
-def test_a_cache_by_position(model):
+def test_positional_cache(model):
     names = list(inspect.signature(type(model.module).__call__).parameters)
     before = [None] * (names.index("cache") - 2)
     out = model.module(mx.array(TABLE), *before, engine.batch_cache(model, PADDING))
@@ -138,7 +138,7 @@ def test_without_a_cache(model):
         assert mx.array_equal(logits_of(out), logits_of(expected)).item()
 
 
-def test_an_unknown_argument(model):
+def test_unknown_argument(model):
     parameters = inspect.signature(type(model.module).__call__).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         with pytest.raises(TypeError):
@@ -147,7 +147,7 @@ def test_an_unknown_argument(model):
     compare(model.call(TABLE, engine.batch_cache(model, PADDING), unknown=object(), n=3), model)
 
 
-def test_embeddings_in_place_of_ids(model):
+def test_embeddings_instead_of_ids(model):
     if "inputs_embeds" not in inspect.signature(type(model.module).__call__).parameters:
         pytest.skip("it takes none")
     inner = model.module.model
@@ -160,7 +160,7 @@ def test_embeddings_in_place_of_ids(model):
         compare(logits_of(out), model)
 
 
-def test_a_mask_of_the_batch(model):
+def test_batch_mask(model):
     if "mask" not in inspect.signature(type(model.module).__call__).parameters:
         pytest.skip("it takes none")
     cache = engine.batch_cache(model, PADDING)
@@ -180,7 +180,7 @@ def test_no_tokens(model):
     compare_step(model.call([[1], [2]], cache), model)
 
 
-def test_caches_that_a_host_subclasses(model):
+def test_host_cache_subclasses(model):
     cache = engine.batch_cache(model, PADDING)
     for layer in cache:
         layer.__class__ = type("HostCache", (type(layer),), {"__module__": __name__})
@@ -188,7 +188,7 @@ def test_caches_that_a_host_subclasses(model):
     compare_step(model.call([[1], [2]], cache), model)
 
 
-def test_every_output_is_joined(ungated):
+def test_all_outputs_are_joined(ungated):
     model = build_or_skip("mlx-vlm:mllama")
     manager = ungated("row-by-row")
     width = model.module.config.hidden_size
@@ -227,7 +227,7 @@ def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 2), (2, 0)])
-def test_a_row_decodes_with_its_own_delta(order, ungated, beside):
+def test_row_decodes_with_own_delta(order, ungated, beside):
     model = build_or_skip("mlx-vlm:ernie4_5_moe_vl")
     manager = ungated("row-by-row")
     engine._mark(model)
@@ -242,7 +242,7 @@ def test_a_row_decodes_with_its_own_delta(order, ungated, beside):
     assert not manager.withdrawn
 
 
-def test_deltas_are_joined_by_row():
+def test_deltas_are_joined():
     before = mx.array([[4], [5], [6]])
     joined = row_by_row.join_deltas([mx.array([[7]]), None, mx.array([[8]])], before)
     assert joined.tolist() == [[7], [5], [8]]
@@ -251,7 +251,7 @@ def test_deltas_are_joined_by_row():
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, None), ("image", "image")])
-def test_positions_that_a_prompt_computes_are_not_the_next_ones(before, after):
+def test_prompt_positions_are_not_reused(before, after):
     """Hunyuan VL stores them on the model; the next prompt raised or was rotated by them."""
 
     def call(model):

@@ -83,7 +83,7 @@ def take_steps(model: LabModel, batch: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_a_text_is_as_alone(model, calls, masked):
+def test_text_equals_solo(model, calls, masked):
     """In unequal rows, and in the steps after them; nothing is read."""
     more = with_mask(model, SHOWN) if masked else {}
     batch = engine.batch_cache(model, PADDING)
@@ -94,7 +94,7 @@ def test_a_text_is_as_alone(model, calls, masked):
     check_rows(model, said, take_steps(model, batch))
 
 
-def test_a_text_in_pieces_is_as_alone(model, calls):
+def test_chunked_text_equals_solo(model, calls):
     """The second row begins with the second piece; the last piece is one token."""
     batch = engine.batch_cache(model, PADDING)
     ends = [(0, 3), (3, 4), (4, 5)]
@@ -114,7 +114,7 @@ def test_a_text_in_pieces_is_as_alone(model, calls):
     check_rows(model, said[-1][:, -1:], take_steps(model, batch))
 
 
-def test_a_second_text_is_as_alone(model, calls):
+def test_second_text_equals_solo(model, calls):
     """Rows with a history of unequal lengths."""
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     histories, alone = [], []
@@ -133,14 +133,14 @@ def test_a_second_text_is_as_alone(model, calls):
         check(said[row], own)
 
 
-def test_one_row_of_a_batch_is_as_alone(model, calls):
+def test_single_row_batch_equals_solo(model, calls):
     said = fed(model, [[0, 0, *TEXTS[0]]], engine.batch_cache(model, [2]))
     assert calls == [1]
     engine.forget(model)
     check(said[0, 2:], fed(model, [TEXTS[0]], model.make_cache())[0])
 
 
-def test_texts_of_one_token_have_no_deltas(model):
+def test_single_token_texts_have_no_deltas(model):
     """Another request left its own on the model."""
     if not hasattr(model.module, "_rope_deltas"):
         pytest.skip("the model keeps none")
@@ -155,7 +155,7 @@ def test_texts_of_one_token_have_no_deltas(model):
         check(second[row], model.call([[STEPS[0][row]]], own)[0])
 
 
-def test_the_deltas_of_another_batch_are_not_used(model):
+def test_foreign_deltas_are_ignored(model):
     """It decodes between the pieces of a text's prompt, with the deltas of its images."""
     if not hasattr(model.module, "_rope_deltas"):
         pytest.skip("the model keeps none")
@@ -168,7 +168,7 @@ def test_the_deltas_of_another_batch_are_not_used(model):
     check_rows(model, said[:, -1:], take_steps(model, batch))
 
 
-def test_a_mask_of_the_host_goes_row_by_row(model, calls):
+def test_host_mask_goes_row_by_row(model, calls):
     if model.family.name == "cohere_compass":
         pytest.skip("it takes a mask of the tokens alone")
     batch = engine.batch_cache(model, PADDING)
@@ -178,7 +178,7 @@ def test_a_mask_of_the_host_goes_row_by_row(model, calls):
 
 
 @pytest.mark.parametrize("name", ["token_type_ids", "image_grid_thw", "position_ids"])
-def test_a_prompt_that_may_hold_an_image_goes_row_by_row(model, calls, name):
+def test_possible_image_goes_row_by_row(model, calls, name):
     rows = len(TEXTS)
     own = mx.broadcast_to(mx.arange(LONGEST), (rows, LONGEST))
     axes = {"ernie4_5_moe_vl": mx.stack([own] * 3, -1), "hunyuan_vl": mx.stack([own] * 4, 1)}
@@ -205,7 +205,7 @@ def with_image(model: LabModel, patches: tuple[int, int], after: int) -> tuple[l
 
 
 @pytest.mark.parametrize("images", [1, 2])
-def test_prompts_with_images_are_as_alone(model, calls, images):
+def test_images_equal_solo(model, calls, images):
     """Unequal rows, of which the second is a text if one has an image; and the steps after."""
     prompts = [with_image(model, (2, 3), 4), with_image(model, (1, 2), 1)][:images]
     ids = [*[ids for ids, _ in prompts], list(range(30, 36))][:2]
@@ -231,7 +231,7 @@ def with_positions(model: LabModel) -> Any:
     return mx.where(mx.arange(sections)[:, None] > 0, mx.minimum(own, 2), own)
 
 
-def test_hunyuan_may_have_the_positions_of_an_image(model, calls):
+def test_hunyuan_image_positions(model, calls):
     """An image of each row, which only the model's own position ids tell."""
     if not hasattr(model.module, hunyuan_vl.POSITIONS) or model.family.name != "hunyuan_vl":
         pytest.skip("its positions come with each call")
@@ -249,7 +249,7 @@ def test_hunyuan_may_have_the_positions_of_an_image(model, calls):
             check(step[row], model.call([[tokens[row]]], cache)[0])
 
 
-def test_a_mask_of_other_tokens_goes_row_by_row(model, calls):
+def test_foreign_mask_goes_row_by_row(model, calls):
     if model.family.name != "cohere_compass":
         pytest.skip("its texts have no mask")
     mask = mx.ones((len(TEXTS), LONGEST + 2), mx.int32)
@@ -267,7 +267,7 @@ class Embedded(generators.TextOnly):
 
 
 @or_skip()
-def test_the_engine_feeds_texts_in_one_call(model, calls):
+def test_engine_feeds_texts_in_one_call(model, calls):
     """Its prompts of one batch, with what their embedding step returns."""
     count = 4
     generator = generators.make_generator(model, count)

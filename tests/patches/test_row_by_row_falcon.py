@@ -64,7 +64,7 @@ def with_history(model: LabModel) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
-def test_a_text_is_as_alone(model, calls, embeddings):
+def test_text_equals_solo(model, calls, embeddings):
     """At every position, and with the deltas that another request left on the model."""
     padding, table = left_padded(TEXTS)
     model.module._rope_deltas = mx.array([[-2]])
@@ -79,7 +79,7 @@ def test_a_text_is_as_alone(model, calls, embeddings):
         check(said[row, padding[row] :], alone)
 
 
-def test_one_row_of_a_batch_is_as_alone(model, calls):
+def test_single_row_batch_equals_solo(model, calls):
     cache = engine.batch_cache(model, [2])
     with costs.reads(costs.with_models()) as seen:
         said = model.call([[0, 0, *TEXTS[0]]], cache)
@@ -89,7 +89,7 @@ def test_one_row_of_a_batch_is_as_alone(model, calls):
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
-def test_a_second_prompt_is_as_alone(model, calls, embeddings):
+def test_second_prompt_equals_solo(model, calls, embeddings):
     """Rows of unequal length, with deltas of their own, that are fed a second prompt."""
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     alone = []
@@ -108,7 +108,7 @@ def test_a_second_prompt_is_as_alone(model, calls, embeddings):
         check(said[row], own)
 
 
-def test_a_text_leaves_no_deltas_on_the_model(model):
+def test_text_leaves_no_deltas(model):
     padding, table = left_padded(TEXTS)
     model.call(table, engine.batch_cache(model, padding))
     assert model.module._rope_deltas is None
@@ -167,7 +167,7 @@ def fed(model: LabModel, prompt: dict[str, Any], cache: list[Any], **more: Any) 
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_images_are_as_alone(model, calls, hidden):
+def test_images_equal_solo(model, calls, hidden):
     """In unequal rows, whether the mask hides padding or not, and in the steps after them."""
     prompts = [with_image(model, *image) for image in IMAGES]
     padding, whole = joined(prompts, hidden)
@@ -188,7 +188,7 @@ def test_images_are_as_alone(model, calls, hidden):
             check(step[row], alone[0])
 
 
-def test_images_leave_their_deltas_on_the_model(model):
+def test_images_leave_deltas(model):
     """The engine of 0.5.0 reads them there."""
     padding, whole = joined([with_image(model, *image) for image in IMAGES])
     fed(model, whole, engine.batch_cache(model, padding))
@@ -196,7 +196,7 @@ def test_images_leave_their_deltas_on_the_model(model):
 
 
 @pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])
-def test_rows_without_their_own_arguments_go_one_by_one(model, calls, name):
+def test_shared_arguments_go_row_by_row(model, calls, name):
     """Two equal prompts, of which one's argument is missing: what is left is both rows'."""
     _, whole = joined([with_image(model, *IMAGES[0])] * 2)
     if name == "inputs_embeds":
@@ -208,7 +208,7 @@ def test_rows_without_their_own_arguments_go_one_by_one(model, calls, name):
     assert calls == [1, 1]
 
 
-def test_a_mask_of_the_host_goes_row_by_row(model, calls):
+def test_host_mask_goes_row_by_row(model, calls):
     padding, table = left_padded(TEXTS)
     cache = engine.batch_cache(model, padding)
     mask = cache[0].make_mask(len(table[0]))
@@ -216,7 +216,7 @@ def test_a_mask_of_the_host_goes_row_by_row(model, calls):
     assert calls == [1] * len(TEXTS)
 
 
-def test_a_mask_of_numbers_goes_row_by_row(model, calls):
+def test_additive_mask_goes_row_by_row(model, calls):
     padding, whole = joined([with_image(model, *image) for image in IMAGES], hidden=True)
     whole["attention_mask_4d"] = mx.where(whole["attention_mask_4d"], 0.0, -1e9)
     mx.eval(fed(model, whole, engine.batch_cache(model, padding)))

@@ -70,7 +70,7 @@ def step(model: LabModel, cache: list, number: int) -> object:
     return model.call([[token] for token in STEPS[number]], cache)
 
 
-def test_a_prompt_and_a_step_are_one_call(model, calls):
+def test_prompt_and_step_are_one_call(model, calls):
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
     assert calls == [ROWS]
@@ -80,7 +80,7 @@ def test_a_prompt_and_a_step_are_one_call(model, calls):
     assert calls == [ROWS] * 3
 
 
-def test_a_step_reads_nothing_of_the_device(model):
+def test_step_reads_no_device(model):
     cache = engine.batch_cache(model, PADDING)
     mx.eval(model.call(TABLE, cache))
     mx.eval(step(model, cache, 0))
@@ -90,7 +90,7 @@ def test_a_step_reads_nothing_of_the_device(model):
     assert not seen, "\n".join(seen)
 
 
-def test_a_prompt_reads_nothing_of_the_device(model):
+def test_prompt_reads_no_device(model):
     cache = engine.batch_cache(model, PADDING)
     with costs.reads(costs.with_models()) as seen:
         said = model.call(TABLE, cache)
@@ -98,7 +98,7 @@ def test_a_prompt_reads_nothing_of_the_device(model):
     assert not seen, "\n".join(seen)
 
 
-def test_rows_are_as_alone(model):
+def test_rows_equal_solo(model):
     """With prompts of unequal length, and beyond the ends of windows and chunks."""
     cache = engine.batch_cache(model, PADDING)
     said = [model.call(TABLE, cache)[:, -1]]
@@ -113,7 +113,7 @@ def test_rows_are_as_alone(model):
             assert mx.abs(batch[row] - expected).max().item() <= TOLERANCE * scale
 
 
-def test_a_row_that_joins_later_is_as_alone(model):
+def test_joining_row_equals_solo(model):
     """The joining row's columns differ from its positions."""
     caches = []
     for prompt in PROMPTS[:2]:
@@ -140,7 +140,7 @@ def test_a_row_that_joins_later_is_as_alone(model):
 
 
 @pytest.mark.slow
-def test_a_sequence_alone_has_the_same_bits(model, manager):
+def test_solo_is_bit_identical(model, manager):
     def decoded() -> list:
         engine.forget(model)
         cache = model.make_cache()
@@ -155,7 +155,7 @@ def test_a_sequence_alone_has_the_same_bits(model, manager):
 
 
 @pytest.mark.slow
-def test_the_model_stays_as_it_was(model):
+def test_model_is_not_changed(model):
     """The patch replaces parts only in copies of the model."""
     before = {name: id(part) for name, part in model.module.named_modules()}
     cache = engine.batch_cache(model, PADDING)
@@ -164,7 +164,7 @@ def test_the_model_stays_as_it_was(model):
     assert {name: id(part) for name, part in model.module.named_modules()} == before
 
 
-def test_caches_of_other_rows_are_left_to_the_release(model, manager):
+def test_foreign_caches_are_left_to_release(model, manager):
     cache = engine.batch_cache(model, PADDING[:3])
     # Most releases raise here.
     with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):
@@ -172,7 +172,7 @@ def test_caches_of_other_rows_are_left_to_the_release(model, manager):
     assert not manager.failures
 
 
-def test_offsets_are_read_of_plain_caches_alone():
+def test_only_plain_cache_offsets_are_read():
     class Recurrent:
         pass
 

@@ -60,7 +60,7 @@ SOON = ("top_k", "all")
     "name",
     [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in SAMPLERS],
 )
-def test_a_thread_draws_as_the_importing_thread_does(name, make_sampler, ungated):
+def test_threads_draw_like_main_thread(name, make_sampler, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS[name])
     before = [draws(sampler, seed) for seed in (1, 2)]
     manager = ungated("sampling-threads")
@@ -72,7 +72,7 @@ def test_a_thread_draws_as_the_importing_thread_does(name, make_sampler, ungated
     assert [draws(sampler, seed) for seed in (1, 2)] == before
 
 
-def test_a_thread_goes_on_where_it_stopped(make_sampler, ungated):
+def test_thread_continues_its_sequence(make_sampler, ungated):
     sampler = make_sampler(temp=1.0)
     whole = draws(sampler, 1)
     ungated("sampling-threads")
@@ -93,7 +93,7 @@ def own_states():
         pytest.skip("this MLX has one random state for all threads")
 
 
-def test_threads_at_once_do_not_read_each_others_state(make_sampler, own_states, ungated):
+def test_threads_have_separate_state(make_sampler, own_states, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
     alone = [draws(sampler, seed) for seed in (1, 2, 3)]
     ungated("sampling-threads")
@@ -104,7 +104,7 @@ def test_threads_at_once_do_not_read_each_others_state(make_sampler, own_states,
         assert [*(other.result() for other in others), here] == alone
 
 
-def test_what_a_thread_calls_leaves_the_importing_thread_alone(make_sampler, own_states, ungated):
+def test_threads_leave_main_state(make_sampler, own_states, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
     whole = draws(sampler, 1)
     ungated("sampling-threads")
@@ -117,7 +117,7 @@ def test_what_a_thread_calls_leaves_the_importing_thread_alone(make_sampler, own
 
 @pytest.mark.slow
 @pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx_lm.server here")
-def test_a_server_samples_each_request_by_its_seed(tmp_path):
+def test_server_samples_by_request_seed(tmp_path):
     model = tmp_path / "model"
     subprocess.run([sys.executable, "-m", "tests.hosts.model", str(model), "llama"], check=True)
     case = {"command": "mlx_lm.server --model {model} --port {port} --host 127.0.0.1"}

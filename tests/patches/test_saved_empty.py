@@ -6,11 +6,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab.alone_scenarios import saved
-from mlx_patches.patches.caches.saved_empty import patch as saved_empty
 
 from ..releases.conftest import is_needed
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 caches = pytest.importorskip("mlx_lm.models.cache")
 
@@ -18,7 +16,7 @@ OTHERS = ("cachelist-state", "arrays-restored", "empty-cache-ops")
 
 
 @pytest.mark.parametrize("family", ["deepseek_v32", "glm_moe_dsa", "kimi_linear"])
-def test_models_that_keep_values_of_width_0(family, beside):
+def test_models_with_values_of_width_zero(family, beside):
     model = build_or_skip(f"mlx-lm:{family}")
     beside(*(one for one in OTHERS if is_needed(one, "mlx-lm")), "saved-empty")
     cell = saved(model)
@@ -31,7 +29,7 @@ def fed(width: int) -> list[object]:
     return [cache]
 
 
-def test_other_files_are_the_release_s_own(tmp_path, ungated):
+def test_other_files_are_unchanged(tmp_path, ungated):
     """To the byte, and a file that was saved without the patch loads with it."""
     files = [tmp_path / f"{number}.safetensors" for number in range(2)]
     caches.save_prompt_cache(str(files[0]), fed(4), {"own": "entry"})
@@ -43,7 +41,7 @@ def test_other_files_are_the_release_s_own(tmp_path, ungated):
     assert metadata == {"own": "entry"} and cache[0].offset == 3
 
 
-def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
+def test_saved_caches_are_not_changed(tmp_path, ungated):
     cache = fed(0)
     before = dict(vars(cache[0]))
     file = str(tmp_path / "cache.safetensors")
@@ -54,11 +52,8 @@ def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
     assert all(vars(cache[0])[name] is value for name, value in before.items())
 
 
-def test_another_error_is_the_release_s_own(tmp_path, ungated):
+def test_other_errors_are_unchanged(tmp_path, ungated):
     ungated("saved-empty")
     with pytest.raises(Exception) as raised:
         caches.save_prompt_cache(str(tmp_path / "no" / "cache.safetensors"), fed(4))
     assert "saved_empty" not in str(raised.value)
-
-
-MUTANTS = {"saved-empty": replaced(saved_empty, empty_again=lambda cache, shapes: None)}

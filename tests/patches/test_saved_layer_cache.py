@@ -9,19 +9,18 @@ from mlx_patches.lab.alone_scenarios import saved
 from mlx_patches.patches.caches.saved_layer_cache import patch
 
 from ..releases.models import build_or_skip
-from .mutants import replaced
 
 caches = pytest.importorskip("mlx_lm.models.cache")
 
 
-def test_a_model_goes_on_from_its_file(ungated):
+def test_model_continues_from_file(ungated):
     model = build_or_skip("mlx-lm:deepseek_v41")
     ungated("saved-layer-cache")
     cell = saved(model)
     assert cell.verdict == "green", cell.detail
 
 
-def test_other_files_are_the_release_s_own(tmp_path, ungated):
+def test_other_files_are_unchanged(tmp_path, ungated):
     """To the byte, and a file that was saved without the patch loads with it."""
     files = [tmp_path / f"{number}.safetensors" for number in range(2)]
     cache = caches.KVCache()
@@ -34,7 +33,7 @@ def test_other_files_are_the_release_s_own(tmp_path, ungated):
     assert metadata == {"own": "entry"} and loaded.offset == 3
 
 
-def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
+def test_saved_caches_are_not_changed(tmp_path, ungated):
     model = pytest.importorskip(patch.MODEL)
     cache = model.LayerCache(4)
     cache.update_window(mx.ones((1, 3, 2)))
@@ -44,6 +43,3 @@ def test_the_caches_that_are_saved_do_not_change(tmp_path, ungated):
     (loaded,) = caches.load_prompt_cache(str(tmp_path / "cache.safetensors"))
     assert type(cache) is type(loaded) is model.LayerCache
     assert all(vars(cache)[name] is value for name, value in before.items())
-
-
-MUTANTS = {"saved-layer-cache": replaced(patch, is_layer_cache=lambda cache: False)}

@@ -9,10 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.server.server_batch_error import patch as server_batch_error
 from mlx_patches.patches.server.server_batch_error.patch import Taken, generating
-
-from .mutants import replaced
 
 
 def a_server(**more):
@@ -32,7 +29,7 @@ def until_empty(server):
         take(server)
 
 
-def test_all_that_were_taken_are_told_and_the_next_is_served():
+def test_batch_gets_error_and_next_is_served():
     server, answers = a_server(), [Queue() for _ in range(4)]
     for answer, request in zip(
         answers, ["first", "second", ValueError("bad"), "next"], strict=True
@@ -47,7 +44,7 @@ def test_all_that_were_taken_are_told_and_the_next_is_served():
     assert "get" not in vars(server.requests)
 
 
-def test_an_answer_that_nobody_reads_is_not_kept():
+def test_unread_answer_is_dropped():
     server, answer = a_server(), Queue()
     seen = weakref.ref(answer)
     server.requests.put((answer, "request"))
@@ -62,7 +59,7 @@ def test_an_answer_that_nobody_reads_is_not_kept():
 
 
 @pytest.mark.parametrize("stop", [[5], 5, [["a"]], [None]])
-def test_a_stop_that_is_no_text_fails_its_own_request_alone(stop):
+def test_invalid_stop_fails_only_its_request(stop):
     requests, answers = Queue(), [Queue() for _ in range(3)]
     for answer, words in zip(answers, [["a"], stop, []], strict=True):
         requests.put((answer, "request", SimpleNamespace(stop_words=words)))
@@ -73,7 +70,7 @@ def test_a_stop_that_is_no_text_fails_its_own_request_alone(stop):
 
 
 @pytest.mark.parametrize("requests", [0, 1])
-def test_what_is_no_requests_fault_ends_the_thread(requests):
+def test_server_fault_ends_thread(requests):
     """A model that cannot be loaded; and several machines, which would no longer be in step."""
     server = a_server(_is_distributed=bool(requests))
     for _ in range(requests):
@@ -88,7 +85,7 @@ def test_what_is_no_requests_fault_ends_the_thread(requests):
     assert "get" not in vars(server.requests)
 
 
-def test_an_error_that_follows_a_restart_at_once_ends_the_thread():
+def test_error_right_after_restart_ends_thread():
     server = a_server()
     server.requests.put((Queue(), ValueError("bad")))
 
@@ -99,6 +96,3 @@ def test_an_error_that_follows_a_restart_at_once_ends_the_thread():
 
     with pytest.raises(OSError, match="no model"):
         generating(loop, server)
-
-
-MUTANTS = {"server-batch-error": replaced(server_batch_error, answer=lambda answers, error: None)}

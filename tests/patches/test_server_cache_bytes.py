@@ -8,10 +8,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
-from mlx_patches.patches.server.server_cache_bytes import patch as server_cache_bytes
 from mlx_patches.patches.server.server_cache_bytes.patch import begin_limited
-
-from .mutants import replaced
 
 
 def begun(own, most):
@@ -28,17 +25,17 @@ def begun(own, most):
     ("own", "most", "limit"),
     [(1 << 63, 100, 100), (50, 100, 50), (1 << 63, None, 1 << 63), (None, 100, None), (9, 0, 0)],
 )
-def test_the_smaller_limit_holds(own, most, limit):
+def test_smaller_limit_applies(own, most, limit):
     assert begun(own, most) == limit
 
 
-def test_a_provider_without_a_command_line_is_left_alone():
+def test_provider_without_command_line():
     cache = SimpleNamespace(max_bytes=7)
     begin_limited(lambda *args: None, "server", SimpleNamespace(), cache)
     assert cache.max_bytes == 7
 
 
-def test_a_prompt_that_is_larger_than_the_limit_is_not_kept_beside_another():
+def test_prompt_above_limit_is_not_kept():
     server = pytest.importorskip("mlx_lm.server")
     try:
         cache = server.LRUPromptCache(10, 100)
@@ -52,8 +49,3 @@ def test_a_prompt_that_is_larger_than_the_limit_is_not_kept_beside_another():
         assert cache.nbytes == kept
     assert cache.nbytes == 40
     assert len(cache) == 1
-
-
-MUTANTS = {
-    "server-cache-bytes": replaced(server_cache_bytes, limit_bytes=lambda cache, provider: None)
-}

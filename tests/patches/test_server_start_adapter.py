@@ -7,11 +7,9 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.server_start_adapter import patch as server_start_adapter
 from mlx_patches.patches.server.server_start_adapter.probe import a_provider
 
 from ..releases.conftest import installed, verdict
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("server-start-adapter")
 
@@ -45,23 +43,18 @@ def asked(kind, *request, adapter="adapter"):
         (("another", None, "draft"), "adapter", ("another", None, "draft")),
     ],
 )
-def test_what_is_loaded_for_a_request(kind, request_, adapter, loaded):
+def test_adapter_for_request(kind, request_, adapter, loaded):
     assert asked(kind, *request_, adapter=adapter) == [loaded]
 
 
-def test_what_is_loaded_already_is_not_loaded_again(kind):
+def test_loaded_model_is_not_reloaded(kind):
     provider = a_provider(kind)
     for _ in range(3):
         provider.load("default_model", None, "default_model")
     assert len(provider.asked) == 1
 
 
-def test_arguments_by_name(kind):
+def test_keyword_arguments(kind):
     provider = a_provider(kind)
     provider.load(model_path="default_model", draft_model_path=None)
     assert provider.asked == [("model", "adapter", None)]
-
-
-MUTANTS = {
-    "server-start-adapter": replaced(server_start_adapter, adapter_of=lambda provider, model: None)
-}

@@ -11,7 +11,6 @@ from mlx_patches.patches.server.server_stop_text import patch
 from mlx_patches.patches.server.server_stop_text.probe import answer
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 from .pieces import said, splits
 
 
@@ -37,14 +36,14 @@ def server(ungated):
         ("abcdefg", ["x", ""], "abcdefg"),
     ],
 )
-def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(text, stops, wanted, server):
+def test_answer_ends_at_first_stop_string(text, stops, wanted, server):
     for pieces in splits(text):
         responses, context = answer(server, pieces, stops)
         assert said(responses) == wanted, pieces
         assert context._should_stop == (wanted != text)
 
 
-def test_the_answer_says_why_it_ended(server):
+def test_finish_reason(server):
     responses, context = answer(server, ["a", "b#", "#c"], ["##"])
     # The handler of mlx-lm 0.32 takes the end of the responses for a stop.
     assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
@@ -52,7 +51,7 @@ def test_the_answer_says_why_it_ended(server):
     assert responses[-1].finish_reason == "length"
 
 
-def test_the_release_looks_for_no_stop_string_that_the_text_is_searched_for():
+def test_release_gets_no_stop_strings():
     args, seen = SimpleNamespace(stop_words=["##", ""]), []
 
     def generate(generator, request, args):
@@ -63,13 +62,13 @@ def test_the_release_looks_for_no_stop_string_that_the_text_is_searched_for():
     assert (seen, args.stop_words) == ([[""]], ["##", ""])
 
 
-def test_without_stop_strings_the_responses_are_the_releases(server):
+def test_responses_without_stop_strings_are_unchanged(server):
     for stops in ([], None):
         responses, _ = answer(server, ["a", "##", "b"], stops or ())
         assert [response.text for response in responses] == ["a", "##", "b"]
 
 
-def test_text_is_passed_on_as_soon_as_it_is_known():
+def test_text_is_streamed_early():
     arrived = []
 
     def responses():
@@ -81,7 +80,7 @@ def test_text_is_passed_on_as_soon_as_it_is_known():
     assert seen == [("a", 1), ("b#", 3), ("c", 3), ("d", 4)]
 
 
-def test_a_stop_string_does_not_span_thoughts_and_answer():
+def test_stop_string_does_not_span_reasoning():
     pieces = [("a#", "reasoning"), ("#b", "normal")]
     responses = (
         SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in pieces
@@ -89,6 +88,5 @@ def test_a_stop_string_does_not_span_thoughts_and_answer():
     assert said(cut(responses, ["##"], print)) == "a##b"
 
 
-MUTANTS = {"server-stop-text": replaced(patch, cut=lambda responses, *stops: responses)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"server-stop-text": ((None, None, SimpleNamespace(stop_words=[])), {})}

@@ -8,10 +8,7 @@ import pkgutil
 
 import pytest
 
-from mlx_patches.patches.server.server_tool_errors import patch
-
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 TOOLS = [
     {
@@ -55,7 +52,7 @@ def formatter(ungated):
 
 
 @pytest.mark.parametrize("name", parsers())
-def test_whatever_a_model_writes_the_server_has_an_answer(name, formatter):
+def test_any_model_output_is_answered(name, formatter):
     parse = importlib.import_module(f"mlx_lm.tool_parsers.{name}").parse_tool_call
     for text in TEXTS:
         for call in formatter(parse, TOOLS)([text]):
@@ -63,7 +60,7 @@ def test_whatever_a_model_writes_the_server_has_an_answer(name, formatter):
             json.loads(call["function"]["arguments"])
 
 
-def test_a_right_call_is_as_released(formatter):
+def test_right_call_is_unchanged(formatter):
     calls = [RIGHT, {"name": "f", "arguments": "x", "id": "1"}]
     for streaming in (False, True):
         one = formatter(lambda text, tools: [dict(call) for call in calls], TOOLS, streaming)
@@ -75,18 +72,15 @@ def test_a_right_call_is_as_released(formatter):
         )
 
 
-def test_a_call_without_arguments_has_none(formatter):
+def test_call_without_arguments(formatter):
     (call,) = formatter(lambda text, tools: {"name": "f"}, None)(["a"])
     assert call["function"] == {"name": "f", "arguments": "{}"}
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_process_is_not_caught(interrupt, formatter):
+def test_exits_are_not_caught(interrupt, formatter):
     def parse(text, tools):
         raise interrupt
 
     with pytest.raises(interrupt):
         formatter(parse, None)(["a"])
-
-
-MUTANTS = {"server-tool-errors": replaced(patch, checked=lambda parse: parse)}

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.server.server_xtc import patch as server_xtc
 from mlx_patches.patches.server.server_xtc.patch import (
     complete,
     flat,
@@ -17,7 +16,6 @@ from mlx_patches.patches.server.server_xtc.patch import (
 )
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="no mlx-lm, whose server this is")
 
@@ -52,12 +50,12 @@ def test_tokens_are_one_list():
     ],
     ids=str,
 )
-def test_a_threshold_that_is_named_stays(args, kwargs, threshold):
+def test_given_threshold_is_kept(args, kwargs, threshold):
     sampler = make_with_ends(record, *args, **kwargs)
     assert sampler == {**record(*args, **kwargs), "xtc_threshold": threshold}
 
 
-def test_the_release_has_these_parameters():
+def test_release_has_parameters():
     import inspect
 
     module = importlib.import_module("mlx_lm.sample_utils")
@@ -67,7 +65,7 @@ def test_the_release_has_these_parameters():
     )
 
 
-def test_bodies_are_completed_only_where_they_ask_for_xtc():
+def test_only_xtc_requests_are_completed():
     for body in (
         {},
         [],
@@ -82,7 +80,7 @@ def test_bodies_are_completed_only_where_they_ask_for_xtc():
     assert "xtc_threshold" not in body
 
 
-def test_a_tokenizer_is_itself_but_for_its_end():
+def test_tokenizer_wrapper():
     tokenizer = SimpleNamespace(eos_token_id=1, eos_token_ids={1, 2}, encode=str.upper)
     ends = with_all_ends(tokenizer)
     assert (sorted(ends.eos_token_id), ends.encode("a")) == ([1, 2], "A")
@@ -92,7 +90,7 @@ def test_a_tokenizer_is_itself_but_for_its_end():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_batch_of_the_server_is_sampled(dtype, ungated, beside):
+def test_server_batch_is_sampled(dtype, ungated, beside):
     server = importlib.import_module("mlx_lm.server")
     if not hasattr(server, "_make_sampler"):
         pytest.skip("this release's server makes its samplers in its loop")
@@ -109,7 +107,7 @@ def test_a_batch_of_the_server_is_sampled(dtype, ungated, beside):
     assert {0, 3} <= set(drawn) <= {0, 3, 4, 5}
 
 
-def test_handlers_keep_bodies_of_their_own(ungated):
+def test_handlers_have_own_bodies(ungated):
     server = importlib.import_module("mlx_lm.server")
     manager = ungated("server-xtc")
     one, other = (server.APIHandler.__new__(server.APIHandler) for _ in range(2))
@@ -119,6 +117,3 @@ def test_handlers_keep_bodies_of_their_own(ungated):
     assert one.body["xtc_threshold"] == 0.1
     one.body = {"xtc_probability": 1.0}
     assert one.body == {"xtc_probability": 1.0}
-
-
-MUTANTS = {"server-xtc": replaced(server_xtc, flat=lambda tokens: tokens, THRESHOLD=0.0)}

@@ -17,19 +17,19 @@ def repaired(beside):
     beside("offset-alias", "mask-from-cache-list", "shared-layer-offset", "altup-batch")
 
 
-def test_a_text_in_pieces_says_what_it_says_at_once(distribution, repaired):
+def test_chunked_text_equals_whole(distribution, repaired):
     model = tiny(distribution, "gemma3n")
     assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
 
 
 @or_skip()
-def test_gemma4_in_pieces_says_what_it_says_at_once(repaired):
+def test_gemma4_chunked_equals_whole(repaired):
     model = tiny("mlx-vlm", "gemma4")
     assert differs(model, ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)) <= TOLERANCE
 
 
 @pytest.mark.parametrize("own", [{"num_kv_shared_layers": 0}, {}], ids=["own layers", "no cache"])
-def test_without_shared_layers_or_a_cache_nothing_changes(own, distribution, beside):
+def test_nothing_without_shared_layers_or_cache(own, distribution, beside):
     model = tiny(distribution, "gemma3n", **own)
 
     def said():
@@ -40,7 +40,7 @@ def test_without_shared_layers_or_a_cache_nothing_changes(own, distribution, bes
     assert mx.array_equal(before, said())
 
 
-def test_the_view_is_of_the_cache_s_own_kind():
+def test_view_has_cache_class():
     class Cache:
         bits = 8
         offset = mx.array([5, 2])

@@ -24,12 +24,12 @@ def patched(ungated):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_tokenizer_that_keeps_spaces_streams_them(text, patched):
+def test_spaces_are_streamed(text, patched):
     assert stream(utils.BPEStreamingDetokenizer, Tokenizer(), text) == text
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_tokenizer_that_cleans_is_streamed_as_before(text, ungated):
+def test_cleaning_tokenizer_is_unchanged(text, ungated):
     def said():
         return stream(utils.BPEStreamingDetokenizer, Tokenizer(cleaning=True), text)
 
@@ -38,7 +38,7 @@ def test_a_tokenizer_that_cleans_is_streamed_as_before(text, ungated):
     assert said() == before
 
 
-def test_a_tokenizer_that_does_not_ask_for_it_is_not_tried(patched):
+def test_other_tokenizer_is_not_tried(patched):
     class Plain(Tokenizer):
         clean_up_tokenization_spaces = False
 

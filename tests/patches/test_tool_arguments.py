@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.server.tool_arguments import patch as tool_arguments
 from mlx_patches.patches.server.tool_arguments.patch import close_names, find_calls, strip_name
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 def convert(text, **schema):
@@ -31,7 +29,7 @@ def convert(text, **schema):
         ("some words", "whatever", "some words"),
     ],
 )
-def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
+def test_value_follows_schema(text, kind, wanted, ungated):
     ungated("server-tool-arguments")
     value = convert(text, type=kind)
     assert value == wanted
@@ -39,7 +37,7 @@ def test_a_value_is_what_its_schema_says(text, kind, wanted, ungated):
 
 
 @pytest.mark.parametrize(("text", "kind"), [("seven", "integer"), ("7.5", "int"), ("x", "number")])
-def test_what_is_no_number_is_an_error(text, kind, ungated):
+def test_invalid_number_is_error(text, kind, ungated):
     manager = ungated("server-tool-arguments")
     for _ in range(5):
         with pytest.raises(ValueError):
@@ -48,7 +46,7 @@ def test_what_is_no_number_is_an_error(text, kind, ungated):
     assert all(outcome.status != "failed" for outcome in manager.status())
 
 
-def test_names_that_are_right_stay():
+def test_right_names_are_kept():
     for call in ("f>\n<parameter=a>\n1\n</parameter>\n", "f><parameter=a b>1</parameter>", ""):
         assert close_names(call) == call
     assert close_names("f\n<parameter=a\n1\n</parameter>") == "f>\n<parameter=a>\n1\n</parameter>"
@@ -67,24 +65,12 @@ def test_names_that_are_right_stay():
         ("[1, 2]", []),
     ],
 )
-def test_calls_are_found_where_they_are_complete(text, names):
+def test_complete_calls_are_found(text, names):
     assert [name for name, _ in find_calls(text)] == names
 
 
-def test_a_call_that_is_cut_short_is_an_error(ungated):
+def test_truncated_call_is_error(ungated):
     module = module_or_skip("mlx_lm.tool_parsers.mistral")
     ungated("server-tool-arguments")
     with pytest.raises(ValueError):
         module.parse_tool_call('look[ARGS]{"days": ')
-
-
-MUTANTS = {
-    "server-tool-arguments": replaced(
-        tool_arguments,
-        is_integer=lambda text: False,
-        read_json=lambda text, default: None,
-        close_names=lambda call: call,
-        strip_name=lambda text: text,
-        find_calls=lambda text: iter(()),
-    )
-}

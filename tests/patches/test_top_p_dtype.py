@@ -32,7 +32,7 @@ def normalized(logits):
 @pytest.mark.parametrize("nucleus", [0.1, 0.5, 0.9, 0.95, 0.99])
 @pytest.mark.parametrize("scale", [0.0, 0.5, 2.0, 6.0])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_the_nucleus_is_that_of_float32(samplers, dtype, scale, nucleus):
+def test_nucleus_equals_float32(samplers, dtype, scale, nucleus):
     logprobs = normalized(drawn(scale=scale).astype(dtype))
     kept = keep_values(samplers.apply_top_p, logprobs, nucleus)
     exact = samplers.apply_top_p(normalized(logprobs.astype(mx.float32)), nucleus)
@@ -42,7 +42,7 @@ def test_the_nucleus_is_that_of_float32(samplers, dtype, scale, nucleus):
     assert (kept > -mx.inf).any(axis=-1).all().item()
 
 
-def test_float32_goes_to_the_release_as_it_is(samplers):
+def test_float32_is_unchanged(samplers):
     logprobs = normalized(drawn())
     seen = []
     keep_values(lambda *args: seen.append(args), logprobs, 0.9)
@@ -55,7 +55,7 @@ def test_float32_goes_to_the_release_as_it_is(samplers):
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_tokens_that_another_filter_dropped_stay_dropped(samplers, dtype):
+def test_dropped_tokens_stay_dropped(samplers, dtype):
     logprobs = normalized(drawn().astype(dtype))
     logprobs = mx.where(mx.arange(TOKENS) % 2 == 0, logprobs, -mx.inf)
     assert logprobs.dtype == dtype
@@ -64,7 +64,7 @@ def test_tokens_that_another_filter_dropped_stay_dropped(samplers, dtype):
     assert not kept[:, 1::2].any().item()
 
 
-def test_types_that_the_release_takes_apart_are_not_converted():
+def test_supported_dtypes_are_not_converted():
     for dtype, own in ((mx.float32, True), (mx.bfloat16, True), (mx.float16, False)):
         logits = drawn().astype(dtype)
         seen = normalize_float16(logits)
@@ -73,7 +73,7 @@ def test_types_that_the_release_takes_apart_are_not_converted():
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_a_models_sampler_draws_from_the_nucleus(samplers, dtype, ungated):
+def test_sampler_draws_from_nucleus(samplers, dtype, ungated):
     """``make_sampler`` looks up its filters when it draws, so it uses the patched one."""
     ungated("top-p-dtype")
     sampler = samplers.make_sampler(temp=1.0, top_p=0.5)

@@ -14,7 +14,7 @@ from .mutants import recoded
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
-def test_rows_draw_from_their_own_nucleus(dtype, ungated, beside):
+def test_rows_have_own_nucleus(dtype, ungated, beside):
     module = module_or_skip("mlx_vlm.sample_utils")
     ungated("top-p-rows")
     beside("top-p-dtype")
@@ -25,7 +25,7 @@ def test_rows_draw_from_their_own_nucleus(dtype, ungated, beside):
     assert module.top_p_sampling(logits[1:2], 0.5, 1.0).tolist() == [2]
 
 
-def test_a_row_alone_is_not_taken_apart():
+def test_solo_row_is_not_split():
     for shape in ((1, 8), (8,), (2, 3, 8)):
         logits = SimpleNamespace(ndim=len(shape), shape=shape)
         assert not top_p_rows.has_several_rows(logits)

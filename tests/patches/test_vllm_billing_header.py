@@ -8,13 +8,6 @@ import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_billing_header import patch as billing_header
 
-from .mutants import replaced
-
-
-def test_it_is_off_unless_asked_for():
-    assert billing_header.PATCH.optional
-
-
 LINE = "x-anthropic-billing-header: cch=1;"
 
 
@@ -34,13 +27,10 @@ LINE = "x-anthropic-billing-header: cch=1;"
         ("", ""),
     ],
 )
-def test_the_line_alone_is_left_out(system, left):
+def test_only_header_line_is_removed(system, left):
     assert billing_header.without_line(system) == left
 
 
-def test_a_request_without_the_line_is_converted_as_it_is():
+def test_other_requests_are_unchanged():
     request = SimpleNamespace(system="Be kind.")
     assert billing_header.converted(lambda given: given, request) is request
-
-
-MUTANTS = {"vllm-billing-header": replaced(billing_header, without_line=lambda system: system)}

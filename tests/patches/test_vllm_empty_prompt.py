@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_empty_prompt import patch as empty_prompt
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, beside
 from mlx_patches.probes.vllm_scheduler import Server, llama
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -25,7 +23,7 @@ def model():
 
 
 @pytest.mark.parametrize("prompt", ["", " " * 100, []], ids=["text", "blanks", "tokens"])
-def test_a_prompt_without_tokens_is_refused_and_the_others_go_on(model, prompt):
+def test_empty_prompt_is_refused_others_continue(model, prompt):
     server = Server(model)
     alone = Server(model).answer(PROMPT)
     said, refused = beside(server, prompt)
@@ -36,7 +34,7 @@ def test_a_prompt_without_tokens_is_refused_and_the_others_go_on(model, prompt):
     assert server.answer(PROMPT) == alone
 
 
-def test_the_error_is_the_client_s(model):
+def test_error_reaches_client(model):
     from fastapi import HTTPException
 
     with pytest.raises(HTTPException) as raised:
@@ -45,13 +43,13 @@ def test_the_error_is_the_client_s(model):
 
 
 @pytest.mark.parametrize("prompt", ["7", " " * 100 + "7", [7]])
-def test_a_prompt_of_one_token_is_answered(model, prompt):
+def test_one_token_prompt_is_answered(model, prompt):
     said, refused = beside(Server(model), prompt)
     assert not refused
     assert said == Server(model).answer(PROMPT)
 
 
-def test_only_the_beginning_of_a_text_is_tokenized_once_more(model, monkeypatch):
+def test_only_beginning_is_tokenized_again(model, monkeypatch):
     server = Server(model)
     encode = server.scheduler.tokenizer.encode
     asked = []
@@ -62,7 +60,7 @@ def test_only_the_beginning_of_a_text_is_tokenized_once_more(model, monkeypatch)
     assert asked[:2] == [64, 1000]
 
 
-def test_a_request_whose_prompt_is_tokenized_is_not_tokenized_again(model):
+def test_tokenized_request_is_not_tokenized_again(model):
     server = Server(model)
     server.add([7])
     request = server.request
@@ -71,6 +69,3 @@ def test_a_request_whose_prompt_is_tokenized_is_not_tokenized_again(model):
     request.prompt, request.prompt_token_ids = "", [5, 9]
     server.scheduler.add_request(request)
     assert list(server.scheduler.waiting) == [request]
-
-
-MUTANTS = {"vllm-empty-prompt": replaced(empty_prompt, is_empty=lambda scheduler, request: False)}

@@ -9,17 +9,14 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.vllm_prefix import fetched as fetched_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
-from mlx_patches.patches.vllm_mlx.vllm_prefix import stored as stored_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
 
 from ..releases.conftest import installed, verdict
 from ..releases.models import or_skip
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -49,19 +46,19 @@ def prompts(count=25, seed=3):
 @pytest.mark.parametrize("cache", [{}, LEGACY], ids=["memory", "legacy"])
 @pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
 @or_skip()
-def test_no_answer_depends_on_what_was_asked_before(model, cache):
+def test_answers_do_not_depend_on_history(model, cache):
     result = compare(model(), prompts(), **cache)
     assert not result.red, result.detail
 
 
 @or_skip()
-def test_nor_with_a_cache_that_is_quantized_where_it_can_be():
+def test_answers_with_quantized_cache():
     """Sliding layers are not quantized, so the answers are exact."""
     result = compare(windowed_llama(), prompts(), **QUANTIZED)
     assert not result.red, result.detail
 
 
-def test_what_is_no_cache_is_the_host_s_own():
+def test_other_objects_pass_through():
     prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
     kept = ["no cache"]
     prefixes.store_cache([1, 2], kept)
@@ -69,7 +66,7 @@ def test_what_is_no_cache_is_the_host_s_own():
     assert (found, rest) == (kept, [3])
 
 
-def test_a_cache_that_is_cut_without_asking_is_one_that_can_be_cut():
+def test_cache_cut_by_host():
     class Old:
         """A host's own cache class, without ``is_trimmable``."""
 
@@ -85,7 +82,7 @@ def test_a_cache_that_is_cut_without_asking_is_one_that_can_be_cut():
     assert (found[0].offset, rest) == (4, [5])
 
 
-def test_a_window_that_is_cut_back_stays_one_or_is_marked():
+def test_cut_window_is_kept_or_marked():
     from mlx_lm.models.cache import RotatingKVCache
 
     from mlx_patches.patches.vllm_mlx.vllm_prefix.hit import INCOMPLETE
@@ -128,6 +125,4 @@ MUTANTS = {
     "vllm-prefix-hit": prefixes_as_they_come,
     "vllm-legacy-prefix-hit": first_layers_for_all,
     "vllm-paged-prefix": pieces_that_stand_alone,
-    "vllm-stored-prefix": replaced(stored_prefix, detached=lambda layers: layers),
-    "vllm-fetched-prefix": replaced(fetched_prefix, evaluate=lambda layers: None),
 }

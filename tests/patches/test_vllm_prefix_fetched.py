@@ -21,7 +21,7 @@ def prefixes(ungated):
     return stored(importlib.import_module("vllm_mlx.memory_cache"))
 
 
-def test_another_thread_reads_what_a_hit_returned(prefixes):
+def test_hit_is_readable_in_another_thread(prefixes):
     found, rest = prefixes.fetch([*range(SHARED), TOKENS])
     with ThreadPoolExecutor(1) as generation:
         generation.submit(mx.eval, [layer.state for layer in found]).result()
@@ -30,12 +30,12 @@ def test_another_thread_reads_what_a_hit_returned(prefixes):
     assert mx.array_equal(found[0].state[0], kept.keys[..., :SHARED, :])
 
 
-def test_a_hit_copies_nothing(prefixes):
+def test_hit_copies_nothing(prefixes):
     before = mx.get_active_memory()
     found, _ = prefixes.fetch([*range(SHARED), TOKENS])
     assert found
     assert mx.get_active_memory() - before < 1024
 
 
-def test_a_miss_stays_a_miss(prefixes):
+def test_miss_stays_miss(prefixes):
     assert prefixes.fetch([TOKENS + 1, 2, 3]) == (None, [TOKENS + 1, 2, 3])

@@ -33,7 +33,7 @@ def kv(*shape):
     return keys, -keys
 
 
-def test_the_sequence_axis_is_the_one_before_the_last():
+def test_sequence_axis():
     states = [kv(1, 2, len(PREFIX), 4), kv(2, len(PREFIX), 4), kv(1, 1, len(PREFIX), 8)]
     restored = given_back(prefix_cache(), states)
     for (keys, values), layer in zip(states, restored, strict=True):
@@ -43,7 +43,7 @@ def test_the_sequence_axis_is_the_one_before_the_last():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_next_turn_of_a_conversation_is_a_hit_for_every_kind_of_cache(name):
+def test_next_turn_is_hit(name):
     model = MODELS[name]()
     paged, plain = paged_server(model), Server(model, enable_prefix_cache=False)
     prompt = [*PREFIX, 91]
@@ -59,14 +59,14 @@ def test_the_next_turn_of_a_conversation_is_a_hit_for_every_kind_of_cache(name):
 
 
 @pytest.mark.parametrize("name", ["sliding", "jamba"])
-def test_a_part_of_a_stored_sequence_is_a_miss_where_a_state_cannot_be_cut(name):
+def test_partial_sequence_with_state_is_miss(name):
     paged = paged_server(MODELS[name]())
     paged.answer([*PREFIX, 91])
     paged.answer([*PREFIX, 92])
     assert paged.request.cached_tokens == 0
 
 
-def test_a_block_is_found_after_what_it_was_computed_after_alone():
+def test_block_needs_its_prefix():
     paged = paged_server(llama())
     paged.answer([*PREFIX, 91])
     paged.answer([*PREFIX[BLOCK:], 91])
@@ -75,14 +75,14 @@ def test_a_block_is_found_after_what_it_was_computed_after_alone():
     assert paged.request.cached_tokens == len(PREFIX)
 
 
-def test_a_prompt_of_whole_blocks_leaves_tokens_to_process():
+def test_whole_blocks_leave_tokens():
     paged = paged_server(llama())
     paged.answer([*PREFIX, 91])
     paged.answer(PREFIX)
     assert paged.request.cached_tokens == len(PREFIX) - BLOCK
 
 
-def test_a_quantized_layer_is_given_back_whole_or_not_at_all():
+def test_quantized_layer_is_all_or_nothing():
     from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
     plain, quantized = KVCache(), QuantizedKVCache(group_size=32, bits=8)
@@ -110,7 +110,7 @@ def test_a_quantized_layer_is_given_back_whole_or_not_at_all():
         assert mx.array_equal(before[..., : len(PREFIX), :], after[..., : len(PREFIX), :])
 
 
-def test_what_is_given_back_is_the_request_s_own():
+def test_returned_caches_are_copies():
     from mlx_lm.models.cache import ArraysCache
 
     layer = ArraysCache(2)
@@ -133,14 +133,14 @@ def test_what_is_given_back_is_the_request_s_own():
         restored[0][:] = 9
 
 
-def test_bookkeeping_without_tensors_is_the_host_s_own():
+def test_bookkeeping_is_unchanged():
     cache = prefix_cache()
     cache.store_cache("first", list(PREFIX), ["not a tensor"])
     table, rest = cache.fetch_cache("second", [*PREFIX, 91])
     assert (table.num_tokens, rest) == (len(PREFIX), [91])
 
 
-def test_a_block_is_read_layer_by_layer_as_the_host_s_own():
+def test_blocks_are_read_like_host():
     cache = prefix_cache()
     table = cache.store_cache("first", list(PREFIX), [{"state": kv(1, 2, len(PREFIX), 4)}])
     data = cache.paged_cache.allocated_blocks[table.block_ids[0]].cache_data
@@ -148,7 +148,7 @@ def test_a_block_is_read_layer_by_layer_as_the_host_s_own():
     assert [layer is None for layer in data] == [False]
 
 
-def test_a_layer_s_class_outranks_its_name():
+def test_class_outranks_name():
     from mlx_lm.models.cache import KVCache
 
     layer = {"state": kv(1, 2, len(PREFIX), 4), "class_ref": KVCache, "class_name": "ArraysCache"}
@@ -157,7 +157,7 @@ def test_a_layer_s_class_outranks_its_name():
     assert cache.reconstruct_cache(table)[0].offset == len(PREFIX)
 
 
-def test_a_block_that_another_sequence_took_is_not_found():
+def test_reused_block_is_not_found():
     cache = prefix_cache()
     states = [kv(1, 2, len(PREFIX), 4)]
     assert given_back(cache, states) is not None
@@ -170,7 +170,7 @@ def test_a_block_that_another_sequence_took_is_not_found():
     assert cache.fetch_cache("third", [*PREFIX, 91])[0] is None
 
 
-def test_the_index_is_no_larger_than_the_pool_of_blocks():
+def test_index_is_bounded_by_pool():
     cache = prefix_cache()
     pool = len(cache.paged_cache.blocks)
     states = [{"state": kv(1, 2, len(PREFIX), 4)}]
@@ -183,7 +183,7 @@ def test_the_index_is_no_larger_than_the_pool_of_blocks():
     assert 0 < len(vars(cache)[INDEX]) <= pool
 
 
-def test_the_index_knows_one_prefix_a_block_and_one_block_a_prefix():
+def test_index_is_one_to_one():
     index = Index()
     index.add(1, 16, b"a")
     index.add(2, 32, b"b")

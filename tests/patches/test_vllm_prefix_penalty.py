@@ -6,12 +6,10 @@ import inspect
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty import patch as prefix_penalty
 from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
 from mlx_patches.probes.vllm_scheduler import MEMORY, llama
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
@@ -40,7 +38,7 @@ def model():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_penalized_answer_does_not_depend_on_the_prefix_cache(model, name):
+def test_penalty_ignores_prefix_cache(model, name):
     prompt, repeated = repeating(model)
     alone = right(model, prompt)
     assert alone[0] != repeated
@@ -50,7 +48,7 @@ def test_a_penalized_answer_does_not_depend_on_the_prefix_cache(model, name):
     assert server.answer(prompt, repetition_penalty=PENALTY) == alone, "the whole prompt is there"
 
 
-def test_without_processors_the_generator_gets_what_it_always_got(model):
+def test_generator_without_processors_is_unchanged(model):
     server = hit(model, **MEMORY)
     prompt, _ = repeating(model)
     server.add(prompt)
@@ -60,7 +58,7 @@ def test_without_processors_the_generator_gets_what_it_always_got(model):
     assert sequence[4] == []
 
 
-def test_a_penalized_request_is_given_the_cached_tokens_once(model):
+def test_cached_tokens_are_added_once(model):
     server = hit(model, **MEMORY)
     prompt, _ = repeating(model)
     server.add(prompt, repetition_penalty=PENALTY)
@@ -70,6 +68,3 @@ def test_a_penalized_request_is_given_the_cached_tokens_once(model):
     fed = [token for segment in sequence[1] for token in segment]
     assert [*sequence[4], *fed] == prompt
     assert len(sequence[4]) == server.request.cached_tokens
-
-
-MUTANTS = {"vllm-prefix-penalty": replaced(prefix_penalty, unseen=lambda prompt, segments: [])}

@@ -30,7 +30,7 @@ def new_cache(**options):
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
-def test_an_entry_has_the_bits_that_were_stored_and_no_object_of_them(prefixes, dtype):
+def test_entry_is_copied_bit_identical(prefixes, dtype):
     layers, size = make(dtype)
     wanted = [[mx.array(array) for array in arrays_of(layer)] for layer in layers]
     assert prefixes.store(list(range(TOKENS)), layers)
@@ -44,7 +44,7 @@ def test_an_entry_has_the_bits_that_were_stored_and_no_object_of_them(prefixes, 
     assert entry.memory_bytes == prefixes._current_memory == size
 
 
-def test_what_the_batch_goes_on_with_leaves_the_entry(prefixes):
+def test_batch_does_not_change_entry(prefixes):
     layers, _ = make()
     prefixes.store(list(range(TOKENS)), layers)
     recurrent = prefixes._entries[tuple(range(TOKENS))].cache[1]
@@ -53,7 +53,7 @@ def test_what_the_batch_goes_on_with_leaves_the_entry(prefixes):
     assert mx.array_equal(recurrent[0], before)
 
 
-def test_an_entry_without_arrays_stays_the_object_that_was_stored(prefixes):
+def test_entry_without_arrays_is_kept(prefixes):
     sized = SimpleNamespace(nbytes=500)
     layers = [SimpleNamespace(keys=sized, values=sized)]
     tokens = list(range(TOKENS))
@@ -63,7 +63,7 @@ def test_an_entry_without_arrays_stays_the_object_that_was_stored(prefixes):
     assert entry.memory_bytes == prefixes._current_memory == 1000
 
 
-def test_an_entry_that_is_known_is_not_copied_again(prefixes):
+def test_known_entry_is_not_copied_again(prefixes):
     tokens = list(range(TOKENS))
     prefixes.store(tokens, make()[0])
     entry = prefixes._entries[tuple(tokens)]
@@ -73,7 +73,7 @@ def test_an_entry_that_is_known_is_not_copied_again(prefixes):
     assert len(prefixes) == 1
 
 
-def test_the_oldest_goes_where_the_true_size_does_not_fit(ungated):
+def test_oldest_entry_is_evicted_by_true_size(ungated):
     ungated("vllm-stored-prefix")
     size = make()[1]
     prefixes = new_cache(max_memory_mb=1)
@@ -106,7 +106,7 @@ class Slotted:
         self.offset = 3
 
 
-def test_every_kind_of_container_is_copied():
+def test_containers_are_copied():
     layer = Slotted()
     (kept,) = detached([layer])
     assert kept.offset == 3
@@ -119,5 +119,5 @@ def test_every_kind_of_container_is_copied():
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", object(), {"state": None}, []])
-def test_what_has_no_arrays_is_what_it_was(value):
+def test_other_values_are_kept(value):
     assert copied(value) is value or copied(value) == value

@@ -22,7 +22,6 @@ from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.probe import (
 
 from ..releases.conftest import is_tested
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 THINKING = REASONING["qwen3"]
 # The server looks for a tool call once it has seen "<" or the call's own marker.
@@ -66,7 +65,7 @@ def indices(events):
 
 
 @pytest.mark.parametrize("name", REASONING)
-def test_one_stream_at_a_time_is_as_the_release_has_it(server, monkeypatch, ungated, name):
+def test_single_stream_equals_release(server, monkeypatch, ungated, name):
     reasoning(server, monkeypatch, name)
     alone = [streamed(server, answer) for answer in REASONING[name]]
     ungated("vllm-stream-parsers")
@@ -75,7 +74,7 @@ def test_one_stream_at_a_time_is_as_the_release_has_it(server, monkeypatch, unga
 
 @pytest.mark.parametrize("name", REASONING)
 @pytest.mark.parametrize("late", [0, 1, 3])
-def test_many_streams_are_as_one(server, monkeypatch, ungated, name, late):
+def test_concurrent_streams_equal_single(server, monkeypatch, ungated, name, late):
     ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, name)
     answers = [*REASONING[name], [""] * late + REASONING[name][1], REASONING[name][0]]
@@ -83,7 +82,7 @@ def test_many_streams_are_as_one(server, monkeypatch, ungated, name, late):
     assert [parted(events) for events in asyncio.run(beside(server, answers))] == alone
 
 
-def test_the_servers_parser_is_as_before(server, monkeypatch, ungated):
+def test_server_parser_is_unchanged(server, monkeypatch, ungated):
     ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, "qwen3")
     attributes = vars(server._reasoning_parser)
@@ -93,7 +92,7 @@ def test_the_servers_parser_is_as_before(server, monkeypatch, ungated):
     assert attributes == before
 
 
-def test_tool_calls_are_counted_by_stream(tools, ungated):
+def test_tool_calls_are_counted_per_stream(tools, ungated):
     ungated("vllm-stream-parsers")
     alone = [indices(*streamed(tools, answer)) for answer in CALLS]
     assert all(set(calls) == {0} for calls in alone)
@@ -101,7 +100,7 @@ def test_tool_calls_are_counted_by_stream(tools, ungated):
     assert [indices(events) for events in streamed(tools, *CALLS)] == alone
 
 
-def test_a_request_that_does_not_stream_leaves_a_stream_alone(tools, ungated):
+def test_plain_request_leaves_stream(tools, ungated):
     ungated("vllm-stream-parsers")
     (alone,) = streamed(tools, CALLS[0])
 
@@ -120,7 +119,7 @@ def request():
 
 
 @pytest.mark.parametrize("close", ["cancel", "close"])
-def test_a_stream_that_ends_early_leaves_the_other_alone(server, monkeypatch, ungated, close):
+def test_ended_stream_leaves_other(server, monkeypatch, ungated, close):
     ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, "qwen3")
     first, second = THINKING
@@ -212,19 +211,19 @@ async def side_by_side(*streams):
     return await asyncio.gather(*map(read_all, streams))
 
 
-def test_streams_share_a_parser_without_the_patch(module):
+def test_streams_share_parser_without_patch(module):
     shared = asyncio.run(side_by_side(fed(module, "ab"), fed(module, "abc")))
     assert shared != [[1, 2], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("parser", [Parser(), ToolParser("tokenizer")], ids=["plain", "tokenizer"])
-def test_each_stream_has_its_own_state(module, parser):
+def test_streams_have_own_state(module, parser):
     module._reasoning_parser = parser
     streams = [stream_parsers.with_own_parsers(fed(module, text)) for text in ("ab", "abc", "a")]
     assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3], [1]]
 
 
-def test_the_server_has_its_own_state_while_a_stream_waits(module):
+def test_server_has_own_state_while_stream_waits(module):
     parser = module._reasoning_parser
     attributes = vars(parser)
     parser.feed("x")
@@ -243,7 +242,7 @@ def test_the_server_has_its_own_state_while_a_stream_waits(module):
     assert parser.seen == []
 
 
-def test_a_parser_that_a_stream_builds_is_not_shared_either(module):
+def test_parser_built_by_stream_is_not_shared(module):
     async def building(text):
         if module._tool_parser_instance is None:
             module._tool_parser_instance = ToolParser("tokenizer")
@@ -255,7 +254,7 @@ def test_a_parser_that_a_stream_builds_is_not_shared_either(module):
     assert module._tool_parser_instance.seen == []
 
 
-def test_a_stream_keeps_a_parser_that_the_server_drops(module):
+def test_stream_keeps_dropped_parser(module):
     async def run():
         events = stream_parsers.with_own_parsers(fed(module, "abc"))
         got = [await anext(events)]
@@ -265,18 +264,18 @@ def test_a_stream_keeps_a_parser_that_the_server_drops(module):
     assert asyncio.run(run()) == [1, 2, 3]
 
 
-def test_a_parser_that_cannot_be_built_again_stays_shared(module):
+def test_parser_that_cannot_be_rebuilt_is_shared(module):
     module._reasoning_parser = parser = NamedParser(name="n")
     assert asyncio.run(read_all(stream_parsers.with_own_parsers(fed(module, "ab")))) == [1, 2]
     assert parser.seen == ["a", "b"]
 
 
-def test_what_a_constructor_does_not_set_is_kept(module):
+def test_other_attributes_are_kept(module):
     module._reasoning_parser.vocabulary = vocabulary = {"a": 1}
     assert stream_parsers.new(module._reasoning_parser) == {"seen": [], "vocabulary": vocabulary}
 
 
-def test_errors_reach_the_stream_and_its_reader(module):
+def test_errors_reach_stream_and_reader(module):
     caught = []
 
     async def failing():
@@ -301,7 +300,7 @@ def test_errors_reach_the_stream_and_its_reader(module):
     assert vars(module._reasoning_parser) is attributes
 
 
-def test_a_cancelled_step_ends_the_stream(module):
+def test_cancelled_step_ends_stream(module):
     ended = []
 
     async def waiting():
@@ -325,27 +324,8 @@ def test_a_cancelled_step_ends_the_stream(module):
     assert module._reasoning_parser.seen == []
 
 
-def test_closing_closes_the_stream(module):
-    ended = []
-
-    async def endless():
-        try:
-            while True:
-                yield 1
-        finally:
-            ended.append(True)
-
-    async def run():
-        events = stream_parsers.with_own_parsers(endless())
-        await anext(events)
-        await events.aclose()
-
-    asyncio.run(run())
-    assert ended == [True]
-
-
 @pytest.mark.parametrize("end", ["read", "close", "error"])
-def test_nothing_is_left_after_a_stream(module, end):
+def test_stream_leaves_nothing(module, end):
     """Without the cycle collector: attributes of a stream are gone when it is."""
     kept = []
 
@@ -381,6 +361,3 @@ def test_nothing_is_left_after_a_stream(module, end):
     finally:
         if enabled:
             gc.enable()
-
-
-MUTANTS = {"vllm-stream-parsers": replaced(stream_parsers, new=vars)}

@@ -11,8 +11,6 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_finish_reason import patch
 from mlx_patches.patches.server.vlm_finish_reason.probe import answered
 
-from .mutants import replaced
-
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
 
@@ -26,7 +24,7 @@ def server():
     return found
 
 
-def test_requests_at_once_say_why_their_own_answers_ended(server, ungated):
+def test_concurrent_finish_reasons(server, ungated):
     pytest.importorskip("mlx_patches.patches.server.vlm_stop_text")  # else none ends at its stop
     ungated("vlm-stop-text", "vlm-finish-reason")
     stops = {"cd": "ab", "x": "abcd", "bc": "a", "y": "abcd", "b": "a", "z": "abcd"}
@@ -38,7 +36,7 @@ def test_requests_at_once_say_why_their_own_answers_ended(server, ungated):
         assert choice.model_dump()["finish_reason"] == wanted
 
 
-def test_an_answer_that_came_to_its_end_says_so(server, ungated, monkeypatch):
+def test_stop_is_reported(server, ungated, monkeypatch):
     wanted = server.ChatChoice(message=server.ChatMessage(role="assistant", content="a"))
     ungated("vlm-finish-reason")
     for reasons, said in ((None, "stop"), ([], "stop"), (["stop"], "stop"), (["length"], "length")):
@@ -50,13 +48,8 @@ def test_an_answer_that_came_to_its_end_says_so(server, ungated, monkeypatch):
         assert called.finish_reason == "tool_calls"
 
 
-def test_a_streamed_answer_is_the_releases(server, ungated):
+def test_streamed_answer_is_unchanged(server, ungated):
     ungated("vlm-finish-reason")
     streamed = server.ChatRequest(model="m", messages=[], stream=True)
     assert not hasattr(server._build_gen_args(streamed), "ended")
     assert server._build_gen_args(server.ChatRequest(model="m", messages=[])).ended == []
-
-
-MUTANTS = {
-    "vlm-finish-reason": replaced(patch, find_generation_arguments=lambda *args, **options: None)
-}

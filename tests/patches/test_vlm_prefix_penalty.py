@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.generation.vlm_prefix_penalty import patch
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of
 
 from ..releases.models import prefix_engine
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -19,7 +17,7 @@ def kind(ungated):
     return found
 
 
-def test_each_row_sees_its_own_prompt(kind):
+def test_rows_see_own_prompts(kind):
     meta = [{"full_input_ids": [1, 2, 3], "prefix_len": 2}, None, {"prefix_len": 0}]
     batch = batch_of(kind, [[3], [4, 5], [6]], meta)
     assert batch._token_context == [[1, 2, 3], [4, 5], [6]]
@@ -29,13 +27,10 @@ def test_each_row_sees_its_own_prompt(kind):
 
 
 @pytest.mark.parametrize("processors", [[None, None], []])
-def test_without_processors_nothing_is_added(kind, processors):
+def test_nothing_without_processors(kind, processors):
     meta = [{"full_input_ids": [1, 2, 3], "prefix_len": 2}, None]
     assert batch_of(kind, [[3], [4]], meta, processors)._token_context == []
 
 
-def test_without_the_prefix_cache_the_batch_is_the_releases(kind):
+def test_nothing_without_prefix_cache(kind):
     assert batch_of(kind, [[3], [4, 5]], None)._token_context == [[3], [4, 5]]
-
-
-MUTANTS = {"vlm-prefix-penalty": replaced(patch, whole_prompt=lambda meta: [])}

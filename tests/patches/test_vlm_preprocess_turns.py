@@ -17,7 +17,7 @@ from .mutants import replaced
 PATCH = catalogue.builtin().get("vlm-preprocess-turns")
 
 
-def test_a_failed_request_ends_its_turn(ungated):
+def test_failed_request_ends_its_turn(ungated):
     needed = [target for target in PATCH.targets if verdict(PATCH, target).ok]
     if not needed:
         pytest.skip("this release prepares requests in turn, or in one thread")

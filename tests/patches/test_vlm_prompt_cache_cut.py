@@ -6,13 +6,11 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.generation.vlm_prompt_cache_cut import patch as prompt_cache_cut
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import find_cuttable_prefix
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
 from mlx_patches.probes.fixtures import feed_one_by_one
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
 HELD = 8
@@ -34,7 +32,7 @@ def kinds():
     return importlib.import_module("mlx_vlm.models.cache")
 
 
-def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
+def test_unwrapped_window_is_cut(kinds):
     state = State(
         feed_one_by_one(kinds.KVCache(), HELD),
         feed_one_by_one(kinds.RotatingKVCache(max_size=16), HELD),
@@ -45,7 +43,7 @@ def test_a_window_that_has_not_wrapped_is_cut_and_used(kinds):
 
 
 @pytest.mark.parametrize("prompt", [[0, 1, 2, 3, 4, 5, 6, 7, 9], [9, 9], [0, 1, 2]])
-def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
+def test_exact_prefix_is_unchanged(kinds, prompt):
     """The prompt repeats all of the last turn, none of it, or is a beginning of it."""
     state = State(feed_one_by_one(kinds.RotatingKVCache(max_size=4), HELD))
     assert find_cuttable_prefix(State.find, state, prompt) == State.find(state, prompt)
@@ -53,7 +51,7 @@ def test_what_needs_no_cut_stays_as_it_is(kinds, prompt):
     assert len(state.token_ids) == HELD
 
 
-def test_what_cannot_be_cut_is_read_anew(kinds):
+def test_uncuttable_cache_is_recomputed(kinds):
     class Recurrent:
         """A cache without an offset, like those of recurrent layers."""
 
@@ -64,14 +62,14 @@ def test_what_cannot_be_cut_is_read_anew(kinds):
         assert plain.offset == HELD
 
 
-def test_no_cache_is_no_matter():
+def test_no_cache():
     state = State()
     state.cache = None
     assert find_cuttable_prefix(State.find, state, [0, 1, 9]) == 2
 
 
 @pytest.mark.parametrize("place", ["mlx_vlm", "mlx_vlm.generate.dispatch"])
-def test_every_class_that_a_release_has_is_repaired(place, ungated):
+def test_every_cache_class_is_repaired(place, ungated):
     """The public class and, where it is another one, that beside ``stream_generate``."""
     try:
         kind = importlib.import_module(place).PromptCacheState
@@ -79,6 +77,3 @@ def test_every_class_that_a_release_has_is_repaired(place, ungated):
         pytest.skip(f"{place} has no PromptCacheState")
     ungated("vlm-prompt-cache-cut")
     assert otherwise(kind, *CASES[0]) == ""
-
-
-MUTANTS = {"vlm-prompt-cache-cut": replaced(prompt_cache_cut, is_whole=lambda cache: True)}

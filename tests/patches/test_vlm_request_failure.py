@@ -17,7 +17,6 @@ from mlx_patches.patches.server.vlm_request_failure import patch, probe
 from mlx_patches.probes.fixtures import BATCH_PATCHES
 
 from ..releases.models import build_or_skip, or_skip
-from .mutants import replaced
 
 FAILURE = "mlx_patches: a request failed; the server goes on with the others"
 
@@ -38,7 +37,7 @@ def whole(kind):
 @pytest.mark.parametrize(
     ("count", "fails"), [(4, (1,)), (4, (2,)), (4, (3,)), (4, (1, 3)), (4, (1, 2, 3)), (1, (0,))]
 )
-def test_the_others_are_answered_as_alone(kind, whole, count, fails, ungated, beside):
+def test_other_requests_equal_solo(kind, whole, count, fails, ungated, beside):
     beside(*BATCH_PATCHES)
     ungated("vlm-request-failure")
     prompts = [prompt_of(whole, row, row in fails) for row in range(count)]
@@ -81,7 +80,7 @@ def served(kind, whole, prompts, last, fails):
 
 
 @pytest.mark.parametrize(("first", "others"), [(20, ()), (2, (20,)), (2, (20, 22)), (2, (6, 22))])
-def test_each_failure_is_its_own(kind, first, others, ungated, caplog):
+def test_failures_are_separate(kind, first, others, ungated, caplog):
     ungated("vlm-request-failure")
     with caplog.at_level(logging.ERROR):
         said = probe.served(kind, first, others)
@@ -93,7 +92,7 @@ def test_each_failure_is_its_own(kind, first, others, ungated, caplog):
 
 
 @pytest.mark.parametrize("thread", [None, threading.Thread()])
-def test_an_error_outside_of_the_loop_is_raised(kind, thread, ungated):
+def test_error_outside_loop_is_raised(kind, thread, ungated):
     ungated("vlm-request-failure")
     server = kind.__new__(kind)
     server.model, server.vision_cache = probe.make_model(), None
@@ -103,7 +102,7 @@ def test_an_error_outside_of_the_loop_is_raised(kind, thread, ungated):
         server._gpu_embed(probe.inputs_of([20])["20"])
 
 
-def test_a_failed_request_keeps_no_arrays(kind):
+def test_failed_request_keeps_no_arrays(kind):
     def embed(server):
         raise ValueError("no embeddings")
 
@@ -114,6 +113,3 @@ def test_a_failed_request_keeps_no_arrays(kind):
     assert vars(tokens)["_error"].__traceback__ is None
     with pytest.raises(ValueError, match="no embeddings"):
         tokens.squeeze(0)
-
-
-MUTANTS = {"vlm-request-failure": replaced(patch, is_generating=lambda server: False)}

@@ -14,7 +14,6 @@ from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import answer
 from mlx_patches.probes.vlm_server import silent
 
-from .mutants import replaced
 from .pieces import said, splits
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
@@ -41,9 +40,7 @@ def build():
         ("abcd###", ["####"], "abcd###"),
     ],
 )
-def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
-    text, stop, wanted, build, ungated
-):
+def test_answer_ends_at_first_stop_string(text, stop, wanted, build, ungated):
     ungated("vlm-stop-text")
     listed = [stop] if isinstance(stop, str) else stop
     for pieces in splits(text):
@@ -56,7 +53,7 @@ def test_an_answer_ends_at_the_first_stop_string_however_it_is_cut(
         assert all(token.finish_reason is None for token in tokens[:-1])
 
 
-def test_the_last_token_reports_the_memory(build, ungated, monkeypatch):
+def test_last_token_reports_memory(build, ungated, monkeypatch):
     ungated("vlm-stop-text")
     monkeypatch.setattr(mx, "get_peak_memory", lambda: 5e9)
     tokens, _ = answer(["a", "b", "##", "c"], stop="##")
@@ -64,7 +61,7 @@ def test_the_last_token_reports_the_memory(build, ungated, monkeypatch):
 
 
 @pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
-def test_without_stop_strings_the_tokens_are_the_releases(sent, build, ungated):
+def test_tokens_without_stop_strings_are_unchanged(sent, build, ungated):
     wanted, _ = answer(["a", "##", "b"], **sent)
     ungated("vlm-stop-text")
     assert answer(["a", "##", "b"], **sent) == (wanted, [])
@@ -73,7 +70,7 @@ def test_without_stop_strings_the_tokens_are_the_releases(sent, build, ungated):
     assert type(generator.generate("hi", args=build(**sent))[1]) is kind
 
 
-def test_requests_at_once_end_at_their_own_stop_strings(build, ungated):
+def test_concurrent_stop_strings(build, ungated):
     ungated("vlm-stop-text")
     generator = silent(["one ", "two ", "three ", "four"])
     found = {}
@@ -94,7 +91,7 @@ def test_requests_at_once_end_at_their_own_stop_strings(build, ungated):
     }
 
 
-def test_a_client_that_goes_away_cancels_its_row(build, ungated):
+def test_leaving_client_cancels_row(build, ungated):
     ungated("vlm-stop-text")
     generator = silent("abc")
     for leave in (lambda tokens: tokens.close(), lambda tokens: None):
@@ -105,7 +102,7 @@ def test_a_client_that_goes_away_cancels_its_row(build, ungated):
     assert generator.cancelled == [7, 7]
 
 
-def test_a_summary_has_no_stop_strings():
+def test_summary_has_no_stop_strings():
     class Request(SimpleNamespace):
         def model_copy(self, update):
             return Request(**{**vars(self), **update})
@@ -120,6 +117,5 @@ def test_a_summary_has_no_stop_strings():
     assert patch.without_stops(compact, plain)[0] is plain
 
 
-MUTANTS = {"vlm-stop-text": replaced(patch, cut=lambda tokens, *stops: tokens)}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"vlm-stop-text": ((None, "hi"), {"args": SimpleNamespace()})}

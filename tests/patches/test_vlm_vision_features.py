@@ -7,7 +7,6 @@ import os
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.server.vlm_vision_features import patch as vision_features
 from mlx_patches.patches.server.vlm_vision_features.patch import (
     ByState,
     embedded,
@@ -16,7 +15,6 @@ from mlx_patches.patches.server.vlm_vision_features.patch import (
 )
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-vlm"), reason="tests of mlx-vlm")
 
@@ -26,13 +24,13 @@ def inputs(pixels, **more):
     return {"input_ids": ids, "attention_mask": ids * 0 + 1, "pixel_values": pixels, **more}
 
 
-def test_the_text_is_no_part_of_an_image():
+def test_text_is_not_part_of_key():
     pixels = mx.arange(6.0).reshape(2, 3)
     one = name_pixels(inputs(pixels))
     assert one == name_pixels(inputs(mx.arange(6.0).reshape(2, 3), input_ids=mx.array([[4, 5]])))
 
 
-def test_all_that_the_tower_reads_is():
+def test_tower_inputs_are_part_of_key():
     import numpy as np
 
     pixels = mx.arange(6.0).reshape(2, 3)
@@ -52,7 +50,7 @@ def test_all_that_the_tower_reads_is():
     assert len({name_pixels(one) for one in others}) == len(others)
 
 
-def test_a_server_without_a_cache_reads_no_pixels(device_reads):
+def test_server_without_cache_reads_no_pixels(device_reads):
     class Server:
         vision_cache = None
 
@@ -67,7 +65,7 @@ def test_a_server_without_a_cache_reads_no_pixels(device_reads):
     assert not device_reads
 
 
-def test_a_file_is_what_it_was_until_it_changes(tmp_path):
+def test_changed_file_changes_key(tmp_path):
     file = tmp_path / "a.png"
     file.write_bytes(b"one")
     before = name_state([str(file), "no file", "data:image/png;base64,AA"])
@@ -79,7 +77,7 @@ def test_a_file_is_what_it_was_until_it_changes(tmp_path):
     assert name_state(picture) is picture
 
 
-def test_an_address_is_never_kept():
+def test_urls_are_not_cached():
     class Features(dict):
         put = dict.__setitem__
 
@@ -91,10 +89,3 @@ def test_an_address_is_never_kept():
     assert not kept
     features.put("data:image/png;base64,AA", 2)
     assert features.get("data:image/png;base64,AA") == 2
-
-
-MUTANTS = {
-    "vlm-vision-features": replaced(
-        vision_features, name_pixels=lambda inputs: "an image", name_state=lambda image: image
-    )
-}

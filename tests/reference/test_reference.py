@@ -22,13 +22,13 @@ def cells(family, mode="--unpatched"):
     return found, done.returncode
 
 
-def test_llama_is_what_transformers_computes():
+def test_llama_equals_transformers():
     found, _ = cells("llama")
     for name in ("plain old", "theta old", "llama3 old", "yarn old", "attention_bias=true"):
         assert found[name] == ("green", "equal"), name
 
 
-def test_a_family_whose_every_setting_of_the_rope_is_read():
+def test_all_rope_settings_are_read():
     found, _ = cells("qwen3")
     for name in (
         "plain old",
@@ -41,7 +41,7 @@ def test_a_family_whose_every_setting_of_the_rope_is_read():
         assert found[name] == ("green", "equal"), name
 
 
-def test_a_rope_that_the_release_does_not_read_is_red():
+def test_unread_rope_is_red():
     """mlx-lm reads qwen3_moe's rope_scaling and does not use it."""
     found, code = cells("qwen3_moe")
     assert found["plain old"] == ("green", "equal")
@@ -50,7 +50,7 @@ def test_a_rope_that_the_release_does_not_read_is_red():
     assert code == 1
 
 
-def test_experts_that_the_release_chooses_otherwise_are_red():
+def test_wrong_experts_are_red():
     """mlx-lm drops the correction of ernie4_5_moe's router."""
     found, code = cells("ernie4_5_moe")
     verdict, detail = found["plain old"]
@@ -58,14 +58,14 @@ def test_experts_that_the_release_chooses_otherwise_are_red():
     assert code == 1
 
 
-def test_a_spelling_that_the_release_cannot_load_and_the_patches_repair():
+def test_unloadable_spelling_is_repaired():
     before, _ = cells("smollm3")
     after, _ = cells("smollm3", "--patched")
     assert before["plain"][0] == "red"
     assert after["plain"] == ("green", "equal")
 
 
-def test_a_family_that_transformers_lacks_has_a_reason():
+def test_missing_family_has_reason():
     found, code = cells("plamo2")
     assert found == {"": ("n/a", found[""][1])}
     assert "has no model type plamo2" in found[""][1]
@@ -73,6 +73,6 @@ def test_a_family_that_transformers_lacks_has_a_reason():
 
 
 @pytest.mark.parametrize("mode", ("--unpatched", "--patched"))
-def test_the_caches_of_every_kind_decode_what_a_prefill_computes(mode):
+def test_decode_equals_prefill_in_all_caches(mode):
     found, _ = cells("gemma3_text", mode)
     assert found["plain old"] == found["window"] == ("green", "equal")

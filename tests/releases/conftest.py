@@ -103,11 +103,6 @@ def every_patch() -> list[ParameterSet]:
     ]
 
 
-def module_with_tests(patch: Patch) -> str:
-    """The test of a patch's folder, as a module."""
-    return f"tests.patches.test_{patch.module.split('.')[-2]}"
-
-
 def run_probe(patch: Patch, target: Target) -> Result | NotApplicable:
     """A probe's result in this process; an exception is red."""
     module, name = patch.probe_place

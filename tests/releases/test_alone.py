@@ -24,7 +24,7 @@ TARGETS = [
 
 @pytest.mark.skipif(not TARGETS, reason="none of these models is in the tested release")
 @pytest.mark.parametrize(("patch", "target", "family"), TARGETS)
-def test_the_audit_says_so_where_the_probe_does(patch, target, family):
+def test_audit_agrees_with_probe_on_solo_defects(patch, target, family):
     seen = run_probe(patch, target)
     if isinstance(seen, NotApplicable):
         pytest.skip(str(seen))
@@ -43,7 +43,7 @@ def test_the_audit_says_so_where_the_probe_does(patch, target, family):
 
 
 @pytest.mark.parametrize("family", ["glm_moe_dsa", "lfm2", "llama"])
-def test_a_model_that_only_imports_the_code_is_right(family):
+def test_importing_model_is_right(family):
     try:
         report = mlx_patches.audit(family)
     except MlxPatchesError:
@@ -51,7 +51,7 @@ def test_a_model_that_only_imports_the_code_is_right(family):
     assert not any(one.alone for one in report.verdicts)
 
 
-def test_only_patches_of_models_are_named():
+def test_only_model_patches_are_named():
     named = [patch for patch in catalogue.builtin() if patch.changes_alone]
     assert named
     for patch in named:

@@ -31,7 +31,7 @@ RIGHT = ("mlx-lm:llama", "mlx-lm:gemma3_text", "mlx-lm:qwen3_next", "mlx-vlm:gem
 
 @pytest.mark.parametrize("scenario", [name for name in NAMED if not name.startswith("features")])
 @pytest.mark.parametrize("family", RIGHT)
-def test_a_right_family_is_green(scenario, family, patched):
+def test_right_family_is_green(scenario, family, patched):
     cell = run(scenario, family)
     has_no_files = scenario == "saved" and family.startswith("mlx-vlm")
     assert cell.verdict == ("n/a" if has_no_files else "green"), cell.detail
@@ -50,7 +50,7 @@ def second_piece_off(original, self, keys, values):
 
 @pytest.mark.parametrize("fault", [one_token_off, second_piece_off])
 @pytest.mark.parametrize("family", ["mlx-lm:llama", "mlx-vlm:qwen3_vl"])
-def test_own_prefill_sees(fault, family, patched, monkeypatch):
+def test_own_prefill_finds_fault(fault, family, patched, monkeypatch):
     package = family.partition(":")[0].replace("-", "_")
     build_or_skip(family)
     plant(monkeypatch, f"{package}.models.cache:KVCache.update_and_fetch", fault)
@@ -64,7 +64,7 @@ def plain_rope(original, dims, base, traditional, *args, **kwargs):
     return original(dims, base, traditional)
 
 
-def test_config_fields_sees_a_scaling_that_is_ignored(monkeypatch):
+def test_config_fields_finds_ignored_scaling(monkeypatch):
     family = "mlx-lm:llama"
     right = run("config-fields", family)
     plant(monkeypatch, "mlx_lm.models.llama:initialize_rope", plain_rope)
@@ -73,7 +73,7 @@ def test_config_fields_sees_a_scaling_that_is_ignored(monkeypatch):
     assert cell.detail.startswith("ignores the rope types linear, llama3, yarn, longrope")
 
 
-def test_config_fields_is_not_of_a_family_without_a_rope():
+def test_config_fields_skips_family_without_rope():
     family = "mlx-lm:kimi_linear"
     if any("rope" in name for name, _ in build_or_skip(family).module.named_modules()):
         pytest.skip("this release rotates the family's keys")
@@ -81,7 +81,7 @@ def test_config_fields_is_not_of_a_family_without_a_rope():
     assert (cell.verdict, cell.detail[:32]) == ("n/a", "nothing is rotated by rope_theta")
 
 
-def test_config_fields_names_a_field_that_moves_nothing(monkeypatch):
+def test_config_fields_names_unused_field(monkeypatch):
     def no_bias(original, self, args):
         args.attention_bias = False
         return original(self, args)
@@ -101,7 +101,7 @@ def loaded_off(original, file):
     return loaded
 
 
-def test_saved_sees_a_cache_that_a_file_changes(patched, monkeypatch):
+def test_saved_finds_changed_cache(patched, monkeypatch):
     if is_tested("mlx-lm"):
         importlib.import_module("mlx_lm.models.cache")
         plant(monkeypatch, "mlx_lm.models.cache:load_prompt_cache", loaded_off)
@@ -126,7 +126,7 @@ CLEANED = {"cleaned byte-level texts", "cleaned byte-level tokens"}
 
 
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
-def test_texts_are_streamed_as_they_are_decoded(distribution):
+def test_streamed_text_equals_decoded_text(distribution):
     wrong = reds("streamed", distribution)
     utils = importlib.import_module(f"{distribution.replace('-', '_')}.tokenizer_utils")
     if distribution == "mlx-vlm" and not hasattr(utils.SPMStreamingDetokenizer, "_flush_bytes"):
@@ -158,7 +158,7 @@ def every_third_lost(original, self, token, *args, **kwargs):
 
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
 @pytest.mark.parametrize("kind", ["BPE", "SPM", "Naive"])
-def test_streamed_sees_lost_text(kind, distribution, monkeypatch):
+def test_streamed_finds_lost_text(kind, distribution, monkeypatch):
     if not is_tested(distribution):
         pytest.skip("this set tests another package")
     path = f"{distribution.replace('-', '_')}.tokenizer_utils:{kind}StreamingDetokenizer"
@@ -188,7 +188,7 @@ def test_draws_in_threads(distribution, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
-def test_a_server_draws(distribution):
+def test_server_draws(distribution):
     if not is_tested(distribution):
         pytest.skip("this set tests another package")
     found = dict(draws.cells(distribution, patched=True))
@@ -198,7 +198,7 @@ def test_a_server_draws(distribution):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["mlx-lm", "mlx-vlm"])
-def test_stop_strings_of_a_server(distribution):
+def test_server_stop_strings(distribution):
     names = {"at once", "streamed"}
     assert reds("stops", distribution) == names
     found = dict(cells("stops", distribution, patched=True))

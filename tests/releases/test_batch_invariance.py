@@ -60,7 +60,7 @@ def test_gemma4_batch_equals_solo(shape, lengths, applied):
 
 
 @needs_vlm
-def test_solo_generation_is_bit_for_bit_the_same(beside):
+def test_solo_generation_is_bit_identical(beside):
     model = tiny("mlx-vlm", "gemma4")
     (prompt,), (continuation,) = random_rows([11], 14)
 
@@ -84,7 +84,7 @@ print(*sorted({outcome.patch for outcome in mlx_patches.status()}))
 
 
 @needs_lm
-def test_a_model_gets_its_row_and_nothing_else():
+def test_model_gets_only_its_row():
     """In a new process: this one may have imported other models."""
     always = filter(session().has_code, session().matrix.always)
     row = {*always, *session().gate.patches_for("qwen2", "mlx-lm")}
@@ -94,13 +94,13 @@ def test_a_model_gets_its_row_and_nothing_else():
 
 
 @needs_lm
-def test_llama_is_right_in_a_batch():
+def test_llama_batch_is_right():
     result = measure(tiny("mlx-lm", "llama"), (5, 9, 3))
     assert result.figure <= TOLERANCE, result.detail
 
 
 @needs_vlm
-def test_importing_gemma4_activates_its_row(applied):
+def test_gemma4_import_activates_row(applied):
     tiny("mlx-vlm", "gemma4")
     applied()
     row = set(filter(session().relevant, session().gate.patches_for("gemma4", "mlx-vlm")))
@@ -108,6 +108,6 @@ def test_importing_gemma4_activates_its_row(applied):
     assert row <= {outcome.patch for outcome in mlx_patches.status()}
 
 
-def test_unknown_kind_of_cache_is_not_applicable():
+def test_unknown_cache_is_not_applicable():
     with pytest.raises(NotApplicable, match="no batch cache for object"):
         batch_cache(SimpleNamespace(make_cache=lambda: [object()]), [0])

@@ -163,7 +163,7 @@ def patched(measure: Callable[[], Value]) -> Value:
 
 
 @pytest.mark.parametrize("family", BATCHED)
-def test_a_decode_step_reads_nothing_of_the_device(family: Family) -> None:
+def test_decode_reads_no_device(family: Family) -> None:
     model = model_of(family)
 
     def decode_step() -> list[str]:
@@ -181,9 +181,7 @@ def test_a_decode_step_reads_nothing_of_the_device(family: Family) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("family", BATCHED)
-def test_a_batch_without_padding_has_no_more_graph_nodes(
-    family: Family, rows: int, tmp_path: Path
-) -> None:
+def test_unpadded_batch_adds_no_nodes(family: Family, rows: int, tmp_path: Path) -> None:
     """Except for NODE_DEBTS. A family that runs row by row has a graph for each row."""
     model = model_of(family)
 
@@ -200,7 +198,7 @@ def test_a_batch_without_padding_has_no_more_graph_nodes(
 
 
 @pytest.mark.parametrize("family", ALL)
-def test_a_row_alone_has_no_more_graph_nodes(family: Family, tmp_path: Path) -> None:
+def test_solo_adds_no_nodes(family: Family, tmp_path: Path) -> None:
     model = model_of(family)
 
     def graphs() -> dict[str, Counter[str]]:
@@ -210,7 +208,7 @@ def test_a_row_alone_has_no_more_graph_nodes(family: Family, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("family", BATCHED)
-def test_an_engine_evaluates_no_more_nodes_in_many_steps(family: Family, tmp_path: Path) -> None:
+def test_engine_evaluates_no_more_nodes(family: Family, tmp_path: Path) -> None:
     """An engine evaluates only the tokens: what a release leaves lazy costs it nothing."""
     model = model_of(family)
 
@@ -240,9 +238,7 @@ def expect_no_more_nodes(
 
 
 @pytest.mark.parametrize("family", BATCHED)
-def test_masks_of_equal_prompts_are_of_the_kind_that_they_were(
-    family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mask_kinds_of_equal_prompts(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels for "causal" and for no mask are faster than the same mask as an array."""
     model = model_of(family)
     fast = mx.fast
@@ -271,9 +267,7 @@ def test_masks_of_equal_prompts_are_of_the_kind_that_they_were(
 
 @pytest.mark.parametrize("padding", [[2, 0], [0, 0]], ids=["padded", "equal"])
 @pytest.mark.parametrize("family", COUNTED)
-def test_the_graph_does_not_grow_with_the_steps(
-    family: Family, padding: list[int], tmp_path: Path
-) -> None:
+def test_graph_does_not_grow(family: Family, padding: list[int], tmp_path: Path) -> None:
     """The unevaluated nodes in the caches do not grow if the engine evaluates only the tokens."""
     model = model_of(family)
 
@@ -321,7 +315,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_a_planted_read_is_counted(read: Callable[[Any], Any]) -> None:
+def test_planted_read_is_counted(read: Callable[[Any], Any]) -> None:
     value = mx.array(1)
     with costs.reads(ours=[__file__]) as seen:
         read(value)
@@ -333,13 +327,13 @@ def test_a_planted_read_is_counted(read: Callable[[Any], Any]) -> None:
     assert read(value) is not None or read is READERS["mx.eval"]
 
 
-def test_a_planted_node_is_counted(tmp_path: Path) -> None:
+def test_planted_node_is_counted(tmp_path: Path) -> None:
     value = mx.array([1.0])
     plain, more = costs.nodes([value * 2], tmp_path), costs.nodes([-(value * 2)], tmp_path)
     assert difference(plain, more) == {"Negative": 1}
 
 
-def test_a_planted_cycle_is_counted() -> None:
+def test_planted_cycle_is_counted() -> None:
     def leaking() -> None:
         cycle: list[Any] = [mx.zeros(1000)]
         mx.eval(cycle[0])

@@ -25,7 +25,8 @@ from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
-from .conftest import is_tested, module_with_tests, run_probe, sampled
+from ..patches.mutants import tests_of
+from .conftest import is_tested, run_probe, sampled
 from .models import build_or_skip
 
 FAMILIES = {
@@ -93,7 +94,7 @@ def _given(function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("distribution", [name for name in FAMILIES if is_tested(name)])
-def test_a_layer_passes_on_the_calls_that_its_check_skips(distribution: str) -> None:
+def test_checked_layers_pass_through(distribution: str) -> None:
     watched, manager = Watched(), Manager(Gate(CompatMatrix.builtin()))
     try:
         for patch in catalogue.builtin():
@@ -123,12 +124,12 @@ def skipped_calls() -> dict[str, Call]:
     The tests of the patches have them, as ``SKIPPED``.
     """
     checked = [patch for patch in catalogue.builtin() if any(one.when for one in patch.targets)]
-    tests = {importlib.import_module(module_with_tests(patch)) for patch in checked}
+    tests = [tests_of(patch) for patch in checked]
     return {key: call for one in tests for key, call in getattr(one, "SKIPPED", {}).items()}
 
 
 @pytest.mark.parametrize(("patch", "call"), sorted(skipped_calls().items()))
-def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str, call: Call) -> None:
+def test_skipped_calls_pass_through(patch: str, call: Call) -> None:
     args, kwargs = call
     for target in catalogue.builtin().get(patch).targets:
         if target.when:
@@ -141,7 +142,7 @@ def test_a_layer_passes_on_a_call_that_its_check_skips(patch: str, call: Call) -
             assert not +watched.wrong
 
 
-def test_a_check_that_says_no_too_often_is_found() -> None:
+def test_wrong_check_is_found() -> None:
     watched = Watched()
     double = Target("mlx-lm", "m", "f", around(lambda original, x: 2 * original(x)))
     layer = watched.target("p", double._replace(when=lambda x: x > 9)).factory(lambda x: x)

@@ -36,22 +36,7 @@ def enabled():
     assert run("disable").returncode == 0
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4", "eos_token_id": 1}))
-    return tmp_path
-
-
-def test_audit_finds_before_and_is_satisfied_after(enabled):
-    unmeasured = json.loads(run("audit", "--json").stdout)["unmeasured"]
-    assert run("audit").returncode == (2 if unmeasured else 0)
-    assert run("disable").returncode == 0
-    before = run("audit")
-    assert before.returncode == 1
-    assert "mlx-patches enable" in before.stdout
-
-
-def test_audit_json_is_what_the_document_says(enabled):
+def test_audit_json_is_documented(enabled):
     done = run("audit", "--json")
     report = json.loads(done.stdout)
     assert report["schema"] == 1
@@ -67,7 +52,7 @@ def test_audit_json_is_what_the_document_says(enabled):
         assert f"`{key}`" in text, key
 
 
-def test_the_objects_of_the_json_are_documented():
+def test_json_objects_are_documented():
     report = json.loads(run("audit", "--json", "-v").stdout)
     text = (Path(__file__).parents[2] / "docs" / "audit-json.md").read_text()
     assert report["verdicts"]
@@ -84,7 +69,7 @@ def screens():
             yield model, done
 
 
-def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
+def test_screen_fits_twenty_lines(enabled):
     seen = dict.fromkeys((0, 1), 0)
     for state in ("enabled", "disabled"):
         for model, done in screens():
@@ -104,7 +89,7 @@ def test_the_screen_is_twenty_lines_and_the_verdict_comes_first(enabled):
     assert seen[0] and seen[1]
 
 
-def test_a_model_is_what_the_evidence_says_before_and_after(enabled):
+def test_verdict_before_and_after(enabled):
     """The model is right whatever is enabled; if the generator itself is wrong, it is repaired."""
     evidence = installed("mlx-lm") and store.load_set(f"mlx-lm {metadata.version('mlx-lm')}")
     right = not evidence or words.family_result(store.pairs_of(evidence, "qwen3")) == words.GREEN
@@ -116,14 +101,7 @@ def test_a_model_is_what_the_evidence_says_before_and_after(enabled):
         assert run("disable").returncode == 0
 
 
-def test_the_report_for_an_issue_is_short():
-    done = run("report", "--model", "qwen3" if "mlx-lm" in PRESENT else "gemma4")
-    assert done.returncode == 0
-    assert len(done.stdout.encode()) < 8_000
-    assert sys.prefix in done.stdout
-
-
-def test_the_readme_shows_what_the_audit_prints():
+def test_readme_sample_is_current():
     """The README's sample is of one release set; its path stands for any environment."""
     versions = [metadata.version(name) for name in ("mlx-lm", "mlx-vlm") if installed(name)]
     if versions != ["0.31.3", "0.4.3"]:
@@ -135,16 +113,7 @@ def test_the_readme_shows_what_the_audit_prints():
     assert sample in readme, f"run make write\n{sample}"
 
 
-def test_audit_imports_no_mlx():
-    code = (
-        "import sys, mlx_patches; mlx_patches.audit();"
-        "print([m for m in ('mlx', 'mlx.core', 'mlx_lm', 'mlx_vlm') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr
-
-
-def test_enabled_environment_patches_an_unmodified_program(enabled):
+def test_enabled_environment_patches_program(enabled):
     distribution = PRESENT[-1]
     package = distribution.replace("-", "_")
     model = "gemma4.language" if distribution == "mlx-vlm" else "gemma2"
@@ -171,39 +140,6 @@ def test_enabled_environment_patches_an_unmodified_program(enabled):
     assert off.stdout.strip() == "[]", off.stderr
 
 
-def test_audit_of_a_model_folder(folder):
-    (folder / "generation_config.json").write_text('{"eos_token_id": [106]}')
-    done = run("audit", "--model", str(folder))
-    if "mlx-vlm" in PRESENT:  # which lets that file override config.json
-        assert "gemma4 may not stop generating here: stop token 1 is ignored" in done.stdout
-        assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.skipif("mlx-vlm" not in PRESENT, reason="gemma4 is a model of mlx-vlm here")
-def test_broken_generation_config_is_a_finding(folder, enabled):
-    (folder / "generation_config.json").write_text("{")
-    done = run("audit", "--model", str(folder))
-    assert done.returncode == 1
-    assert "generation_config.json: line 1: not valid JSON" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["explain", "offset-aliass"], "did you mean 'offset-alias'?"),
-        (["probe", "no-such-thing"], "no patch or model 'no-such-thing'"),
-        (["audit", "--model", "no_such_model"], "no model type 'no_such_model'"),
-        (["audit", "--model", "./no-such-folder"], "no such folder"),
-    ],
-)
-def test_broken_input_is_one_line_and_exit_code_2(arguments, said):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -214,7 +150,7 @@ def test_broken_input_is_one_line_and_exit_code_2(arguments, said):
         ("[" * 100_000, "config.json: "),
     ],
 )
-def test_broken_config_is_one_line_and_exit_code_2(tmp_path, content, said):
+def test_broken_config_is_one_line(tmp_path, content, said):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     done = run("audit", "--model", str(tmp_path))
@@ -223,15 +159,7 @@ def test_broken_config_is_one_line_and_exit_code_2(tmp_path, content, said):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_probe_is_red_without_and_green_with():
-    done = run("probe", "frozen-state", "--json")
-    rows = json.loads(done.stdout)
-    assert done.returncode == 0
-    assert "red" in {row["without"] for row in rows}
-    assert "red" not in {row["with"] for row in rows}
-
-
-def test_explain_and_list_name_every_patch():
+def test_explain_and_list_every_patch():
     from click.testing import CliRunner
 
     from mlx_patches.cli import cli

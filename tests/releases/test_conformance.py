@@ -38,7 +38,7 @@ class TestConformance(Conformance):
         return Case(request.param)
 
 
-def test_a_patch_without_targets_here_is_not_needed():
+def test_patch_without_targets_is_not_needed():
     """The rest of the registry: the patches that the suite above leaves out."""
     for patch in catalogue.builtin():
         if not ready(patch):

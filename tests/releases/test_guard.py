@@ -27,7 +27,7 @@ def logits(model):
 
 
 @pytest.mark.parametrize("name", [n for n, (own, *_) in PLACES.items() if installed(own)])
-def test_the_model_goes_on_as_released(name, caplog, ungated):
+def test_model_survives_failing_layers(name, caplog, ungated):
     place = Target(*PLACES[name], around(early))
     patch = Patch("raising", "on purpose", (place,), probe="none:none", module=__name__)
     model = tiny(PLACES[name][0], name)

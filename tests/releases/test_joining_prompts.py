@@ -26,7 +26,7 @@ if not hasattr(generate, "PromptProcessingBatch"):
 
 @pytest.mark.parametrize("lengths", CASES, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answers_are_those_alone(family, lengths, beside):
+def test_joining_prompts_equal_solo(family, lengths, beside):
     beside("empty-cache-ops", "arrays-extend")
     model = build_or_skip(f"mlx-lm:{family}").module
     first, late = ([prompt(length) for length in part] for part in lengths)

@@ -22,7 +22,7 @@ def names_by_module() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("module", "names"), names_by_module().items())
-def test_the_table_agrees_with_the_file(module, names):
+def test_known_files_table_is_current(module, names):
     path = source_file(module)
     if path is None:
         return

@@ -29,7 +29,7 @@ def saved(folder, dtype, config=None):
 
 
 @pytest.mark.parametrize("name", ("float32", "float16", "bfloat16"))
-def test_a_right_model_is_green_in_its_own_type(tmp_path, name):
+def test_right_model_is_green_in_own_dtype(tmp_path, name):
     model = load(LLAMA, saved(tmp_path, getattr(mx, name)))
     for scenario in ("left-padded", "extend", "filter"):
         cell = SCENARIOS[scenario](model)
@@ -38,7 +38,7 @@ def test_a_right_model_is_green_in_its_own_type(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ("float32", "bfloat16"))
-def test_a_row_at_the_wrong_position_is_red(tmp_path, name, monkeypatch):
+def test_wrong_position_is_red(tmp_path, name, monkeypatch):
     """The second row's tokens are rotated one position too far."""
     from mlx_lm.models import cache
 
@@ -59,14 +59,14 @@ def test_a_row_at_the_wrong_position_is_red(tmp_path, name, monkeypatch):
     assert SCENARIOS["left-padded"](model).verdict == "red"
 
 
-def test_code_in_the_folder_is_not_run(tmp_path):
+def test_folder_code_is_not_run(tmp_path):
     saved(tmp_path, mx.float32, {"model_file": "evil.py"})
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
     with pytest.raises(NotBuilt, match="model_file"):
         load(LLAMA, tmp_path)
 
 
-def test_a_folder_without_weights_is_a_reason(tmp_path):
+def test_folder_without_weights(tmp_path):
     saved(tmp_path, mx.float32)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(NotBuilt, match="FileNotFoundError"):

@@ -15,7 +15,7 @@ from mlx_patches.lab.families import families
 
 @pytest.mark.slow  # it reads every file of a release
 @pytest.mark.parametrize(("package", "distribution"), MODEL_PACKAGES.items())
-def test_the_marks_are_those_of_the_installed_files(package, distribution):
+def test_metal_marks_are_current(package, distribution):
     here = distributions.find(distribution)
     marks = store.metal_branches(f"{distribution} {here.version}") if here else None
     if marks is None:

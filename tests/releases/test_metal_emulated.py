@@ -49,7 +49,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 @pytest.mark.parametrize("contiguous", [True, False])
-def test_the_strides_are_those_of_what_the_kernel_gets(contiguous):
+def test_kernel_strides(contiguous):
     body = f"""{INDEX}
     uint row = i / x_shape[1], column = i % x_shape[1];
     out[i] = x[row * x_strides[0] + column * x_strides[1]] + 100 * x_strides[1] + x_ndim;"""
@@ -59,7 +59,7 @@ def test_the_strides_are_those_of_what_the_kernel_gets(contiguous):
     assert (launched(made, [turned], (4, 3)) == expected).all()
 
 
-def test_a_template_is_compiled_for_each_value():
+def test_template_per_value():
     made = kernel(f"{INDEX} out[i] = static_cast<T>(B ? x[i] * N : 0);")
     for kind, number, truth in (
         (mx.float32, 2, True),
@@ -71,20 +71,20 @@ def test_a_template_is_compiled_for_each_value():
         assert (got == X[1] * number * truth).all()
 
 
-def test_a_scalar_is_passed_as_a_value():
+def test_scalar_argument():
     made = kernel(f"{INDEX} out[i] = x[i] * y;", ("x", "y"))
     assert (launched(made, [mx.array(X[1]), 3.0]) == X[1] * 3).all()
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.int32])
-def test_outputs_begin_with_the_initial_value(dtype):
+def test_initial_value(dtype):
     made = kernel(f"{INDEX} if (i == 1) out[i] = x[i];")
     got = launched(made, [mx.array(X[1])], dtype=dtype, init_value=7)
     assert got.tolist() == [7, 5, 7, 7]
     assert not JOURNAL.unwritten
 
 
-def test_what_a_kernel_leaves_unwritten_is_noted():
+def test_unwritten_values_are_noted():
     made = kernel(f"{INDEX} if (i == 1) out[i] = x[i];")
     got = launched(made, [mx.array(X[1])])
     assert np.isnan(got).tolist() == [True, False, True, True]
@@ -92,7 +92,7 @@ def test_what_a_kernel_leaves_unwritten_is_noted():
     assert not JOURNAL.faults
 
 
-def test_atomic_outputs_are_added_to():
+def test_atomic_outputs():
     body = f"{INDEX} atomic_fetch_add_explicit(&out[i % 2], x[i], memory_order_relaxed);"
     made = kernel(body, atomic_outputs=True)
     got = launched(made, [mx.array(X.ravel())], (2,), threads=12, init_value=0)
@@ -101,7 +101,7 @@ def test_atomic_outputs_are_added_to():
 
 # 40 threads in threadgroups of 64: one smaller threadgroup, whose last SIMD group has 8 threads.
 @pytest.mark.parametrize("group", [32, 64])
-def test_a_simd_group_at_the_edge_is_smaller(group):
+def test_smaller_simd_group(group):
     values = np.arange(40, dtype=np.float32)
     made = kernel(f"{INDEX} out[i] = simd_sum(x[i]) + 1000 * threads_per_threadgroup.x;")
     got = launched(made, [mx.array(values)], (40,), group=group)
@@ -111,7 +111,7 @@ def test_a_simd_group_at_the_edge_is_smaller(group):
     assert not JOURNAL.faults
 
 
-def test_threads_share_memory_and_wait():
+def test_shared_memory_and_barrier():
     body = f"""{INDEX} threadgroup float all[64];
     uint t = thread_position_in_threadgroup.x;
     all[t] = x[i];
@@ -129,7 +129,7 @@ def test_threads_share_memory_and_wait():
         ("out[i + 4] = x[i];", "kernel k reads or writes outside out"),
     ],
 )
-def test_an_access_outside_a_buffer_is_a_fault(body, said):
+def test_out_of_bounds_is_fault(body, said):
     with pytest.raises(Fault, match=said):
         launched(kernel(INDEX + body), [mx.array(X[1])])
     assert list(JOURNAL.faults) == [said]
@@ -150,12 +150,12 @@ def test_an_access_outside_a_buffer_is_a_fault(body, said):
         ),
     ],
 )
-def test_threads_that_part_are_a_fault(body, said):
+def test_diverging_threads_are_fault(body, said):
     launched(kernel(INDEX + body), [mx.array(X[1])])
     assert list(JOURNAL.faults) == [f"kernel k: {said}"]
 
 
-def test_a_kernel_that_the_shim_does_not_know_is_not_run():
+def test_unknown_kernel_is_not_run():
     made = kernel("out[0] = simd_dance(x[0]);")
     for _ in range(2):
         with pytest.raises(NotRun, match=r"^kernel k did not compile: .*simd_dance"):
@@ -164,13 +164,13 @@ def test_a_kernel_that_the_shim_does_not_know_is_not_run():
     assert not JOURNAL.launched
 
 
-def test_the_journal_has_where_a_kernel_was_made():
+def test_journal_names_call_site():
     launched(kernel(f"{INDEX} out[i] = x[i];"), [mx.array(X[1])])
     (site,) = JOURNAL.launched
     assert site.startswith(f"{__name__}:")
 
 
-def test_what_mlx_refuses_is_refused():
+def test_mlx_refusals_are_kept():
     made = kernel(f"{INDEX} out[i] = x[i];")
     with pytest.raises(ValueError, match=r"Expected `inputs` to have size 1 but got size 2"):
         launched(made, [mx.array(X), mx.array(X)])
@@ -178,7 +178,7 @@ def test_what_mlx_refuses_is_refused():
         launched(made, [mx.array(X)], group=2048)
 
 
-def test_a_compiled_function_with_a_kernel_runs_as_it_is():
+def test_compiled_function():
     made = kernel(f"{INDEX} out[i] = 2 * x[i];")
 
     def twice(x):
@@ -215,7 +215,7 @@ def here(name):
         for name in filter(here, FAMILIES)
     ],
 )
-def test_the_branch_is_taken_and_right(name):
+def test_metal_branch_is_right(name):
     (row,) = cells(name, ("equal-lengths",), METAL_EMULATED)
     assert (row.device, row.verdict) == (METAL_EMULATED, "green"), row.detail
     assert any(FAMILIES[name] in site for site in row.kernels.split()), row.kernels
@@ -223,7 +223,7 @@ def test_the_branch_is_taken_and_right(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(filter(here, FAMILIES)))
-def test_every_cell_has_the_colour_that_it_has_on_a_cpu(name):
+def test_verdicts_equal_cpu(name):
     names = ("left-padded", "right-padded", "chunked-batch", "merge", "filter", "state", "engine")
     plain, emulated = (cells(name, names, device) for device in ("", METAL_EMULATED))
     assert {row.device for row in plain} == {CPU}
@@ -282,7 +282,7 @@ def has_kernel(kernel):
         if here(one[0]) and has_kernel(one[1])
     ],
 )
-def test_a_planted_fault_is_seen(name, kernel, old, new):
+def test_planted_fault_is_found(name, kernel, old, new):
     scenarios = ("equal-lengths", "left-padded", "right-padded", "chunked-solo")
     command = [sys.executable, "-c", PLANTED, name, kernel, old, new]
     for scenario in scenarios:

@@ -67,7 +67,7 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize(("path", "patch", "other"), shared_attributes() if runs else [])
 
 
-def test_each_of_two_is_taken_out_alone_and_put_back(path, patch, other, manager):
+def test_pairs_are_independent(path, patch, other, manager):
     pair = (patch, other)
     before = [snapshot(one) for one in pair]
     manager.apply(other)

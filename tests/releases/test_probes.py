@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
 
 import pytest
 
 from mlx_patches.core.outcome import Status
 from mlx_patches.probes import NotApplicable
 
-from .conftest import every_target, module_with_tests, run_probe, targets_of_patches, verdict
+from ..patches.mutants import mutant_of
+from .conftest import every_target, run_probe, targets_of_patches, verdict
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def without(patch, target):
 
 
 @pytest.mark.parametrize(("patch", "target"), every_target())
-def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated):
+def test_gate_agrees_with_probe_and_patch_repairs(patch, target, ungated):
     """The gate agrees with the probe; the patch turns it green, and ``restore`` red again."""
     before, decided = without(patch, target), verdict(patch, target)
     # A drifted target holds back the patch's others, also where its own probe cannot run.
@@ -34,11 +34,6 @@ def test_needed_where_it_is_red_then_green_then_red_again(patch, target, ungated
     assert not after.red, after.detail
     manager.restore()
     assert run_probe(patch, target).red == before.red
-
-
-def mutant_of(patch):
-    """The broken version of a patch, in the test of its folder."""
-    return importlib.import_module(module_with_tests(patch)).MUTANTS[patch.id]
 
 
 @pytest.mark.parametrize(("patch", "targets"), targets_of_patches())

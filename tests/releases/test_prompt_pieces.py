@@ -14,7 +14,7 @@ def at_column(column: int) -> list[SimpleNamespace]:
     return [SimpleNamespace(offset=column)]
 
 
-def test_tokens_are_counted_from_the_first_piece_of_the_same_prompt():
+def test_tokens_are_counted_from_first_chunk():
     whole, other = mx.zeros((1, 10)), mx.zeros((1, 10))
     fed = [prompt_pieces.find_fed(whole, at_column(7 + start), 4) for start in (0, 4)]
     assert fed == [slice(0, 4), slice(4, 8)]
@@ -24,7 +24,7 @@ def test_tokens_are_counted_from_the_first_piece_of_the_same_prompt():
     assert prompt_pieces.find_fed(whole, None, 10) == slice(0, 10)
 
 
-def test_nothing_is_kept_of_a_prompt_that_is_gone():
+def test_nothing_is_kept_of_ended_prompt():
     before = len(prompt_pieces._BEGAN._held)
     whole = mx.zeros((1, 10))
     prompt_pieces.find_fed(whole, at_column(3), 4)

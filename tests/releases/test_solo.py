@@ -37,7 +37,7 @@ def sample() -> list[Family]:
 
 
 @pytest.mark.parametrize("family", sample(), ids=str)
-def test_alone_only_what_was_wrong_changes(family):
+def test_solo_changes_only_where_wrong(family):
     """Output alone may change only if it depended on how the prompt is cut into chunks.
 
     Patches that repair other defects of a request alone, ``changes_alone``, are left out.

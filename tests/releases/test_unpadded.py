@@ -37,12 +37,12 @@ def known(cache, tokens=5):
     return [first, is_unpadded(cache, 1)]
 
 
-def test_rows_of_one_length_have_no_padding(caches):
+def test_equal_rows_are_unpadded(caches):
     assert known(caches.BatchKVCache([0, 0])) == [True, True]
     assert known(caches.BatchKVCache([2, 0])) == [False, False]
 
 
-def test_a_step_reads_nothing(caches):
+def test_step_reads_no_device(caches):
     cache = caches.BatchKVCache([0, 0])
     known(cache)
     unknown = feed(caches.BatchKVCache([0, 0]), 5)
@@ -52,12 +52,12 @@ def test_a_step_reads_nothing(caches):
     assert not seen
 
 
-def test_a_later_piece_of_a_prompt_looks_itself(caches):
+def test_later_chunk_checks_itself(caches):
     cache = feed(caches.BatchKVCache([0, 0]), 5)
     assert known(cache) == [True, True]
 
 
-def test_padding_that_is_announced_counts(caches):
+def test_announced_padding_counts(caches):
     cache = caches.BatchKVCache([0, 0])
     if not hasattr(cache, "prepare"):
         pytest.skip("this release announces nothing")
@@ -67,7 +67,7 @@ def test_padding_that_is_announced_counts(caches):
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
-def test_right_padding_is_padding_once_it_is_moved(caches, asked_before):
+def test_right_padding_counts_once_moved(caches, asked_before):
     cache = caches.BatchKVCache([0, 0])
     if not hasattr(cache, "prepare") or not hasattr(cache, "finalize"):
         pytest.skip("this release has no right padding")
@@ -80,7 +80,7 @@ def test_right_padding_is_padding_once_it_is_moved(caches, asked_before):
     assert not is_unpadded(cache, 5)
 
 
-def test_other_rows_are_not_known(caches):
+def test_other_rows_are_unknown(caches):
     cache = caches.BatchKVCache([0, 0])
     known(cache)
     cache.filter([1])
@@ -92,7 +92,7 @@ def test_other_rows_are_not_known(caches):
     assert not is_unpadded(cache, 5)
 
 
-def test_windows_rows_alone_and_states_are_not_known(caches):
+def test_other_caches_are_unknown(caches):
     assert not is_unpadded(caches.KVCache(), 5)
     if hasattr(caches, "BatchRotatingKVCache"):
         assert not is_unpadded(caches.BatchRotatingKVCache(8, [0, 0]), 5)

@@ -61,7 +61,7 @@ RIGHT_LM = ("qwen2", "gemma3_text", "gpt_oss", "mamba2", "qwen3_next", "lfm2", "
         pytest.param("mlx-vlm:qwen2_vl", marks=pytest.mark.slow),
     ],
 )
-def test_the_walks_of_a_right_model_are_right(family, patched):
+def test_right_model_walks_are_right(family, patched):
     model = built(family)
     may = kinds(model)
     assert not first_red(model, may, RIGHT * len(may))
@@ -244,7 +244,7 @@ SOON = ("add", "drop", "trim", "save", "kv_bits")
         "mlx-vlm:phi4mm prefix=1; add row=12 text=1 length=2 tokens=1",
     ],
 )
-def test_a_walk_that_was_wrong_is_right(line, patched):
+def test_repaired_walks(line, patched):
     try:
         assert run(built(line.split()[0]), parse(line)) == []
     except NotApplicable as reason:
@@ -255,7 +255,7 @@ def test_a_walk_that_was_wrong_is_right(line, patched):
     "operation",
     [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in FAULTS],
 )
-def test_a_fault_in_an_operation_is_seen(operation, patched, monkeypatch):
+def test_planted_fault_is_found(operation, patched, monkeypatch):
     family, having, faults = FAULTS[operation]
     model = built(family)
     may = kinds(model, having)

@@ -18,5 +18,5 @@ def environment(tmp_path_factory):
     return ways.Environment(tmp_path_factory.mktemp("environment"))
 
 
-def test_the_table_is_what_is_found(environment):
+def test_activation_table_is_current(environment):
     assert ways.table(environment) == ways.block(ways.PAGE.read_text())

@@ -58,7 +58,7 @@ def asked_names(source: str) -> Iterator[str]:
             yield asked.value
 
 
-def test_what_counts_as_asking():
+def test_asked_names():
     source = """
 after(change, only_with="a")
 hasattr(x, "b"), getattr(x, "c", 0), "d" in vars(x), "e" not in x.__dict__, getattr(x, name), x.f
@@ -66,7 +66,7 @@ hasattr(x, "b"), getattr(x, "c", 0), "d" in vars(x), "e" not in x.__dict__, geta
     assert sorted(asked_names(source)) == ["a", "b", "c", "d", "e"]
 
 
-def test_no_patch_asks_for_a_name_that_another_adds():
+def test_no_patch_checks_for_added_name():
     added = added_names()
     files = {
         ".".join(file.relative_to(PATCHES).with_suffix("").parts).removesuffix(".patch"): file
@@ -81,7 +81,7 @@ def test_no_patch_asks_for_a_name_that_another_adds():
     assert asked == {one for one in DECLARED if one[0] in files and one[1] in added}
 
 
-def test_each_note_on_an_object_has_one_owner():
+def test_attributes_have_one_owner():
     owners: dict[str, set[str]] = {}
     for file in modules():
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -45,7 +45,7 @@ def table(patch, rows, sound=(), measured=None):
 EVERYWHERE = {name: {"mlx-lm": ["fix"], "mlx-vlm": ["fix"]} for name in "abc"}
 
 
-def test_a_target_of_another_distribution_says_nothing(releases):
+def test_other_distribution_does_not_count(releases):
     patch = patch_of(at("mlx_lm.models.cache"), at("mlx_vlm.models.cache"))
     both = {"mlx-lm": ("fix",), "mlx-vlm": ("fix",)}
     one = {"mlx-lm": ("fix",)}
@@ -54,14 +54,14 @@ def test_a_target_of_another_distribution_says_nothing(releases):
     assert sound == {key: {"mlx-lm": ("fix",)} for key in "abc"}
 
 
-def test_a_target_of_another_distribution_counts_where_its_code_is_imported(releases):
+def test_imported_distribution_counts(releases):
     releases.write("mlx_vlm/models/cache.py", "from mlx_lm.models.cache import KVCache\n")
     patch = patch_of(at("mlx_lm.models.cache"))
     found = table(patch, EVERYWHERE)
     assert found["a"] == {"mlx-lm": ("fix",), "mlx-vlm": ("fix",)}
 
 
-def test_a_target_of_another_family_says_nothing(releases):
+def test_other_family_does_not_count(releases):
     patch = patch_of(at("mlx_lm.models.a"), at("mlx_lm.models.b"))
     one = {"mlx-lm": ("fix",)}
     assert table(patch, EVERYWHERE) == dict.fromkeys("abc", one)
@@ -69,12 +69,12 @@ def test_a_target_of_another_family_says_nothing(releases):
     assert table(patch, EVERYWHERE, sound=["mlx_lm.models.a"]) == dict.fromkeys("bc", one)
 
 
-def test_a_target_in_the_engine_counts_for_every_family_of_its_distribution(releases):
+def test_engine_target_counts_for_all_families(releases):
     patch = patch_of(at("mlx_lm.server"))
     assert table(patch, EVERYWHERE) == {key: {"mlx-lm": ("fix",)} for key in "abc"}
 
 
-def test_what_was_measured_of_this_release_outranks_the_entry(releases):
+def test_measurement_outranks_entry(releases):
     patch = patch_of(at("mlx_lm.models.cache"))
     rows = {"a": {"mlx-lm": ["fix"]}, "b": {"mlx-lm": []}}
     measured = {"mlx-lm": {"a": [], "b": ["fix", "a-patch-of-then"], "gone": ["fix"]}}
@@ -82,7 +82,7 @@ def test_what_was_measured_of_this_release_outranks_the_entry(releases):
     assert table(patch, rows) == {"a": {"mlx-lm": ("fix",)}}
 
 
-def test_what_the_evidence_says_of_a_family():
+def test_needed_patches_of_family():
     pairs = {
         "sound": {"merge": "gg"},
         "repaired": {"merge": "rg", "trim": "rg", "state": "gg"},

@@ -6,7 +6,7 @@ import measure_alone
 import pytest
 
 
-def test_the_page_says_why_something_stays_wrong():
+def test_page_gives_reasons():
     lines = measure_alone.reasons()
     assert all(
         any(f"|{kind}|{name}|" in line for line in lines) for kind, name in measure_alone.WHY
@@ -14,7 +14,7 @@ def test_the_page_says_why_something_stays_wrong():
 
 
 @pytest.mark.parametrize(("letter", "why"), [("r", {}), ("g", {("saved", "llama"): "a reason"})])
-def test_a_missing_and_a_needless_reason_are_refused(letter, why, tmp_path, monkeypatch):
+def test_missing_and_needless_reasons_are_refused(letter, why, tmp_path, monkeypatch):
     cells = {"saved": {"llama": letter}, "config-fields": {"llama": "r"}}
     (tmp_path / "one.json").write_text(json.dumps({"set": "mlx-lm 9.9.9", "with": cells}))
     monkeypatch.setattr(measure_alone, "EVIDENCE", tmp_path)

@@ -43,7 +43,7 @@ def test_draws_are_judged(drawn, said):
         (ValueError("broken"), "red", "ValueError: broken"),
     ],
 )
-def test_a_release_scenario_ends_with_its_worst_cell(yielded, verdict, said, monkeypatch):
+def test_release_scenario_has_worst_cell(yielded, verdict, said, monkeypatch):
     def cells(distribution, patched):
         if isinstance(yielded, Exception):
             raise yielded
@@ -93,7 +93,7 @@ def rows(**verdicts):
     ]
 
 
-def test_the_evidence_counts_what_is_right_repaired_and_wrong():
+def test_evidence_counts():
     found = {}
     measure_alone.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
     measure_alone.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
@@ -103,24 +103,3 @@ def test_the_evidence_counts_what_is_right_repaired_and_wrong():
         measure_alone.add(found, part, ["draws"], [])
     assert measure_alone.counted(found, "draws") == "n/a"
     assert measure_alone.counted(found, "streamed") == "-"
-
-
-def test_the_evidence_names_the_cases_of_a_release():
-    found = {}
-    cases = [
-        {"scenario": name, "family": "", "verdict": "red", "detail": "why"}
-        for name in ("streamed:texts", "streamed")
-    ]
-    for part in measure_alone.PARTS:
-        measure_alone.add(found, part, ["streamed"], cases)
-    assert found["with"] == {"streamed": {"texts": "r", "": "r"}}
-    assert measure_alone.counted(found, "streamed") == "0/0/1"
-
-
-def test_each_line_of_the_table_is_of_a_measured_set():
-    lines = measure_alone.table()
-    assert lines[0].startswith(
-        "|release set|own-prefill|saved|config-fields|features|features-in-pieces|features-alone|"
-        "features-served|"
-    )
-    assert len(lines) == 2 + len(list(measure_alone.EVIDENCE.glob("*.json")))

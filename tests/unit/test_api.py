@@ -40,7 +40,7 @@ from .conftest import (
 HEAVY = "mlx mlx_lm mlx_vlm wrapt yaml packaging fastjsonschema click rich importlib.metadata ast"
 
 
-def test_importing_it_changes_nothing_and_imports_little():
+def test_import_is_light():
     (found,), _ = printed(
         f"""
         import sys
@@ -56,7 +56,7 @@ def test_importing_it_changes_nothing_and_imports_little():
 COSTLY = "mlx mlx_lm mlx_vlm yaml fastjsonschema packaging importlib_metadata zipp click rich"
 
 
-def test_applying_it_imports_no_release_and_nothing_costly(tmp_path):
+def test_apply_is_light(tmp_path):
     (found, active), _ = printed(
         f"""
         import sys, mlx_patches
@@ -144,7 +144,7 @@ def in_effect():
 # -- apply, restore, status --------------------------------------------------------------------
 
 
-def test_a_target_is_pending_until_its_import(session):
+def test_pending_until_import(session):
     assert statuses(mlx_patches.apply(["method"])) == ["pending", "pending"]
     load("mlx_vlm.models.cache")
     assert statuses(mlx_patches.status()) == ["pending", "applied"]
@@ -185,9 +185,7 @@ def of(distribution, *patches):
     ],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_what_is_in_effect_after_apply_and_imports(
-    session, site, arguments, imports, expected, first
-):
+def test_effect_of_apply_and_imports(session, site, arguments, imports, expected, first):
     """Whichever of the two comes first."""
     site.write("mlx_vlm/models/newest.py", "class Model: pass")
     steps = [lambda: mlx_patches.apply(**arguments), lambda: list(map(load, imports.split()))]
@@ -202,14 +200,14 @@ def test_what_is_in_effect_after_apply_and_imports(
         assert (called[1] == ("patched", 2)) is ("function" in wanted)
 
 
-def test_apply_in_the_middle_of_the_import(session, releases):
+def test_apply_during_import(session, releases):
     cache = releases.root / "mlx_vlm" / "models" / "cache.py"
     cache.write_text("import mlx_patches\nmlx_patches.apply(['method'])\n" + CACHE)
     assert load("mlx_vlm.models.cache").Cache().update(1) == ("patched", 1)
     assert in_effect() == {("mlx-vlm", "method")}
 
 
-def test_importing_a_package_that_applies_it_in_its_init(session, releases):
+def test_apply_in_package_init(session, releases):
     init = releases.root / "mlx_vlm" / "__init__.py"
     init.write_text("import mlx_patches\nmlx_patches.apply()\nfrom .models import gemma4\n")
     load("mlx_vlm")
@@ -217,7 +215,7 @@ def test_importing_a_package_that_applies_it_in_its_init(session, releases):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_hosts_own_model_gets_the_general_patches(session, releases, first):
+def test_host_model_gets_general_patches(session, releases, first):
     files = {
         "vllm_mlx/models/own.py": "from mlx_lm.models.cache import Cache\nclass Model: pass\n",
         "vllm_mlx/models/wrapper.py": "class Loaded: pass\n",
@@ -234,17 +232,8 @@ def test_a_hosts_own_model_gets_the_general_patches(session, releases, first):
     assert in_effect() == {("mlx-lm", "function"), ("mlx-lm", "always")}
 
 
-def test_the_general_patches_can_be_requested_for_model_code_of_ones_own(session):
-    mlx_patches.apply()
-    load("mlx_lm.models.cache")
-    mlx_patches.apply(models=["default"])
-    assert in_effect() == {("mlx-lm", "function"), ("mlx-lm", "always")}
-    load("mlx_lm.models.gemma4")  # its own entry is still activated
-    assert ("mlx-lm", "method") in in_effect()
-
-
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
-def test_applied_again_it_reports_the_same(session, arguments):
+def test_apply_twice(session, arguments):
     load("mlx_vlm.models.gemma4")
     first = mlx_patches.apply(**arguments)
     objects = vars(load("mlx_vlm.models.cache").Cache)["update"]
@@ -255,7 +244,7 @@ def test_applied_again_it_reports_the_same(session, arguments):
     assert sys.meta_path.count(session._watcher) == 1
 
 
-def test_a_report_has_one_outcome_a_target(session):
+def test_one_outcome_per_target(session):
     load("mlx_vlm.models.gemma4")
     load("mlx_lm.models.gemma4")
     report = mlx_patches.apply()
@@ -266,7 +255,7 @@ def test_a_report_has_one_outcome_a_target(session):
     assert "applied" in str(report)
 
 
-def test_restore_everything(session):
+def test_restore_all(session):
     before = set(sys.meta_path)
     mlx_patches.apply()
     cache = load("mlx_vlm.models.cache")
@@ -292,7 +281,7 @@ def test_restore_one(session):
     assert session.active
 
 
-def test_what_was_restored_is_not_asked_for_by_a_model_that_comes_later(session):
+def test_restored_patch_is_not_reapplied_by_models(session):
     """Only the user puts back a patch that the user took out."""
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
@@ -317,7 +306,7 @@ def switched(releases, monkeypatch):
     mlx_patches.restore()
 
 
-def test_what_was_restored_before_it_was_ever_needed_stays_out(session):
+def test_restore_before_need(session):
     mlx_patches.apply()
     mlx_patches.restore(["method"])
     load("mlx_vlm.models.gemma4")
@@ -337,7 +326,7 @@ def test_restored_by_choice_is_no_finding(session):
     assert report.exit_code(strict=True) == 1
 
 
-def test_apply_after_restoring_everything_starts_over(session, releases):
+def test_apply_after_restore_starts_over(session, releases):
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
     mlx_patches.restore()
@@ -347,23 +336,13 @@ def test_apply_after_restoring_everything_starts_over(session, releases):
     assert in_effect() == {("mlx-vlm", p) for p in ("method", "function", "always")}
 
 
-def test_apply_after_restoring_one_has_it_again(session):
-    load("mlx_vlm.models.gemma4")
-    mlx_patches.apply()
-    mlx_patches.restore(["method"])
-    mlx_patches.apply(["always"])
-    assert ("mlx-vlm", "method") not in in_effect()
-    mlx_patches.apply()
-    assert ("mlx-vlm", "method") in in_effect()
-
-
 def test_restore_without_apply(session):
     assert list(mlx_patches.restore()) == []
     assert list(mlx_patches.status()) == []
 
 
 @pytest.mark.parametrize("call", [mlx_patches.apply, mlx_patches.restore])
-def test_an_unknown_patch_is_an_error_with_a_suggestion(session, call):
+def test_unknown_patch_gets_suggestion(session, call):
     with pytest.raises(MlxPatchesError, match=r"no patch 'methd'; did you mean 'method'\?"):
         call(["methd"])
     with pytest.raises(MlxPatchesError, match="no patch 'zzz' "):
@@ -372,7 +351,7 @@ def test_an_unknown_patch_is_an_error_with_a_suggestion(session, call):
     assert not session.active
 
 
-def test_a_row_that_names_an_unknown_patch_is_an_error(releases, monkeypatch):
+def test_unknown_patch_in_row(releases, monkeypatch):
     matrix = matrix_for(*EVERY, models={**ROWS, "odd": {"mlx-vlm": ["nobody"]}})
     made = activation.Session(registry_of(*EVERY), matrix)
     monkeypatch.setattr(activation, "_session", made)
@@ -388,15 +367,7 @@ def test_strict_raises(session):
         mlx_patches.apply(["function"], strict=True)
 
 
-def test_strict_raises_for_models_that_are_imported(session):
-    load("mlx_vlm.models.gemma4")
-    load("mlx_vlm.models.cache").attend = lambda x: x
-    mlx_patches.apply()
-    with pytest.raises(MlxPatchesError, match="conflict"):
-        mlx_patches.apply(strict=True)
-
-
-def test_a_patch_that_is_not_in_effect_is_a_warning(session):
+def test_missing_patch_is_warning(session):
     cache = load("mlx_vlm.models.cache")
     cache.attend = lambda x: x
     said = r"patches not in effect: function \(conflict: .*attend"
@@ -413,38 +384,29 @@ def test_a_patch_that_is_not_in_effect_is_a_warning(session):
 
 
 @pytest.mark.parametrize("name", ["of-tomorrow", "toy_modl", ""])
-def test_an_unknown_model_is_an_error(session, name):
+def test_unknown_model(session, name):
     with pytest.raises(MlxPatchesError, match=f"no model type '{name}' in the matrix or"):
         mlx_patches.apply(models=[name])
     assert in_effect() == set()
 
 
 @pytest.mark.parametrize("argument", ["patches", "models"])
-def test_one_text_is_an_error_with_a_hint(session, argument):
+def test_string_instead_of_list(session, argument):
     with pytest.raises(MlxPatchesError, match=r"must be a list of .*: write \['method'\]"):
         mlx_patches.apply(**{argument: "method"})
 
 
-def test_models_and_patches_is_what_both_name(session):
+def test_models_and_patches_intersect(session):
     report = mlx_patches.apply(patches=["method", "function", "always"], models=["default"])
     assert {outcome.patch for outcome in report} == {"function", "always"}
 
 
-def test_an_optional_patch_is_applied_when_named(session):
+def test_optional_patch_by_name(session):
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
     assert "optional" not in {patch for _, patch in in_effect()}
     mlx_patches.apply(["optional"])
     assert ("mlx-vlm", "optional") in in_effect()
-
-
-def test_patches_are_applied_in_the_registry_s_order(session):
-    report = mlx_patches.apply(["always", "function", "method"])
-    assert list(dict.fromkeys(outcome.patch for outcome in report)) == [
-        "method",
-        "function",
-        "always",
-    ]
 
 
 # -- dry_run -----------------------------------------------------------------------------------
@@ -490,21 +452,12 @@ def test_disable(switched, value, dry_run):
     assert "method" not in {patch for _, patch in in_effect()}
 
 
-def test_disable_holds_for_models_too(switched):
-    switched(DISABLE="method")
-    mlx_patches.apply()
-    load("mlx_vlm.models.gemma4")
-    assert in_effect() == {("mlx-vlm", "function")}
-
-
 # -- asked for ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("off", ["", "optional"])
 @pytest.mark.parametrize("value", ["optional", "no-such-patch, optional"])
-def test_optional_patches_can_be_asked_for_unless_they_are_switched_off(
-    switched, caplog, value, off
-):
+def test_enable_optional_patches(switched, caplog, value, off):
     switched(ENABLE=value, DISABLE=off)
     mlx_patches.apply()
     load("mlx_vlm.models.cache")
@@ -513,14 +466,6 @@ def test_optional_patches_can_be_asked_for_unless_they_are_switched_off(
 
 
 # -- model by model ----------------------------------------------------------------------------
-
-
-def test_names_imported_by_a_model_are_the_patched_ones(session):
-    mlx_patches.apply()
-    language = load("mlx_vlm.models.gemma4.language")
-    assert language.attend(1) == ("patched", 2)
-    mlx_patches.restore()
-    assert language.attend(1) == 2
 
 
 @pytest.mark.parametrize(
@@ -543,16 +488,7 @@ def test_model_of(releases, module, row):
     assert model_of(module) == row
 
 
-def test_a_model_that_fails_to_import_fails_as_without_us(session, releases):
-    releases.write("mlx_lm/models/broken.py", "class Model: pass\nraise ImportError('no kernel')\n")
-    mlx_patches.apply()
-    with pytest.raises(ImportError, match="no kernel"):
-        load("mlx_lm.models.broken")
-    load("mlx_lm.models.cache")
-    assert in_effect() == {("mlx-lm", "always")}
-
-
-def test_a_patch_that_cannot_be_loaded_does_not_reach_the_import(releases, monkeypatch, caplog):
+def test_unloadable_patch_does_not_break_import(releases, monkeypatch, caplog):
     matrix = matrix_for(*EVERY, models={**ROWS, "gemma4": {"mlx-lm": ["nobody"]}})
     made = activation.Session(registry_of(*EVERY), matrix)
     monkeypatch.setattr(activation, "_session", made)
@@ -578,7 +514,7 @@ def test_auto_applies(releases):
 
 
 @pytest.mark.parametrize("content", ['{"format": 99}', "{", "", None])
-def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
+def test_auto_with_broken_matrix(tmp_path, content):
     matrix = tmp_path / "broken.json"
     if content is not None:
         matrix.write_text(content)
@@ -597,7 +533,7 @@ def test_auto_never_raises_with_a_broken_matrix(tmp_path, content):
     assert "reinstall mlx-patches" in errors
 
 
-def test_apply_does_raise_with_a_broken_matrix(site, tmp_path, monkeypatch):
+def test_apply_with_broken_matrix(site, tmp_path, monkeypatch):
     monkeypatch.setattr(mlx_patches.matrix.matrix, "COMPILED", tmp_path / "none.json")
     with pytest.raises(MlxPatchesError, match=r"none\.json: .*: reinstall mlx-patches"):
         mlx_patches.apply()
@@ -606,7 +542,7 @@ def test_apply_does_raise_with_a_broken_matrix(site, tmp_path, monkeypatch):
 # -- the session -------------------------------------------------------------------------------
 
 
-def test_threads_that_ask_first_share_one_session(site, monkeypatch):
+def test_threads_share_one_session(site, monkeypatch):
     def slow():
         time.sleep(0.02)
         return matrix_for()
@@ -624,7 +560,7 @@ def test_threads_that_ask_first_share_one_session(site, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session, monkeypatch):
+def test_forked_child_ignores_held_lock(session, monkeypatch):
     monkeypatch.setattr(manager, "FORK_SECONDS", 0.1)
     held, done = threading.Event(), threading.Event()
 
@@ -648,7 +584,7 @@ def test_a_forked_child_is_not_stuck_on_a_lock_that_a_thread_held(session, monke
 
 @pytest.mark.parametrize("on", (True, False))
 @pytest.mark.parametrize("call", ("apply()", "apply(['no-such-patch'])"))
-def test_the_garbage_collector_is_left_as_it_was(on, call):
+def test_garbage_collector_is_unchanged(on, call):
     code = f"""
 import gc, mlx_patches
 gc.{"enable" if on else "disable"}()
@@ -664,7 +600,7 @@ print(gc.isenabled())
 # -- the result, and patched() -------------------------------------------------------------------
 
 
-def test_the_annotations_can_be_read():
+def test_annotations_resolve():
     for function in (mlx_patches.apply, mlx_patches.restore, mlx_patches.status, mlx_patches.needs):
         assert "return" in typing.get_type_hints(function)
     for name in mlx_patches.__all__:
@@ -673,7 +609,7 @@ def test_the_annotations_can_be_read():
         mlx_patches.nothing  # noqa: B018
 
 
-def test_a_report_is_summed_up(session):
+def test_report_summary(session):
     load("mlx_vlm.models.gemma4")
     report = mlx_patches.apply()
     assert repr(report).startswith("<Report: 3 patches in effect; ok; targets: 3 applied, ")
@@ -685,7 +621,7 @@ def test_a_report_is_summed_up(session):
     assert "<td>method</td>" in report._repr_html_()
 
 
-def test_patched_is_undone_at_the_end(session):
+def test_patched_block_is_undone(session):
     cache = load("mlx_vlm.models.cache")
     before = dict(vars(cache.Cache))
     with mlx_patches.patched(["method"]) as report:
@@ -697,7 +633,7 @@ def test_patched_is_undone_at_the_end(session):
     assert not session.active
 
 
-def test_patched_leaves_what_was_there_before(session):
+def test_patched_block_keeps_earlier_patches(session):
     cache = load("mlx_vlm.models.cache")
     mlx_patches.apply(["method"])
     with pytest.raises(ZeroDivisionError), mlx_patches.patched(["method", "function"]):
@@ -707,7 +643,7 @@ def test_patched_leaves_what_was_there_before(session):
     assert session.active
 
 
-def test_patched_takes_out_what_imports_activated(session):
+def test_patched_block_undoes_imports(session):
     with mlx_patches.patched():
         load("mlx_vlm.models.gemma4")
         assert in_effect()
@@ -716,7 +652,7 @@ def test_patched_takes_out_what_imports_activated(session):
     assert in_effect() == set()
 
 
-def test_strict_leaves_nothing_in_effect_where_it_raises(session, releases):
+def test_failed_strict_apply_leaves_nothing(session, releases):
     cache = load("mlx_vlm.models.cache")
     before = dict(vars(cache.Cache)), cache.attend
 
@@ -734,7 +670,7 @@ def test_strict_leaves_nothing_in_effect_where_it_raises(session, releases):
     assert in_effect() == set()
 
 
-def test_one_line_says_that_patches_are_on(session, caplog):
+def test_one_log_line(session, caplog):
     with caplog.at_level(logging.INFO, "mlx_patches"):
         mlx_patches.apply()
         assert caplog.records == []
@@ -746,7 +682,7 @@ def test_one_line_says_that_patches_are_on(session, caplog):
     assert f"mlx_patches {version}: 1 patches in effect for mlx-vlm" in record.getMessage()
 
 
-def test_needs_names_patches_and_effects(session):
+def test_needs(session):
     found = {need.patch: need for need in mlx_patches.needs("gemma4")}
     assert set(found) == {"always", "method", "function"}
     assert found["method"].effect == "goes wrong"
@@ -755,7 +691,7 @@ def test_needs_names_patches_and_effects(session):
         mlx_patches.needs("gema4")
 
 
-def test_status_looks_through_no_heap(session, monkeypatch):
+def test_status_scans_no_heap(session, monkeypatch):
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
     monkeypatch.setattr(foreign.gc, "get_referrers", lambda *objects: pytest.fail("a heap scan"))

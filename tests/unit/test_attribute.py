@@ -41,12 +41,12 @@ def effect(monkeypatch):
     return effect, dead_after_restore, stuck
 
 
-def test_a_cell_s_patch_is_found_and_all_are_in_effect_again(effect):
+def test_needed_patch_is_found(effect):
     assert attribute.attribute(FAMILY, ["trim"]) == {"trim": ["needed"]}
     assert effect[0] == set(IDS)
 
 
-def test_a_patch_of_a_module_that_the_scenario_imports_is_found(effect, monkeypatch):
+def test_patch_of_imported_module_is_found(effect, monkeypatch):
     imported, apply = set(), mlx_patches.apply
 
     def import_and_run(model):
@@ -64,24 +64,24 @@ def test_a_patch_of_a_module_that_the_scenario_imports_is_found(effect, monkeypa
     assert attribute.attribute(FAMILY, ["trim"]) == {"trim": ["needed"]}
 
 
-def test_a_patch_that_does_not_come_back_is_an_error(effect):
+def test_lost_patch_is_error(effect):
     effect[1].add("needed")
     with pytest.raises(MlxPatchesError, match=r"no longer in effect .*: needed at x:y"):
         attribute.attribute(FAMILY, ["trim"])
 
 
-def test_a_patch_that_stays_is_an_error(effect):
+def test_remaining_patch_is_error(effect):
     effect[2].add("third")
     with pytest.raises(MlxPatchesError, match=r"still in effect .*: third at x:y"):
         attribute.attribute(FAMILY, ["trim"])
 
 
 @pytest.mark.parametrize("expected", [["needed"], ["needed", "third"], ["third"], ["not applied"]])
-def test_a_wrong_expectation_does_not_change_what_is_found(effect, expected):
+def test_wrong_expectation_changes_nothing(effect, expected):
     assert attribute.attribute(FAMILY, ["trim"], expected=expected) == {"trim": ["needed"]}
 
 
-def test_the_companion_of_patches_that_stay_is_found_beside_them(effect, monkeypatch):
+def test_companion_patch_is_found(effect, monkeypatch):
     """The first patch turns a right cell red, unless another one is in effect."""
     cells = {"trim": lambda model: Cell("red" if effect[0] in harmed else "green")}
     harmed = [{"first"}, {"first", "fourth"}]
@@ -89,15 +89,3 @@ def test_the_companion_of_patches_that_stay_is_found_beside_them(effect, monkeyp
     found = attribute.attribute(FAMILY, ["trim"], kept=["first"])
     assert found == {"trim": ["needed"]}
     assert effect[0] == set(IDS)
-
-
-def test_an_expected_patch_is_tried_first(effect, monkeypatch):
-    tried = []
-    not_red = attribute.not_red
-    monkeypatch.setattr(
-        attribute,
-        "not_red",
-        lambda *args, without: tried.append(without) or not_red(*args, without),
-    )
-    attribute.attribute(FAMILY, ["trim"], expected=["needed"])
-    assert tried == [["first", "fourth", "third"], ["needed"]]

@@ -27,17 +27,17 @@ def test_exit_code_of_each_status(status):
     )
 
 
-def test_a_known_defect_outranks_unknown_code():
+def test_known_defect_outranks_unknown_code():
     assert report(row("drifted"), row("disabled")._replace(patch="b")).exit_code() == 1
 
 
-def test_what_was_switched_off_by_choice_counts_only_when_strict():
+def test_chosen_off_counts_only_when_strict():
     audit = report(row("disabled", by_choice=True))
     assert audit.exit_code() == 0
     assert audit.exit_code(strict=True) == 1
 
 
-def test_a_finding_names_patch_target_status_and_reason():
+def test_finding_names_patch_and_target():
     assert report(row("failed")).findings == ("a-patch mlx_lm.x:y: failed: because",)
 
 
@@ -54,7 +54,7 @@ def test_a_finding_names_patch_target_status_and_reason():
         ("0.31.2", "0.31.3", {"transformers": "5.13.1"}, False),
     ],
 )
-def test_sets_that_cannot_work(mlx, mlx_lm, more, broken):
+def test_broken_sets(mlx, mlx_lm, more, broken):
     versions = {"mlx": mlx, "mlx-lm": mlx_lm, **more}
     found = [one for one in MATRIX.broken_sets if one.matches(versions)]
     assert bool(found) is broken
@@ -72,7 +72,7 @@ def test_sets_that_cannot_work(mlx, mlx_lm, more, broken):
         ("0.32.2", ("metal",), ["reads the first row's keys", "Stream(gpu, 1)"]),
     ],
 )
-def test_what_no_patch_repairs_is_warned_of_and_is_no_finding(mlx, devices, words):
+def test_unrepaired_defect_is_warning(mlx, devices, words):
     versions = {"mlx": mlx, "mlx-vlm": "0.4.4", "mlx-lm": "0.31.3"}
     found = tuple(one for one in MATRIX.warnings if one.matches(versions, devices))
     assert len(found) == len(words)
@@ -82,6 +82,6 @@ def test_what_no_patch_repairs_is_warned_of_and_is_no_finding(mlx, devices, word
     assert len(audit.as_dict()["warnings"]) == len(words)
 
 
-def test_a_set_needs_all_of_its_packages_installed():
+def test_broken_set_needs_all_packages():
     assert not any(one.matches({"mlx-lm": "0.31.3"}) for one in MATRIX.broken_sets)
     assert not any(one.matches({"mlx": "x", "mlx-lm": "0.31.3"}) for one in MATRIX.broken_sets)

@@ -25,24 +25,24 @@ def apply(*layers):
     return manager, patches
 
 
-def test_a_layer_runs_where_its_check_says_so(cache):
+def test_check_decides_layer(cache):
     apply(layer(when=lambda x: x > 5))
     assert [cache.attend(x) for x in (1, 6)] == [2, 107]
 
 
-def test_every_layer_runs_where_one_of_the_checks_says_so(cache):
+def test_one_true_check_runs_all_layers(cache):
     apply(layer(when=lambda x: x > 5), layer(when=lambda x: x > 7))
     assert [cache.attend(x) for x in (1, 6, 8)] == [2, 207, 209]
 
 
-def test_a_layer_without_a_check_runs_in_every_call(cache):
+def test_layer_without_check_always_runs(cache):
     manager, (_, second) = apply(layer(when=lambda x: False), layer())
     assert cache.attend(1) == 202
     manager.restore([second.id])
     assert cache.attend(1) == 2
 
 
-def test_an_error_of_the_original_in_a_skipped_call_reaches_the_host(cache, caplog):
+def test_original_error_in_skipped_call_is_raised(cache, caplog):
     manager, _ = apply(layer(when=lambda x: False))
     with pytest.raises(TypeError):
         cache.attend(None)
@@ -50,14 +50,14 @@ def test_an_error_of_the_original_in_a_skipped_call_reaches_the_host(cache, capl
     assert caplog.records == []
 
 
-def test_a_check_gets_named_arguments(cache):
+def test_check_gets_keyword_arguments(cache):
     seen = []
     apply(layer(when=lambda x: seen.append(x)))
     assert cache.attend(x=3) == 4
     assert seen == [3]
 
 
-def test_a_property_is_read_through_its_layers(cache):
+def test_property_layers(cache):
     first = target("Cache.state", factory=around(lambda get, one: [*get(one), "seen"]))
     apply(first._replace(when=lambda one: False))
     assert cache.Cache().state == [0, "seen"]

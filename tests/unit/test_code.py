@@ -72,23 +72,23 @@ def note(version, family="toy"):
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2", "1.0", "0.1", "1.1+local"])
-def test_the_same_code_has_the_same_evidence_under_any_number(release, version):
+def test_same_code_same_evidence(release, version):
     assert sets(version) == {"toy": "mlx-lm 1.1", "other": "mlx-lm 1.1"} or version == "1.0"
     assert sets(version)["toy"] == "mlx-lm 1.1"
     said = "" if version == "1.1" else "the same code was measured as mlx-lm 1.1"
     assert note(version) == said
 
 
-def test_the_set_of_the_installed_number_comes_first(release):
+def test_installed_set_comes_first(release):
     assert sets("1.0")["other"] == "mlx-lm 1.0"
 
 
-def test_a_comment_and_a_line_ending_change_no_code(release):
+def test_comments_and_line_ends_do_not_count(release):
     release.write("mlx_lm/models/cache.py", "# a comment\n" + CACHE.replace("\n", "\r\n"))
     assert sets("1.1") == {"toy": "mlx-lm 1.1", "other": "mlx-lm 1.1"}
 
 
-def test_a_changed_file_concerns_the_families_that_run_it(release):
+def test_changed_file_affects_its_families(release):
     release.write("mlx_lm/models/rope.py", "def rope(): return 2\n")
     assert sets("1.1") == {"toy": "", "other": "mlx-lm 1.1"}
     differs = "mlx_lm.models.rope differs from mlx-lm 1.1"
@@ -96,7 +96,7 @@ def test_a_changed_file_concerns_the_families_that_run_it(release):
     assert note("1.2") == f"its code is new: {differs}"
 
 
-def test_another_release_of_a_package_that_a_family_uses_is_named(release):
+def test_changed_dependency_is_named(release):
     one = auditing.Match("", "mlx-vlm 2.0", ("mlx_lm.generate",))
     table = code._table()
     table["sets"]["mlx-vlm 2.0"] = {"mlx-lm": "1.0", "mlx-vlm": "2.0"}
@@ -107,31 +107,31 @@ def test_another_release_of_a_package_that_a_family_uses_is_named(release):
     assert auditing.instead(here, [here, Installed("mlx-lm", "1.0")]) == ["mlx-vlm 2.0"]
 
 
-def test_a_family_with_the_code_of_an_older_release_has_its_evidence(release):
+def test_older_code_has_older_evidence(release):
     release.write("mlx_lm/models/toy.py", OLD["mlx_lm.models.toy"])
     assert sets("1.1") == {"toy": "mlx-lm 1.0", "other": "mlx-lm 1.1"}
 
 
 @pytest.mark.parametrize("shared", ["models/cache", "models/base", "generate"])
-def test_with_another_cache_base_or_engine_no_family_was_measured(release, shared):
+def test_changed_shared_module_affects_all(release, shared):
     release.write(f"mlx_lm/{shared}.py", "changed = True\n")
     assert sets("1.1") == {"toy": "", "other": ""}
     assert auditing.measured(Installed("mlx-lm", "1.1"), "other").set == ""
 
 
-def test_a_file_that_is_not_python_was_not_measured(release):
+def test_invalid_file_is_not_measured(release):
     release.write("mlx_lm/models/rope.py", "<html>")
     assert sets("1.1")["toy"] == ""
 
 
-def test_a_missing_or_broken_table_is_one_line(release, monkeypatch, tmp_path):
+def test_broken_table_is_one_line(release, monkeypatch, tmp_path):
     code._table.cache_clear()
     (tmp_path / "code.json").write_text("{")
     with pytest.raises(MlxPatchesError, match="reinstall mlx-patches"):
         code.sets_of("mlx-lm")
 
 
-def test_every_measured_set_has_its_code():
+def test_every_set_has_code():
     """Update with tools/mark_code.py, run by the Python of the release's environment."""
     assert set(code.sets_of("mlx-lm")) | set(code.sets_of("mlx-vlm")) == {
         one["set"] for one in store.load()

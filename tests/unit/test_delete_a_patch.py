@@ -1,8 +1,9 @@
-"""Deleting a patch: its folder, its test, its id in ``STACKED``; `make write` does the rest."""
+"""Deleting a patch: its folder, its test or mutant, its id in ``STACKED``; then `make write`."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,12 +39,16 @@ def copy(tmp_path):
         ("caches", "pool_overlap"),  # the lab's evidence names it
     ],
 )
-def test_after_a_patch_is_deleted_everything_else_is_written_anew(copy, area, name):
+def test_delete_a_patch(copy, area, name):
     patch_id = name.replace("_", "-")
     shutil.rmtree(copy / "mlx_patches/patches" / area / name)
-    (copy / f"tests/patches/test_{name}.py").unlink()
-    catalogue = copy / "mlx_patches/patches/catalogue.py"
-    catalogue.write_text(catalogue.read_text().replace(f'    "{patch_id}",\n', ""))
+    (copy / f"tests/patches/test_{name}.py").unlink(missing_ok=True)
+    for file, line in (
+        ("mlx_patches/patches/catalogue.py", rf'^    "{patch_id}",\n'),
+        ("tests/patches/mutants.py", rf'^    "{patch_id}":.*\n'),
+    ):
+        text = (copy / file).read_text()
+        (copy / file).write_text(re.sub(line, "", text, flags=re.MULTILINE))
     for command in WRITE:  # a tool uses the package that is beside it
         subprocess.run([sys.executable, f"tools/{command[0]}", *command[1:]], check=True, cwd=copy)
     here = {"cwd": copy, "env": {**os.environ, "PYTHONPATH": str(copy)}}

@@ -19,13 +19,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.mark.parametrize("name", ["fake-lm", "fake_lm", "Fake-LM", "fake.lm"])
-def test_version_of_a_release_by_any_spelling_of_its_name(site, name):
+def test_version_by_any_spelling(site, name):
     site.install("fake-lm", "1.2.3")
     assert distributions.find(name)[1:] == Installed("fake-lm", "1.2.3")[1:]
     assert str(distributions.find("fake-lm")) == "fake-lm 1.2.3"
 
 
-def test_commit_of_a_direct_url_install(site):
+def test_direct_url_commit(site):
     url = {"url": "https://host/repo", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}
     site.install("fake-lm", "1.2.3", direct_url=url)
     found = distributions.find("fake-lm")
@@ -52,22 +52,15 @@ def test_editable(site, info, editable):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "3", "null", '{"vcs_info": 3, "dir_info": []}', '{"vcs_info": {}}']
 )
-def test_a_broken_direct_url_file_is_none(site, text):
+def test_broken_direct_url(site, text):
     site.install("fake-lm", direct_url=text)
     found = distributions.find("fake-lm")
     assert found == Installed("fake-lm", "1.0")
     assert found.editable is False
 
 
-def test_what_is_not_installed_has_no_origin(site):
-    assert distributions.origin("fake-lm") is None
-    assert Installed("fake-lm", "1.0").editable is False
-    site.install("fake-lm")
-    assert distributions.origin("fake-lm") is None
-
-
 @given(st.text("aZ9-_.", min_size=1))
-def test_a_name_is_canonical_as_packaging_has_it(name):
+def test_canonical_name(name):
     assert distributions.canonical(name) == canonicalize_name(name)
 
 
@@ -83,20 +76,20 @@ def test_a_name_is_canonical_as_packaging_has_it(name):
         ),
     ],
 )
-def test_what_counts_as_metadata(site, metadata, version):
+def test_valid_metadata(site, metadata, version):
     assert distributions.find("fake-lm") is None
     site.install("fake-lm", metadata=metadata)
     found = distributions.find("fake-lm")
     assert (found and found.version) == version
 
 
-def test_metadata_that_is_no_text_is_one_line(site):
+def test_binary_metadata_is_one_line(site):
     (site.install("fake-lm") / "METADATA").write_bytes(b"Name: fake-lm\nVersion: \xff\xfe\n")
     with pytest.raises(MlxPatchesError, match=r"metadata of fake-lm in .* is not text.* again$"):
         distributions.find("fake-lm")
 
 
-def test_a_leftover_does_not_hide_what_is_installed(site, tmp_path_factory, monkeypatch):
+def test_leftover_metadata_is_skipped(site, tmp_path_factory, monkeypatch):
     site.install("fake-lm", "1.1")
     leftover = tmp_path_factory.mktemp("first") / "fake_lm-1.0.dist-info"
     leftover.mkdir()
@@ -105,7 +98,7 @@ def test_a_leftover_does_not_hide_what_is_installed(site, tmp_path_factory, monk
 
 
 @pytest.mark.parametrize("file", ["_version", "version"])
-def test_a_copy_that_nothing_installed_has_its_own_version(site, monkeypatch, file):
+def test_copy_on_path_has_its_own_version(site, monkeypatch, file):
     monkeypatch.setattr(distributions, "_packages", {})
     site.write("mlx_lm/__init__.py")
     assert distributions.find("mlx-lm") is None
@@ -115,7 +108,7 @@ def test_a_copy_that_nothing_installed_has_its_own_version(site, monkeypatch, fi
     assert distributions.find("mlx-lm") is None
 
 
-def test_only_a_model_package_may_lack_its_metadata(site):
+def test_only_model_packages_may_lack_metadata(site):
     site.write("vllm_mlx/version.py", "__version__ = '0.6.0'")
     assert distributions.find("vllm-mlx") is None
 
@@ -150,7 +143,7 @@ def test_no_source_file(site, name):
     assert distributions.source_file(name) is None
 
 
-def test_source_file_of_an_editable_install_with_a_finder(site, monkeypatch):
+def test_source_file_of_editable_install(site, monkeypatch):
     """Setuptools puts a finder in ``sys.meta_path`` for a package beside ``setup.py``."""
     elsewhere = site.root / "checkout"
     site.write("checkout/away_lm/models/cache.py")
@@ -168,7 +161,7 @@ def test_source_file_of_an_editable_install_with_a_finder(site, monkeypatch):
     )
 
 
-def test_no_source_file_in_a_zip_or_in_the_interpreter(site, monkeypatch):
+def test_no_source_file_in_zip(site, monkeypatch):
     archive = site.root / "packed.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("zipped/__init__.py", "")

@@ -94,7 +94,7 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 @every_mode
-def test_on_unless_told_otherwise(host, mode):
+def test_on_by_default(host, mode):
     done = host(mode)
     assert done.stdout == "('patched', 2)\n", done.stderr
     assert done.stderr == ""
@@ -102,7 +102,7 @@ def test_on_unless_told_otherwise(host, mode):
 
 @every_mode
 @pytest.mark.parametrize("value", ["0", "Off"])
-def test_switched_off_what_activates_by_itself_stays_out(host, mode, value):
+def test_switched_off(host, mode, value):
     asked_for = mode in {"apply", "apply, late", "run"}
     done = host(mode, MLX_PATCHES=value)
     assert done.stdout == ("('patched', 2)\n" if asked_for else "2\n"), done.stderr
@@ -110,7 +110,7 @@ def test_switched_off_what_activates_by_itself_stays_out(host, mode, value):
 
 
 @every_mode
-def test_disabled_and_a_name_that_nobody_has_is_one_line(host, mode):
+def test_disabled_and_unknown_id_are_reported(host, mode):
     done = host(mode, MLX_PATCHES_DISABLE="their-patch,their-ptch")
     assert done.stdout == "2\n", done.stderr
     assert done.stderr == (
@@ -121,7 +121,7 @@ def test_disabled_and_a_name_that_nobody_has_is_one_line(host, mode):
 
 @every_mode
 @pytest.mark.parametrize("fault", ["apply", "call"])
-def test_a_fault_never_reaches_the_host(host, mode, fault):
+def test_fault_does_not_reach_host(host, mode, fault):
     done = host(mode, FAULT=fault)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert done.stderr.count("mlx_patches: their-patch") == 1
@@ -130,7 +130,7 @@ def test_a_fault_never_reaches_the_host(host, mode, fault):
 
 @every_mode
 @pytest.mark.parametrize("fault", ["apply", "call"])
-def test_strict_it_does(host, mode, fault):
+def test_strict_fault_reaches_host(host, mode, fault):
     done = host(mode, FAULT=fault, MLX_PATCHES_STRICT="1")
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     said = {
@@ -143,13 +143,13 @@ def test_strict_it_does(host, mode, fault):
 
 
 @pytest.mark.parametrize("mode", ["apply", "enabled", "run"])
-def test_strict_a_second_import_does_not_succeed_unpatched(host, mode):
+def test_strict_second_import_fails(host, mode):
     done = host(mode, TWICE, FAULT="apply", MLX_PATCHES_STRICT="1")
     assert (done.returncode, done.stdout) == (1, "MlxPatchesError\n"), done.stderr
 
 
 @pytest.mark.parametrize("mode", ["enabled", "run"])
-def test_a_broken_installation_of_ours(host, mode, tmp_path):
+def test_broken_installation(host, mode, tmp_path):
     """With STRICT the host does not start; without, it runs, with one warning for all imports."""
     broken = f"""
 import pathlib, mlx_patches.matrix.matrix as matrix
@@ -192,14 +192,14 @@ def made(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("known", ["fix", "all", "Their_Package", "their.package", "twice", "host"])
-def test_names_that_somebody_has(made, fake, caplog, known):
+def test_known_names(made, fake, caplog, known):
     points = "[mlx_patches.patches]\ntwice = nowhere:X\n[mlx_patches.hosts]\nhost = nowhere:X\n"
     (fake.install("their-package") / "entry_points.txt").write_text(points)
     assert made(patch_of("attend"), disable=known).unknown == ()
     assert "MLX_PATCHES_DISABLE" not in caplog.text
 
 
-def test_the_audit_says_what_nobody_has(made, caplog):
+def test_audit_names_unknown_ids(made, caplog):
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         session = made(patch_of("attend"), disable="fixx, nonsense")
         mlx_patches.apply()
@@ -212,7 +212,7 @@ def test_the_audit_says_what_nobody_has(made, caplog):
     assert report.exit_code() == 1
 
 
-def test_the_audit_says_that_all_is_switched_off(made, fake, monkeypatch):
+def test_audit_when_switched_off(made, fake, monkeypatch):
     made(patch_of("attend"))
     audit = mlx_patches.audit()
     assert (audit.active, audit.exit_code()) == (False, 1)
@@ -226,7 +226,7 @@ def test_the_audit_says_that_all_is_switched_off(made, fake, monkeypatch):
     assert mlx_patches.audit().active
 
 
-def test_a_dry_run_only_reports_whatever_the_environment_says(made):
+def test_dry_run_ignores_strict(made):
     def broken(original):
         raise ValueError("on purpose")
 
@@ -238,7 +238,7 @@ def test_a_dry_run_only_reports_whatever_the_environment_says(made):
 
 
 @pytest.mark.parametrize("file", ["__init__", "cache"])
-def test_strict_in_the_middle_of_an_import_fails_that_import(made, fake, file):
+def test_strict_during_import(made, fake, file):
     """A package that calls apply() itself while it is imported."""
     made(patch_of(target("attend", factory=lambda original: original)), strict="1")
     source = f"import mlx_patches\nmlx_patches.apply()\n{CACHE if file == 'cache' else ''}"

@@ -50,7 +50,7 @@ RULES = [
 ]
 
 
-def test_no_entry_repeats_the_default_list():
+def test_entries_do_not_repeat_default():
     rows = model_rows.rows(LAB, list(MATRIX.always))
     default = rows.pop("default")
     wide = [
@@ -73,7 +73,7 @@ def made_up(monkeypatch):
     monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(*patches))
 
 
-def test_a_row_names_what_some_cell_needed(made_up):
+def test_rows_name_needed_patches(made_up):
     one = {
         "set": "mlx-lm 0.1",
         "without": {"a": {"merge": "r", "trim": "r"}, "b": {"merge": "g"}, "c": {"build": "x"}},
@@ -125,20 +125,20 @@ NEWEST = {"releases": {"mlx-lm": "0.2"}}
         ([OLDER, TRACED | UNBUILT], ["chain", "general", "of-mamba", "mask"], [NEWEST]),
     ],
 )
-def test_an_entry_has_what_was_traced_or_else_the_general_patches(made_up, sets, own, measured):
+def test_entry_is_traced_or_general(made_up, sets, own, measured):
     found = model_rows.rows(sets, always=[])
     assert found["default"]["mlx-lm"] == GENERAL
     assert found["mamba"]["mlx-lm"] == own
     assert model_rows.measured_sets(sets) == ({"mlx-lm": measured} if measured else {})
 
 
-def test_a_family_that_needs_nothing_of_its_own_has_no_entry_where_nothing_was_traced(made_up):
+def test_family_without_needs_has_no_entry(made_up):
     one = UNPATCHED | {"without": {"mamba": {"merge": "r"}, "olmo2": {"merge": "g"}}}
     assert "olmo2" not in model_rows.rows([one], always=[])
 
 
 @pytest.mark.parametrize("one", [one for one in LAB if "needs" in one], ids=lambda one: one["set"])
-def test_no_cell_names_a_patch_for_each_that_was_tried(one):
+def test_no_cell_lists_every_patch(one):
     """A patch that cannot be applied again is not counted for every patch tried after it."""
     for family, scenarios in one["needs"].items():
         # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4, `last-piece` two more.
@@ -159,11 +159,11 @@ def test_no_cell_names_a_patch_for_each_that_was_tried(one):
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_what_is_written_is_current(write, file):
+def test_generated_files_are_current(write, file):
     assert write() == file.read_text()
 
 
-def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypatch):
+def test_readme_numbers_equal_evidence(tmp_path, monkeypatch):
     text = write_docs.README.read_text()
     assert write_docs.readme() == text
     stale = tmp_path / "README.md"
@@ -182,11 +182,11 @@ def test_the_numbers_of_the_readme_are_those_of_the_evidence(tmp_path, monkeypat
 
 def test_chart_findings_and_page_have_the_same_counts():
     bars = families_chart.bars(LAB)
-    findings = measure_lab.FINDINGS.read_text()
+    page = findings.FINDINGS.read_text()
     shown = {pack["name"]: pack for pack in report.content(LAB)["packages"]}
     for one, bar in zip(LAB, bars, strict=True):
         green, repaired = bar.released, bar.patched - bar.released
-        assert f"\n|{one['set']}|{green}|{repaired}|" in findings
+        assert f"\n|{one['set']}|{green}|{repaired}|" in page
         pack = shown[bar.package]
         column = [release["version"] for release in pack["releases"]].index(bar.version)
         cells = [cell for row in pack["families"].values() if (cell := row[column])]
@@ -196,17 +196,17 @@ def test_chart_findings_and_page_have_the_same_counts():
         assert f">{bar.patched}</text>" in write_docs.CHART.read_text()
 
 
-def test_the_catalogue_has_one_line_for_each_patch():
+def test_catalogue_has_one_line_per_patch():
     ids = re.findall(r"^- \[([\w-]+)\]", write_docs.catalogue(), re.MULTILINE)
     of_git = [one.patch.id for one in git_hosts.contributions(str)]
     assert sorted(ids) == sorted([*catalogue.builtin().ids(), *of_git])
 
 
-def test_evidence_names_only_sets_of_the_list():
+def test_evidence_sets_are_listed():
     assert {one["set"] for one in (*EVIDENCE, *LAB)} <= set(release_sets.load())
 
 
-def test_every_set_measured_every_patch_of_its_distribution():
+def test_every_set_measured_every_patch():
     for one in EVIDENCE:
         distribution = one["set"].split()[0]
         patches = {
@@ -218,7 +218,7 @@ def test_every_set_measured_every_patch_of_its_distribution():
 
 
 @pytest.mark.parametrize(("patch", "distribution"), RULES)
-def test_a_range_has_both_ends_among_the_measured_releases(patch, distribution):
+def test_ranges_end_at_measured_releases(patch, distribution):
     rule = MATRIX.rule(patch, distribution)
     ends = {s.operator: s.version for s in SpecifierSet(rule.affected) if s.operator != "!="}
     assert set(ends) == {">=", "<="}
@@ -226,7 +226,7 @@ def test_a_range_has_both_ends_among_the_measured_releases(patch, distribution):
 
 
 @pytest.mark.parametrize(("patch", "distribution"), RULES)
-def test_a_range_holds_what_was_red_and_nothing_else(patch, distribution):
+def test_ranges_contain_only_red_releases(patch, distribution):
     rule = MATRIX.rule(patch, distribution)
     for one in EVIDENCE:
         name, version = one["set"].split()
@@ -236,13 +236,13 @@ def test_a_range_holds_what_was_red_and_nothing_else(patch, distribution):
         assert (rule.decide(version) == "affected") == red, version
 
 
-def test_a_patch_turns_red_green_and_nothing_red():
+def test_patches_turn_red_green():
     for one in EVIDENCE:
         for patch, targets in one["patches"].items():
             assert {cell["with"] for cell in targets.values()} <= {"green"}, (one["set"], patch)
 
 
-def test_a_range_that_claims_more_is_noticed():
+def test_wide_range_is_found():
     """Without the evidence of the last red release the rules differ."""
     fewer = [one for one in EVIDENCE if one["set"] != "mlx-lm 0.31.3"]
     assert matrix_file.measured_rules(fewer) != matrix_file.measured_rules(EVIDENCE)
@@ -254,13 +254,13 @@ def test_a_range_that_claims_more_is_noticed():
         matrix_file.measured_rules(changed)
 
 
-def test_no_cell_that_was_green_is_red_with_the_patches():
+def test_no_green_cell_turns_red():
     for one in LAB:
         for family, cells in store.cell_pairs(one).items():
             assert "gr" not in cells.values(), (one["set"], family)
 
 
-def test_findings_and_summary_are_what_the_lab_evidence_yields():
+def test_findings_and_summary_equal_evidence():
     assert findings.findings(LAB) == findings.FINDINGS.read_text()
     assert findings.summary(LAB) == recommend.load_summary()
 
@@ -281,11 +281,11 @@ def test_findings_and_summary_are_what_the_lab_evidence_yields():
         ({"a": "rg", "max-kv-size": "rr"}, "repaired"),
     ],
 )
-def test_a_familys_result_is_that_of_its_worst_cell(cells, result):
+def test_family_result_is_worst_cell(cells, result):
     assert family_result(cells) == result
 
 
-def test_a_scenario_or_family_that_is_measured_again_replaces_its_cells_alone():
+def test_remeasured_cells_are_replaced():
     old = {"a": {"merge": "r", "trim": "g"}, "b": {"merge": "g"}}
     new = {"a": {"merge": "g"}, "c": {"build": "x"}}
     only = lab_evidence.Only
@@ -303,7 +303,7 @@ def judged(**cells):
     return verdict.judge(verdict.Measured(one), "mlx-lm", "0.1", "a")
 
 
-def test_a_family_that_only_grows_is_a_memory_defect_and_no_failure():
+def test_growth_is_memory_defect():
     here = verdict.PatchState(active=False, missing=frozenset({"a-patch"}))
     for pair in ("rg", "rr"):
         one = judged(growth=pair, merge="gg")
@@ -316,7 +316,7 @@ def test_a_family_that_only_grows_is_a_memory_defect_and_no_failure():
     assert worse.exit_code(here) == 1
 
 
-def test_a_cell_that_older_evidence_lacks_is_neither_right_nor_wrong():
+def test_missing_cell_has_no_verdict():
     one = judged(merge="gg")
     assert [cell.name for cell in one.cells] == ["merge"]
     assert one.inapplicable == 0
@@ -355,7 +355,7 @@ def sent(tmp_path, monkeypatch):
     return write
 
 
-def test_what_was_sent_is_taken_beside_what_a_cpu_said(sent):
+def test_sent_evidence_is_kept_beside_cpu(sent):
     said = lab_evidence.take(sent())
     assert said == "mlx-lm 0.32.2, metal, float32: added 1: `llama`"
     (one,) = lab_evidence.load()
@@ -365,7 +365,7 @@ def test_what_was_sent_is_taken_beside_what_a_cpu_said(sent):
     assert one["details_without"]["llama"]["merge@metal"] == "differs"
 
 
-def test_what_was_measured_before_is_replaced_only_when_asked(sent):
+def test_remeasured_only_when_asked(sent):
     lab_evidence.take(sent())
     other = {
         "without": {"llama": {"trim": "r"}, "gemma": {"trim": "g"}},
@@ -381,7 +381,7 @@ def test_what_was_measured_before_is_replaced_only_when_asked(sent):
     assert taken["details_without"] == {"llama": {"trim": "NaN"}}
 
 
-def test_a_kernel_ran_if_it_ran_in_one_of_the_files(sent):
+def test_kernel_ran_in_any_file(sent):
     def file(family, ran, left):
         kernels = {"mlx_lm": {"ran": ran, "not_reached": left}}
         cells = {"without": {family: {"trim": "g"}}, "with": {family: {"trim": "g"}}}
@@ -395,9 +395,7 @@ def test_a_kernel_ran_if_it_ran_in_one_of_the_files(sent):
     assert sorted(taken["kernels"]["mlx_lm"]["ran"]) == ["scan:2", "ssm:1"]
 
 
-def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_traced(
-    sent, monkeypatch
-):
+def test_emulation_runs_only_metal_families(sent, monkeypatch):
     plain = json.loads((lab_evidence.EVIDENCE / "mlx-lm-0.32.2.json").read_text())
     known = plain["needs"]["olmo_hybrid"]["merge"]
     monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
@@ -465,7 +463,7 @@ def test_under_emulation_only_families_with_the_branch_run_and_new_repairs_are_t
         ),
     ],
 )
-def test_what_is_malformed_is_one_line(sent, changes, why):
+def test_malformed_file_is_one_line(sent, changes, why):
     file = sent(changes) if isinstance(changes, str) else sent(**changes)
     before = sorted(lab_evidence.EVIDENCE.iterdir())
     with pytest.raises(SystemExit) as refused:
@@ -476,15 +474,13 @@ def test_what_is_malformed_is_one_line(sent, changes, why):
     assert sorted(lab_evidence.EVIDENCE.iterdir()) == before
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path):
+def test_missing_file_is_one_line(tmp_path):
     with pytest.raises(SystemExit, match="cannot be read"):
         lab_evidence.take(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-def test_a_patch_for_releases_of_mlx_is_measured_with_the_newest_of_them(
-    accepted, tmp_path, monkeypatch
-):
+def test_mlx_patch_uses_newest_mlx(accepted, tmp_path, monkeypatch):
     made = []
 
     @contextlib.contextmanager
@@ -514,7 +510,7 @@ def test_a_patch_for_releases_of_mlx_is_measured_with_the_newest_of_them(
 
 
 @pytest.mark.parametrize(("body", "probed"), [("b", 0), ("c", 2)])
-def test_on_a_new_set_only_new_code_is_measured(body, probed, tmp_path, monkeypatch):
+def test_new_set_measures_only_new_code(body, probed, tmp_path, monkeypatch):
     run = []
 
     def child(one, python, patches, *flags):
@@ -539,7 +535,7 @@ def test_on_a_new_set_only_new_code_is_measured(body, probed, tmp_path, monkeypa
     assert cell == seen | ({"body": "c", "detail": "new"} if probed else {})
 
 
-def test_a_new_set_has_the_evidence_of_the_families_with_known_code(tmp_path, monkeypatch):
+def test_new_set_reuses_known_evidence(tmp_path, monkeypatch):
     old = {
         "set": "mlx-lm 0.1",
         "versions": {"mlx-lm": "0.1"},
@@ -565,7 +561,7 @@ def test_a_new_set_has_the_evidence_of_the_families_with_known_code(tmp_path, mo
     }
 
 
-def test_a_set_with_another_mlx_may_have_one_newer_than_its_date():
+def test_newer_mlx_than_set_date():
     one = release_sets.load()["mlx-lm 0.28.0"]
     other = one.with_mlx("0.32.0")
     assert "mlx-lm[cpu]==0.28.0" in other.requirements()

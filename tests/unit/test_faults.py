@@ -110,7 +110,7 @@ def changed(now, then):
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 11])
-def test_an_interrupt_anywhere_in_apply_leaves_all_or_nothing(fake, every):
+def test_interrupted_apply_is_all_or_nothing(fake, every):
     cache, model = load("fake_lm.cache"), load("fake_lm.model")
     originals, patch, seen = objects(cache, model), patch_of(*EVERYWHERE), Counter()
     moments = Tracer()
@@ -132,7 +132,7 @@ def test_an_interrupt_anywhere_in_apply_leaves_all_or_nothing(fake, every):
     assert seen[False] > 100 // every, seen
 
 
-def test_an_interrupted_restore_can_be_finished(fake):
+def test_interrupted_restore_can_be_finished(fake):
     cache, model = load("fake_lm.cache"), load("fake_lm.model")
     originals, patch = objects(cache, model), patch_of(*EVERYWHERE)
     moments = Tracer()
@@ -154,7 +154,7 @@ def test_an_interrupted_restore_can_be_finished(fake):
 # -- threads -----------------------------------------------------------------------------------
 
 
-def test_sixteen_threads_import_fifty_models_while_patches_come_and_go(site):
+def test_threads_import_while_patches_change(site):
     names = [f"model_{index}" for index in range(50)]
     files = {"mlx_lm/models/cache.py": CACHE}
     for index, name in enumerate(names):
@@ -230,7 +230,7 @@ def session(fake, monkeypatch):
     made.restore(None)
 
 
-def test_a_reloaded_target_is_patched_again(session, fake):
+def test_reloaded_target_is_patched(session, fake):
     cache, model = load("fake_lm.cache"), load("fake_lm.model")
     for _ in range(3):
         importlib.reload(cache)
@@ -243,7 +243,7 @@ def test_a_reloaded_target_is_patched_again(session, fake):
     assert (cache.attend(1), model.Model()(1), cache.Cache().update(1)) == (2, 2, 1)
 
 
-def test_modules_that_import_each_other(session, fake):
+def test_circular_imports(session, fake):
     fake.write("fake_lm/cache.py", "from . import user\n" + CACHE + "\nfrom . import user\n")
     fake.write(
         "fake_lm/user.py",
@@ -262,7 +262,7 @@ def test_modules_that_import_each_other(session, fake):
     assert set(statuses(mlx_patches.status())) == {"applied"}
 
 
-def test_a_target_whose_import_fails_half_way_and_is_tried_again(session, fake):
+def test_failed_import_is_retried(session, fake):
     fake.write("fake_lm/cache.py", CACHE + "\nimport nowhere_at_all\n")
     for _ in range(2):
         with pytest.raises(ModuleNotFoundError, match="nowhere_at_all"):
@@ -272,7 +272,7 @@ def test_a_target_whose_import_fails_half_way_and_is_tried_again(session, fake):
     assert load("fake_lm.cache").attend(1) == ("patched", 2)
 
 
-def test_a_module_that_is_no_module(session, monkeypatch):
+def test_odd_objects_in_sys_modules(session, monkeypatch):
     """Lazy loaders and test doubles put objects that are no modules into ``sys.modules``."""
     for odd in (None, object(), type("Lazy", (), {"__getattr__": lambda *_: 1 / 0})()):
         monkeypatch.setitem(sys.modules, "fake_lm.odd", odd)
@@ -284,7 +284,7 @@ def test_a_module_that_is_no_module(session, monkeypatch):
 # -- worker processes --------------------------------------------------------------------------
 
 
-def test_forked_workers_have_their_own(session):
+def test_forked_workers(session):
     cache = load("fake_lm.cache")
 
     def child():
@@ -301,7 +301,7 @@ def test_forked_workers_have_their_own(session):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_worker_forked_while_a_thread_applies(session):
+def test_fork_during_apply(session):
     cache = load("fake_lm.cache")
     stop = threading.Event()
 
@@ -355,7 +355,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_workers_of_a_host_that_was_started_with_us(site, tmp_path, method):
+def test_workers_of_enabled_host(site, tmp_path, method):
     from mlx_patches.activation import run
 
     from .test_environment import PATCHES
@@ -381,7 +381,7 @@ def test_workers_of_a_host_that_was_started_with_us(site, tmp_path, method):
 # -- a disk that cannot be written -------------------------------------------------------------
 
 
-def test_nothing_is_written_anywhere(site, tmp_path):
+def test_nothing_is_written(site, tmp_path):
     """Read-only site-packages: applying, auditing and restoring open no file for writing."""
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": CACHE})
     code = """
@@ -518,7 +518,7 @@ def test_a_hostile_config_is_refused_soon_and_in_little_memory(tmp_path, refused
     "model_type",
     ["../../etc/passwd", "os", "a.b", "__init__", "x" * 100_000, "\x1b[2J", "\ud800", "gemma4\x00"],
 )
-def test_a_model_type_is_a_name_and_nothing_else(fake, tmp_path, model_type, capsys):
+def test_model_type_is_only_a_name(fake, tmp_path, model_type, capsys):
     """It is looked up, never imported or opened, and reaches a terminal only escaped."""
     from mlx_patches import cli
 
@@ -533,7 +533,7 @@ def test_a_model_type_is_a_name_and_nothing_else(fake, tmp_path, model_type, cap
     assert said.err.rstrip("\n").isprintable()
 
 
-def test_stop_tokens_of_all_kinds(tmp_path):
+def test_odd_stop_tokens(tmp_path):
     huge = list(range(200_000))
     for value in (huge, [huge], {"a": 1}, "1", [None], [1.5], True, "x" * 100_000, [[[]]]):
         config = {"model_type": "gemma4", "eos_token_id": value}
@@ -543,7 +543,7 @@ def test_stop_tokens_of_all_kinds(tmp_path):
         assert found.eos == ({"config.json": huge} if value is huge else {})
 
 
-def test_a_patch_is_restored_while_others_are_decided(fake):
+def test_restore_during_decision(fake):
     load("fake_lm.cache")
     patches = [patch_of("attend", id=f"fix-{number}") for number in range(3000)]
     manager = manager_for(*patches, rule={"affected": "<1", "fixed": ">=1"})

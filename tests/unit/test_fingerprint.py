@@ -48,7 +48,7 @@ def hash_of(tmp_path):
         pytest.param(PLAIN.replace("\n", "\r\n"), id="line ends"),
     ],
 )
-def test_says_nothing_of_behaviour(hash_of, same):
+def test_layout_does_not_count(hash_of, same):
     assert hash_of(same) == hash_of(PLAIN) is not None
 
 
@@ -69,7 +69,7 @@ def test_says_nothing_of_behaviour(hash_of, same):
         PLAIN.replace("[z, -1]", "[z, '-1']"),
     ],
 )
-def test_a_change_of_behaviour_counts(hash_of, other):
+def test_behaviour_counts(hash_of, other):
     assert hash_of(other) is not None
     assert hash_of(other) != hash_of(PLAIN)
 
@@ -91,7 +91,7 @@ def test_a_change_of_behaviour_counts(hash_of, other):
         ("{**a, 'b': 1}", "{'b': 1, **a}"),
     ],
 )
-def test_values_that_look_alike_differ(hash_of, one, other):
+def test_similar_values_differ(hash_of, one, other):
     assert hash_of(f"def f(): return {one}") != hash_of(f"def f(): return {other}")
 
 
@@ -168,7 +168,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_known_on_every_python(hash_of, sample):
+def test_equal_on_every_python(hash_of, sample):
     known, source = SAMPLES[sample]
     assert hash_of(source) == known
 
@@ -297,13 +297,13 @@ def attribute(module, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_live_object_and_file_agree(site, name):
+def test_object_equals_file(site, name):
     path = site.write("pk.py", LIVE)
     live = fingerprint.hash_object(attribute(load("pk"), name))
     assert live == fingerprint.hash_file(path, [name])[name] is not None
 
 
-def test_a_wrapper_has_the_fingerprint_of_what_it_wraps(site):
+def test_wrapper_has_wrapped_fingerprint(site):
     site.write("pk.py", LIVE)
     module = load("pk")
     assert fingerprint.hash_object(module.deco(module.A.method)) == fingerprint.hash_object(
@@ -311,7 +311,7 @@ def test_a_wrapper_has_the_fingerprint_of_what_it_wraps(site):
     )
 
 
-def test_every_accessor_of_a_property_counts(site):
+def test_property_accessors_count(site):
     site.write("pk.py", LIVE)
     both = load("pk").A.both
     prints = [
@@ -321,7 +321,7 @@ def test_every_accessor_of_a_property_counts(site):
     assert len(set(prints)) == 3
 
 
-def test_no_source_gives_none():
+def test_no_source():
     scope = {}
     exec("def f(): return 1", scope)
     assert fingerprint.hash_object(scope["f"]) is None
@@ -331,13 +331,13 @@ def test_no_source_gives_none():
     assert fingerprint.hash_object(3) is None
 
 
-def test_names_that_a_file_lacks_are_left_out(tmp_path):
+def test_missing_names_are_skipped(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text(PLAIN)
     assert set(fingerprint.hash_file(path, ["f", "g", "f.g", "F.f"])) == {"f"}
 
 
-def test_a_file_that_cannot_be_parsed_raises(tmp_path):
+def test_invalid_file_raises(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text("def f(:\n")
     with pytest.raises(SyntaxError):
@@ -349,7 +349,7 @@ def test_a_file_that_cannot_be_parsed_raises(tmp_path):
 # -- several bodies --------------------------------------------------------------------------
 
 
-def test_several_bodies_make_one_of_the_same_length_and_any_counts():
+def test_several_bodies():
     assert fingerprint.combined({"f": "0123"}) == "0123"
     made = {fingerprint.combined({"f": f * 16, "g": g * 16}) for f in "ab" for g in "ab"}
     assert len(made) == 4
@@ -357,6 +357,6 @@ def test_several_bodies_make_one_of_the_same_length_and_any_counts():
     assert not made & {"a" * 16, "b" * 16}
 
 
-def test_a_body_without_source_makes_it_unknown():
+def test_body_without_source_is_unknown():
     assert fingerprint.combined({"f": "a", "g": None}) is None
     assert fingerprint.combined({"f": None}) is None

@@ -129,12 +129,12 @@ def below(module: str) -> str:
     return module.removeprefix(f"{ROOT.name}.")
 
 
-def test_every_module_is_in_a_part():
+def test_every_module_has_a_floor():
     assert {part(module) for module in MODULES} == {*BELOW, *TOP}
     assert {one.imported for one in IMPORTS} <= set(MODULES)
 
 
-def test_the_parts_are_floors():
+def test_imports_go_down():
     """Core is below matrix, activation and auditing, in this order; patches import only core."""
     upward = {
         (below(one.importer), below(one.imported))
@@ -148,12 +148,12 @@ def test_the_parts_are_floors():
 
 
 @pytest.mark.parametrize("module", sorted(PUBLIC))
-def test_the_public_modules_import_lazily(module):
+def test_public_modules_are_lazy(module):
     at_once = {i.imported for i in IMPORTS if (i.importer, i.when) == (module, "at once")}
     assert at_once == AT_ONCE[module]
 
 
-def test_no_modules_import_each_other():
+def test_no_import_cycles():
     """Not later, nor for types, but for the package's own functions, which everything may call."""
     graph: dict[str, set[str]] = {module: set() for module in MODULES}
     for one in IMPORTS:
@@ -165,7 +165,7 @@ def test_no_modules_import_each_other():
         pytest.fail(" imports ".join(map(below, reversed(error.args[1]))))
 
 
-def test_no_other_module_sets_attributes_by_name():
+def test_only_core_sets_attributes():
     setting = {
         path.relative_to(ROOT).as_posix()
         for path in MODULES.values()

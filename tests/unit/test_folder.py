@@ -53,14 +53,14 @@ def verdict(evidence):
     return judge(Measured(evidence, evidence["note"]), "mlx-lm", "0.31.3", "llama")
 
 
-def test_what_is_right_is_right(measured):
+def test_right_folder(measured):
     found = measured("rest()")
     assert store.pairs_of(found, "llama") == dict.fromkeys(NAMES, "gg")
     assert store.measured_on(found) == ("cpu", "float32")
     assert verdict(found).verdict == RIGHT
 
 
-def test_what_the_patches_repair_is_repaired(measured):
+def test_repaired_folder(measured):
     found = measured(
         "say('left-padded', 'green' if patched else 'red', 'differs');"
         "say('extend', 'n/a'); say('filter')"
@@ -71,7 +71,7 @@ def test_what_the_patches_repair_is_repaired(measured):
 
 
 @pytest.mark.parametrize(("when", "pair"), [("not patched", "rg"), ("patched", "gr")])
-def test_a_process_that_dies_is_a_crash(measured, when, pair):
+def test_dying_process_is_crash(measured, when, pair):
     found = measured(f"say('left-padded')\nif {when}: os.kill(os.getpid(), signal.SIGSEGV)\nrest()")
     assert store.pairs_of(found, "llama")["process"] == pair
     cells = {cell.name: cell for cell in verdict(found).cells}
@@ -79,7 +79,7 @@ def test_a_process_that_dies_is_a_crash(measured, when, pair):
     assert cells["process"].words == "the whole run"
 
 
-def test_what_takes_too_long_is_left_out_and_named(measured):
+def test_timeout_is_named(measured):
     script = "say('left-padded')\nif patched: time.sleep(60)\nsay('extend', 'red')\ntime.sleep(60)"
     found = measured(script, seconds=2)
     # `extend` is red without the patches and has no result with them: it is left out.
@@ -90,20 +90,20 @@ def test_what_takes_too_long_is_left_out_and_named(measured):
         measured("time.sleep(60)", seconds=1)
 
 
-def test_what_cannot_be_built_was_not_measured(measured):
+def test_unbuildable_folder_is_not_measured(measured):
     found = measured("say('build', 'not-built', 'some width was not made small', None)")
     one = verdict(found)
     assert one.verdict == NOT_MEASURED
     assert one.note == "the lab could not build it: some width was not made small"
 
 
-def test_code_of_a_folder_is_refused(measured, tmp_path):
+def test_folder_code_is_refused(measured, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", "model_file": "evil.py"}')
     with pytest.raises(MlxPatchesError, match=r"model_file is evil.py: .* does not run"):
         measured("rest()")
 
 
-def test_the_screen_says_that_it_was_measured_now(measured):
+def test_screen_shows_measurement(measured):
     one = verdict(measured("rest()"))
     asked = ModelReport("llama", None, {}, True)
     report = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("cpu", "float32"))
@@ -124,7 +124,7 @@ def said(capsys):
     return run
 
 
-def test_the_audit_takes_the_measurement_in_place_of_the_evidence(said, measured, site, tmp_path):
+def test_audit_uses_measurement(said, measured, site, tmp_path):
     site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3")
     for module in ("models/cache", "models/llama", "generate"):

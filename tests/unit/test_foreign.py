@@ -44,11 +44,11 @@ def attention(site, monkeypatch):
     return load("fake_vlm.attention").Attention
 
 
-def test_a_release_as_it_is_has_none(attention):
+def test_unchanged_release(attention):
     assert conflicts.replaced() == []
 
 
-def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
+def test_copy_without_parameter_is_finding(attention):
     attention.__call__ = lambda self, x, mask=None: x
     (found,) = conflicts.replaced()
     assert found.target == "fake_vlm.attention:Attention.__call__"
@@ -61,7 +61,7 @@ def test_a_copy_that_lacks_a_parameter_is_a_finding(attention):
     assert report.exit_code() == 1
 
 
-def test_a_replacement_names_the_distribution_of_its_module(attention, site):
+def test_replacement_names_distribution(attention, site):
     site.write("fake_host/patches.py", "def attend(self, x):\n    return x\n")
     info = site.install("Fake-Host-Server", "2.0")
     (info / "RECORD").write_text("fake_host/__init__.py,,\nfake_host/patches.py,,\n")
@@ -72,7 +72,7 @@ def test_a_replacement_names_the_distribution_of_its_module(attention, site):
     assert found.as_dict()["distribution"] == "Fake-Host-Server"
 
 
-def test_what_an_uninstalled_package_left_behind_is_no_traceback(attention, site):
+def test_leftover_package_is_ignored(attention, site):
     info = site.install("left-over", metadata="")
     (info / "top_level.txt").write_text("left_over\n")
     attention.__call__ = lambda self, x, mask=None, shared_kv=None: x
@@ -83,13 +83,13 @@ def test_what_an_uninstalled_package_left_behind_is_no_traceback(attention, site
 @pytest.mark.parametrize(
     "copy", [lambda self, x, mask=None, shared_kv=None: x, lambda self, *args, **kwargs: None]
 )
-def test_a_copy_that_fits_is_named_and_no_finding(attention, copy):
+def test_fitting_copy_is_no_finding(attention, copy):
     attention.__call__ = copy
     (found,) = conflicts.replaced()
     assert (found.lacks, found.finding) == ((), "")
 
 
-def test_a_wrapper_of_the_release_is_no_replacement(attention):
+def test_wrapper_is_no_replacement(attention):
     @functools.wraps(attention.scale)
     def wrapper(self):
         return 2 * wrapper.__wrapped__(self)
@@ -99,14 +99,14 @@ def test_a_wrapper_of_the_release_is_no_replacement(attention):
     assert conflicts.replaced() == []
 
 
-def test_ours_are_left_out(attention, site, monkeypatch):
+def test_own_wrappers_are_skipped(attention, site, monkeypatch):
     scope = {"__name__": "mlx_patches.patches.some"}
     exec(dedent("def scale(self): return 3"), scope)
     attention.scale = scope["scale"]
     assert conflicts.replaced() == []
 
 
-def test_a_module_without_source_is_no_traceback(attention):
+def test_module_without_source(attention):
     sys.modules["fake_vlm.attention"].__file__ = "/no/such/file.py"
     attention.__call__ = lambda self, x: x
     (found,) = conflicts.replaced()
@@ -122,7 +122,7 @@ def test_a_module_without_source_is_no_traceback(attention):
         ("_RAPID_MLX_DISK_STREAM_INSTALLED", "rapid-mlx"),
     ],
 )
-def test_a_marked_class_names_its_host(attention, marker, host):
+def test_marked_class(attention, marker, host):
     assert conflicts.marked() == []
     setattr(attention, marker, True)
     (found,) = conflicts.marked()
@@ -134,7 +134,7 @@ def test_a_marked_class_names_its_host(attention, marker, host):
 
 
 @pytest.mark.parametrize("kind", [lambda f: f, staticmethod, classmethod, property])
-def test_a_marked_method_names_its_host(attention, kind):
+def test_marked_method(attention, kind):
     def scale(*args):
         return 2
 
@@ -144,7 +144,7 @@ def test_a_marked_method_names_its_host(attention, kind):
     assert (found.target, found.by) == ("fake_vlm.attention:Attention.scale", "omlx")
 
 
-def test_a_marked_function_counts_once(attention, site):
+def test_marked_function_counts_once(attention, site):
     site.write("fake_vlm/function.py", "def attend(x):\n    return x\n")
     site.write("fake_vlm/importer.py", "from .function import attend\n")
     load("fake_vlm.importer")
@@ -153,12 +153,12 @@ def test_a_marked_function_counts_once(attention, site):
     assert found.target == "fake_vlm.function:attend"
 
 
-def test_a_change_that_its_host_took_back_is_none(attention):
+def test_undone_marker(attention):
     attention._omlx_installed = False
     attention._rapid_original_call = None
     assert conflicts.marked() == []
 
 
-def test_other_attributes_are_no_markers(attention):
+def test_other_attributes(attention):
     attention._batch_size = attention.omlx_name = attention._rapidity = 3
     assert conflicts.marked() == []

@@ -41,7 +41,7 @@ def judge(version, body=None, rule=RULE, name="C.f"):
         ("unknown", False, Status.DRIFTED),
     ],
 )
-def test_a_declared_range_holds_for_releases_that_nobody_measured(version, body, ok, status):
+def test_declared_range(version, body, ok, status):
     rule = Rule(affected=">=1,<2", fixed=">=3", declared=True, note="declared by them")
     verdict = judge(version, body, rule)
     assert verdict.ok is ok
@@ -56,7 +56,7 @@ def test_not_installed_is_absent():
 
 
 @pytest.mark.parametrize(("needed", "ok"), [("1.5", True), ("2.0", False), (None, False)])
-def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(needed, ok):
+def test_supporting_target_follows_others(needed, ok):
     carrier = target("Cache.update", distribution="base-lm", supports=True)
     patch = patch_of(target("Model.__call__", "fake_lm.model"), carrier)
     matrix = matrix_for(patch, rule={"affected": ">=1.0,<2.0"})
@@ -72,7 +72,7 @@ def test_what_supports_others_is_needed_where_they_are_whatever_its_own_release(
 
 @pytest.mark.parametrize("version", ["4.56.2", "5.0.0rc1", "99.0"])
 @pytest.mark.parametrize("others", [{}, {"fake-lm": Installed("fake-lm", "2.0")}])
-def test_a_library_is_patched_in_every_release_and_so_is_what_supports_that(version, others):
+def test_library_is_patched_in_every_release(version, others):
     own = target("C.f", distribution="transformers")
     carrier = target("load", distribution="fake-lm", supports=True)
     patch = patch_of(own, target("g", distribution="fake-lm"), carrier)
@@ -110,7 +110,7 @@ ENTRIES = {
         ("mlx-vlm", {"mlx-vlm": "2.0"}, False),
     ],
 )
-def test_an_entry_is_exact_in_the_release_sets_that_were_measured(distribution, installed, exact):
+def test_entry_is_exact_in_measured_sets(distribution, installed, exact):
     matrix = matrix_for(models=ENTRIES, measured=MEASURED)
     found = {name: Installed(name, version) for name, version in installed.items()}
     judging = gate.Gate(matrix, found.get)
@@ -121,13 +121,13 @@ def test_an_entry_is_exact_in_the_release_sets_that_were_measured(distribution, 
     assert judging.patches_for("other", distribution) == (("own",) if built else ("generic", "own"))
 
 
-def test_an_entry_is_not_exact_for_a_commit():
+def test_entry_of_commit_is_not_exact():
     matrix = matrix_for(models=ENTRIES, measured=MEASURED)
     judging = gate.Gate(matrix, lambda name: Installed(name, "1.0", commit="0123456"))
     assert judging.patches_for("model", "mlx-lm") == ("generic", "own")
 
 
-def test_entries_of_a_matrix_that_names_no_release_sets_are_exact():
+def test_entry_without_sets_is_exact():
     judging = gate.Gate(matrix_for(models=ENTRIES), lambda name: Installed(name, "9"))
     assert judging.patches_for("model", "mlx-lm") == ("own",)
 
@@ -149,7 +149,7 @@ def test_no_rule_is_not_affected():
         ("3.0", False, Status.FIXED_UPSTREAM, "fixed upstream (>=2.0)"),
     ],
 )
-def test_version_decides_where_no_body_is_known(version, ok, status, reason):
+def test_version_decides_without_body(version, ok, status, reason):
     verdict = judge(version, NEW)
     assert verdict.ok is ok
     assert verdict.reason == reason
@@ -158,7 +158,7 @@ def test_version_decides_where_no_body_is_known(version, ok, status, reason):
 
 
 @pytest.mark.parametrize("version", ["0.9", "1.5", "1.7", "2.0", "3.0", "0.95.dev1+g12", "unknown"])
-def test_a_known_broken_body_outranks_the_version(version):
+def test_broken_body_outranks_version(version):
     verdict = judge(version, BROKEN, BODIES)
     assert verdict.ok
     assert ("by its fingerprint" in verdict.reason) == (version not in ("1.5", "1.7"))
@@ -204,7 +204,7 @@ def test_code_and_version_decide(rule, body, versions, status, reason):
         assert reason in verdict.reason
 
 
-def test_the_number_decides_on_a_function_of_a_released_file_that_no_probe_could_run_in():
+def test_version_decides_without_probe_result():
     def status(version):
         installed = Installed("fake-lm", version)
         return gate.decide_by_rule(BODIES, installed, "C.f", NEW, released=True).status
@@ -214,12 +214,12 @@ def test_the_number_decides_on_a_function_of_a_released_file_that_no_probe_could
     assert status("1.5") is status("unknown") is Status.DRIFTED
 
 
-def test_bodies_belong_to_their_target():
+def test_bodies_are_per_target():
     assert judge("1.5", BROKEN, BODIES, name="C.other").ok
     assert not judge("2.0", BROKEN, BODIES, name="C.other").ok
 
 
-def test_code_that_cannot_be_read_is_unknown_where_some_code_is_sound():
+def test_unreadable_code():
     """A release that is installed as bytecode alone."""
     fix = patch_of(target("C.f"))
     for sound, ok in ([], True), ([SOUND], False):
@@ -233,7 +233,7 @@ def test_code_that_cannot_be_read_is_unknown_where_some_code_is_sound():
 
 
 @pytest.mark.parametrize("version", ["1.5", "2.0", "9.9", "0.9"])
-def test_an_absent_target_is_absent_whatever_the_version(version):
+def test_absent_target(version):
     patch = patch_of(target("C.f"))
     matrix = matrix_for(patch, rule=RULE_OF_MATRIX)
     judging = gate.Gate(matrix, lambda name: Installed(name, version))
@@ -241,14 +241,14 @@ def test_an_absent_target_is_absent_whatever_the_version(version):
     assert verdict == (False, "it has no class C", Status.ABSENT)
 
 
-def test_code_that_was_not_looked_up_decides_once_it_is_imported():
+def test_unread_code_is_pending():
     patch = patch_of(target("C.f"))
     judging = gate.Gate(matrix_for(patch, rule=RULE_OF_MATRIX), lambda name: Installed(name, "9.9"))
     assert judging.decide(patch, patch.targets[0], None) == Verdict(True, "its code decides")
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.8", "1.5", "9.9"])
-def test_no_number_decides_on_code_that_was_not_seen(version):
+def test_version_does_not_decide_unseen_code(version):
     """A build of a repository may have the defect under a number that repaired it."""
     patch = patch_of(target("C.f"))
     rule = {**RULE_OF_MATRIX, "fixed": ">=2.0"}
@@ -256,7 +256,7 @@ def test_no_number_decides_on_code_that_was_not_seen(version):
     assert judging.decide(patch, patch.targets[0], None).ok
 
 
-def test_what_supports_others_follows_their_code_in_an_unmeasured_release(tmp_path, monkeypatch):
+def test_supporting_target_in_unmeasured_release(tmp_path, monkeypatch):
     (tmp_path / "renumbered.py").write_text("class Model:\n    def run(self): return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     helper = target("Cache.f", "renumbered", supports=True)
@@ -268,7 +268,7 @@ def test_what_supports_others_follows_their_code_in_an_unmeasured_release(tmp_pa
         assert judging.decide(patch, helper, Found(NEW)).ok is ok
 
 
-def test_reason_names_the_commit_of_a_direct_install():
+def test_reason_names_commit():
     installed = Installed("fake-lm", "1.5", commit="0123456789abcdef")
     verdict = gate.decide_by_rule(BODIES, installed, "C.f", BROKEN)
     assert "fake-lm 1.5 at commit 0123456789ab" in verdict.reason
@@ -310,7 +310,7 @@ def test_development_and_local_versions(version, decision):
     assert LM.decide(version) == decision
 
 
-def test_between_two_clear_releases_is_clear():
+def test_version_between_clear_releases():
     rule = Rule(affected=">=2.0", releases=("0.9", "1.0", "2.0"))
     assert rule.decide("0.95") == "clear"
     assert rule.decide("1.5") == "unmeasured"
@@ -329,7 +329,7 @@ def test_between_two_clear_releases_is_clear():
         (None, True),
     ],
 )
-def test_a_patch_for_some_releases_of_mlx_is_for_no_others(mlx, ok, body):
+def test_patch_for_mlx_releases(mlx, ok, body):
     patch = patch_of(target("C.f"), mlx=("0.31.2", "0.32.0"))
     installed = {"mlx": mlx, "fake-lm": "1.0"}
 

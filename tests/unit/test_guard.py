@@ -73,7 +73,7 @@ def kinds(cache):
 
 
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "Cache.twice"])
-def test_the_original_answers_each_time_and_nothing_is_withdrawn(cache, name, caplog):
+def test_failing_layer_falls_back(cache, name, caplog):
     call, expected = kinds(cache)[name]
     before = dict(vars(cache.Cache)), cache.attend
     manager, patch = applied(target(name, factory=EARLY), "attend")
@@ -100,7 +100,7 @@ def test_the_original_answers_each_time_and_nothing_is_withdrawn(cache, name, ca
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_success_is_remembered_whatever_fails_before_or_later(cache, first):
+def test_success_is_remembered(cache, first):
     """A patch that works is in effect, however many odd calls it fails in."""
 
     def fails_on_five(original, x):
@@ -119,7 +119,7 @@ def test_a_success_is_remembered_whatever_fails_before_or_later(cache, first):
     assert "it failed in 50 calls, last: ValueError: five" in outcome.reason
 
 
-def test_a_setter_that_raises_is_guarded_too(cache):
+def test_failing_setter_falls_back(cache):
     def factory(original):
         def put(instance, value):
             raise ValueError("on purpose")
@@ -134,7 +134,7 @@ def test_a_setter_that_raises_is_guarded_too(cache):
     assert manager.failures["fix"].count == 3
 
 
-def test_what_the_original_returned_is_the_calls_result(cache, caplog):
+def test_original_result_is_kept(cache, caplog):
     manager, _ = applied(target("Cache.update", factory=LATE))
     made = cache.Cache()
     assert made.update(3) == 3
@@ -158,7 +158,7 @@ def with_other_arguments(original, cache, n):
 
 
 @pytest.mark.parametrize(("wrapper", "step"), [(twice, 6), (with_other_arguments, 4)])
-def test_a_patch_that_fails_whatever_it_is_given_is_withdrawn(cache, caplog, wrapper, step):
+def test_always_failing_patch_is_withdrawn(cache, caplog, wrapper, step):
     """State may have changed, so the call gets the error, and the patch is taken out."""
     original = cache.Cache.update
     manager, patch = applied(target("Cache.update", factory=around(wrapper)), "attend")
@@ -175,7 +175,7 @@ def test_a_patch_that_fails_whatever_it_is_given_is_withdrawn(cache, caplog, wra
     assert statuses(manager.apply(patch)) == ["failed", "failed"]
 
 
-def test_one_that_has_worked_is_not_withdrawn_by_calls_that_it_ends(cache):
+def test_working_patch_is_not_withdrawn(cache):
     def ends_fives(original, made, n):
         original(made, n + 1)
         if n == 5:
@@ -193,7 +193,7 @@ def test_one_that_has_worked_is_not_withdrawn_by_calls_that_it_ends(cache):
 
 
 @pytest.mark.parametrize("enters", [False, True])
-def test_none_where_the_original_gives_a_value_is_a_failure(cache, caplog, enters):
+def test_none_instead_of_value_is_failure(cache, caplog, enters):
     def forgets(original, x):
         if enters:
             original(x)
@@ -217,7 +217,7 @@ def forgets_to_return(original, held):
     ("wrapper", "answers_none", "is_declared"),
     [(empties, False, True), (forgets_to_return, True, True), (forgets_to_return, False, False)],
 )
-def test_a_procedure_that_a_patch_replaces_is_declared(fake, wrapper, answers_none, is_declared):
+def test_replaced_procedure_is_declared(fake, wrapper, answers_none, is_declared):
     """Otherwise the original runs as well, and the patch's tests see a failure."""
     fake.write("fake_lm/lists.py", "def empty(held):\n    held.append('the original')\n")
     lists = load("fake_lm.lists")
@@ -230,7 +230,7 @@ def test_a_procedure_that_a_patch_replaces_is_declared(fake, wrapper, answers_no
 
 
 @pytest.mark.parametrize("name", ["Cache.__init__", "Cache.state"])
-def test_what_returns_nothing_by_nature_needs_no_declaration(fake, name):
+def test_constructors_and_setters_return_none(fake, name):
     fake.write(
         "fake_lm/made.py",
         "class Cache:\n"
@@ -272,7 +272,7 @@ def hands_over(original, get, *more):
     return original(own, *more)
 
 
-def test_an_error_of_what_a_layer_handed_over_is_the_patchs(fake, caplog):
+def test_error_of_handed_over_object(fake, caplog):
     fake.write("fake_lm/handed.py", HANDED)
     handed = load("fake_lm.handed")
     manager, _ = applied(target("call", "fake_lm.handed", factory=around(hands_over)))
@@ -292,7 +292,7 @@ def generate(get):
 """
 
 
-def test_what_fails_in_a_generator_is_guarded_where_it_is_handed_over(fake, caplog):
+def test_handed_over_object_in_generator(fake, caplog):
     fake.write("fake_lm/handed.py", GENERATES)
     handed = load("fake_lm.handed")
 
@@ -317,7 +317,7 @@ def test_what_fails_in_a_generator_is_guarded_where_it_is_handed_over(fake, capl
     assert manager.failures["fix"].count == 3
 
 
-def test_what_a_hosts_callback_raises_is_the_hosts(fake):
+def test_host_callback_error_is_raised(fake):
     fake.write("fake_lm/handed.py", HANDED)
     fake.write("fake_host.py", "def broken():\n    raise KeyError('the host\\'s')\n")
     handed, host = load("fake_lm.handed"), load("fake_host")
@@ -330,7 +330,7 @@ def test_what_a_hosts_callback_raises_is_the_hosts(fake):
     assert not manager.failures
 
 
-def test_a_host_that_retries_while_it_handles_an_error_of_the_release(cache):
+def test_host_retry_during_release_error(cache):
     """The first error is the context of the layer's: the layer falls back all the same."""
 
     def narrow(original, x):
@@ -359,7 +359,7 @@ def after_the_call(original, *args):
 
 
 @pytest.mark.parametrize("wrapper", [early, after_the_call])
-def test_where_a_security_patch_fails_the_call_is_refused(cache, caplog, wrapper):
+def test_failing_security_patch_refuses(cache, caplog, wrapper):
     manager = layered(wrapper, security=True)
     for _ in range(10):
         with pytest.raises(ValueError, match="the patch fix of mlx_patches could not check"):
@@ -369,7 +369,7 @@ def test_where_a_security_patch_fails_the_call_is_refused(cache, caplog, wrapper
     assert "fix failed in this call of fake_lm.cache:attend; the call was refused" in caplog.text
 
 
-def test_none_is_an_answer_where_the_target_says_so(cache, caplog):
+def test_declared_none_is_valid(cache, caplog):
     def hides(original, x):
         original(x)
 
@@ -411,9 +411,7 @@ def without_end(original, x):
         ("Cache.state", raising(SystemExit(3)), "SystemExit: 3"),
     ],
 )
-def test_where_a_layer_fails_at_once_the_releases_own_code_answers(
-    cache, caplog, name, wrapper, said
-):
+def test_early_failures_fall_back(cache, caplog, name, wrapper, said):
     call, expected = kinds(cache)[name]
     manager = layered(wrapper, name)
     assert [call() for _ in range(4)] == [expected] * 4
@@ -422,7 +420,7 @@ def test_where_a_layer_fails_at_once_the_releases_own_code_answers(
     assert manager.failures["fix"].count == 4
 
 
-def test_an_exit_of_a_layer_that_touched_state_is_an_error_of_the_call(cache):
+def test_exit_after_state_change_is_error(cache):
     def leaves(original, cache, n):
         original(cache, n + 1)
         raise SystemExit(3)
@@ -433,7 +431,7 @@ def test_an_exit_of_a_layer_that_touched_state_is_an_error_of_the_call(cache):
 
 
 @pytest.mark.parametrize("itself", [True, False])
-def test_one_that_touches_state_each_time_fails_once(cache, caplog, itself):
+def test_recursion_after_state_change_fails_once(cache, caplog, itself):
     def fed_without_end(original, made, n):
         original(made, n)
         return fed_without_end(original, made, n) if itself else made.update(n)
@@ -481,9 +479,7 @@ def wrongly(cache):
         ("Cache.update", wide, wrongly, TypeError, "Cache.update() got an unexpected"),
     ],
 )
-def test_what_is_no_failure_of_the_patch_reaches_the_host(
-    cache, caplog, name, wrapper, call, error, said
-):
+def test_other_errors_reach_host(cache, caplog, name, wrapper, call, error, said):
     # A security patch leaves alone what the release rejects.
     manager = layered(wrapper, name, security=(name, wrapper) == ("attend", marked))
     for _ in range(5):
@@ -495,7 +491,7 @@ def test_what_is_no_failure_of_the_patch_reaches_the_host(
     assert caplog.records == []
 
 
-def test_a_release_that_calls_itself_without_end_is_no_failure(fake):
+def test_release_recursion_is_no_failure(fake):
     fake.write("fake_lm/deep.py", "def deep(x):\n    return deep(x)\n")
     deep = load("fake_lm.deep")
     manager, _ = applied(target("deep", "fake_lm.deep", factory=around(lambda deep, x: deep(x))))
@@ -504,7 +500,7 @@ def test_a_release_that_calls_itself_without_end_is_no_failure(fake):
     assert statuses(manager.status()) == ["applied"]
 
 
-def test_another_threads_call_does_not_count_as_this_ones(cache):
+def test_threads_are_separate(cache):
     """A layer fails before it calls the original: it falls back, whatever other threads call."""
     inside, entered = threading.Event(), threading.Event()
 
@@ -527,7 +523,7 @@ def test_another_threads_call_does_not_count_as_this_ones(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
-def test_an_inner_call_of_the_same_site_does_not_count_as_the_outer_ones(cache):
+def test_inner_call_is_separate(cache):
     def inner_first(original, made, n):
         if n == 5:
             cache.Cache().update(1)  # the same site, on another object
@@ -540,7 +536,7 @@ def test_an_inner_call_of_the_same_site_does_not_count_as_the_outer_ones(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
-def test_where_the_layer_adds_what_the_original_does_not_take_the_original_answers(cache):
+def test_added_argument_falls_back(cache):
     def adds(original, cache, n):
         return original(cache, n, other=2)
 
@@ -552,7 +548,7 @@ def test_where_the_layer_adds_what_the_original_does_not_take_the_original_answe
 
 
 @pytest.mark.parametrize("wrapper", [early, late])
-def test_strict_raises_and_keeps_the_patch(cache, wrapper, caplog):
+def test_strict_raises_and_keeps_patch(cache, wrapper, caplog):
     manager = layered(wrapper, "Cache.update", strict=True)
     made = cache.Cache()
     for _ in range(2):
@@ -565,21 +561,21 @@ def test_strict_raises_and_keeps_the_patch(cache, wrapper, caplog):
     assert caplog.records == []
 
 
-def test_strict_raises_an_exit_as_an_error_that_names_the_patch(cache):
+def test_strict_exit_names_patch(cache):
     layered(raising(SystemExit(3)), "Cache.update", strict=True)
     said = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
     with pytest.raises(mlx_patches.MlxPatchesError, match=said):
         cache.Cache().update(1)
 
 
-def test_strict_leaves_the_releases_own_errors_as_they_are(cache):
+def test_strict_keeps_release_errors(cache):
     layered(marked, strict=True)
     with pytest.raises(TypeError) as raised:
         cache.attend("x")
     assert not hasattr(raised.value, "__notes__")
 
 
-def test_what_a_patch_adds_may_raise(cache):
+def test_added_method_may_raise(cache):
     def extra(instance):
         raise ValueError("on purpose")
 
@@ -596,7 +592,7 @@ def test_what_a_patch_adds_may_raise(cache):
 
 
 @pytest.mark.parametrize("kind", [classmethod, lambda function: function])
-def test_where_an_added_method_fails_the_inherited_one_answers(fake, kind):
+def test_failing_override_falls_back(fake, kind):
     decorator = "    @classmethod\n" if kind is classmethod else ""
     source = f"class Base:\n{decorator}    def size(one, x):\n        return x\n\n"
     fake.write("fake_lm/bases.py", source + "class Cache(Base):\n    pass\n")
@@ -641,7 +637,7 @@ def adding(made, **more):
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
-def test_an_attribute_that_fails_has_its_plain_value(cache, kind, caplog):
+def test_failing_attribute_has_plain_value(cache, kind, caplog):
     manager, _ = applied(adding(Attribute("offset", **ATTRIBUTES[kind])))
     made = cache.Cache()
     for value in (7, 8, 9):
@@ -662,7 +658,7 @@ def unknown(instance) -> int | None:
     return None
 
 
-def test_an_attribute_may_read_none_where_it_says_so(cache):
+def test_optional_attribute(cache):
     manager, _ = applied(adding(Attribute("offset", unknown)))
     assert cache.Cache().offset is None
     assert not manager.failures
@@ -673,7 +669,7 @@ def refuses(value):
 
 
 @pytest.mark.parametrize(("write", "said"), [(refuses, "not here"), (breaks, "could not check")])
-def test_an_attribute_of_a_security_patch_refuses(cache, write, said):
+def test_security_attribute_refuses(cache, write, said):
     manager, _ = applied(adding(Attribute("offset", write=write)), security=True)
     made = cache.Cache.__new__(cache.Cache)
     for _ in range(5):
@@ -683,21 +679,21 @@ def test_an_attribute_of_a_security_patch_refuses(cache, write, said):
     assert not manager.withdrawn
 
 
-def test_an_attribute_may_refuse(cache):
+def test_attribute_can_refuse(cache):
     manager, _ = applied(adding(Attribute("offset", write=refuses)))
     with pytest.raises(ValueError, match="not here"):
         cache.Cache.__new__(cache.Cache).offset = 1
     assert not manager.failures
 
 
-def test_strict_raises_what_an_attribute_raised(cache):
+def test_strict_attribute_raises(cache):
     applied(adding(Attribute("offset", breaks)), strict=True)
     made = cache.Cache()
     with pytest.raises(ValueError, match="on purpose"):
         made.offset  # noqa: B018
 
 
-def test_an_attribute_without_a_reader_is_read_in_c(cache):
+def test_plain_reader_is_native(cache):
     read = Attribute("offset", write=int)
     applied(adding(read))
     assert vars(cache.Cache)["offset"] is read
@@ -710,7 +706,7 @@ def fail_once(cache):
         cache.Cache().update(1)
 
 
-def test_restored_it_gets_another_chance(cache):
+def test_restore_resets_failures(cache):
     manager, patch = applied(target("Cache.update", factory=around(twice)))
     fail_once(cache)
     assert statuses(manager.apply(patch)) == ["failed"]
@@ -720,7 +716,7 @@ def test_restored_it_gets_another_chance(cache):
     assert not manager.failures
 
 
-def test_what_is_imported_later_does_not_bring_it_back(fake):
+def test_later_import_keeps_withdrawal(fake):
     patch = patch_of(
         target("Cache.update", factory=around(twice)), target("Model.__call__", "fake_lm.model")
     )
@@ -732,7 +728,7 @@ def test_what_is_imported_later_does_not_bring_it_back(fake):
     session.restore(None)
 
 
-def test_whoever_holds_the_replacement_has_the_original_then(cache):
+def test_held_replacement_calls_original(cache):
     """A closure or a list keeps the replacement, which calls the original after a withdrawal."""
     manager, _ = applied(target("Cache.update", factory=around(twice)), target("attend"))
     held, method = cache.attend, cache.Cache.update
@@ -749,7 +745,7 @@ def test_whoever_holds_the_replacement_has_the_original_then(cache):
 
 @pytest.mark.parametrize("security", [False, True])
 @pytest.mark.parametrize("fails", ["under", "over"])
-def test_of_two_patches_only_the_one_that_raised_is_left_out(cache, fails, security):
+def test_only_failing_patch_is_skipped(cache, fails, security):
     patches = [
         patch_of(
             target("attend", factory=EARLY if fails == id_ else None),
@@ -768,7 +764,7 @@ def test_of_two_patches_only_the_one_that_raised_is_left_out(cache, fails, secur
     assert cache.attend(1) == 2
 
 
-def test_many_threads_fail_at_once_and_it_is_said_once(cache, caplog):
+def test_concurrent_failures_log_once(cache, caplog):
     together = threading.Barrier(8)
 
     def failing(original, *args):
@@ -783,7 +779,7 @@ def test_many_threads_fail_at_once_and_it_is_said_once(cache, caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_message_of_an_error_is_quoted_and_cut(cache, caplog):
+def test_error_message_is_escaped_and_cut(cache, caplog):
     def hostile(original, x):
         raise ValueError("\x1b[31mred\x07\r\nERROR a line of its own\n" + "A" * 100_000)
 
@@ -795,7 +791,7 @@ def test_a_message_of_an_error_is_quoted_and_cut(cache, caplog):
     assert "\x1b" not in manager.status()[0].reason
 
 
-def test_an_error_whose_text_cannot_be_had():
+def test_error_without_text():
     class Mute(Exception):
         def __str__(self):
             raise TypeError
@@ -807,7 +803,7 @@ CHECKS = {"raises": lambda x: breaks(), "leaves": lambda x: sys.exit(3)}
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_where_a_check_fails_the_layer_runs(cache, check, caplog):
+def test_failing_check_runs_layer(cache, check, caplog):
     manager, _ = applied(target("attend", when=CHECKS[check]))
     assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
     assert manager.failures["fix"].count == 4
@@ -817,7 +813,7 @@ def test_where_a_check_fails_the_layer_runs(cache, check, caplog):
     assert not manager.withdrawn
 
 
-def test_a_third_party_that_unwraps_gets_the_releases_own(cache):
+def test_unwrapping_gives_original(cache):
     original = vars(cache.Cache)["update"]
     manager, _ = applied("Cache.update")
     assert cache.Cache.update.__wrapped__ is original
@@ -827,7 +823,7 @@ def test_a_third_party_that_unwraps_gets_the_releases_own(cache):
     assert vars(cache.Cache)["update"] is original
 
 
-def test_a_factory_sees_the_module_and_the_signature_of_the_original(cache):
+def test_factory_sees_original(cache):
     seen = []
 
     def factory(original):
@@ -844,7 +840,7 @@ def test_a_factory_sees_the_module_and_the_signature_of_the_original(cache):
     assert cache.attend(1) == ("patched", 2)
 
 
-def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
+def test_wrapper_below_gets_instance(cache):
     """wrapt passes the instance to a wrapper only if the wrapper was bound."""
     seen = []
 
@@ -862,7 +858,7 @@ def test_a_wrapper_below_that_wants_its_instance_gets_it(cache):
     assert vars(cache.Cache)["update"] is below
 
 
-def test_a_static_method_in_an_object_below_has_no_instance(cache):
+def test_static_method_has_no_instance(cache):
     @wrapt.decorator
     def theirs(wrapped, instance, args, kwargs):
         return wrapped(*args, **kwargs)
@@ -873,7 +869,7 @@ def test_a_static_method_in_an_object_below_has_no_instance(cache):
     manager.restore()
 
 
-def test_where_nothing_can_be_put_back_the_patch_is_off_all_the_same(cache, monkeypatch):
+def test_failed_withdrawal_switches_patch_off(cache, monkeypatch):
     def refuse(site, value):
         raise TypeError("frozen")
 
@@ -1117,7 +1113,7 @@ def seems_fine(target):
 
 
 @pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
-def test_a_probe_is_red_where_the_patch_raised(cache, factory, verdict):
+def test_failing_patch_turns_probe_red(cache, factory, verdict):
     patch = patch_of(target("attend", factory=factory))
     patch = patch._replace(probe=f"{__name__}:seems_fine")
     manager = manager_for(patch)
@@ -1132,7 +1128,7 @@ def same(x):
 
 
 @pytest.mark.parametrize(("factory", "verdict"), [(EARLY, "red"), (lambda attend: same, "green")])
-def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factory, verdict):
+def test_failing_patch_turns_lab_cell_red(fake, monkeypatch, factory, verdict):
     def scenario(model):
         assert load("fake_lm.cache").attend(1) == 2
         return Cell("green")
@@ -1152,7 +1148,7 @@ def test_a_cell_of_the_lab_is_red_where_a_patch_raised(fake, monkeypatch, factor
     mlx_patches.restore()
 
 
-def test_the_public_status_and_the_audit_say_it(fake, monkeypatch):
+def test_status_and_audit_report_failures(fake, monkeypatch):
     patch = patch_of(target("attend", factory=EARLY))
     monkeypatch.setattr(activation, "_session", session_for(patch))
     mlx_patches.apply(["fix"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -12,15 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError
-from mlx_patches.auditing import tables
 from mlx_patches.cli import cli
 from mlx_patches.core.distributions import Installed
-from mlx_patches.lab import Family, families, record, report, runner
+from mlx_patches.lab import Family, families, record, runner
 from mlx_patches.lab.kernels import kernel_folder
 from mlx_patches.lab.named_scenarios import NAMED
-from mlx_patches.lab.registry import scenario
 from mlx_patches.lab.runner import Row, Task
-from mlx_patches.lab.scenarios import SCENARIOS
 
 NAMES = ("left-padded", "extend", "filter")
 SAY = """
@@ -83,35 +79,35 @@ def test_each_cell_is_a_row(child):
         ("say('left-padded'); print('{\"scen', end='')", "ended early, in extend"),
     ],
 )
-def test_what_is_missing_is_one_red_cell(child, script, detail):
+def test_missing_cells_are_one_red_cell(child, script, detail):
     child(script)
     rows = runner.measure(task(), seconds=2)
     assert (rows[-1].scenario, rows[-1].verdict, rows[-1].detail) == ("process", "red", detail)
     assert len(rows) == 1 + detail.endswith("extend")
 
 
-def test_an_enabled_environment_gives_the_child_no_patches(child, monkeypatch):
+def test_child_has_no_patches(child, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES", "1")
     child("say('left-padded', detail=os.environ['MLX_PATCHES'])" + ALL)
     assert runner.measure(task())[0].detail == "0"
 
 
-def test_the_child_multiplies_float32_with_all_its_bits(child):
+def test_child_uses_full_float32(child):
     child("say('left-padded', detail=os.environ['MLX_ENABLE_TF32'])" + ALL)
     assert runner.measure(task())[0].detail == "0"
 
 
-def test_what_is_not_built_has_no_cells(child):
+def test_unbuilt_family_has_no_cells(child):
     child("say('build', 'not-built', 'needs a kernel', None)")
     assert seen(runner.measure(task())) == {"build": "not-built"}
 
 
-def test_foreign_output_is_not_a_cell(child):
+def test_other_output_is_ignored(child):
     child("print('Fetching 3 files'); print('[1]'); print('{}'); print(3)" + ALL)
     assert seen(runner.measure(task())) == dict.fromkeys(NAMES, "green")
 
 
-def test_the_child_gets_what_was_asked_for(tmp_path):
+def test_child_arguments(tmp_path):
     command = Task(Family("mlx-vlm", "gemma4"), True, ("trim",), tmp_path).command()
     assert command[1:5] == ["-P", "-m", "mlx_patches.lab.child", "mlx-vlm:gemma4"]
     assert command[5:] == ["--patched", "--config", str(tmp_path), "--scenario", "trim"]
@@ -119,7 +115,7 @@ def test_the_child_gets_what_was_asked_for(tmp_path):
     assert command[5:] == ["--dtype", "bfloat16", "--scenario", "trim"]
 
 
-def test_a_row_says_where_it_was_measured(child):
+def test_row_has_device(child):
     child("""
 line = dict(scenario="left-padded", verdict="green", detail="", figure=0.0)
 print(json.dumps({**line, "device": "metal", "dtype": "float16"}), flush=True)
@@ -133,7 +129,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
     ]
 
 
-def test_what_ran_here_says_nothing_of_another_device(child, tmp_path, monkeypatch):
+def test_rows_of_other_device_do_not_count(child, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "device", lambda: "cpu")
     out = tmp_path / "cells.jsonl"
     for device, expected in (("cpu", "red"), ("metal", "green"), ("", "red")):
@@ -143,7 +139,7 @@ def test_what_ran_here_says_nothing_of_another_device(child, tmp_path, monkeypat
         assert seen(runner.run([task()], out=out)) == dict.fromkeys(NAMES, expected)
 
 
-def test_a_second_run_adds_only_what_is_missing(child, tmp_path):
+def test_second_run_adds_missing_rows(child, tmp_path):
     out = tmp_path / "cells.jsonl"
     child(ALL)
     runner.run([task()], out=out)
@@ -160,7 +156,7 @@ def test_a_second_run_adds_only_what_is_missing(child, tmp_path):
     "other",
     [{"environment": "mlx-lm 2.0"}, {"patched": True}, {"config": "x"}, {"dtype": "bfloat16"}],
 )
-def test_rows_of_another_run_do_not_answer(child, tmp_path, other):
+def test_rows_of_other_run_do_not_count(child, tmp_path, other):
     out = tmp_path / "cells.jsonl"
     rows = [row(scenario=name).as_dict() | other | {"verdict": "red"} for name in NAMES]
     out.write_text("".join(json.dumps(one) + "\n" for one in rows))
@@ -169,14 +165,14 @@ def test_rows_of_another_run_do_not_answer(child, tmp_path, other):
 
 
 @pytest.mark.parametrize("ended", ["process", "build"])
-def test_a_family_that_ended_early_is_not_run_again(child, tmp_path, ended):
+def test_ended_family_is_not_run_again(child, tmp_path, ended):
     out = tmp_path / "cells.jsonl"
     out.write_text(json.dumps(row(scenario=ended, verdict="red").as_dict()) + "\n")
     child(ALL)
     assert seen(runner.run([task()], out=out)) == {ended: "red"}
 
 
-def test_a_line_that_an_interruption_cut_is_run_again(child, tmp_path):
+def test_truncated_line_is_run_again(child, tmp_path):
     out = tmp_path / "cells.jsonl"
     out.write_text(json.dumps(row().as_dict()) + '\n{"environment": "mlx')
     child(ALL)
@@ -190,7 +186,7 @@ def test_a_line_that_an_interruption_cut_is_run_again(child, tmp_path):
 @pytest.mark.parametrize(
     "line", ["three words here", "[]", "{}", '{"family": 1}', "7", "line\nand a half"]
 )
-def test_a_file_of_something_else_is_refused(tmp_path, line):
+def test_other_file_is_refused(tmp_path, line):
     out = tmp_path / "cells.jsonl"
     out.write_text(line + "\n")
     with pytest.raises(MlxPatchesError, match=r"line 1: .*--out"):
@@ -198,25 +194,14 @@ def test_a_file_of_something_else_is_refused(tmp_path, line):
     assert out.read_text() == line + "\n"
 
 
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+def test_unwritable_file_is_one_line(tmp_path):
     with pytest.raises(MlxPatchesError, match="cannot be"):
         runner.run([task()], out=tmp_path / "no" / "such.jsonl")
     with pytest.raises(MlxPatchesError, match="cannot be"):
         runner.run([task()], out=tmp_path)
 
 
-def test_jobs_run_at_the_same_time(child):
-    child("time.sleep(0.5)" + ALL)
-    import time
-
-    start = time.monotonic()
-    told = []
-    runner.run([task(str(n)) for n in range(4)], jobs=4, tell=lambda t, rows: told.append(t))
-    assert time.monotonic() - start < 1.9
-    assert len(told) == 4
-
-
-def test_summary_counts_families_by_their_worst_cell():
+def test_summary_counts_worst_cells():
     rows = [
         row("a", verdict="green"),
         row("a", scenario="extend", verdict="red"),
@@ -263,7 +248,7 @@ def two_families(monkeypatch):
     monkeypatch.setattr(runner.distributions, "find", lambda name: name)
 
 
-def test_families_are_chosen_by_name(two_families):
+def test_families_by_name(two_families):
     assert [str(f) for f in runner.chosen([], None)] == [
         "mlx-lm:llama",
         "mlx-lm:gemma4",
@@ -275,13 +260,13 @@ def test_families_are_chosen_by_name(two_families):
         runner.chosen(["llama", "lama"], None)
 
 
-def test_without_mlx_there_is_nothing_to_run(monkeypatch):
+def test_nothing_without_mlx(monkeypatch):
     monkeypatch.setattr(runner.distributions, "find", lambda name: None)
     with pytest.raises(MlxPatchesError, match="neither mlx-lm nor mlx-vlm"):
         runner.chosen([], None)
 
 
-def test_a_config_chooses_its_family(two_families, monkeypatch, tmp_path):
+def test_config_chooses_family(two_families, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gemma4"}')
     monkeypatch.setattr(runner, "implementations", lambda kind: {"mlx-vlm": kind})
     tasks = runner.tasks([], ["extend"], "both", tmp_path)
@@ -294,20 +279,13 @@ def test_a_config_chooses_its_family(two_families, monkeypatch, tmp_path):
         runner.tasks([], [], "both", tmp_path)
 
 
-def test_a_scenario_of_one_request_alone_runs_only_where_it_is_named(two_families):
+def test_solo_scenarios_run_by_name(two_families):
     assert not NAMED.keys() & {*runner.tasks()[0].scenarios}
     named = runner.tasks(scenarios=[*NAMED])
     assert all(one.scenarios == (*NAMED,) for one in named)
 
 
-@pytest.mark.parametrize("name", ["images", "features"])
-def test_two_scenarios_of_one_name_are_refused(name):
-    assert name in {**SCENARIOS, **NAMED}
-    with pytest.raises(ValueError, match=f"two scenarios are called {name}"):
-        scenario(name, NAMED)(lambda model: [])
-
-
-def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
+def test_release_scenario_runs_once(two_families):
     tasks = runner.tasks(scenarios=["streamed"], every_patch=True)
     assert {one.family.name for one in tasks} == {"release"}
     assert [one.patched for one in tasks] == [False, True] * (len(tasks) // 2)
@@ -315,16 +293,6 @@ def test_a_scenario_of_the_release_runs_once_for_each_release(two_families):
     assert [one.every_patch for one in tasks] == [one.patched for one in tasks]
     both = runner.tasks(scenarios=["streamed", "trim"])
     assert {one.scenarios for one in both} == {("trim",), ("streamed",)}
-
-
-def test_a_scenario_of_the_release_has_models_of_its_own(two_families):
-    with pytest.raises(MlxPatchesError, match="streamed tests a release with its own tiny models"):
-        runner.tasks(scenarios=["trim", "streamed"], dtype="bfloat16")
-
-
-def test_unknown_scenario(two_families):
-    with pytest.raises(MlxPatchesError, match=r"no scenario 'extent'; choose from: left-padded"):
-        runner.tasks([], ["extent"])
 
 
 def command(*arguments):
@@ -363,15 +331,6 @@ def test_command_usage(arguments):
     assert command(*arguments).exit_code == 2
 
 
-def test_report_names_what_is_not_green(capsys):
-    from rich.console import Console
-
-    rows = [row(verdict="red"), row(patched=True, scenario="extend", verdict="insensitive")]
-    tables.show(*report.shown(rows), console=Console(width=200))
-    said = capsys.readouterr().out
-    assert "red" in said and "extend" in said and "1 insensitive" in said
-
-
 EVIDENCE_ALL = """
 for name in ('left-padded', 'extend', 'filter'):
     red = name == 'extend' and sys.argv[-1] == 'False'
@@ -389,7 +348,7 @@ def released(monkeypatch):
     return found
 
 
-def test_the_command_writes_what_the_repository_takes(two_families, released, child, tmp_path):
+def test_command_writes_evidence(two_families, released, child, tmp_path):
     child(EVIDENCE_ALL)
     file = tmp_path / "metal.json"
     done = command("--model", "mlx-lm:llama", "--dtype", "bfloat16", "--evidence", str(file))
@@ -410,7 +369,7 @@ def test_the_command_writes_what_the_repository_takes(two_families, released, ch
     }
 
 
-def test_evidence_is_measured_with_every_patch(two_families, released, monkeypatch, tmp_path):
+def test_evidence_uses_every_patch(two_families, released, monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr(runner, "measure", lambda task, **_: seen.append(task) or [])
     command("--model", "mlx-lm:llama", "--evidence", str(tmp_path / "cells.json"))
@@ -427,7 +386,7 @@ def test_evidence_is_measured_with_every_patch(two_families, released, monkeypat
         ("--variant", "yarn"),
     ],
 )
-def test_evidence_is_of_all_that_the_lab_sees(arguments, tmp_path):
+def test_evidence_needs_all_scenarios(arguments, tmp_path):
     done = command("--evidence", str(tmp_path / "cells.json"), *arguments)
     assert done.exit_code == 2
     assert "--evidence needs every scenario" in done.output
@@ -439,7 +398,7 @@ def refused(*arguments):
     return str(done.exception)
 
 
-def test_what_cannot_be_evidence_does_not_run(two_families, released, child, tmp_path):
+def test_unsuitable_evidence_does_not_run(two_families, released, child, tmp_path):
     child("raise SystemExit('it ran')")
     file = str(tmp_path / "cells.json")
     released["mlx-vlm"] = Installed("mlx-vlm", "1.0")
@@ -451,37 +410,16 @@ def test_what_cannot_be_evidence_does_not_run(two_families, released, child, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_evidence_of_two_devices_or_of_nothing_is_refused():
+def test_mixed_or_empty_evidence_is_refused():
     rows = [row(), replace(row(scenario="extend"), device="metal")]
     for some in ([], [row()], [*rows, replace(row(scenario="trim"), device="cpu")]):
         with pytest.raises(MlxPatchesError, match="one package, device and dtype"):
             record.evidence(some)
 
 
-def test_no_two_processes_compile_kernels_in_one_folder(tmp_path, monkeypatch):
+def test_processes_have_own_kernel_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with kernel_folder() as first, kernel_folder() as second:
         assert first != second
     with kernel_folder() as again:
         assert again == first
-
-
-def test_where_no_kernel_folder_can_be_kept_it_is_a_temporary_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / f"mlx_patches-kernels-{os.getuid()}").mkdir(mode=0o777)
-    os.chmod(tmp_path / f"mlx_patches-kernels-{os.getuid()}", 0o777)
-    with kernel_folder() as place:
-        assert place.parent == tmp_path and place.is_dir()
-    assert not place.exists()
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_only_children_that_run_together_have_folders_of_their_own(child, jobs):
-    child(
-        "import pathlib, tempfile, time; time.sleep(0.5)\n"
-        "say('left-padded', detail=tempfile.gettempdir()); say('extend'); say('filter')"
-    )
-    rows = runner.run([task(), task("gemma3")], jobs)
-    folders = {row.detail for row in rows if row.scenario == "left-padded"}
-    assert len(folders) == jobs
-    assert (tempfile.gettempdir() in folders) == (jobs == 1)

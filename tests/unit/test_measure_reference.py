@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import measure_reference
-import pytest
-
-from .conftest import patch_of, target
 
 OFF = "off by 0.3 of the scale, first at token 1"
 RAISED = "does not load: TypeError: no rope_theta"
@@ -31,7 +28,7 @@ ROWS = [
 ]
 
 
-def test_cells_are_of_model_types_and_configs():
+def test_cells_by_type_and_config():
     parts = measure_reference.by_part(ROWS)
     assert {kind: list(own) for kind, own in parts["without"].items()} == {
         "llama": ["plain", "yarn old"],
@@ -44,7 +41,7 @@ def test_cells_are_of_model_types_and_configs():
     assert measure_reference.said_outside(ROWS) == "transformers 5.20.2"
 
 
-def test_what_fails_as_released_is_a_crash_also_where_the_patches_repair_it():
+def test_released_failure_is_crash():
     parts = measure_reference.by_part(ROWS)
     assert measure_reference.crashes(parts) == {
         "llama": ["plain"],
@@ -52,25 +49,7 @@ def test_what_fails_as_released_is_a_crash_also_where_the_patches_repair_it():
     }
 
 
-def test_only_what_the_patches_turn_green_is_traced():
+def test_only_repaired_cells_are_traced():
     found = measure_reference.repaired(ROWS)
     assert {kind: list(own) for kind, own in found.items()} == {"llama": ["plain"]}
     assert measure_reference.repaired([row("plain", "red", OFF)]) == {}
-
-
-@pytest.mark.parametrize(
-    ("module", "distribution", "family", "wanted"),
-    [
-        ("models.base", "mlx-lm", "llama", True),
-        ("models.glm", "mlx-lm", "glm", True),
-        ("models.glm.language", "mlx-lm", "glm", True),
-        ("models.glm", "mlx-lm", "glm4", False),
-        ("models.glm", "mlx-vlm", "glm", False),
-        ("server", "mlx-lm", "llama", False),
-    ],
-)
-def test_a_patch_is_tried_on_families_whose_loading_it_changes(
-    module, distribution, family, wanted
-):
-    patch = patch_of(target("f", f"mlx_lm.{module}", distribution="mlx-lm"))
-    assert measure_reference.concerns(patch, distribution, family) is wanted

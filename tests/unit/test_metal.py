@@ -6,7 +6,7 @@ import pytest
 
 from mlx_patches.auditing import modules, screen
 from mlx_patches.auditing.audit import Audit, ModelReport
-from mlx_patches.auditing.verdict import CellVerdict, Measured, ModelVerdict, judge
+from mlx_patches.auditing.verdict import Measured, ModelVerdict, judge
 from mlx_patches.evidence import store
 
 PACKAGE = "mlx_lm.models"
@@ -44,7 +44,7 @@ def found(family="a"):
         "try:\n    HAS = mx.metal.is_available()\nexcept Exception:\n    HAS = False",
     ],
 )
-def test_a_question_for_metal_is_a_branch(write, text):
+def test_metal_branches(write, text):
     write("a", ASKED + text)
     assert found() == ("a",)
 
@@ -57,7 +57,7 @@ def test_a_question_for_metal_is_a_branch(write, text):
         "# mx.metal.is_available()\n'mx.fast.metal_kernel'",
     ],
 )
-def test_another_question_is_none(write, text):
+def test_other_code_is_no_branch(write, text):
     write("a", ASKED + text)
     assert found() == ()
 
@@ -73,7 +73,7 @@ def test_another_question_is_none(write, text):
         "from .between import again\nclass Model:\n    def f(self, x):\n        return again(x)",
     ],
 )
-def test_a_branch_is_found_through_imports(write, text):
+def test_branch_through_imports(write, text):
     write("kernel", KERNEL)
     write("between", "from .kernel import step\ndef again(x):\n    return step(x)")
     write("a", text)
@@ -88,13 +88,13 @@ def test_a_branch_is_found_through_imports(write, text):
         "from .kernel import step\ndef f(x):\n    return isinstance(x, step)",
     ],
 )
-def test_a_module_with_a_branch_that_is_not_used_says_nothing(write, text):
+def test_unused_branch(write, text):
     write("kernel", KERNEL)
     write("a", text)
     assert found() == ()
 
 
-def test_what_makes_inputs_is_not_the_model(site, write):
+def test_processors_are_not_the_model(site, write):
     site.write("mlx_lm/models/a/__init__.py", "from .language import Model\n")
     site.write("mlx_lm/models/a/language.py", "class Model:\n    pass\n")
     site.write("mlx_lm/models/a/processing_a.py", KERNEL)
@@ -104,26 +104,26 @@ def test_what_makes_inputs_is_not_the_model(site, write):
     assert found() == ("a.vision",)
 
 
-def test_the_engine_is_not_the_model(site, write):
+def test_engine_is_not_the_model(site, write):
     site.write("mlx_lm/generate.py", KERNEL)
     write("a", "from ..generate import step\ndef f(x):\n    return step(x)")
     assert found() == ()
 
 
-def test_modules_that_name_each_other_come_to_an_end(write):
+def test_circular_modules(write):
     write("a", "from .b import g\ndef f():\n    g()")
     write("b", "from .a import f, h\ndef g():\n    f()\n    h()")
     assert found() == ()
 
 
-def test_a_file_that_is_not_python_or_not_there_says_nothing(write):
+def test_invalid_or_missing_file(write):
     write("a", "from .gone import f\nfrom .broken import g\ndef h():\n    f(g())")
     write("broken", "def (")
     assert found() == ()
     assert found("nothing") == ()
 
 
-def test_every_measured_release_was_read():
+def test_every_set_was_read():
     """Update with tools/mark_code.py, run by the Python of the release's environment."""
     for one in store.load():
         name, version = one["set"].split()
@@ -137,7 +137,7 @@ def report_of(*verdicts, model="qwen3_5"):
     return Audit((), (), (), {}, False, model=asked, verdicts=verdicts)
 
 
-def test_the_screen_says_what_a_cpu_did_not_see():
+def test_screen_names_metal_branches():
     evidence = store.load_set("mlx-lm 0.32.2")
     marks = store.metal_branches("mlx-lm 0.32.2")
     branch = judge(Measured(evidence, metal=(*marks["qwen3_5"],)), "mlx-lm", "0.32.2", "qwen3_5")
@@ -156,40 +156,3 @@ def test_the_screen_says_what_a_cpu_did_not_see():
     assert both.splitlines() == [one, f"1 of them was {run}"]
     assert screen.measured(report_of(plain, model="")) == places
     assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))
-
-
-def test_the_screen_says_where_the_branch_of_metal_was_run_on_a_cpu():
-    cells = {"engine": "g", "engine@metal-emulated": "g"}
-    evidence = {"set": "mlx-lm 0.32.2", "without": {"qwen3_5": cells}, "with": {"qwen3_5": cells}}
-    branch = judge(Measured(evidence, metal=("gated_delta",)), "mlx-lm", "0.32.2", "qwen3_5")
-    said = [
-        "Measured on a CPU; it has Metal-only code.",
-        "That code was emulated on a CPU.",
-    ]
-    assert screen.measured(report_of(branch)).splitlines() == said
-    other = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
-    assert screen.measured(report_of(branch, other, model="")).splitlines() == [
-        "Measured on a CPU; 2 families have Metal-only code.",
-        "1 of them was emulated on a CPU.",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (["merge"], "on a CPU in float32; not on Metal."),
-        (
-            ["merge", "merge@cuda"],
-            "on a CPU and CUDA in float32; not on Metal.",
-        ),
-        (
-            ["merge", "trim@bfloat16"],
-            "on a CPU in float32 and bfloat16; not on Metal.",
-        ),
-        (["merge", "merge@metal bfloat16"], "on a CPU (float32) and Metal (bfloat16)."),
-    ],
-)
-def test_the_screen_names_the_dtypes_of_each_device(names, words):
-    cells = tuple(CellVerdict(name, "gg", "wrong-text", None) for name in names)
-    one = ModelVerdict("llama", "mlx-lm", "0.1", "green", cells=cells)
-    assert screen.measured(report_of(one)) == f"Measured {words}"

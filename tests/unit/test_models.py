@@ -33,7 +33,7 @@ def test_ids_of_every_file(tmp_path):
     assert folder.problem == ""
 
 
-def test_missing_generation_config_is_fine(tmp_path):
+def test_missing_generation_config(tmp_path):
     write(tmp_path, config={"model_type": "x"})
     assert model_files.stop_ids(tmp_path) == ({}, "")
 
@@ -48,7 +48,7 @@ def test_missing_generation_config_is_fine(tmp_path):
         ({"eos_token_id": [1, 2.5]}, "eos_token_id is [1, 2.5]"),
     ],
 )
-def test_broken_generation_config_names_no_ids_and_says_why(tmp_path, content, said):
+def test_broken_generation_config(tmp_path, content, said):
     write(tmp_path, config={"model_type": "x", "eos_token_id": 7}, generation_config=content)
     ids, problem = model_files.stop_ids(tmp_path)
     assert ids == {"config.json": [7]}
@@ -57,7 +57,7 @@ def test_broken_generation_config_names_no_ids_and_says_why(tmp_path, content, s
     assert len(problem.splitlines()) == 1
 
 
-def test_negative_ids_are_no_ids(tmp_path):
+def test_negative_ids_are_ignored(tmp_path):
     write(tmp_path, config={"model_type": "x", "eos_token_id": [-1, 3]})
     assert model_files.stop_ids(tmp_path)[0] == {"config.json": [3]}
 
@@ -69,7 +69,7 @@ def test_huge_config_is_refused(tmp_path, monkeypatch):
         models.read_folder(tmp_path)
 
 
-def test_remapped_types_are_found_in_the_source(tmp_path, monkeypatch):
+def test_remapped_types(tmp_path, monkeypatch):
     package = tmp_path / "mlx_lm"
     (package / "models").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -103,7 +103,7 @@ def test_remapped_types_are_found_in_the_source(tmp_path, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("file", ["toy.py", "toy/config.py"])
-def test_a_config_says_whether_a_layer_may_slide(site, monkeypatch, config, default, slides, file):
+def test_sliding_layers(site, monkeypatch, config, default, slides, file):
     monkeypatch.setattr(distributions, "_packages", {})
     code = f"class Args:\n    sliding_window: Optional[int] = {default}\n"
     site.write(f"toy_lm/models/{file}", code)
@@ -121,9 +121,7 @@ def test_a_config_says_whether_a_layer_may_slide(site, monkeypatch, config, defa
         ({"text_config": {"eos_token_id": 7}}, {"eos_token_id": 7}, [7], []),
     ],
 )
-def test_the_stop_tokens_that_a_release_does_not_use(
-    site, monkeypatch, tmp_path, config, generation, older, newer
-):
+def test_unused_stop_tokens(site, monkeypatch, tmp_path, config, generation, older, newer):
     write(tmp_path, config={"model_type": "toy", **config})
     if generation is not None:
         write(tmp_path, generation_config=generation)

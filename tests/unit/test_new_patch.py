@@ -20,6 +20,7 @@ KEPT = (
     "mlx_patches/patches/caches/__init__.py",
     "mlx_patches/patches/masks/__init__.py",
     "tests/patches/__init__.py",
+    "tests/patches/mutants.py",
 )
 
 
@@ -32,7 +33,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_it_writes_what_a_patch_needs(root, capsys):
+def test_new_patch_files(root, capsys):
     new_patch.start("my-own-patch", "caches", root)
     said = capsys.readouterr().out
     for name in (
@@ -54,10 +55,10 @@ def test_it_writes_what_a_patch_needs(root, capsys):
         ("One", "caches", "'One' is not a patch id"),
         ("my-patch", "cashes", "no folder 'cashes'.*there are caches, masks"),
         ("my-patch", "", "no folder ''"),
-        (TAKEN, "caches", f"{TAKEN}: there is a patch of this id already"),
+        (TAKEN, "caches", f"{TAKEN}: a patch of this id already exists"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line_and_nothing_is_written(root, patch_id, area, said):
+def test_invalid_patch_writes_nothing(root, patch_id, area, said):
     before = sorted(root.rglob("*"))
     with pytest.raises(SystemExit, match=said) as raised:
         new_patch.start(patch_id, area, root)

@@ -56,31 +56,31 @@ def write_tiny(evidence, **more):
         ({"rope_parameters": YARN}, ["plain"]),
     ],
 )
-def test_a_folder_has_the_defects_of_what_its_config_has(evidence, config, names):
+def test_folder_has_defects_of_its_config(evidence, config, names):
     found = write_tiny(evidence)
     assert [one.name for one in found.defects(config)] == names
 
 
-def test_without_a_folder_every_defect_is_named(evidence):
+def test_all_defects_without_folder(evidence):
     found = write_tiny(evidence)
     assert [one.name for one in found.defects()] == ["plain", "yarn old", "attention_bias=true"]
     assert listed(found.defects()) == "rope type yarn, current config format, attention_bias true"
 
 
-def test_rope_types_are_one_item_of_the_list():
+def test_rope_types_are_grouped():
     names = ["linear old", "longrope short", "longrope", "theta", "linear"]
     cells = [HeldCell(name, "rr") for name in names]
     assert listed(cells) == "rope type linear/longrope, another rope theta"
 
 
-def test_the_window_counts_only_where_it_is_used():
+def test_unused_window_does_not_count():
     cell = HeldCell("window", "rr")
     assert cell.is_of({"sliding_window": 4096}, old=True)
     assert not cell.is_of({"sliding_window": None}, old=True)
     assert not cell.is_of({"sliding_window": 4096, "use_sliding_window": False}, old=True)
 
 
-def test_a_factor_counts_where_it_is_not_the_one_that_was_right():
+def test_factor_counts_if_not_right():
     """The lab halved it: 0.5 is wrong, so 1.0 was right."""
     cell = HeldCell("key_multiplier=0.5", "rr")
     assert cell.is_of({"key_multiplier": 0.25}, old=True)
@@ -88,21 +88,21 @@ def test_a_factor_counts_where_it_is_not_the_one_that_was_right():
     assert not cell.is_of({}, old=True)
 
 
-def test_one_spelling_is_every_folders():
+def test_single_spelling():
     """A type without rope settings, or one that is younger than transformers 5."""
     held_ = Held("transformers 5", (HeldCell("plain", "gg"), HeldCell("yarn", "rr")))
     assert [one.name for one in held_.defects({"rope_parameters": YARN})] == ["yarn"]
     assert held_.defects({}) == ()
 
 
-def test_a_type_whose_plain_config_is_never_equal_says_nothing():
+def test_unequal_plain_config_is_not_comparable():
     """The lab's own config may be at fault."""
     held_ = Held("transformers 5", (HeldCell("plain old", "rr"), HeldCell("yarn old", "rr")))
     assert not held_.comparable and held_.defects() == ()
     assert Held("transformers 5", (HeldCell("plain old", "rg"),)).comparable
 
 
-def test_a_repaired_config_is_open_without_its_patches(evidence):
+def test_repaired_config_needs_its_patches(evidence):
     after = dict.fromkeys(CELLS, "g") | {"attention_bias=true": "r", "yarn": "r"}
     needs = {"tiny": {"plain": ["a-patch"]}}
     found = write_tiny(evidence, **{"with": {"tiny": after}, "needs": needs})
@@ -116,18 +116,18 @@ def test_a_repaired_config_is_open_without_its_patches(evidence):
     assert by_name["yarn"].pair == "nr" and by_name["yarn"] in found.defects()
 
 
-def test_what_does_not_load_is_a_crash(evidence):
+def test_load_failure_is_crash(evidence):
     found = write_tiny(evidence, crash={"tiny": ["plain"]})
     assert [one.name for one in found.cells if one.crash] == ["plain"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"outside": "transformers 5"}'])
-def test_a_broken_file_is_one_line(evidence, content):
+def test_broken_file_is_one_line(evidence, content):
     with pytest.raises(MlxPatchesError, match=r"mlx-lm-9\.9\.json: no evidence .*reinstall"):
         evidence(content)
 
 
-def test_a_release_or_a_type_that_was_not_held_is_none(evidence):
+def test_unknown_release_or_type(evidence):
     assert write_tiny(evidence)
     assert held("mlx-lm 9.8", "tiny") is None
     assert held("mlx-lm 9.9", "other") is None
@@ -160,7 +160,7 @@ def prefills(tmp_path, monkeypatch):
     outside._measured.cache_clear()
 
 
-def test_what_a_model_decodes_is_held_against_its_own_prefill(prefills):
+def test_own_prefill(prefills):
     prefills(json.dumps(SOLO))
     tiny, other, fine, *none = (
         own_prefill("mlx-lm 9.9", name) for name in ("tiny", "other", "fine", "silent", "absent")
@@ -187,7 +187,7 @@ WHOLE = {
 }
 
 
-def test_a_batch_with_images_has_a_cell_for_each_scenario(prefills):
+def test_image_scenarios(prefills):
     prefills(json.dumps(WHOLE))
     tiny, other, *none = (
         with_images("mlx-lm 9.9", name) for name in ("tiny", "other", "text", "absent")
@@ -200,7 +200,7 @@ def test_a_batch_with_images_has_a_cell_for_each_scenario(prefills):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"without": {"own-prefill": []}}'])
-def test_a_broken_file_of_prefills_is_one_line(prefills, content):
+def test_broken_prefills_are_one_line(prefills, content):
     prefills(content)
     with pytest.raises(MlxPatchesError, match=r"mlx-lm-9\.9\.json: no evidence .*reinstall"):
         own_prefill("mlx-lm 9.9", "tiny")

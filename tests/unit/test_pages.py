@@ -23,7 +23,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_inside_the_repository_leads_somewhere(page):
+def test_links(page):
     for link in LINK.findall(FENCE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", link):
             continue
@@ -38,12 +38,12 @@ def words(*pages: Path) -> int:
     return sum(len(page.read_text().split()) for page in pages)
 
 
-def test_the_pages_are_short():
+def test_pages_are_short():
     assert words(ROOT / "README.md") < 1300
     assert words(*ROOT.glob("docs/*.md")) < 13_000
 
 
-def test_every_page_counts_the_same_patches():
+def test_pages_count_the_same_patches():
     """One patch a defect; `mlx-patches list` shows as many. Smaller numbers are of one release."""
     count = len(catalogue.builtin().ids())
     said = {

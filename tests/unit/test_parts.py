@@ -11,7 +11,7 @@ import pytest
 from mlx_patches.patches._shared.parts import Overlay
 
 
-def test_a_stand_in_has_its_parts_and_is_the_whole_in_all_else():
+def test_overlay():
     shown = Overlay(str.upper, layers=3)
     assert (shown.layers, shown("a"), shown.__class__) == (3, "A", Overlay)
     with pytest.raises(AttributeError, match="no_such_thing"):
@@ -21,6 +21,6 @@ def test_a_stand_in_has_its_parts_and_is_the_whole_in_all_else():
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))]
 )
-def test_a_copy_is_a_stand_in_too(copied):
+def test_overlay_copies(copied):
     other = copied(Overlay(SimpleNamespace(a=1, b=2), b=3))
     assert (type(other), other.a, other.b) == (Overlay, 1, 3)

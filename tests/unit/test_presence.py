@@ -54,7 +54,7 @@ def start(end=""):
     return child
 
 
-def test_a_running_process_is_listed_until_its_end(folder):
+def test_process_is_listed_until_it_ends(folder):
     child = start()
     (found,) = processes()
     assert (found.pid, found.host, found.patches) == (child.pid, "-c", ("one",))
@@ -65,7 +65,7 @@ def test_a_running_process_is_listed_until_its_end(folder):
     assert not list(folder.iterdir())
 
 
-def test_the_file_of_a_process_that_was_killed_is_stale_and_removed(folder):
+def test_stale_file_is_removed(folder):
     child = start()
     child.kill()
     child.communicate()
@@ -74,7 +74,7 @@ def test_the_file_of_a_process_that_was_killed_is_stale_and_removed(folder):
     assert not list(folder.iterdir())
 
 
-def test_a_forked_child_that_lives_on_does_not_keep_its_parent_listed(folder):
+def test_forked_child_does_not_keep_parent(folder):
     child = start("import os, time\nif os.fork(): os._exit(0)\ntime.sleep(3)")
     child.stdin.write("go on\n")
     child.stdin.close()
@@ -82,7 +82,7 @@ def test_a_forked_child_that_lives_on_does_not_keep_its_parent_listed(folder):
     assert processes() == []
 
 
-def test_threads_do_not_close_each_other_s_files(folder):
+def test_threads_do_not_close_other_files(folder):
     """Nor write into a file that reuses a closed file's descriptor."""
     mine, stop, failed = presence.Presence(), threading.Event(), []
 
@@ -115,7 +115,7 @@ def test_threads_do_not_close_each_other_s_files(folder):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\x00", '{"pid": "x"}', json.dumps(CONTENT)])
-def test_a_file_that_is_none_of_ours_is_left_out(folder, content):
+def test_other_files_are_ignored(folder, content):
     folder.mkdir(mode=0o700)
     (folder / f"{os.getpid()}.json").write_text(content)
     (folder / "strange.json").write_text(content)
@@ -135,7 +135,7 @@ HOSTILE = {"host": "\x1b[31m\ud800\n", "releases": ["\x07"], "withdrawn": {"\x1b
         ("[" * 90_000, 0),
     ],
 )
-def test_what_a_process_says_of_itself_is_quoted(folder, content, listed):
+def test_process_text_is_escaped(folder, content, listed):
     folder.mkdir(mode=0o700)
     with open(folder / f"{os.getpid()}.json", "w+") as file:
         file.write(content)
@@ -147,7 +147,7 @@ def test_what_a_process_says_of_itself_is_quoted(folder, content, listed):
     assert [c for c in done.output if not c.isprintable() and c != "\n"] == []
 
 
-def test_a_folder_that_others_can_write_to_is_not_used(folder):
+def test_shared_folder_is_not_used(folder):
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
     presence.Presence().tell(CONTENT)
@@ -155,14 +155,14 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder):
     assert processes() == []
 
 
-def test_a_folder_that_is_a_link_is_not_used(folder, tmp_path):
+def test_linked_folder_is_not_used(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
     presence.Presence().tell(CONTENT)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_full_or_missing_disk_does_not_reach_the_host(folder, monkeypatch):
+def test_missing_disk_does_not_reach_host(folder, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/dev/null/nowhere")
     presence.Presence().tell(CONTENT)
     assert processes() == []
@@ -177,7 +177,7 @@ def told(folder, fake, monkeypatch):
     return said
 
 
-def test_a_session_tells_what_it_applies_and_takes_out(told, monkeypatch):
+def test_session_reports_patches(told, monkeypatch):
     monkeypatch.setattr(
         activation, "_session", session_for(patch_of(target("Cache.make"), id="one"))
     )
@@ -189,7 +189,7 @@ def test_a_session_tells_what_it_applies_and_takes_out(told, monkeypatch):
     assert told[1:] == [None]
 
 
-def test_the_environment_can_keep_a_process_out_of_it(told, monkeypatch):
+def test_ps_can_be_switched_off(told, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_PS", "0")
     monkeypatch.setattr(
         activation, "_session", session_for(patch_of(target("Cache.make"), id="one"))
@@ -200,7 +200,7 @@ def test_the_environment_can_keep_a_process_out_of_it(told, monkeypatch):
     assert told == []
 
 
-def test_the_command_lists_them(folder):
+def test_ps(folder):
     runner = CliRunner()
     assert "no patched processes" in runner.invoke(cli.cli, ["ps"]).output
     child = start()

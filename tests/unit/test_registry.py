@@ -17,16 +17,7 @@ from mlx_patches.patches import catalogue
 from .conftest import load, matrix_for, patch_of, registry_of
 
 
-def test_patches_come_in_the_order_in_which_they_were_added():
-    one, two = patch_of("f", id="one"), patch_of("f", id="two")
-    registry = registry_of(two, one)
-    assert list(registry) == [two, one]
-    assert registry.ids() == ("two", "one")
-    assert "one" in registry
-    assert "none" not in registry
-
-
-def test_an_id_is_given_once():
+def test_duplicate_id():
     registry = registry_of(patch_of("f", id="one"))
     with pytest.raises(ValueError, match="'one' is registered already"):
         registry.add(patch_of("g", id="one"))
@@ -35,13 +26,7 @@ def test_an_id_is_given_once():
         catalogue.builtin().add(patch_of("g", id=taken))
 
 
-def test_an_unknown_id_is_an_error_with_a_suggestion():
-    registry = registry_of(patch_of("f", id="a-patch"))
-    with pytest.raises(MlxPatchesError, match=r"'a-ptch'; did you mean 'a-patch'\?"):
-        registry.get("a-ptch")
-
-
-def test_a_module_is_imported_when_its_patch_is_asked_for(site):
+def test_lazy_module(site):
     site.write("lazy_patches.py", "raise RuntimeError('imported')\n")
     registry = Registry({"lazy": {"place": "lazy_patches"}})
     assert registry.ids() == ("lazy",)
@@ -77,7 +62,7 @@ def declaring(site):
     return write
 
 
-def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
+def test_declared_patch_is_imported_when_completed(declaring):
     registry = declaring()
     patch = registry.declared("lazy")
     assert "lazy_patches" not in sys.modules
@@ -95,7 +80,7 @@ def test_a_declared_patch_is_imported_when_a_target_is_completed(declaring):
     assert registry.complete("lazy", real.targets[0]) is real.targets[0]
 
 
-def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
+def test_declared_check_decides_each_call(fake, declaring):
     registry = declaring("attend", "attend", "double_argument", "when=lambda x: x > 5")
     cache = load("fake_lm.cache")
     session = Session(registry, matrix_for(registry.declared("lazy")))
@@ -104,14 +89,14 @@ def test_the_check_of_a_declared_patch_decides_each_call(fake, declaring):
     session.restore()
 
 
-def test_a_declaration_that_is_out_of_date_says_so(declaring):
+def test_stale_declaration(declaring):
     registry = declaring(name="width")
     with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*is stale"):
         registry.complete("lazy", registry.declared("lazy").targets[0])
 
 
 @pytest.mark.parametrize("broken", ["raise SystemExit(3)", "import no_such_module", "1 / 0"])
-def test_a_patch_whose_module_cannot_be_imported_is_rolled_back(fake, declaring, broken):
+def test_failing_module_is_rolled_back(fake, declaring, broken):
     registry = declaring("attend", "attend")
     patch = registry.declared("lazy")
     fake.write("lazy_patches.py", broken)
@@ -126,7 +111,7 @@ def test_a_patch_whose_module_cannot_be_imported_is_rolled_back(fake, declaring,
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "3", '{"lazy": 3}', '{"lazy": {}}'])
-def test_a_damaged_table_is_one_line_with_a_remedy(tmp_path, monkeypatch, content):
+def test_damaged_table_is_one_line(tmp_path, monkeypatch, content):
     table = tmp_path / "declarations.json"
     if content is not None:
         table.write_text(content)
@@ -138,7 +123,7 @@ def test_a_damaged_table_is_one_line_with_a_remedy(tmp_path, monkeypatch, conten
     assert message.isprintable()
 
 
-def test_a_patch_that_nothing_needs_is_not_imported():
+def test_unneeded_patch_is_not_imported():
     """Deciding on every built-in patch imports none of them."""
     code = (
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
@@ -148,7 +133,7 @@ def test_a_patch_that_nothing_needs_is_not_imported():
     assert done.stdout.strip() == "['mlx_patches.patches.catalogue']"
 
 
-def test_every_patch_of_ours_is_well_formed():
+def test_patches_are_well_formed():
     for patch in catalogue.builtin():
         assert patch.targets
         assert patch.summary
@@ -161,15 +146,7 @@ def test_every_patch_of_ours_is_well_formed():
         assert hasattr(importlib.import_module(module), name), patch.id
 
 
-def test_a_patch_knows_where_it_comes_from():
-    registry = catalogue.builtin()
-    assert {registry.origin(id_) for id_ in registry.ids()} == {""}
-    registry.add(patch_of("f", id="theirs"), origin="other-package")
-    assert registry.origin("theirs") == "other-package"
-    assert registry.ids()[-1] == "theirs"
-
-
-def test_a_former_id_is_accepted_with_a_warning(caplog):
+def test_former_id_is_accepted(caplog):
     registry = Registry()
     registry.add(patch_of("f", id="new-id", formerly="old-id"))
     for find in (registry.get, registry.declared):
@@ -183,7 +160,7 @@ def test_a_former_id_is_accepted_with_a_warning(caplog):
     assert "old-id" not in registry.ids()
 
 
-def test_a_former_id_switches_its_patch_off(fake, monkeypatch):
+def test_former_id_switches_off(fake, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", "old-id")
     registry = Registry()
     registry.add(patch_of("attend", id="new-id", formerly="old-id"))
@@ -192,7 +169,7 @@ def test_a_former_id_switches_its_patch_off(fake, monkeypatch):
     assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
 
 
-def test_no_former_id_is_one_of_today():
+def test_former_ids_are_unused():
     former = [patch.formerly for patch in catalogue.builtin() if patch.formerly]
     assert len(former) == len(set(former))
     assert not set(former) & set(catalogue.builtin().ids())

@@ -34,9 +34,7 @@ def output(command, **environment):
     return done.stdout.split()
 
 
-def test_a_command_beside_the_interpreter_of_an_environment_that_is_not_activated(
-    tmp_path, monkeypatch
-):
+def test_command_beside_interpreter(tmp_path, monkeypatch):
     host = script(tmp_path / "only-here", f"#!{sys.executable}")
     with pytest.raises(MlxPatchesError, match="no such command on PATH"):
         run.launch(["only-here"])
@@ -44,27 +42,27 @@ def test_a_command_beside_the_interpreter_of_an_environment_that_is_not_activate
     assert run.launch(["only-here"]).command == (str(host),)
 
 
-def test_a_start_is_one_line_that_names_the_profile(tmp_path, capsys, monkeypatch):
+def test_start_line_names_profile(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(os, "execvpe", lambda *arguments: None)
     run.execute(run.launch([sys.executable, "-c", "1"], "batch"))
     assert capsys.readouterr().err == "mlx-patches: patches of profile batch are active\n"
 
 
-def test_a_script_of_this_interpreter(tmp_path):
+def test_script_of_this_interpreter(tmp_path):
     assert output([script(tmp_path / "host", f"#!{sys.executable}")]) == ["True"]
 
 
-def test_its_arguments_are_its_own(tmp_path):
+def test_arguments_are_passed_on(tmp_path):
     host = script(tmp_path / "host", f"#!{sys.executable}", "import sys; print(*sys.argv[1:])")
     assert output([host, "serve", "--port", "1"]) == ["serve", "--port", "1"]
 
 
-def test_a_long_interpreter_path(tmp_path):
+def test_long_interpreter_path(tmp_path):
     shell = f"'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n{ACTIVE}"
     assert output([script(tmp_path / "host", "#!/bin/sh", shell)]) == ["True"]
 
 
-def test_an_interpreter_beside_the_script(tmp_path):
+def test_interpreter_beside_script(tmp_path):
     folder = tmp_path / "with space"
     folder.mkdir()
     python = script(folder / "python", "#!/bin/sh", f'exec "{sys.executable}" "$@"')
@@ -77,11 +75,11 @@ def test_an_interpreter_beside_the_script(tmp_path):
     assert output([host]) == output([link]) == ["True"]
 
 
-def test_python_itself():
+def test_python():
     assert output([sys.executable, "-c", ACTIVE]) == ["True"]
 
 
-def test_an_interpreter_named_from_where_one_stands(tmp_path, monkeypatch):
+def test_relative_interpreter(tmp_path, monkeypatch):
     """``.venv/bin/python`` is a link: the environment is the folder of the link, not its target."""
     environment = tmp_path / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
@@ -108,7 +106,7 @@ if __name__ == "__main__":
     assert output([script(tmp_path / "host.py", f"#!{sys.executable}", body)]) == ["True"]
 
 
-def test_another_sitecustomize_runs_too(tmp_path):
+def test_other_sitecustomize_runs(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     host = script(tmp_path / "host", f"#!{sys.executable}", ACTIVE)
     launch = run.launch([str(host)])
@@ -117,7 +115,7 @@ def test_another_sitecustomize_runs_too(tmp_path):
 
 
 @pytest.mark.parametrize("option", ("-E", "-I", "-sE"))
-def test_a_script_that_isolates_its_interpreter(tmp_path, option):
+def test_isolated_script(tmp_path, option):
     host = script(tmp_path / "host", f"#!{sys.executable} {option}")
     launch = run.launch([str(host)])
     assert option in launch.warning
@@ -125,12 +123,12 @@ def test_a_script_that_isolates_its_interpreter(tmp_path, option):
 
 
 @pytest.mark.parametrize("option", ("-I", "-E", "-S"))
-def test_an_interpreter_that_ignores_it_is_refused(option):
+def test_isolated_interpreter_is_refused(option):
     with pytest.raises(MlxPatchesError, match="ignores"):
         run.launch([sys.executable, option, "-m", "host"])
 
 
-def test_another_program_hands_the_patches_on(tmp_path):
+def test_other_program_passes_patches_on(tmp_path):
     tool = script(tmp_path / "tool", "#!/bin/sh", f'"{sys.executable}" -c "{ACTIVE}"')
     assert "tool is not a Python program" in run.launch([str(tool)]).warning
     assert output([tool]) == ["True"]
@@ -139,21 +137,14 @@ def test_another_program_hands_the_patches_on(tmp_path):
     assert "is not a Python program" in run.launch([str(quote)]).warning
 
 
-def test_a_program_that_may_not_be_read_is_started(tmp_path, monkeypatch):
-    tool = script(tmp_path / "tool", "#!/bin/sh", "echo")
-    monkeypatch.setattr(run, "_beginning", lambda path: b"")
-    monkeypatch.setattr(run.os, "access", lambda path, mode: mode != os.R_OK)
-    assert run.launch([str(tool)]).command == (str(tool),)
-
-
-def test_what_the_system_refuses_is_an_error(tmp_path):
+def test_system_refusal(tmp_path):
     # The zero byte makes it look like a binary.
     tool = script(tmp_path / "tool", "\0")
     with pytest.raises(MlxPatchesError, match=r"tool: cannot be started \("):
         run.execute(run.Launch((str(tool),), {}))
 
 
-def test_what_cannot_be_started_is_one_clear_line(tmp_path, monkeypatch):
+def test_unstartable_command_is_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)  # it may have mlx_patches for other Pythons
     with pytest.raises(MlxPatchesError, match="no such command"):
         run.launch(["no-such-command-here"])

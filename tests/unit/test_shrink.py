@@ -34,14 +34,14 @@ def small(**more):
     return shrink_config({**BASE, **more}, Args)
 
 
-def test_sizes_are_small():
+def test_sizes():
     found = small(sliding_window=4096)
     assert found["num_hidden_layers"] == LAYERS
     assert (found["hidden_size"], found["num_attention_heads"]) == (128, 4)
     assert found["sliding_window"] == WINDOW
 
 
-def test_a_pattern_of_layers_keeps_every_kind():
+def test_layer_pattern():
     kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 6
     found = small(num_hidden_layers=36, layer_types=kinds[:36])
     assert found["layer_types"] == kinds[:6]
@@ -50,21 +50,21 @@ def test_a_pattern_of_layers_keeps_every_kind():
     assert small(hybrid_override_pattern=pattern)["hybrid_override_pattern"] == pattern[:10]
 
 
-def test_layers_that_share_come_after_one_of_every_kind():
+def test_shared_layers():
     kinds = (["sliding_attention"] * 3 + ["full_attention"]) * 8
     found = small(layer_types=kinds, num_kv_shared_layers=12)
     assert found["num_kv_shared_layers"] == 2
     assert set(found["layer_types"][:-2]) == set(kinds)
 
 
-def test_what_has_an_entry_a_rotated_pair_fits_the_narrow_head():
+def test_longrope_factors():
     # Heads of 128 become heads of 32; three quarters of them are rotated.
     rope = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48, "factor": 4}
     found = small(rope_scaling=rope)["rope_scaling"]
     assert found == {**rope, "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
 
 
-def test_the_axes_of_an_image_share_the_narrow_head():
+def test_mrope_sections():
     sections = small(rope_scaling={"mrope_section": [16, 24, 24]})["rope_scaling"]
     assert sections == {"mrope_section": [4, 6, 6]}
     nested = small(

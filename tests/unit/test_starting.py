@@ -64,7 +64,7 @@ PATCHED = "('patched', 1) fake_lm.server 7 ['fake_lm.server']\n"
 
 
 @pytest.mark.parametrize("alter_sys", (True, False))
-def test_it_runs_once_under_its_own_name_with_its_patches(session, capsys, alter_sys):
+def test_module_runs_once_and_patched(session, capsys, alter_sys):
     scope = runpy.run_module("fake_lm.server", run_name="__main__", alter_sys=alter_sys)
     assert capsys.readouterr().out == PATCHED
     assert scope["Handler"] is load("fake_lm.server").Handler
@@ -72,7 +72,7 @@ def test_it_runs_once_under_its_own_name_with_its_patches(session, capsys, alter
     assert [one.status for one in session.status()] == [Status.APPLIED]
 
 
-def test_an_imported_module_is_not_executed_again(session, capsys):
+def test_imported_module_is_not_run_again(session, capsys):
     """Python warns of it; releases import some of the modules that they let users start."""
     module = load("fake_lm.server")
     with pytest.warns(RuntimeWarning, match="found in sys.modules"):
@@ -81,20 +81,20 @@ def test_an_imported_module_is_not_executed_again(session, capsys):
     assert module.counter == 7
 
 
-def test_executed_again_by_its_loader_it_is_patched_again(session):
+def test_module_run_by_its_loader(session):
     module = load("fake_lm.server")
     module.__spec__.loader.exec_module(module)
     assert module.handle(1) == ("patched", 1)
 
 
-def test_under_another_name_its_guarded_statements_do_not_run(session, capsys):
+def test_spawned_worker_skips_guarded_code(session, capsys):
     """A worker that ``multiprocessing`` spawns runs its parent's main module in this way."""
     scope = runpy.run_module("fake_lm.server", run_name="__mp_main__", alter_sys=True)
     assert capsys.readouterr().out == ""
     assert scope["handle"](1) == ("patched", 1)
 
 
-def test_an_error_shows_the_line_of_the_file(session, server):
+def test_error_shows_source_line(session, server):
     server.write_text(SERVER.replace("counter = 7", "1 / 0"))
     with pytest.raises(ZeroDivisionError) as raised:
         runpy.run_module("fake_lm.server", run_name="__main__")
@@ -102,7 +102,7 @@ def test_an_error_shows_the_line_of_the_file(session, server):
     assert (str(last.path), str(last.statement).strip()) == (str(server), "1 / 0")
 
 
-def test_a_module_without_a_guard_runs_as_it_is(session, fake, capsys):
+def test_module_without_guard(session, fake, capsys):
     fake.write("fake_lm/script.py", "print(__name__)\n")
     runpy.run_module("fake_lm.script", run_name="__main__")
     assert capsys.readouterr().out == "__main__\n"
@@ -113,9 +113,7 @@ UNREACHED = SERVER.replace('if __name__ == "__main__":', "if True:")
 
 
 @pytest.mark.parametrize("alter_sys", (True, False))
-def test_code_that_cannot_be_followed_is_told_once_and_is_not_ok(
-    session, server, capsys, caplog, alter_sys
-):
+def test_unpatched_copy_is_reported_once(session, server, capsys, caplog, alter_sys):
     server.write_text(UNREACHED)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         runpy.run_module("fake_lm.server", run_name="__main__", alter_sys=alter_sys)
@@ -127,7 +125,7 @@ def test_code_that_cannot_be_followed_is_told_once_and_is_not_ok(
     assert (one.status, one.finding) == (Status.LOST, True)
 
 
-def test_where_strict_it_does_not_start(server, capsys):
+def test_strict_unpatched_copy_does_not_start(server, capsys):
     server.write_text(UNREACHED)
     session = session_for(patch_of(TARGET))
     session.strict = True
@@ -138,7 +136,7 @@ def test_where_strict_it_does_not_start(server, capsys):
     session.restore()
 
 
-def test_another_runner_s_copy_is_not_ok(session, server, fake, monkeypatch, caplog):
+def test_copy_of_other_runner_is_not_ok(session, server, fake, monkeypatch, caplog):
     """Some tools compile the file themselves: the next import tells it."""
     main = type(sys)("__main__")
     main.__spec__ = importlib.util.find_spec("fake_lm.server")
@@ -157,7 +155,7 @@ def remove_hook(session):
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not session._watcher]
 
 
-def test_what_was_imported_without_the_hook_is_not_pending(session, caplog):
+def test_import_without_hook_is_lost(session, caplog):
     remove_hook(session)
     module = load("fake_lm.server")
     with caplog.at_level(logging.WARNING, "mlx_patches"):
@@ -172,7 +170,7 @@ def test_what_was_imported_without_the_hook_is_not_pending(session, caplog):
     assert session.status().ok
 
 
-def test_restore_does_not_put_the_hook_back(session):
+def test_restore_does_not_reinstall_hook(session):
     session.restore()
     session.status()
     assert not session.active
@@ -199,7 +197,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ("", "spawn", "forkserver"))
-def test_python_m_and_its_workers(server, method):
+def test_python_m_and_workers(server, method):
     if method:
         source = SERVER.partition("if __name__")[0]
         server.write_text(source + POOL.replace("METHOD", method))
@@ -214,7 +212,7 @@ def test_python_m_and_its_workers(server, method):
     assert (done.stdout, done.stderr) == (expected, "")
 
 
-def test_it_works_from_a_zip(tmp_path):
+def test_zip(tmp_path):
     archive = tmp_path / "packed.zip"
     root = Path(mlx_patches.__file__).parents[1]
     with zipfile.ZipFile(archive, "w") as file:

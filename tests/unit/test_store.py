@@ -38,7 +38,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_cells_of_another_place_are_cells_of_the_set(place):
+def test_places_are_joined(place):
     assert {file.name for file in place.iterdir()} == {
         "mlx-lm-0.1.json",
         "mlx-lm-0.1-cpu-bfloat16.json",
@@ -54,7 +54,7 @@ def test_the_cells_of_another_place_are_cells_of_the_set(place):
     assert "device" not in found
 
 
-def test_a_cell_needs_the_same_on_another_device(place):
+def test_needs_apply_on_other_devices(place):
     """If its patches were not traced there."""
     other = {"set": "mlx-lm 0.1", "versions": {}, "device": "cuda", "dtype": "float32"}
     cells = {"merge": "r", "trim": "r"}
@@ -65,7 +65,7 @@ def test_a_cell_needs_the_same_on_another_device(place):
     assert "b" not in store.needed_patches(found)  # the patches of `trim` were not traced
 
 
-def test_what_a_place_traced_itself_comes_first(place):
+def test_own_trace_comes_first(place):
     """The rest of its cells need what they need on a CPU in float32."""
     cells = {"merge": "r", "trim": "r"}
     other = OTHER | {"without": {"b": cells}, "with": {"b": dict.fromkeys(cells, "g")}}
@@ -77,21 +77,21 @@ def test_what_a_place_traced_itself_comes_first(place):
         assert one["needs"]["b"] == needed
 
 
-def test_what_a_place_could_not_tell_takes_nothing_away(place):
+def test_unknown_cells_change_nothing(place):
     (found,) = store.load()
     pairs = store.cell_pairs(found)
     assert pairs["b"] == {"merge": "rg"}
     assert "c" not in pairs
 
 
-def test_a_set_that_was_measured_elsewhere_alone(place):
+def test_set_measured_only_elsewhere(place):
     (place / "mlx-lm-0.1.json").unlink()
     (found,) = store.load()
     assert store.cell_pairs(found) == {"a": {"merge@bfloat16": "rg"}}
     assert store.load_set("mlx-lm 0.1") == found
 
 
-def test_a_set_that_nobody_measured(place):
+def test_unmeasured_set(place):
     assert store.load_set("mlx-lm 0.2") is None
     (place / "mlx-lm-0.3.json").write_text('{"set": "mlx-lm 0.3"}')
     with pytest.raises(MlxPatchesError, match="reinstall"):
@@ -107,7 +107,7 @@ def test_a_set_that_nobody_measured(place):
         (("cuda", "bfloat16"), "trim@cuda bfloat16", "a trimmed batch (cuda bfloat16)"),
     ],
 )
-def test_the_name_of_a_cell_says_where(place, name, said):
+def test_cell_names(place, name, said):
     assert words.cell_name("trim", *place) == name
     assert words.place_of(name) == ("trim", *place)
     assert words.scenario(name) == words.scenario("trim")._replace(words=said)

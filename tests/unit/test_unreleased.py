@@ -27,7 +27,7 @@ def ours(monkeypatch):
     monkeypatch.setattr(git_hosts, "_MODULES", {"fake-lm": ("of_git",)})
 
 
-def test_the_audit_says_that_it_is_not_verified(fake):
+def test_audit_marks_patch_as_unverified(fake):
     def row():
         (one,) = [o for o in mlx_patches.audit().as_dict()["patches"] if o["patch"] == ID]
         return one["status"], one["reason"], one["origin"]
@@ -43,13 +43,13 @@ def test_the_audit_says_that_it_is_not_verified(fake):
     assert reason.endswith("; not verified against a release")
 
 
-def test_it_can_be_switched_off(fake, monkeypatch):
+def test_disable(fake, monkeypatch):
     monkeypatch.setenv("MLX_PATCHES_DISABLE", ID)
     mlx_patches.apply()
     assert load("fake_lm.cache").attend(1) == 2
 
 
-def test_it_is_not_there_without_its_host(site):
+def test_absent_without_host(site):
     assert ID not in session().registry
     assert ID not in session().matrix.always
     assert ID not in catalogue.builtin()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -71,18 +70,13 @@ class Step:
     interrupted: bool = False
     imports_mlx: bool = False
 
-    @property
-    def checked(self) -> bool:
-        """Whether the output is checked, and not only the exit code."""
-        return bool(self.first or self.also or self.error or self.note)
-
 
 @dataclass(frozen=True)
 class Condition:
-    """A sentence that has to be true.
+    """What a new user tries, and what has to come of it.
 
     Args:
-        says: the sentence.
+        name: what is tried.
         steps: the commands, run one after the other in one folder.
         where: the kinds of environment in which it is tested.
         files: the folder's files before the commands, by path; files below ``site`` are importable.
@@ -91,7 +85,7 @@ class Condition:
         slow: `make test` leaves it out.
     """
 
-    says: str
+    name: str
     steps: tuple[Step, ...]
     where: Collection[str] = ANY
     files: Mapping[str, Content] = field(default_factory=dict)
@@ -103,7 +97,7 @@ class Condition:
         for one in self.steps:
             # A defect of the tool must not enable the environment of the tests.
             if {"enable", "disable"} & {*one.argv} and "--help" not in one.argv:
-                assert self.own, self.says
+                assert self.own, self.name
 
 
 def step(line: str, *last: str, code: int | Collection[int] = 0, **more: object) -> Step:
@@ -114,45 +108,39 @@ def step(line: str, *last: str, code: int | Collection[int] = 0, **more: object)
 
 
 def command(
-    says: str, line: str = "", *last: str, start: str = "mlx-patches", **more: object
+    name: str, line: str = "", *last: str, start: str = "mlx-patches", **more: object
 ) -> Condition:
     """One command line of mlx-patches; see ``step``."""
-    names = ("where", "files", "writes", "own", "slow")
-    whole = {name: more.pop(name) for name in names if name in more}
-    return Condition(says, (step(f"{start} {line}", *last, **more),), **whole)  # type: ignore[arg-type]
+    fields = ("where", "files", "writes", "own", "slow")
+    whole = {key: more.pop(key) for key in fields if key in more}
+    return Condition(name, (step(f"{start} {line}", *last, **more),), **whole)  # type: ignore[arg-type]
 
 
 def of_folder(
-    says: str, config: Content, files: Mapping[str, Content] = MappingProxyType({}), **more: object
+    name: str, config: Content, files: Mapping[str, Content] = MappingProxyType({}), **more: object
 ) -> Condition:
     """An audit of a model's folder ``m`` with this config.json."""
-    return command(says, "audit --model m", files={"m/config.json": config, **files}, **more)
+    return command(name, "audit --model m", files={"m/config.json": config, **files}, **more)
 
 
-def python(says: str, lines: str, **more: object) -> Condition:
+def python(name: str, lines: str, **more: object) -> Condition:
     """A few lines of Python, which print to standard output."""
-    return command(says, "-c", lines, start="python", **more)
+    return command(name, "-c", lines, start="python", **more)
 
 
-def shell(says: str, line: str, **more: object) -> Condition:
+def shell(name: str, line: str, **more: object) -> Condition:
     """A line of sh; ``mlx-patches`` and ``python`` are those of the environment."""
-    return command(says, "-c", line, start="sh", **more)
+    return command(name, "-c", line, start="sh", **more)
 
 
-def refused(says: str, *line: str, error: str, **more: object) -> Condition:
+def refused(name: str, *line: str, error: str, **more: object) -> Condition:
     """A command line that is refused: exit code 2, and one line with the error and the remedy."""
-    return command(says, *line, code=2, error=error, **more)
+    return command(name, *line, code=2, error=error, **more)
 
 
-def journey(says: str, *steps: Step, **more: object) -> Condition:
+def journey(name: str, *steps: Step, **more: object) -> Condition:
     """Commands one after the other, in a throw-away environment."""
-    return Condition(says, steps, own=True, **more)  # type: ignore[arg-type]
-
-
-def sampled(quick: int, conditions: Iterable[Condition]) -> list[Condition]:
-    """Conditions of one kind: `make test` runs the first ``quick`` ones, the rest are slow."""
-    found = list(conditions)
-    return [*found[:quick], *(replace(one, slow=True) for one in found[quick:])]
+    return Condition(name, steps, own=True, **more)  # type: ignore[arg-type]
 
 
 def _many(patterns: object) -> tuple[str, ...]:
@@ -175,8 +163,3 @@ def kind_here() -> str:
         if here == installed:
             return kind
     raise LookupError(f"{sys.prefix} is none of the walk's environments: {', '.join(KINDS)}")
-
-
-def sentence_is_plain(text: str) -> bool:
-    """Whether an id reads as a sentence: four words or more, one line, no full stop."""
-    return bool(re.fullmatch(r"[^\n]*[^.\s]", text)) and len(text.split()) >= 4

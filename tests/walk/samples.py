@@ -46,10 +46,6 @@ def needed_by(family: str, name: str = "mlx-lm", version: str = "0.32.2") -> lis
 # Of few targets, so that what is said of it is short.
 SOME = first("mlx-lm 0.31.3", "mlx-vlm 0.4.3", such=lambda patch: len(patch.targets) < 9)
 TYPO = SOME[0] + SOME[2:]
-OF_ALL = first("mlx-lm 0.32.2", such=lambda patch: "mlx_lm.models.cache" in modules(patch))
-OF_A_SERVER = first("mlx-lm 0.32.2", such=lambda patch: modules(patch) == {"mlx_lm.server"})
 OF_A_MODEL = first("mlx-lm 0.32.2", such=model_of)
-OF_A_THREAD = first(such=lambda patch: "mlx-vlm #" in patch.documentation)
 # One of several patches of a module: its text is no docstring.
 OF_A_PART = first(such=lambda patch: patch.doc)
-SECURITY = min(REGISTRY.in_profiles(["security"]))

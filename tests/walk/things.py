@@ -15,22 +15,9 @@ LLAMA = '{"model_type": "llama", "eos_token_id": 1, "sliding_window": 64}'
 FULL = '{"model_type": "llama", "eos_token_id": 1}'
 
 
-def folder(path: Path) -> None:
-    """A folder in place of a file."""
-    path.mkdir()
-
-
 def pipe(path: Path) -> None:
     """A named pipe; reading it never ends."""
     os.mkfifo(path)
-
-
-def unreadable(path: Path) -> None:
-    """A file that cannot be read, not even by root."""
-    if os.geteuid():
-        path.touch(mode=0)
-    else:
-        path.symlink_to("/proc/self/mem")
 
 
 def link(target: str) -> Callable[[Path], None]:
