@@ -110,16 +110,6 @@ _CONDITIONS = [
         ),
         files=EDITED,
     ),
-<<<<<<< HEAD:tests/walk/conditions/next_release.py
-    command(
-        "a model that was edited is not measured, and the others are",
-        "audit",
-        code=1,
-        also=r"of 126 model families wrong .*, all repaired .*; 1 not measured \(different",
-        files=copied("mlx_lm", mamba=MAMBA),
-    ),
-=======
->>>>>>> tests50:tests/walk/next_release.py
     python(
         "process with an edited model",
         APPLIED,
@@ -139,41 +129,11 @@ _CONDITIONS = [
             seconds=60.0,
         )
         for what, count, files in (
-<<<<<<< HEAD:tests/walk/conditions/next_release.py
-            ("the release itself", 130, {}),
-            ("a release with the same code under a new number", 139, RENUMBERED),
-            ("a release with a file split in two", r"\d{2,3}", copied("mlx_lm", "0.33.0", split)),
-            ("a release with a renamed class", r"\d{2,3}", copied("mlx_lm", "0.33.0", renamed)),
-            (
-                "a build with other code under a known number",
-                r"\d{2,3}",
-                copied("mlx_lm", cache=CACHE),
-            ),
-        )
-    ),
-    # -- what lost its target is named
-    *(
-        command(
-            f"a repair of {what} that finds no code is named",
-            "audit",
-            code=1,
-            also=(
-                r"mlx-lm 0\.33\.0: not measured; .*; it lacks the code that [\w-]+, ",
-                r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
-            ),
-            never="drifted",
-            files=copied("mlx_lm", "0.33.0", change),
-        )
-        for what, change in (
-            ("a class that moved", split),
-            ("a class that was renamed", renamed),
-=======
             ("release", 130, {}),
             ("known code under a new number", 139, RENUMBERED),
             ("file split in two", r"\d{2,3}", copied("mlx_lm", "0.33.0", split)),
             ("renamed class", r"\d{2,3}", copied("mlx_lm", "0.33.0", renamed)),
             ("edited caches under a known number", r"\d{2,3}", EDITED),
->>>>>>> tests50:tests/walk/next_release.py
         )
     ),
     command(
