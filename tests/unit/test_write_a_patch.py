@@ -22,7 +22,6 @@ from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import caches
 from mlx_patches.probes.child import open_gate, probe_target
 from tests.conformance import Case, Conformance
-from tests.patches.mutants import changed
 
 from .conftest import document, load, statuses
 
@@ -99,8 +98,10 @@ def test_the_patch_turns_the_probe_green_and_gives_back_the_same_object(ours, to
 
 def test_the_mutant_turns_the_probe_red_again(ours, toy, monkeypatch):
     module = sys.modules[ours.module]
-    mutants = eval(f"{{{BLOCKS['python', 'tests/patches/mutants.py']}}}")
-    changed(module, mutants[ours.id])(monkeypatch)
+    names: dict[str, object] = {}
+    exec(BLOCKS["python", "tests/patches/test_toy_offset.py"], names)
+    assert names["patch"] is module
+    names["MUTANTS"]["toy-offset"](monkeypatch)
     assert seen(ours, Manager(open_gate(ours))) == ["red"]
 
 

@@ -130,7 +130,7 @@ def make_sandbox(environment: Environment) -> Environment:
     )
     for table in ("binop_table", "unop_table"):
         if not hasattr(environment, table):
-            setattr(sandbox, table, getattr(sandbox, f"default_{table}").copy())
+            vars(sandbox)[table] = getattr(sandbox, f"default_{table}").copy()
     return sandbox
 
 
