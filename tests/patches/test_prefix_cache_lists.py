@@ -1,4 +1,4 @@
-"""``vlm-prefix-cache-lists``: which caches a row is taken out of."""
+"""``vlm-prefix-cache-lists``: which caches a row is extracted from."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def caches():
-    """The release's module of caches."""
+    """The release's cache module."""
     found = module_or_skip("mlx_vlm.models.cache")
     if hasattr(found.KVCache, "extract"):
-        pytest.skip("a row can be taken out of every cache of this release")
+        pytest.skip("every cache of this release has extract")
     return found
 
 
@@ -24,9 +24,9 @@ def test_only_batch_rows_are_extracted(caches):
     assert patch.has_rows(batch())
     assert patch.has_rows(listed(batch(), batch()))
     assert patch.has_rows(listed(listed(batch()), batch()))
-    assert not patch.has_rows(alone())
-    assert not patch.has_rows(listed(batch(), alone()))
-    assert not patch.has_rows(listed(listed(alone())))
+    assert not patch.has_rows(solo())
+    assert not patch.has_rows(listed(batch(), solo()))
+    assert not patch.has_rows(listed(listed(solo())))
 
 
 @pytest.mark.parametrize("says", [True, False])

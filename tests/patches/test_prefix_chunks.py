@@ -1,18 +1,18 @@
-"""``vlm-prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
+"""``vlm-prefix-chunks``: chunked caches are joined as plain ones of the same length."""
 
 from __future__ import annotations
 
 import pytest
 
 from mlx_patches.patches.caches.prefix_chunks import patch
-from mlx_patches.patches.caches.prefix_chunks.probe import CHUNK, chunked
+from mlx_patches.patches.caches.prefix_chunks.probe import CHUNK, make_chunked_row
 
 from ..releases.models import module_or_skip
 
 
 @pytest.fixture
 def caches():
-    """The release's module of caches with chunks."""
+    """The release's cache module, if it has chunked caches."""
     return module_or_skip("mlx_vlm.models.cache", "ChunkedKVCache")
 
 

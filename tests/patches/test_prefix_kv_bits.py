@@ -1,4 +1,4 @@
-"""``vlm-prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
+"""``vlm-prefix-kv-bits``: a batch with hits has caches that join other batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from mlx_patches.patches.caches.prefix_kv_bits import patch
 from mlx_patches.patches.caches.prefix_kv_bits.probe import (
     ROWS,
-    built,
-    differences,
-    generator_of,
-    prefixes,
+    build_batch,
+    compare_layers,
+    make_generator,
+    make_prefixes,
 )
 
 from ..releases.models import prefix_engine
@@ -60,7 +60,7 @@ def test_turbo_quant(module):
 def test_nothing_changes_without_bits_and_hits(module):
     batch = built(generator_of(module, kv_bits=None), prefixes())
     assert {type(cache).__name__ for cache in batch.prompt_cache} == {"BatchKVCache"}
-    assert built(generator_of(module), [None] * len(ROWS)) is None
+    assert build_batch(make_generator(module), [None] * len(ROWS)) is None
 
 
 def test_bits_are_restored_on_failure():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches.caches.prefix_widths import patch
-from mlx_patches.patches.caches.prefix_widths.probe import LATENT, differences
+from mlx_patches.patches.caches.prefix_widths.probe import LATENT, compare_prefixes
 from mlx_patches.probes.fixtures import stored_prefixes
 
 from ..releases.models import module_or_skip
@@ -29,7 +29,7 @@ def test_each_layer_has_its_prefix_shape(apc, ungated, layers, lengths):
     picks = stored_prefixes(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
     assert longest == max(lengths)
-    assert not differences(caches, picks, longest)
+    assert not compare_prefixes(caches, picks, longest)
     for cache in caches:
         assert cache.offset.tolist() == list(lengths)
         assert cache.left_padding.tolist() == [longest - length for length in lengths]
@@ -61,6 +61,6 @@ def test_uniform_models_are_unchanged(apc):
         return apc.make_warm_batch_kv_cache_multi(*args)
 
     picks = stored_prefixes(PLAIN, (5, 0))
-    caches, longest = patch.fill_by_shape(make, picks, len(PLAIN))
+    caches, longest = patch.build_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
     assert not differences(caches, picks, longest)

@@ -1,4 +1,4 @@
-"""``saved-layer-cache``: a whole model, other files, and a broken patch."""
+"""``saved-layer-cache``: a whole model, other files, and a mutant."""
 
 from __future__ import annotations
 

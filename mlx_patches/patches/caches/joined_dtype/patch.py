@@ -1,14 +1,14 @@
-"""Keys and values turn float32 when a batch that holds none yet joins another.
+"""Keys and values turn float32 when an empty batch joins a written one.
 
 Why
     A prompt that joins while others are still being prefilled has no keys yet. ``extend`` joins
-    an empty array in their place, of MLX's default dtype: beside bfloat16 or float16 the whole
-    batch turns float32, until its last row ends. It takes twice the memory, attention is
-    computed in float32, and the text may differ. mlx-lm 0.31.2 also makes that array with the
+    an empty array of MLX's default dtype instead: joined with bfloat16 or float16, the whole
+    batch turns float32 until its last row ends. It takes twice the memory, attention is
+    computed in float32, and the output may differ. mlx-lm 0.31.2 also gives that array the
     other batch's number of rows.
 How
-    The batch without keys gets zero columns in the other's dtype before the two are joined;
-    nothing is converted.
+    The empty batch gets zero columns in the other's dtype before the two are joined; nothing is
+    converted.
 Upstream
     mlx-lm 0.32.0 makes the array in the other's dtype (issue 1491). mlx-vlm, which has its own
     copies of these classes since 0.6.4, is not fixed in 0.7.10.
@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
+from ....core.patch import Patch
+from ....core.verbs import everywhere, wrap
 from ..._shared.rows import is_empty, start_batch
-from ..._shared.targets import CACHES, at
 
 
 def joins_empty(cache: Any, other: Any) -> bool:
-    """Whether just one of the two batches holds no keys yet."""
+    """Whether exactly one of the two batches is empty."""
     return (cache.keys is None) is not (other.keys is None)
 
 
@@ -54,11 +54,12 @@ PATCH = Patch(
         "mlx-lm and mlx-vlm: a prompt that joins during prefill turns the "
         "cache float32, twice the memory"
     ),
-    targets=at(
-        CACHES,
-        dict.fromkeys(
-            ("BatchKVCache.extend", "BatchRotatingKVCache.extend"), around(extend_in_own_dtype)
+    targets=wrap(
+        (
+            *everywhere("models.cache:BatchKVCache.extend"),
+            *everywhere("models.cache:BatchRotatingKVCache.extend"),
         ),
+        extend_in_own_dtype,
         when=joins_empty,
     ),
 )

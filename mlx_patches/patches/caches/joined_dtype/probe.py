@@ -1,4 +1,4 @@
-"""Extends a batch that has bfloat16 keys with an empty one, and the other way round."""
+"""Extends a bfloat16 batch with an empty one, and the reverse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WRITTEN, _NEW, _TOKENS, _WINDOW = 2, 1, 3, 8
 
 
 def probe(target: Target) -> Result:
-    """Red where the joined keys or values have another dtype, or a row is missing."""
+    """Red if the joined keys or values have another dtype, or a row is missing."""
     import mlx.core as mx
 
     kind = cache_of(target)

@@ -1,12 +1,13 @@
-"""mlx-vlm's prefix cache fails for models whose layers have several caches.
+"""mlx-vlm's prefix cache crashes for models with several caches per layer.
 
 Why
-    A prompt's caches are stored as they are if it was processed alone, and its row is taken out of
-    them if it was in a batch. Which of both they are is seen by whether they have ``extract``. A
-    ``CacheList`` always has it, and calls that of its caches, which those of a single prompt lack.
-    DeepSeek V3.2, GLM-5 and ZAYA1-VL fail with the first prompt that is long enough to be stored.
+    The caches of a single prompt are stored as they are; if the prompt was in a batch, its row is
+    extracted first. The release tells the two apart by whether they have ``extract``. A
+    ``CacheList`` always has it, and calls it on its inner caches, where those of a single prompt
+    lack it. DeepSeek V3.2, GLM-5 and ZAYA1-VL crash at the first prompt that is long enough to be
+    stored.
 How
-    The caches in a ``CacheList`` are asked too.
+    The caches inside a ``CacheList`` are checked as well.
 Upstream
     Fixed in mlx-vlm 0.6.14, in the same way.
 Retire when
@@ -15,21 +16,22 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 
 
-def ask_parts(is_batch: Callable[..., bool], caches: Sequence[Any]) -> bool:
-    """Whether a row can be taken out of each layer's caches."""
-    return is_batch(caches) and all(map(has_rows, caches))
+def check_inner_caches(is_batch: bool, caches: Sequence[Any], /) -> bool:
+    """Whether a row can be extracted from each layer's caches."""
+    return is_batch and all(map(has_rows, caches))
 
 
 def has_rows(cache: Any) -> bool:
-    """Whether a row can be taken out of a cache, and out of those that it consists of."""
-    parts = getattr(cache, "caches", ())
-    return callable(getattr(cache, "extract", None)) and all(map(has_rows, parts))
+    """Whether a row can be extracted from a cache, and from the caches inside it."""
+    inner = getattr(cache, "caches", ())
+    return callable(getattr(cache, "extract", None)) and all(map(has_rows, inner))
 
 
 PATCH = Patch(
@@ -38,5 +40,5 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-vlm: the prefix cache crashes for models with several caches per layer",
     severity="crash",
-    targets=(Target("mlx-vlm", "mlx_vlm.apc", "_prompt_cache_is_batch_shaped", around(ask_parts)),),
+    targets=result("mlx_vlm.apc:_prompt_cache_is_batch_shaped", check_inner_caches),
 )

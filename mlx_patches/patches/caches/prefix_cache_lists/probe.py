@@ -1,4 +1,4 @@
-"""Stores the caches of a prompt that was processed alone, of a model with two in a layer."""
+"""Stores the caches of a single prompt, for a model with two caches per layer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ LENGTH = 5
 
 
 def probe(target: Target) -> Result:
-    """Red where the stored caches do not hold the prompt, or there are none."""
+    """Red if the stored caches do not hold the prompt, or if there are none."""
     require_own(target)
     release = importlib.import_module(target.module)
     caches = importlib.import_module("mlx_vlm.models.cache")
-    layer = caches.CacheList(written(caches.KVCache()), written(caches.KVCache()))
+    layer = caches.CacheList(feed_cache(caches.KVCache()), feed_cache(caches.KVCache()))
     (stored,) = release.snapshot_prompt_cache_row([layer]) or [None]
-    lengths = [one.offset for one in getattr(stored, "caches", ())]
+    lengths = [inner.offset for inner in getattr(stored, "caches", ())]
     return Result(lengths != [LENGTH] * 2, f"of {LENGTH} tokens, {lengths} are stored")
 
 
-def written(cache: Any) -> Any:
-    """A cache of some tokens."""
+def feed_cache(cache: Any) -> Any:
+    """Feed a cache some tokens, and return it."""
     mx: Any = importlib.import_module("mlx.core")
     cache.update_and_fetch(*mx.random.normal((2, 1, 2, LENGTH, 4)))
     return cache

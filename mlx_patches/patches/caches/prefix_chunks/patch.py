@@ -1,30 +1,31 @@
-"""A hit in mlx-vlm's prefix cache loses the prefix in the layers of Llama 4 that have chunks.
+"""After a hit in mlx-vlm's prefix cache, Llama 4 loses the prefix and crashes.
 
 Why
-    The layers' caches of a hit are joined as if they were plain ones. ``ChunkedKVCache`` has no
-    length of its own, so it counts as empty: these layers begin at position 0 and the others
-    behind the prefix, and all requests of the batch fail.
+    The caches of the hits are joined as if they were plain ones. ``ChunkedKVCache`` does not
+    implement ``size``, so it counts as empty: its layers start at position 0 and the others after
+    the prefix, and every request of the batch fails.
 How
-    Each of these caches is joined as a plain one of its length. Tokens that it has dropped are
-    zeros: no later token attends to them.
+    Each chunked cache is joined as a plain one of the same length. Zeros stand for the tokens that
+    it dropped, which no later token attends to.
 Upstream
-    mlx-vlm 0.5.0 to 0.7.10, not fixed.
+    Not fixed in mlx-vlm 0.5.0 to 0.7.10.
 Retire when
-    ``ChunkedKVCache.size`` is the number of its tokens, and a join keeps their positions.
+    ``ChunkedKVCache.size`` counts its tokens, and a join keeps their positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 from ..._shared.rows import as_plain
 
 
-def join_as_plain(join: Callable[..., Any], rows: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-    """Join one layer's caches of several rows; see the release's function."""
-    return join([as_plain(row) for row in rows], *args, **kwargs)
+def convert_to_plain(entries: Sequence[Any]) -> list[Any]:
+    """One layer's caches of several rows, chunked ones as plain caches."""
+    return [as_plain(row) for row in entries]
 
 
 PATCH = Patch(
@@ -33,7 +34,5 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-vlm: Llama 4 loses its prefix after a prefix-cache hit, and crashes",
     severity="crash",
-    targets=(
-        Target("mlx-vlm", "mlx_vlm.apc", "_merge_exact_cache_entries", around(join_as_plain)),
-    ),
+    targets=argument("mlx_vlm.apc:_merge_exact_cache_entries", "entries", convert_to_plain),
 )

@@ -1,4 +1,4 @@
-"""Joins rows of a layer with chunks: one that dropped tokens, a shorter one, and an empty one."""
+"""Joins rows of a chunked layer: one that dropped tokens, a shorter one, and an empty one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ LENGTHS = (6, 3, 0)
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's tokens are not at its end of the joined cache."""
+    """Red if a row's tokens are not at the end of its row in the joined cache."""
     join = require_own(target)
     caches = importlib.import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "ChunkedKVCache"):
         raise NotApplicable("this release has no caches with chunks")
-    rows = [chunked(caches, length) for length in LENGTHS]
+    rows = [make_chunked_row(caches, length) for length in LENGTHS]
     joined = join(rows, list(LENGTHS))
-    wrong = differences(joined, rows)
+    wrong = compare_rows(joined, rows)
     return Result(bool(wrong), "; ".join(wrong) or "each row's tokens are in the joined cache")
 
 
-def chunked(caches: Any, length: int) -> Any:
-    """A row's cache of so many tokens, without those that it has dropped."""
+def make_chunked_row(caches: Any, length: int) -> Any:
+    """A row's cache after this many tokens, without those that it dropped."""
     mx: Any = importlib.import_module("mlx.core")
     one = caches.ChunkedKVCache(CHUNK)
     if length:
         one.update_and_fetch(*mx.random.normal((2, 1, 2, length, 4)))
-        # As the release drops them, which counts the buffer's columns up to mlx-vlm 0.6.
+        # Not by ``maybe_trim_front``, which counts the buffer's columns up to mlx-vlm 0.6.
         one.start_position = max(0, length - CHUNK)
         one.keys, one.values = (
             held[..., one.start_position : length, :] for held in (one.keys, one.values)
@@ -39,8 +39,8 @@ def chunked(caches: Any, length: int) -> Any:
     return one
 
 
-def differences(joined: Any, rows: Any) -> list[str]:
-    """A line for each row whose length or tokens differ."""
+def compare_rows(joined: Any, rows: Any) -> list[str]:
+    """One line per row whose length or tokens differ."""
     mx: Any = importlib.import_module("mlx.core")
     found = []
     for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):

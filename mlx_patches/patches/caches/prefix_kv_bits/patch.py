@@ -1,13 +1,13 @@
-"""With mlx-vlm's prefix cache and ``kv_bits``, a hit cannot join the running batch.
+"""With ``kv_bits``, a hit in mlx-vlm's prefix cache cannot join the running batch.
 
 Why
-    The caches of a batch with hits are not quantized as those of every other batch are: in exact
-    mode they stay in floats; in block mode mlx-vlm 0.6.5 quantizes also the last layer, and
-    TurboQuant's layers in the other way, and earlier releases quantize none. The batches cannot
+    The caches of a batch with hits are quantized differently from those of other batches. In exact
+    mode they stay in floats. In block mode mlx-vlm 0.6.5 also quantizes the last layer, and
+    TurboQuant's layers by the other scheme; earlier releases quantize nothing. The batches cannot
     be joined, and all requests fail.
 How
-    The release builds the batch in floats. Then each layer that it quantizes in other batches is
-    filled into such a cache.
+    The release builds the batch in floats. The layers that other batches quantize are then copied
+    into quantized caches.
 Upstream
     Fixed in mlx-vlm 0.6.6, in the same way.
 Retire when
@@ -21,26 +21,27 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 from ..._shared.quantized import holds_quantized
-from ..._shared.targets import GENERATORS, at
+from ..._shared.targets import GENERATORS
 
 
 def quantize_hits(build: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build a batch of prompts with hits, its caches quantized as those of other batches."""
+    """Build a batch of prompts with hits, its caches quantized like those of other batches."""
     bits, generator.kv_bits = generator.kv_bits, None
     try:
         batch = build(generator, *args, **kwargs)
     finally:
         generator.kv_bits = bits
     if batch is not None:
-        empty = empty_caches(generator, batch._apc_meta)
+        empty = make_empty_caches(generator, batch._apc_meta)
         caches = zip(batch.prompt_cache, empty, strict=True)
-        batch.prompt_cache = [filled(*pair, batch) for pair in caches]
+        batch.prompt_cache = [quantize_layer(*pair, batch) for pair in caches]
     return batch
 
 
-def empty_caches(generator: Any, rows: list[dict[str, Any]]) -> list[Any]:
+def make_empty_caches(generator: Any, rows: list[dict[str, Any]]) -> list[Any]:
     """The caches that the release makes for prompts without hits, padded to the longest prefix."""
     make = sys.modules[type(generator).__module__]._make_cache
     longest = max(row["prefix_len"] for row in rows)
@@ -48,14 +49,15 @@ def empty_caches(generator: Any, rows: list[dict[str, Any]]) -> list[Any]:
         "left_padding": [longest - row["prefix_len"] for row in rows],
         "prefill_length": max(len(row["full_input_ids"]) for row in rows),
     }
-    taken = inspect.signature(make).parameters
-    return list(make(**{name: known[name] for name in taken if name in known}))
+    parameters = inspect.signature(make).parameters
+    return list(make(**{name: known[name] for name in parameters if name in known}))
 
 
-def filled(cache: Any, empty: Any, batch: Any) -> Any:
-    """A layer's cache, quantized if ``empty``, the same layer's of another batch, is."""
-    if parts := getattr(empty, "caches", None):
-        cache.caches = tuple(filled(*pair, batch) for pair in zip(cache.caches, parts, strict=True))
+def quantize_layer(cache: Any, empty: Any, batch: Any) -> Any:
+    """A layer's cache, quantized if ``empty``, the same layer of another batch, is."""
+    if inner := getattr(empty, "caches", None):
+        pairs = zip(cache.caches, inner, strict=True)
+        cache.caches = tuple(quantize_layer(*pair, batch) for pair in pairs)
     if not holds_quantized(empty) or holds_quantized(cache):
         return cache
     if cache.keys is not None:
@@ -65,8 +67,8 @@ def filled(cache: Any, empty: Any, batch: Any) -> Any:
     return empty
 
 
-def quantizes(generator: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether a generator has quantized caches."""
+def has_kv_bits(generator: Any, /) -> bool:
+    """Whether a generator quantizes its caches."""
     return generator.kv_bits is not None
 
 
@@ -76,10 +78,10 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-vlm with kv_bits: a prefix-cache hit cannot join the running batch",
     severity="crash",
-    targets=at(
-        GENERATORS,
-        {"BatchGenerator._build_mixed_prompt_batch": around(quantize_hits)},
+    targets=wrap(
+        (f"{module}:BatchGenerator._build_mixed_prompt_batch" for _, module in GENERATORS),
+        quantize_hits,
         fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
-        when=quantizes,
+        when=has_kv_bits,
     ),
 )

@@ -1,4 +1,4 @@
-"""Builds a batch of prompts with and without a prefix, of a generator with ``kv_bits``."""
+"""Builds a batch of prompts with and without a prefix, in a generator with ``kv_bits``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ROWS = ((5, 1), (3, 2), (0, 4))
 
 
 def probe(target: Target) -> Result:
-    """Red where a layer is not quantized as in other batches, or has lost the prefix."""
+    """Red if a layer is quantized differently from other batches, or has lost the prefix."""
     require_own(target)
     module = importlib.import_module(target.module)
-    generator = generator_of(module)
-    picks = prefixes()
-    # Up to 0.6.4 a quantized batch takes no prompts that are padded on the right.
+    generator = make_generator(module)
+    picks = make_prefixes()
+    # Up to 0.6.4 a quantized batch accepts no right-padded prompts.
     with with_patches(("batch-quantized",)):
-        wrong = differences(built(generator, picks), generator, picks)
-    return Result(bool(wrong), "; ".join(wrong) or "the caches are those of other batches")
+        wrong = compare_layers(build_batch(generator, picks), generator, picks)
+    return Result(bool(wrong), "; ".join(wrong) or "the caches match those of other batches")
 
 
-def generator_of(module: Any, **options: Any) -> Any:
+def make_generator(module: Any, **options: Any) -> Any:
     """A generator of a model with plain caches."""
     state: dict[str, Any] = {
         "model": SimpleNamespace(layers=[None] * LAYERS),
@@ -44,12 +44,12 @@ def generator_of(module: Any, **options: Any) -> Any:
     return bare_generator(module, **state | options)
 
 
-def prefixes() -> list[dict[str, Any] | None]:
-    """What the prefix cache has of each row."""
+def make_prefixes() -> list[dict[str, Any] | None]:
+    """The cached prefix of each row."""
     return stored_prefixes([((2, WIDTH),) * 2] * LAYERS, [length for length, _ in ROWS])
 
 
-def built(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
+def build_batch(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
     """The batch of prompts with these prefixes."""
     mx: Any = importlib.import_module("mlx.core")
     generator._apc_pick_for = lambda sequence: picks[sequence[0]]
@@ -61,8 +61,8 @@ def built(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
     )
 
 
-def differences(batch: Any, generator: Any, picks: list[dict[str, Any] | None]) -> list[str]:
-    """A line for each layer of another kind than in other batches, or with other keys."""
+def compare_layers(batch: Any, generator: Any, picks: list[dict[str, Any] | None]) -> list[str]:
+    """One line per layer whose class or keys differ from those of other batches."""
     mx: Any = importlib.import_module("mlx.core")
     make = importlib.import_module(type(generator).__module__)._make_cache
     names = ("kv_bits", "kv_group_size", "kv_quant_scheme")
@@ -74,7 +74,7 @@ def differences(batch: Any, generator: Any, picks: list[dict[str, Any] | None]) 
             found.append(f"layer {layer}: {type(cache).__name__}, not {type(other).__name__}")
             continue
         if hasattr(cache, "seed"):
-            continue  # TurboQuant's keys are not close to what they were made of
+            continue  # TurboQuant's keys are not close to the original ones
         keys = cache.keys
         if hasattr(cache, "bits"):
             keys = mx.dequantize(*keys, group_size=cache.group_size, bits=cache.bits)

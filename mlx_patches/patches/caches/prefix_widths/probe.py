@@ -1,4 +1,4 @@
-"""Builds the caches of a prompt with a cached prefix, beside one with a shorter or none."""
+"""Builds the caches of prompts with a cached prefix, a shorter one and none."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ....core.patch import Target
 from ....probes import Result
 from ....probes.fixtures import require_own, stored_prefixes
 
-# Each layer's heads and width, of the keys and of the values.
+# The heads and width of each layer's keys and values.
 LATENT = [((2, 6), (2, 4)), ((2, 6), (2, 4))]
 LENGTHS = (5, 3, 0)
 
 
 def probe(target: Target) -> Result:
-    """Red where a prefix is not found in the caches again, or they cannot be built."""
+    """Red if the built caches lack a prefix, or cannot be built."""
     make = require_own(target)
     picks = stored_prefixes(LATENT, LENGTHS)
     caches, longest = make(picks, len(LATENT))
-    wrong = differences(caches, picks, longest)
+    wrong = compare_prefixes(caches, picks, longest)
     return Result(bool(wrong), "; ".join(wrong) or "each row's prefix is in its caches")
 
 
-def differences(
+def compare_prefixes(
     caches: Sequence[Any], picks: Sequence[dict[str, Any] | None], longest: int
 ) -> list[str]:
-    """A line for each layer and row whose keys or values are not those of the prefix."""
+    """One line per layer and row whose keys or values differ from the prefix."""
     mx: Any = importlib.import_module("mlx.core")
     found = []
     for layer, cache in enumerate(caches):

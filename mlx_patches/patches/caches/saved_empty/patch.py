@@ -1,13 +1,13 @@
-"""The prompt caches of some models cannot be saved: MLX writes no array without elements.
+"""Saving a prompt cache crashes for some models: MLX cannot write an array without elements.
 
 Why
-    DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 beside some of their keys.
-    MLX before 0.32.1 refuses such an array in a safetensors file, so ``save_prompt_cache``, and
+    DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 for some of their keys.
+    MLX before 0.32.1 rejects such an array in a safetensors file, so ``save_prompt_cache``, and
     with it the command ``mlx_lm.cache_prompt``, raises ValueError for every prompt.
 How
-    Where the release raises, it saves the same caches with zeros in the place of these arrays, and
-    their shapes are an entry of the caller's metadata. ``load_prompt_cache`` takes the entry out
-    and cuts the arrays back to these shapes. A file without such arrays is the release's own.
+    If the release raises, the caches are saved again with zeros in place of these arrays; an entry
+    of the caller's metadata has their shapes. ``load_prompt_cache`` removes the entry and cuts the
+    arrays back to these shapes. A file without such arrays stays the same byte for byte.
 Upstream
     MLX 0.32.1 writes arrays without elements; mlx-lm 0.32.0 needs MLX 0.32.2.
 Retire when
@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 from ..._shared.prompt_files import load_entry, save_entry
-from ..._shared.targets import LM_CACHES
 
 # The entry of a file's metadata: the shape of each array without elements, by its name.
 SHAPES = "_mlx_patches_empty_arrays"
@@ -30,7 +30,7 @@ SHAPES = "_mlx_patches_empty_arrays"
 def save_filled(
     save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
-    """``save_prompt_cache``; again with filled arrays if the release raises at empty ones."""
+    """Save the caches; if the release raises because of empty arrays, save them filled."""
     try:
         return save_entry(save, file_name, cache, metadata, SHAPES, {})
     except ValueError:
@@ -41,7 +41,7 @@ def save_filled(
 
 
 def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the arrays without elements in the caches' states, by their names in a file."""
+    """The shapes of the arrays without elements in the caches' states, by name in the file."""
     from mlx.utils import tree_flatten
 
     arrays = dict(tree_flatten([layer.state for layer in cache]))
@@ -49,14 +49,14 @@ def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def is_empty(leaf: Any) -> bool:
-    """Whether a part of a cache's state is an array without elements."""
+    """Whether a leaf of a cache's state is an array without elements."""
     import mlx.core as mx
 
     return isinstance(leaf, mx.array) and leaf.size == 0
 
 
 def fill_empty(layer: Any) -> Any:
-    """A copy of a cache for saving: its state has an element where an array has none."""
+    """A copy of a cache for saving, whose state has no empty arrays."""
     import mlx.core as mx
     from mlx.utils import tree_map
 
@@ -73,13 +73,13 @@ def fill_empty(layer: Any) -> Any:
     return filled
 
 
-def load_emptied(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
-    """``load_prompt_cache``, with the arrays that ``save_filled`` filled empty again."""
-    return load_entry(load, file_name, return_metadata, SHAPES, empty_again)
+def load_filled(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+    """Load the caches; the arrays that ``save_filled`` filled are empty again."""
+    return load_entry(load, file_name, return_metadata, SHAPES, restore_empty)
 
 
-def empty_again(cache: Sequence[Any], shapes: dict[str, Sequence[int]]) -> None:
-    """Cut the arrays of these names in the caches' states back to these shapes."""
+def restore_empty(cache: Sequence[Any], shapes: dict[str, Sequence[int]]) -> None:
+    """Cut the arrays with these names back to these shapes."""
     from mlx.utils import tree_map_with_path
 
     def cut(name: str, array: Any) -> Any:
@@ -98,7 +98,7 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-lm: saving a prompt cache crashes for models whose values have width 0",
     targets=(
-        Target(*LM_CACHES, "save_prompt_cache", around(save_filled)),
-        Target(*LM_CACHES, "load_prompt_cache", around(load_emptied)),
+        *wrap("mlx_lm.models.cache:save_prompt_cache", save_filled),
+        *wrap("mlx_lm.models.cache:load_prompt_cache", load_filled),
     ),
 )

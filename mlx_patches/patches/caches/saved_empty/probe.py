@@ -1,4 +1,4 @@
-"""Saves a cache whose values have width 0, as models without values of their own fill it."""
+"""Saves a cache whose values have width 0."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ....probes.fixtures import go_on_from_file, require_own
 
 
 def probe(target: Target) -> Result:
-    """Red where such a cache cannot be saved, or does not go on from its file."""
+    """Red if such a cache cannot be saved, or does not continue from its file."""
     require_own(target)
     caches = importlib.import_module(target.module)
-    kept = [caches.KVCache()]
-    feed(kept, 3)
-    return go_on_from_file(caches, kept, feed)
+    cache = [caches.KVCache()]
+    feed(cache, 3)
+    return go_on_from_file(caches, cache, feed)
 
 
 def feed(caches: list[Any], count: int) -> list[Any]:

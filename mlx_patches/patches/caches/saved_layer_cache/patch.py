@@ -1,17 +1,17 @@
-"""DeepSeek V4.1's prompt caches are saved, but cannot be loaded.
+"""A saved prompt cache of DeepSeek V4.1 does not load.
 
 Why
     ``save_prompt_cache`` writes the name of each cache's class, and ``load_prompt_cache`` looks it
-    up in mlx-lm's module of caches. The ``LayerCache`` of ``deepseek_v41`` is not there, and has no
-    ``from_state``: every file raises KeyError. Its state lacks the size of its window.
+    up in mlx-lm's cache module. The ``LayerCache`` of ``deepseek_v41`` is not there, and has no
+    ``from_state``: every file raises KeyError. Its state also lacks the window size.
 How
-    Such caches are saved as an ``ArraysCache`` of the same arrays, and the sizes of their windows
-    are an entry of the caller's metadata. ``load_prompt_cache`` takes the entry out and makes the
-    caches from it. A file without such caches is the release's own.
+    Such caches are saved as an ``ArraysCache`` of the same arrays; an entry of the caller's
+    metadata has their window sizes. ``load_prompt_cache`` removes the entry and rebuilds the
+    caches. A file without such caches stays the same byte for byte.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
-    ``load_prompt_cache`` makes the caches that models define.
+    ``load_prompt_cache`` restores the cache classes that models define.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 from ..._shared.prompt_files import load_entry, save_entry
 from ..._shared.targets import LM_CACHES
 
-# The entry of a file's metadata: the size of the window of each such cache, by its number.
+# The entry of a file's metadata: each such cache's window size, by layer.
 SIZES = "_mlx_patches_layer_caches"
 MODEL = "mlx_lm.models.deepseek_v41"
-# What a state does not have under a name, or as an array.
+# The attributes that a state does not hold as named arrays.
 REST = ("window_size", "offset")
 
 
 def save_as_arrays(
     save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
-    """``save_prompt_cache``, with each of these caches as an ``ArraysCache``."""
+    """Save the caches, each ``LayerCache`` as an ``ArraysCache``."""
     sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
     if sizes:
-        cache = [as_arrays(one) if is_layer_cache(one) else one for one in cache]
+        cache = [convert_to_arrays(one) if is_layer_cache(one) else one for one in cache]
     save_entry(save, file_name, cache, metadata, SIZES, sizes)
 
 
@@ -47,7 +48,7 @@ def is_layer_cache(cache: Any) -> bool:
     return (kind.__module__, kind.__name__) == (MODEL, "LayerCache")
 
 
-def as_arrays(cache: Any) -> Any:
+def convert_to_arrays(cache: Any) -> Any:
     """An ``ArraysCache`` of the arrays of a cache's state."""
     state = cache.state
     arrays = importlib.import_module(LM_CACHES[1]).ArraysCache(len(state))
@@ -56,18 +57,18 @@ def as_arrays(cache: Any) -> Any:
 
 
 def load_layers(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
-    """``load_prompt_cache``, with the caches that ``save_as_arrays`` saved as they were."""
-    return load_entry(load, file_name, return_metadata, SIZES, put_back)
+    """Load the caches; those that ``save_as_arrays`` converted are a ``LayerCache`` again."""
+    return load_entry(load, file_name, return_metadata, SIZES, restore_layers)
 
 
-def put_back(cache: list[Any], sizes: Mapping[str, int]) -> None:
-    """Replace the ``ArraysCache`` of these numbers by the caches that they were."""
+def restore_layers(cache: list[Any], sizes: Mapping[str, int]) -> None:
+    """Replace the ``ArraysCache`` of these layers by their ``LayerCache``."""
     for number, size in sizes.items():
-        cache[int(number)] = from_arrays(cache[int(number)].cache, size)
+        cache[int(number)] = make_layer_cache(cache[int(number)].cache, size)
 
 
-def from_arrays(arrays: Sequence[Any], window_size: int) -> Any:
-    """The cache whose state these arrays are."""
+def make_layer_cache(arrays: Sequence[Any], window_size: int) -> Any:
+    """A ``LayerCache`` with this state."""
     cache = importlib.import_module(MODEL).LayerCache(window_size)
     *held, offset = arrays
     names = [name for name in vars(cache) if name not in REST]
@@ -80,7 +81,7 @@ PATCH = Patch(
     severity="crash",
     summary="mlx-lm: a saved prompt cache of DeepSeek V4.1 does not load",
     targets=(
-        Target(*LM_CACHES, "save_prompt_cache", around(save_as_arrays)),
-        Target(*LM_CACHES, "load_prompt_cache", around(load_layers)),
+        *wrap("mlx_lm.models.cache:save_prompt_cache", save_as_arrays),
+        *wrap("mlx_lm.models.cache:load_prompt_cache", load_layers),
     ),
 )

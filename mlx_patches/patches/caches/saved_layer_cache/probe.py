@@ -1,4 +1,4 @@
-"""Saves a cache of DeepSeek V4.1, loads it and compares what both hold."""
+"""Saves a cache of DeepSeek V4.1, loads it, and compares the contents."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ WINDOW = 4
 
 
 def probe(target: Target) -> Result:
-    """Red where the cache cannot be loaded, or is another one."""
+    """Red if the cache cannot be loaded, or differs."""
     require_own(target)
     caches = importlib.import_module(target.module)
     model: Any = importlib.import_module(MODEL)
-    kept = [model.LayerCache(WINDOW), caches.KVCache()]
+    cache = [model.LayerCache(WINDOW), caches.KVCache()]
     for length in (3, 6):
-        feed(kept, length)
-    return go_on_from_file(caches, kept, feed)
+        feed(cache, length)
+    return go_on_from_file(caches, cache, feed)
 
 
 def feed(cache: list[Any], count: int) -> list[Any]:
-    """Feed the caches ``count`` tokens; what both hold."""
+    """Feed the caches ``count`` tokens; returns their contents."""
     import mlx.core as mx
 
     layer, plain = cache
