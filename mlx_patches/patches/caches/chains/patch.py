@@ -1,44 +1,44 @@
-"""Counts of batch caches that no layer reads: their graphs stay small."""
+"""Batch caches whose counts no layer reads: keep their graphs small."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import MISSING, Attribute, Patch, Target, around, detach_dict, stored
+from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, stored
+from ....core.verbs import after
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
-# The graph is cut once in this many positions.
+# A graph is cut once every so many positions.
 CUT_INTERVAL = 32
 
 # -- offset-chain ------------------------------------------------------------------------------
 
-# A count of the single tokens that were fed since a position. It holds
-# - the application of the patch: a count of an earlier one may be stale;
+# A count of the single tokens fed since a position. It has
+# - the application of the patch: a count from an earlier one may be stale;
 # - the offset (rows,) and ``_idx`` at that position;
-# - ``left_padding``: another array means that rows came, left or were replaced;
+# - ``left_padding``: a different array means that rows joined, left or were replaced;
 # - whether a step evaluates that offset.
 Count = tuple[object, Any, int, Any, bool]
-# Attributes of a cache: its ``Count``, or None; ``_idx`` from which a read of ``offset`` begins a
-# count or replaces the chain; ``_idx`` at the last write of ``offset``; the counts that ended since
-# the offset was evaluated.
+# Attributes of a cache: its ``Count``, or None; the ``_idx`` from which a read of ``offset`` starts
+# a count or replaces the chain; ``_idx`` at the last write of ``offset``; how many counts ended
+# since the offset was evaluated.
 COUNT, NEXT_CUT = "_mlx_patches_count", "_mlx_patches_due"
 LAST_WRITE, RESTARTS = "_mlx_patches_last", "_mlx_patches_ended"
 FRESH = {COUNT: None, NEXT_CUT: 0, LAST_WRITE: None, RESTARTS: 0}
-# The offset is evaluated after so many counts that ended.
+# The offset is evaluated after so many ended counts.
 MAX_RESTARTS = 8
 
 
 def count_tokens(original: Any) -> Attribute:
-    """Factory of the attribute ``offset``, which counts the tokens that are fed singly.
+    """Factory of the attribute ``offset``, which counts the tokens fed one at a time.
 
     An update writes ``offset`` and then advances ``_idx``. If ``_idx`` is one more than at the last
     write of ``offset``, that was an update of one token. Any other write ends the count.
     """
-    since = object()  # each application of the patch begins new counts
-    # The only other patch of this attribute, and below this one: ``offset-alias``. Its handle is
-    # made here, since a second function would take as long as all of this one.
+    since = object()  # each application of the patch starts new counts
+    # ``offset-alias`` is the only other patch of this attribute, and is below this one. Its handle
+    # is made here, since a second call would double the cost.
     makes_handles = original is not MISSING
 
     def read(cache: Any) -> Any:
@@ -48,7 +48,10 @@ def count_tokens(original: Any) -> Attribute:
             if position >= held[NEXT_CUT] and held[LAST_WRITE] == position - 1:
                 cut_chain(since, cache)
             return held["offset"].__copy__() if makes_handles else held["offset"]
-        except (KeyError, AttributeError):  # the cache is being made, or was before the patch
+        except (
+            KeyError,
+            AttributeError,
+        ):  # the cache is under construction, or older than the patch
             return original.fget(cache) if makes_handles else stored(cache, "offset")
 
     def write(cache: Any, value: Any) -> None:
@@ -56,12 +59,12 @@ def count_tokens(original: Any) -> Attribute:
         held["offset"] = value
         try:
             position = held["_idx"]
-            if held[LAST_WRITE] != position - 1:  # the count ends; the next token begins one
+            if held[LAST_WRITE] != position - 1:  # the count ends; the next token starts one
                 held[COUNT], held[NEXT_CUT] = None, 0
                 held[RESTARTS] += 1
                 if held[RESTARTS] >= MAX_RESTARTS:
                     evaluate_offset(cache)
-        except KeyError:  # the cache is being made, or was made without the patch
+        except KeyError:  # the cache is under construction, or older than the patch
             position = held.get("_idx", 0)
             held = detach_dict(cache)
             held.update(FRESH)
@@ -71,32 +74,32 @@ def count_tokens(original: Any) -> Attribute:
 
 
 def cut_chain(since: object, cache: Any) -> None:
-    """Replace the chain of additions by one if it is counted; else begin a count."""
+    """Replace the chain of additions by a single one if it is counted; else start a count."""
     held = cache.__dict__
     position = held["_idx"]
     held[NEXT_CUT] = position + CUT_INTERVAL
     count: Count | None = held[COUNT]
-    held[COUNT] = None  # where this fails, the release's chain goes on, which is right
+    held[COUNT] = None  # if this fails, the release's chain continues, which is right
     padding = held["left_padding"]
     if count is None or count[0] is not since or count[3] is not padding:
         held[COUNT] = (since, make_handle(held["offset"]), position, padding, False)
         return
-    _, start, begun, _, is_evaluated = count
-    held["offset"] = start + (position - begun)
+    _, start, first, _, is_evaluated = count
+    held["offset"] = start + (position - first)
     if not is_evaluated:
         tie(cache, start, padding)
-    held[COUNT] = (since, start, begun, padding, True)
+    held[COUNT] = (since, start, first, padding, True)
 
 
 def evaluate_offset(cache: Any) -> None:
-    """Let the next step evaluate the offset, whose chain nothing else replaces."""
+    """Let the next step evaluate the offset, if nothing else replaces its chain."""
     held = cache.__dict__
     held[RESTARTS] = 0
     if cache.keys is not None:
         tie(cache, held["offset"], held["left_padding"])
 
 
-def _counted(place: tuple[str, str], kind: str) -> Target:
+def _make_target(place: tuple[str, str], kind: str) -> Target:
     """The target that counts the tokens of a class."""
     update = f"{kind}.update_and_fetch"
     return Target(
@@ -107,8 +110,8 @@ def _counted(place: tuple[str, str], kind: str) -> Target:
 def tie(cache: Any, *counts: Any) -> None:
     """Make a cache's keys depend on counts, without copying the keys.
 
-    The counts are then evaluated with the keys. Where MLX has no ``depends``, their evaluation
-    starts now, and nothing waits for it.
+    The counts are then evaluated with the keys. If MLX has no ``depends``, their evaluation
+    starts at once, in the background.
     """
     import mlx.core as mx
 
@@ -127,25 +130,24 @@ OFFSET_CHAIN = Patch(
     severity="memory",
     summary="Models with NoPE layers leak one graph node per token and layer in a batch",
     targets=(
-        _counted(LM_CACHES, "BatchKVCache"),
-        _counted(VLM_CACHES, "BatchKVCache"),
-        _counted(VLM_CACHES, "BatchQuantizedKVCache"),
+        _make_target(LM_CACHES, "BatchKVCache"),
+        _make_target(VLM_CACHES, "BatchKVCache"),
+        _make_target(VLM_CACHES, "BatchQuantizedKVCache"),
     ),
-    doc="""A batch grows by a graph node a token in each layer without rotary positions.
+    doc="""A batch leaks one graph node per token in each layer without RoPE.
 
     Why
-        ``update_and_fetch`` adds to ``offset``, lazily. A layer with rotary positions reads it,
-        so each step evaluates it. A layer without them never evaluates it (NoPE layers: Jamba,
-        Kimi Linear, Nemotron-H, Granite hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3; M-RoPE
-        models, whose positions are computed once for all layers: Qwen-VL): each token adds a
-        node, with a buffer of its own, to the chain of all before it, until Metal ends the
-        process with "Resource limit (499000) exceeded".
+        ``update_and_fetch`` adds to ``offset``, lazily. A layer with RoPE reads it, so each step
+        evaluates it. Other layers never evaluate it (NoPE layers: Jamba, Kimi Linear, Nemotron-H,
+        Granite hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3; M-RoPE models, which compute
+        positions once for all layers: Qwen-VL). Each token then adds a node and its buffer to the
+        chain, until Metal aborts the process with "Resource limit (499000) exceeded".
     How
-        Each write of ``offset`` notes the position. Two writes one position apart are of an update
-        of one token; such tokens are counted. Once in 32 of them, ``offset`` becomes its value at
-        the start of the count plus their number: one node in place of the chain, whose additions
-        never run. That value is evaluated once, with the keys. Any other write, and a piece of
-        several tokens, ends the count; after eight counts that ended, the offset is evaluated.
+        Each write of ``offset`` notes the position. Two writes one position apart mean an update
+        of one token; such tokens are counted. Every 32 tokens ``offset`` becomes its value at the
+        start of the count plus their number: one node instead of the chain, whose additions never
+        run. That start value is evaluated once, with the keys. Any other write, such as a chunk
+        of several tokens, ends the count; after eight ended counts the offset is evaluated.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
@@ -156,23 +158,19 @@ OFFSET_CHAIN = Patch(
 # -- rotating-chain ----------------------------------------------------------------------------
 
 
-def update_and_tie(
-    update: Callable[[Any, Any, Any], Any], cache: Any, keys: Any, values: Any
-) -> Any:
-    """Run the release's update; once in ``CUT_INTERVAL`` positions, tie the counts to the keys."""
-    due = is_due(cache, keys, values)
-    out = update(cache, keys, values)
-    if due:
+def tie_counts(cache: Any, keys: Any, /) -> None:
+    """Tie the counts to the keys, once every ``CUT_INTERVAL`` positions."""
+    tokens = keys.shape[-2]
+    # ``_idx`` starts over when the window wraps; ``_offset`` does not.
+    if cache._offset % CUT_INTERVAL < tokens < CUT_INTERVAL:
         held = cache.__dict__  # not through handles: these references do not outlive the call
         tie(cache, held["offset"], held["left_padding"])
-    return out
 
 
-def is_due(cache: Any, keys: Any, values: Any) -> bool:
-    """Whether an update with these keys (..., tokens, width) is due for a cut."""
+def is_due(cache: Any, keys: Any, /) -> bool:
+    """Whether an update with these keys (..., tokens, width) will tie the counts."""
     tokens = keys.shape[-2]
-    fed = cache._offset  # ``_idx`` starts over when the window wraps
-    return bool((fed + tokens) % CUT_INTERVAL < tokens < CUT_INTERVAL)
+    return bool((cache._offset + tokens) % CUT_INTERVAL < tokens < CUT_INTERVAL)
 
 
 ROTATING_CHAIN = Patch(
@@ -182,28 +180,25 @@ ROTATING_CHAIN = Patch(
         "mlx-lm, sliding-window layers leak one graph node per token in a "
         "batch once the window is full"
     ),
-    targets=(
-        Target(
-            *LM_CACHES,
-            "BatchRotatingKVCache.update_and_fetch",
-            around(update_and_tie),
-            fingerprint_of=(
-                "BatchRotatingKVCache._update_in_place",
-                "BatchRotatingKVCache._update_concat",
-            ),
-            when=is_due,
+    targets=after(
+        "mlx_lm.models.cache:BatchRotatingKVCache.update_and_fetch",
+        tie_counts,
+        fingerprint_of=(
+            "BatchRotatingKVCache._update_in_place",
+            "BatchRotatingKVCache._update_concat",
         ),
+        when=is_due,
     ),
-    doc="""A batch grows by a graph node a token in each sliding layer with a full window.
+    doc="""A batch leaks one graph node per token in each sliding layer with a full window.
 
     Why
         Once its window is full, a rotating cache lowers ``left_padding`` by one at each step,
-        lazily. Only the first sliding layer's is read, for the mask. In the others each token
-        adds a node, with a buffer of its own, to the chain of all before it, until Metal ends
-        the process with "Resource limit (499000) exceeded".
+        lazily. Only that of the first sliding layer is read, for the mask. In the other layers
+        each token adds a node and its buffer to the chain, until Metal aborts the process with
+        "Resource limit (499000) exceeded".
     How
-        Once in 32 positions the keys are made to depend on both counts, so the next step
-        evaluates them. Nothing is copied, and nothing waits.
+        Every 32 positions the keys are made to depend on both counts, so the next step evaluates
+        them. Nothing is copied, and nothing waits for the device.
     Upstream
         mlx-lm 0.31.1 does this at every step, and so does mlx-vlm's own copy of the class.
     Retire when

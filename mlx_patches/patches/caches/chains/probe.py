@@ -13,7 +13,7 @@ WINDOW = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where the graph grows with the steps, or the offset is wrong."""
+    """Red if the graph grows with the steps, or the offset is wrong."""
     import mlx.core as mx
 
     cache = make(cache_of(target), [1, 0], WINDOW)
@@ -24,9 +24,9 @@ def probe(target: Target) -> Result:
         for until in STEPS:
             if step <= until:
                 most[until] = max(most[until], count_edges(cache.offset, cache.left_padding))
-    fed = max(STEPS)
-    if (read := cache.offset.tolist()) != [fed - 1, fed]:
-        return Result(True, f"the offset [-1, 0] is {read} after {fed} steps")
+    steps = max(STEPS)
+    if (read := cache.offset.tolist()) != [steps - 1, steps]:
+        return Result(True, f"the offset [-1, 0] is {read} after {steps} steps")
     few, many = most.values()
-    told = f"at most {few} edges in {STEPS[0]} steps, {many} in {STEPS[1]}"
-    return Result(many > few, told)
+    detail = f"at most {few} edges in {STEPS[0]} steps, {many} in {STEPS[1]}"
+    return Result(many > few, detail)

@@ -16,42 +16,42 @@ from ....probes.fixtures import cache_of, make
 _WIDTH = 64
 _LEFT_PADDING = (6, 0, 3)
 _WINDOWS = {"short": 4, "long": 16}
-_PIECES = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
+_CHUNKS = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
 
 
 def probe(target: Target) -> Result:
-    """Red where the content of a padding column changes a real token's output."""
+    """Red if the content of a padding column changes a real token's output."""
     batch_class = cache_of(target)
     windows = _WINDOWS if "Rotating" in batch_class.__name__ else {"none": 0}
     wrong = [
-        f"pieces {pieces}, window {name}"
-        for pieces in _PIECES
+        f"chunks {chunks}, window {name}"
+        for chunks in _CHUNKS
         for name, window in windows.items()
-        if spreads(batch_class, window, pieces)
+        if reaches_tokens(batch_class, window, chunks)
     ]
     if wrong:
         return Result(True, f"NaN reaches real tokens in {len(wrong)} prefills, first: {wrong[0]}")
     return Result(False, "NaN in the padding reaches no real token")
 
 
-def spreads(batch_class: Any, window: int, pieces: Sequence[int]) -> bool:
-    """True where NaN padding changes a real token's output."""
+def reaches_tokens(batch_class: Any, window: int, chunks: Sequence[int]) -> bool:
+    """Whether NaN padding changes a real token's output."""
     import mlx.core as mx
 
-    seen = []
+    outputs = []
     for padding in (0.5, float("nan")):
         cache = make(batch_class, list(_LEFT_PADDING), window)
-        seen.append(attended(cache, pieces, padding))
-    real = mx.arange(sum(pieces)) >= mx.array(_LEFT_PADDING)[:, None]
-    finite, nan = (mx.where(real[:, None, :, None], one, 0) for one in seen)
+        outputs.append(run_attention(cache, chunks, padding))
+    real = mx.arange(sum(chunks)) >= mx.array(_LEFT_PADDING)[:, None]
+    finite, nan = (mx.where(real[:, None, :, None], one, 0) for one in outputs)
     return not mx.array_equal(finite, nan).item()
 
 
-def attended(cache: Any, pieces: Sequence[int], padding: float) -> Any:
+def run_attention(cache: Any, chunks: Sequence[int], padding: float) -> Any:
     """Attention outputs (rows, heads, tokens, width); ``padding`` fills the padding columns."""
     import mlx.core as mx
 
-    length = sum(pieces)
+    length = sum(chunks)
     shape = (len(_LEFT_PADDING), 1, length, _WIDTH)
     real = (mx.arange(length) >= mx.array(_LEFT_PADDING)[:, None])[:, None, :, None]
     queries, keys, values = (
@@ -59,19 +59,21 @@ def attended(cache: Any, pieces: Sequence[int], padding: float) -> Any:
         for seed in range(3)
     )
     outputs, start = [], 0
-    for piece in pieces:
-        here = slice(start, start + piece)
-        start += piece
-        mask = cache.make_mask(piece) if hasattr(cache, "rotated") else causal(start - piece, start)
-        seen = cache.update_and_fetch(keys[:, :, here], values[:, :, here])
-        seen = [held if isinstance(held, mx.array) else dequantized(cache, held) for held in seen]
+    for chunk in chunks:
+        here = slice(start, start + chunk)
+        start += chunk
+        mask = make_causal_mask(start - chunk, start)
+        if hasattr(cache, "rotated"):
+            mask = cache.make_mask(chunk)
+        sides = cache.update_and_fetch(keys[:, :, here], values[:, :, here])
+        sides = [one if isinstance(one, mx.array) else dequantize_side(cache, one) for one in sides]
         outputs.append(
-            mx.fast.scaled_dot_product_attention(queries[:, :, here], *seen, scale=1.0, mask=mask)
+            mx.fast.scaled_dot_product_attention(queries[:, :, here], *sides, scale=1.0, mask=mask)
         )
     return mx.concatenate(outputs, axis=2)
 
 
-def causal(start: int, end: int) -> Any:
+def make_causal_mask(start: int, end: int) -> Any:
     """The causal mask with padding; mlx-vlm 0.5.0's quantized cache omits padding from its own."""
     import mlx.core as mx
 
@@ -80,7 +82,7 @@ def causal(start: int, end: int) -> Any:
     return (mx.arange(start, end)[:, None] >= columns) & real[:, None, None, :]
 
 
-def dequantized(cache: Any, held: Any) -> Any:
+def dequantize_side(cache: Any, held: Any) -> Any:
     """Dequantize keys or values."""
     import mlx.core as mx
 
