@@ -150,7 +150,7 @@ def test_two_empty_sides_are_counted():
     contract.remember_rows(sides[0], 2)
     rows.extend_unwritten(extend_as_mlx_lm_0_31_2, *sides)
     assert contract.count_rows(sides[0]) == 3
-    rows.filter_counted(lambda cache, indices: None, sides[0], mx.array([2]))
+    rows.remember_filtered(sides[0], mx.array([2]))
     assert contract.count_rows(sides[0]) == 1
 
 
@@ -169,11 +169,11 @@ def test_mamba_merge_keeps_class():
     alone = [MambaCache(), MambaCache()]
     for number, row in enumerate(alone):
         row[0] = row[1] = mx.full((1, 2), number)
-    merge, take = ArraysCache.merge.__func__, ArraysCache.extract
+    merge = ArraysCache.merge.__func__
     assert merge(MambaCache, alone).left_padding.ndim == 0  # the defect
-    batch = extract.merge_without_padding(merge, MambaCache, alone)
+    batch = extract.drop_scalar_padding(merge(MambaCache, alone))
     assert batch.left_padding is None
-    row = extract.extract_as_batch(take, batch, 1)
+    row = extract.restore_class(ArraysCache.extract(batch, 1), batch)
     assert type(row) is MambaCache
     assert [state.tolist() for state in row.cache] == [[[1, 1]]] * 2
 
@@ -220,13 +220,13 @@ class Uncounted:
         self.left_padding = mx.array(padding)
 
     def mask(self, N):
-        return masks.mask_each_piece(lambda cache, N: None, self, N)
+        return masks.mask_each_chunk(lambda cache, N: None, self, N)
 
 
 def test_decode_reads_no_device(device_reads):
     cache = Uncounted([7, 0, 2])
-    pieces = [cache.mask(3) for _ in range(3)]
-    assert all(mask is not None for mask in pieces)
+    chunks = [cache.mask(3) for _ in range(3)]
+    assert all(mask is not None for mask in chunks)
     assert len(device_reads) == 3
     device_reads.clear()
     assert cache.left_padding is None
@@ -398,12 +398,12 @@ def test_changing_rows_leave_no_chain(ungated):
     assert max(sizes[half:]) <= max(sizes[:half])
 
 
-def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def lengthen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     mask_right = masks.mask_right
     monkeypatch.setattr(masks, "mask_right", lambda lengths, N: mask_right(lengths + 1, N))
 
 
-def padding_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def mix_up_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "take_padding", take_first_padding)
     concatenate = rows.concatenate_padding
     monkeypatch.setattr(
@@ -415,12 +415,12 @@ def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
     return {name: values[: len(kept)] for name, values in padding.items()}
 
 
-def rows_that_are_all_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def extract_only_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     extract_row = extract.extract_row
     monkeypatch.setattr(extract, "extract_row", lambda cache, idx: extract_row(cache, 0))
 
 
-def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     subtract_fed = masks.subtract_fed
     monkeypatch.setattr(masks, "subtract_fed", lambda left, N: subtract_fed(left, 0))
 
@@ -434,7 +434,7 @@ MUTANTS = {
         is_per_row=lambda padding: padding is not None,
         copy_as_row=lambda batch, states: copy.copy(batch),
     ),
-    "recurrent-extract": rows_that_are_all_the_first,
+    "recurrent-extract": extract_only_the_first,
 }
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"arrays-advance": ((SimpleNamespace(left_padding=None, lengths=None), 3), {})}

@@ -1,1 +1,1 @@
-"""Recurrent caches: ``contract`` states their batch contract, the other modules repair it."""
+"""Recurrent caches: ``contract`` documents their batch contract, the other modules repair it."""

@@ -1,4 +1,4 @@
-"""``advance`` of recurrent caches: count fed positions without a growing graph."""
+"""``advance`` of recurrent caches: count fed positions in a graph of constant size."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .contract import write_padding
 
 # The cache attribute that holds its ``Counted``.
 NOTE = "_mlx_patches_counted"
-# Each time rows join or leave, the padding gains a node; it is evaluated once in so many times.
+# The padding gains a node each time rows join or leave; it is evaluated once every so many times.
 CHANGES = 16
 
 
 class Counted(NamedTuple):
-    """A cache's padding when a count began, and the number of positions fed since. Immutable.
+    """A cache's padding when a count started, and the number of positions fed since. Immutable.
 
     Args:
-        since: identifies the application of the patch; a count of an earlier one may be stale.
-        left_padding: its value when the count began, (rows,) or None.
+        since: identifies the application of the patch; a count from an earlier one may be stale.
+        left_padding: its value when the count started, (rows,) or None.
         lengths: likewise.
-        fed: how many positions were fed since.
-        left_padding_now: the array that the count last set. Another object in the cache means
+        fed: the number of positions fed since.
+        left_padding_now: the array that the count last set. A different object in the cache means
             that other code changed the padding.
         lengths_now: likewise.
         changes: how often other code changed either.
@@ -45,7 +45,7 @@ class Counted(NamedTuple):
 def advance_from_start(
     since: object, advance: Callable[[Any, int], None], cache: Any, N: int
 ) -> None:
-    """Run the release's ``advance`` on the padding of the count's start, by all positions since."""
+    """Run the release's ``advance`` from the count's start, by all positions fed since."""
     if not has_padding(cache, N):
         return advance(cache, N)
     held = cache.__dict__
@@ -83,7 +83,7 @@ def is_continued(note: Counted, since: object, left: Any, lengths: Any) -> bool:
 def start_count(
     cache: Any, last: Counted | None, since: object, left: Any, lengths: Any
 ) -> Counted:
-    """Begin a count at this padding."""
+    """Start a count at this padding."""
     changes = 0 if last is None else last.changes + 1
     if changes % CHANGES == CHANGES - 1 and cache.cache[0] is not None:
         import mlx.core as mx
@@ -95,7 +95,7 @@ def start_count(
 
 
 def count_from_start(advance: Any) -> Any:
-    """Factory of the replacement; each application of the patch begins new counts."""
+    """Factory of the replacement; each application of the patch starts new counts."""
     return around(functools.partial(advance_from_start, object()))(advance)
 
 
@@ -105,23 +105,23 @@ ARRAYS_ADVANCE = Patch(
     summary="Hybrid models leak one graph node per token and layer in a batch, until Metal aborts",
     targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
-    doc="""A hybrid model's batch grows by a graph node a token and layer until Metal aborts.
+    doc="""A hybrid model's batch leaks one graph node per token and layer, until Metal aborts.
 
     Why
         ``advance`` subtracts the number of fed positions from ``left_padding`` and ``lengths``,
-        lazily. Only one layer's arrays are read for the mask; those of the other layers are
-        never evaluated, and each token adds a node, with a buffer of its own, to the chain of
-        all before it: memory grows, steps get slower, and Metal ends the process with "Resource
-        limit (499000) exceeded". Qwen3.5, Qwen3-Next, Kimi Linear and every other hybrid.
+        lazily. Only one layer's arrays are read, for the mask; those of the other layers are
+        never evaluated, and each token adds a node and its buffer to the chain. Memory grows,
+        steps get slower, and Metal aborts the process with "Resource limit (499000) exceeded".
+        Affects Qwen3.5, Qwen3-Next, Kimi Linear and every other hybrid.
     How
-        The cache keeps its padding as it was when the count began, and the number of positions
-        fed since, a Python int. ``advance`` subtracts that number from that padding: one node
-        in place of a chain. When rows join or leave, a new count begins; every sixteenth time
-        the padding is evaluated with the state of the next step. No step waits for the device.
+        The cache keeps the padding at the start of a count, and the number of positions fed
+        since, a Python int. ``advance`` subtracts that number from that padding: one node
+        instead of a chain. When rows join or leave, a new count starts; every sixteenth time
+        the padding is evaluated with the next step's state. No step waits for the device.
     Upstream
         mlx-lm 1641, 1642, 1632, 1644, 1332, 1807; not fixed in mlx-lm 0.32.2. mlx-vlm 1972:
-        0.6.16 counts in a number.
+        0.6.16 counts in a Python number.
     Retire when
-        No supported release chains what it counts.
+        No supported release builds such a chain.
     """,
 )

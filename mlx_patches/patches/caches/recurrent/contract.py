@@ -2,7 +2,7 @@
 
 A recurrent cache has slots. A slot holds the states of all rows, an array (rows, ...), or None
 before the first token. A token cannot be removed from a state, so padding must never enter one.
-Two arrays (rows,) of int32 count positions, starting at the next one:
+Two arrays (rows,) of int32 count positions from the next one:
 
 ``left_padding``  up to the row's first token; zero or less once its padding was fed.
 ``lengths``       up to the end of the row's tokens; later positions are right padding.
@@ -11,20 +11,20 @@ Either is None if no row has such padding. The operations:
 
 ``merge(rows)``       The rows in their order, zeros for a row without a state, no padding. The
                       number of rows is known, even before the first token.
-``extend(other)``     Appends the other's rows, states and padding. ``other`` does not change.
+``extend(other)``     Appends the other's rows, states and padding. ``other`` is unchanged.
 ``filter(indices)``   The rows at ``indices`` in that order, states and padding.
 ``extract(idx)``      Row ``idx`` as a cache of the batch's class, without padding.
 ``prepare(lengths)``  Announces right padding. ``finalize()`` clears it, and left padding too.
 ``advance(N)``        Counts ``N`` fed positions. Before mlx-lm 0.30.4 ``make_mask`` counts them.
 ``make_mask(N)``      (rows, N) of bool, True where a next position holds a token. None if all do:
-                      a step without padding has no mask to compute.
+                      a step without padding computes no mask.
 ``state``             Everything that ``from_state`` needs to restore the whole cache.
 ``is_trimmable()``    False. ``size()`` is 0. ``empty()`` is whether no state was written.
 
 An operation that raises leaves rows and padding as they were. No decode step reads the device.
 
-The modules beside this one repair one operation each, one section per defect. The helpers below
-add only ``ROWS`` to a cache, so two patches can both use them.
+The other modules repair one operation each, with a section per defect. The helpers below add only
+``ROWS`` to a cache, so two patches can both use them.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ ROWS = "_mlx_patches_row_count"
 
 
 def count_rows(cache: Any) -> int:
-    """How many rows a cache has; 1 if neither its arrays nor ``remember_rows`` tell."""
+    """The number of rows of a cache; 1 if neither its arrays nor ``remember_rows`` show it."""
     arrays = (*cache.cache, *read_padding(cache).values())
     known = next((array for array in arrays if array is not None), None)
     return int(getattr(cache, ROWS, 1) if known is None else known.shape[0])
 
 
 def remember_rows(cache: Any, rows: int) -> None:
-    """Note how many rows a batch has; ``count_rows`` uses it until a slot is written."""
+    """Note a batch's number of rows; ``count_rows`` uses it until a slot is written."""
     setattr(cache, ROWS, rows)
 
 
 def read_padding(cache: Any) -> dict[str, Any]:
-    """A cache's padding by attribute name, (rows,) each; without the attributes that are None."""
+    """A cache's padding (rows,) by attribute name, without attributes that are None."""
     found = {name: getattr(cache, name, None) for name in PADDING}
     return {name: padding for name, padding in found.items() if is_per_row(padding)}
 
@@ -64,7 +64,7 @@ def is_per_row(padding: Any) -> bool:
 
 
 def write_padding(cache: Any, padding: dict[str, Any]) -> None:
-    """Set these attributes; leave other padding as it is."""
+    """Set these attributes; other padding stays."""
     for name, values in padding.items():
         setattr(cache, name, values)
 

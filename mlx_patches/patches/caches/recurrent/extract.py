@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import LM_CACHES
+from ....core.patch import Patch
+from ....core.verbs import result, wrap
 from .contract import copy_as_row, is_per_row
 
 # -- extract: recurrent-extract ------------------------------------------------------------------
 
 
 def extract_caches(extract_cache: Callable[[Any, int], Any], batch: Any, idx: int) -> Any:
-    """The caches of row ``idx``, one for each layer."""
+    """The caches of row ``idx``, one per layer."""
     if all(hasattr(cache, "extract") for cache in batch.cache):
         return extract_cache(batch, idx)
     return [extract_row(cache, idx) for cache in batch.cache]
@@ -37,26 +37,22 @@ RECURRENT_EXTRACT = Patch(
     id="recurrent-extract",
     severity="crash",
     summary="mlx-lm: a batch of a recurrent or hybrid model crashes when its first row ends",
-    targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.generate",
-            "Batch.extract_cache",
-            around(extract_caches),
-            # ``extract_cache`` alone is the same in releases whose caches have ``extract``.
-            fingerprint_of=("Batch.extract_cache", "_merge_caches"),
-        ),
+    targets=wrap(
+        "mlx_lm.generate:Batch.extract_cache",
+        extract_caches,
+        # ``extract_cache`` by itself is the same in releases whose caches have ``extract``.
+        fingerprint_of=("Batch.extract_cache", "_merge_caches"),
     ),
     probe=".probe_extract:probe",
-    doc="""A batch of a recurrent or hybrid model raises as soon as its first row ends.
+    doc="""A batch of a recurrent or hybrid model crashes when its first row ends.
 
     Why
-        When a row ends, ``BatchGenerator`` takes its cache out of the batch. Recurrent caches
+        When a row ends, ``BatchGenerator`` extracts its cache from the batch. Recurrent caches
         and lists of caches can be batched, but have no ``extract``: every batch raises
         AttributeError.
     How
-        ``Batch.extract_cache`` itself extracts the row from caches without ``extract``: row
-        ``idx`` of every state, or of every cache in a list.
+        ``Batch.extract_cache`` extracts the row from such caches: row ``idx`` of every state, or
+        of every cache in a list.
     Upstream
         mlx-lm 0.30.4 adds ``extract`` to both classes.
     Retire when
@@ -68,41 +64,44 @@ RECURRENT_EXTRACT = Patch(
 # -- merge and extract of MambaCache: mamba-rows -------------------------------------------------
 
 
-def merge_without_padding(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge rows into a batch without padding."""
-    batch = merge(cls, caches)
+def drop_scalar_padding(batch: Any, /) -> Any:
+    """The merged batch, without a left padding that is one number for all rows."""
     if not is_per_row(batch.left_padding):
         batch.left_padding = None
     return batch
 
 
-def extract_as_batch(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """Row ``idx`` of a batch, as a cache of the batch's class."""
-    row = extract(cache, idx)
-    return row if type(row) is type(cache) else copy_as_row(cache, row.cache)
+def restore_class(row: Any, batch: Any, /) -> Any:
+    """An extracted row as a cache of the batch's class."""
+    return row if type(row) is type(batch) else copy_as_row(batch, row.cache)
 
 
 MAMBA_ROWS = Patch(
     id="mamba-rows",
     severity="crash",
     summary="mlx-lm: Mamba crashes in a batch with history, and extracted rows keep a stale state",
-    targets=tuple(
-        Target(*LM_CACHES, path, around(wrapper), fingerprint_of=(path, "MambaCache.__init__"))
-        for path, wrapper in (
-            ("ArraysCache.merge", merge_without_padding),
-            ("ArraysCache.extract", extract_as_batch),
-        )
+    targets=(
+        *result(
+            "mlx_lm.models.cache:ArraysCache.merge",
+            drop_scalar_padding,
+            fingerprint_of=("ArraysCache.merge", "MambaCache.__init__"),
+        ),
+        *result(
+            "mlx_lm.models.cache:ArraysCache.extract",
+            restore_class,
+            fingerprint_of=("ArraysCache.extract", "MambaCache.__init__"),
+        ),
     ),
     probe=".probe_mamba_rows:probe",
-    doc="""Mamba prompts with a history raise in a batch; an extracted row's state never updates.
+    doc="""Mamba prompts with a history crash in a batch; an extracted row keeps a stale state.
 
     Why
-        ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` calls the class with a number
-        of slots, which ``MambaCache`` treats as its left padding: the number 2 for all rows, at
-        which ``make_mask`` raises. ``extract`` makes an ``ArraysCache``, which Mamba reads but
-        never writes: every step of the row starts from the state at which it left the batch.
+        ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` calls the class with the
+        number of slots, which ``MambaCache`` takes for its left padding: 2 for all rows, and
+        ``make_mask`` raises. ``extract`` makes an ``ArraysCache``, which Mamba reads but never
+        writes: every step of the row starts from the state at which it left the batch.
     How
-        A merged cache drops left padding that is not an array (rows,). An extracted row has the
+        A merged cache drops left padding that is not an array (rows,). An extracted row gets the
         batch's class.
     Upstream
         mlx-lm 0.30.6 removes ``MambaCache``.

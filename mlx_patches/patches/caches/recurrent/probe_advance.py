@@ -1,4 +1,4 @@
-"""Advances a recurrent batch cache, and counts the graph edges that the steps leave."""
+"""Advances a recurrent batch cache, and counts the edges of its graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS = (20, 120)
 
 
 def probe(target: Target) -> Result:
-    """Red where the graph grows with the steps, or the paddings and lengths are wrong."""
+    """Red if the graph grows with the steps, or the paddings and lengths are wrong."""
     import mlx.core as mx
 
     require_own(target)
@@ -27,7 +27,7 @@ def probe(target: Target) -> Result:
     read = cache.left_padding.tolist(), cache.lengths.tolist()
     if read != ([3 - fed, -fed], [200 - fed, 150 - fed]):
         return Result(True, f"[3, 0] and [200, 150] are {read} after {fed} steps")
-    told = " and ".join(
+    detail = " and ".join(
         f"{n} edges after {step} steps" for n, step in zip(edges, STEPS, strict=True)
     )
-    return Result(edges[1] > edges[0], told)
+    return Result(edges[1] > edges[0], detail)

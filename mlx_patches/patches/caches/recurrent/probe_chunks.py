@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from .probe_mask import class_with
+from .probe_mask import require_methods
 
 _PADDING = [7, 0, 2]
 _CHUNKS = (3, 3, 3, 1)
 
 
 def probe(target: Target) -> Result:
-    """Red where a chunk's mask does not mark exactly the columns that hold tokens."""
+    """Red if a chunk's mask does not mark exactly the columns that hold tokens."""
     import mlx.core as mx
 
-    cache_class = class_with(target, "make_mask")
+    cache_class = require_methods(target, "make_mask")
     try:
         cache_class(1, left_padding=_PADDING).make_mask(1)
     except TypeError as error:  # mlx-lm 0.28.0
@@ -23,8 +23,7 @@ def probe(target: Target) -> Result:
     fed = 0
     for chunk in _CHUNKS:
         mask = cache.make_mask(chunk)
-        whole = [[True] * chunk] * len(_PADDING)
-        seen = whole if mask is None else mask.tolist()
+        seen = [[True] * chunk] * len(_PADDING) if mask is None else mask.tolist()
         wanted = [[fed + i >= padding for i in range(chunk)] for padding in _PADDING]
         if seen != wanted:
             return Result(True, f"mask of positions {fed} to {fed + chunk}: {seen}, not {wanted}")

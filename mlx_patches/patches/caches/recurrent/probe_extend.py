@@ -7,18 +7,18 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from .probe_mask import class_with, make_merged_cache
+from .probe_mask import make_merged_cache, require_methods
 
-_NEW, _GONE = 3, 1
+_NEW, _REMOVED = 3, 1
 
 
 def probe(target: Target) -> Result:
-    """Red where a row is missing, or holds another row's state."""
+    """Red if a row is missing, or holds another row's state."""
     import mlx.core as mx
 
-    kind = class_with(target, "merge")
+    kind = require_methods(target, "merge")
     make_merged_cache(target, kind)  # not every release merges empty caches
-    for kept in (range(_NEW), range(_NEW - _GONE)):
+    for kept in (range(_NEW), range(_NEW - _REMOVED)):
         for order in (1, -1):
             empty = kind.merge([kind(2) for _ in range(_NEW)])
             empty.filter(mx.array(list(kept)))
@@ -26,13 +26,13 @@ def probe(target: Target) -> Result:
             written[0] = written[1] = mx.full((1, 2), 5)
             cache, other = (written, empty)[::order]
             cache.extend(other)
-            problem = lacking(cache.cache, [5, *[0] * len(kept)][::order])
+            problem = compare_states(cache.cache, [5, *[0] * len(kept)][::order])
             if problem:
                 return Result(True, problem)
     return Result(False, "every row holds its own state")
 
 
-def lacking(states: Sequence[Any], wanted: list[int]) -> str:
-    """Describe how the rows' states differ from ``wanted``; empty where they are equal."""
+def compare_states(states: Sequence[Any], wanted: list[int]) -> str:
+    """Describe how the rows' states differ from ``wanted``; empty if they are equal."""
     held = [state[:, 0].tolist() for state in states]
     return "" if held == [wanted] * len(states) else f"the rows hold {held}, not {wanted} each"

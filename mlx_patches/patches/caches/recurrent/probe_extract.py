@@ -14,20 +14,20 @@ _SLOTS = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where extracting a row raises, or returns another row."""
+    """Red if extracting a row raises, or returns another row."""
     import mlx.core as mx
 
     batch_class: Any = getattr(importlib.import_module(target.module), "Batch", None)
     if not hasattr(batch_class, "extract_cache"):
-        raise NotApplicable("the engine extracts no row from its batch")
+        raise NotApplicable("the engine extracts no rows from its batch")
     caches = importlib.import_module("mlx_lm.models.cache")
     states = caches.ArraysCache(_SLOTS)
     for slot in range(_SLOTS):
         states[slot] = mx.arange(_ROWS)[:, None]
     batch = SimpleNamespace(cache=[states, caches.CacheList(states, states)])
     for row in range(_ROWS):
-        alone, in_list = batch_class.extract_cache(batch, row)
-        for cache in (alone, *in_list.caches):
+        solo, in_list = batch_class.extract_cache(batch, row)
+        for cache in (solo, *in_list.caches):
             seen = [state.tolist() for state in cache.cache]
             if seen != [[[row]]] * _SLOTS:
                 return Result(True, f"row {row} holds {seen}")

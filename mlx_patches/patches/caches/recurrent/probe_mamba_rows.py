@@ -19,7 +19,7 @@ _TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where merge or extract loses a row's state."""
+    """Red if merge or extract loses a row's state."""
     kind = getattr(importlib.import_module(target.module), "MambaCache", None)
     operation = target.name.rpartition(".")[2]
     if not hasattr(kind, operation):
@@ -29,7 +29,7 @@ def probe(target: Target) -> Result:
 
 
 def merge_rows(kind: Any) -> str:
-    """Merge rows with a history; describe a wrong state or mask, empty where all are right."""
+    """Merge rows with a history; describe a wrong state or mask, empty if all are right."""
     batch = kind.merge([write_row(kind, row) for row in range(len(_LENGTHS))])
     held = [state.reshape(-1).tolist() for state in batch.cache]
     if held != [list(range(len(_LENGTHS)))] * _SLOTS:
@@ -60,14 +60,14 @@ def decode_extracted() -> str:
     for cache, prompt in zip(rows, _PROMPTS, strict=True):
         decode(model, cache, prompt)
     batch = [layers[0].merge(list(layers)) for layers in zip(*rows, strict=True)]
-    for idx, alone in enumerate(rows):
+    for idx, solo in enumerate(rows):
         row = [layer.extract(idx) for layer in batch]
         if any(layer.make_mask(1) is not None for layer in row):
             return f"row {idx} is masked"
         for step, token in enumerate(_NEXT):
-            seen, wanted = (decode(model, cache, [token]) for cache in (row, alone))
+            seen, wanted = (decode(model, cache, [token]) for cache in (row, solo))
             if not difference([seen], [wanted]) <= _TOLERANCE:
-                return f"row {idx} has other logits than alone, {step} tokens after extract"
+                return f"row {idx} differs from a solo run, {step} tokens after extract"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Makes the masks of a right-padded prompt with recurrent caches that were merged empty."""
+"""Makes masks for a right-padded prompt with recurrent caches that were merged empty."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CHUNKS = (3, 2)
 
 
 def probe(target: Target) -> Result:
-    """Red where a chunk's mask does not mark exactly the columns that hold tokens."""
-    cache_class = class_with(target, "merge", "prepare", "advance")
+    """Red if a chunk's mask does not mark exactly the columns that hold tokens."""
+    cache_class = require_methods(target, "merge", "prepare", "advance")
     cache: Any = make_merged_cache(target, cache_class)
     cache.prepare(lengths=_LENGTHS)
     fed = 0
@@ -30,11 +30,11 @@ def probe(target: Target) -> Result:
     return Result(False, "every chunk's mask marks the rows' tokens")
 
 
-def class_with(target: Target, *methods: str) -> Any:
-    """The cache class of a target.
+def require_methods(target: Target, *methods: str) -> Any:
+    """The cache class of a target, which must have these methods.
 
     Raises:
-        NotApplicable: it lacks one of these methods, or is not the module's own.
+        NotApplicable: it lacks one of them, or is not the module's own.
     """
     cache_class = cache_of(target)
     for name in methods:

@@ -6,19 +6,22 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from .probe_mask import class_with
+from .probe_mask import require_methods
 
 _SLOTS = 2
 _TOKENS = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where a restored cache fails to make a mask, or makes a different one."""
-    cache_class = class_with(target, "make_mask", "from_state")
-    for kind, cache in (("empty", cache_class(_SLOTS)), ("written", written(cache_class))):
-        wanted = masks(cache)
+    """Red if a restored cache cannot make a mask, or makes a different one."""
+    cache_class = require_methods(target, "make_mask", "from_state")
+    for kind, cache in (
+        ("empty", cache_class(_SLOTS)),
+        ("written", make_written_cache(cache_class)),
+    ):
+        wanted = make_masks(cache)
         try:
-            seen = masks(restored(cache_class, cache))
+            seen = make_masks(restore_cache(cache_class, cache))
         except AttributeError as error:
             return Result(True, f"{kind}: {error}")
         if seen != wanted:
@@ -26,7 +29,7 @@ def probe(target: Target) -> Result:
     return Result(False, "a restored cache makes the same masks")
 
 
-def written(cache_class: Any) -> Any:
+def make_written_cache(cache_class: Any) -> Any:
     """Make a cache with both slots in use."""
     import mlx.core as mx
 
@@ -36,13 +39,13 @@ def written(cache_class: Any) -> Any:
     return cache
 
 
-def restored(cache_class: Any, cache: Any) -> Any:
+def restore_cache(cache_class: Any, cache: Any) -> Any:
     """Restore a new cache from this one's state."""
     meta = [cache.meta_state] if hasattr(cache, "meta_state") else []
     return cache_class.from_state(cache.state, *meta)
 
 
-def masks(cache: Any) -> list[Any]:
+def make_masks(cache: Any) -> list[Any]:
     """Return the cache's masks for the next chunk and the one after it, as nested lists."""
     seen = []
     for _ in range(2):

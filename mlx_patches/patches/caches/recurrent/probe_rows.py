@@ -6,7 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from .probe_mask import class_with
+from .probe_mask import require_methods
 
 _PADDING = [4, 0, 2]
 _FED = 3
@@ -14,11 +14,11 @@ _NEXT = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where the mask is wrong for the batch's rows. A release may return no mask here."""
+    """Red if the mask is wrong for the batch's rows. A release may return no mask here."""
     import mlx.core as mx
 
     operation = target.name.partition(".")[2]
-    cache_class = class_with(target, operation, "make_mask")
+    cache_class = require_methods(target, operation, "make_mask")
     cache = make_fed_cache(cache_class, _PADDING)
     if operation == "filter":
         cache.filter(mx.array([2, 0]))
@@ -33,7 +33,7 @@ def probe(target: Target) -> Result:
 
 
 def make_fed_cache(cache_class: Any, left_padding: list[int] | None) -> Any:
-    """Make a batch after ``_FED`` positions; one row without padding where that is None."""
+    """Make a batch after ``_FED`` positions; a single row if it has no padding."""
     import mlx.core as mx
 
     cache = cache_class(1)

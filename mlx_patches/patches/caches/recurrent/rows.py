@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES, LM_CACHES, at
+from ....core.patch import Patch
+from ....core.verbs import after, everywhere, result, wrap
 from .contract import (
     concatenate_padding,
     count_rows,
@@ -20,21 +20,19 @@ from .contract import (
 # -- merge, filter and extend before the first token: arrays-extend ------------------------------
 
 
-def merge_counted(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge rows into a batch that remembers their number."""
-    batch = merge(cls, caches)
+def remember_merged(batch: Any, /, caches: Sequence[Any]) -> Any:
+    """The merged batch, which remembers its number of rows."""
     remember_rows(batch, len(caches))
     return batch
 
 
-def filter_counted(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Keep only these rows, and remember their number."""
-    keep(cache, batch_indices)
+def remember_filtered(cache: Any, /, batch_indices: Any) -> None:
+    """Remember the number of rows that are left."""
     remember_rows(cache, len(batch_indices))
 
 
 def extend_unwritten(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """Add another batch's rows, with zeros for the states that one side has not written yet."""
+    """Add another batch's rows, with zeros for states that one side has not written yet."""
     rows = count_rows(cache) + count_rows(other)
     joining, before = copy.copy(other), cache.cache
     joining.cache, cache.cache = fill_slots(other, cache), fill_slots(cache, other)
@@ -63,24 +61,33 @@ ARRAYS_EXTEND = Patch(
     id="arrays-extend",
     severity="crash",
     summary="mlx-lm: a prompt that joins a hybrid model's batch during prefill crashes the batch",
-    targets=tuple(
-        Target(*LM_CACHES, path, around(wrapper), fingerprint_of=(path, "ArraysCache.extend"))
-        for path, wrapper in (
-            ("ArraysCache.merge", merge_counted),
-            ("ArraysCache.filter", filter_counted),
-            ("ArraysCache.extend", extend_unwritten),
-        )
+    targets=(
+        *result(
+            "mlx_lm.models.cache:ArraysCache.merge",
+            remember_merged,
+            fingerprint_of=("ArraysCache.merge", "ArraysCache.extend"),
+        ),
+        *after(
+            "mlx_lm.models.cache:ArraysCache.filter",
+            remember_filtered,
+            fingerprint_of=("ArraysCache.filter", "ArraysCache.extend"),
+        ),
+        *wrap(
+            "mlx_lm.models.cache:ArraysCache.extend",
+            extend_unwritten,
+            fingerprint_of=("ArraysCache.extend",) * 2,  # as it was measured
+        ),
     ),
     probe=".probe_extend:probe",
-    doc="""A prompt that joins others while they are being fed breaks a hybrid model's batch.
+    doc="""A prompt that joins during prefill crashes or garbles a hybrid model's batch.
 
     Why
-        The engine adds new prompts to those that it is still feeding. A recurrent cache that
-        was not written yet has no number of rows, and ``extend`` uses the other batch's states
-        alone: rows are missing, or get another row's state.
+        The engine adds new prompts to those in prefill. A recurrent cache without a state does
+        not record its number of rows, and ``extend`` keeps only the other batch's states: rows
+        are missing, or get another row's state.
     How
-        A merged cache remembers its number of rows. Where one side has no state yet, its rows
-        get zeros before the other's are added.
+        A merged cache remembers its number of rows. If one side has no state yet, its rows get
+        zeros before the two are joined.
     Upstream
         mlx-lm 0.31.3 does the same.
     Retire when
@@ -93,16 +100,16 @@ ARRAYS_EXTEND = Patch(
 
 
 def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """``filter`` that filters the padding as well."""
+    """Filter the states, and the padding as well."""
     padding = read_padding(cache)
     keep(cache, batch_indices)
-    # Computed from the padding as it was before: the release may have kept, filtered or dropped
-    # it. Written last, so that the padding stays if the release raises.
+    # Computed from the padding before the call: the release may keep, filter or drop it. Written
+    # last, so that the padding stays if the release raises.
     write_padding(cache, take_padding(padding, batch_indices))
 
 
 def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """``extend`` that joins the padding of both batches as well."""
+    """Add another batch's rows, and their padding as well."""
     sides = (cache, other)
     padding, rows = [read_padding(side) for side in sides], [count_rows(side) for side in sides]
     extend(cache, other)
@@ -115,12 +122,9 @@ ARRAYS_ROWS = Patch(
         "mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding "
         "of rows that have left"
     ),
-    targets=at(
-        CACHES,
-        {
-            "ArraysCache.filter": around(filter_padding),
-            "ArraysCache.extend": around(extend_padding),
-        },
+    targets=(
+        *wrap(everywhere("models.cache:ArraysCache.filter"), filter_padding),
+        *wrap(everywhere("models.cache:ArraysCache.extend"), extend_padding),
     ),
     probe=".probe_rows:probe",
     doc="""A recurrent batch keeps padding of rows that left, and lacks padding of rows that joined.

@@ -1,4 +1,4 @@
-"""``state`` of recurrent caches: saving and restoring them."""
+"""``state`` of recurrent caches: save and restore them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .contract import PADDING
 
 
 def complete_restored(put: Callable[..., None], cache: Any, saved: Any) -> None:
-    """Set the state, and the padding attributes that are missing to None: no row has padding."""
+    """Set the state, and missing padding attributes to None: no row has padding."""
     put(cache, saved)
     for name in PADDING:
         vars(cache).setdefault(name, None)
@@ -30,7 +30,7 @@ ARRAYS_RESTORED = Patch(
         ),
     ),
     probe=".probe_restored:probe",
-    doc="""A recurrent cache that was restored from its saved state raises at the next mask.
+    doc="""A recurrent cache restored from its saved state crashes at the next mask.
 
     Why
         ``from_state`` makes the cache without ``__init__``, and the state of a recurrent cache
@@ -38,8 +38,8 @@ ARRAYS_RESTORED = Patch(
         ``advance`` raise AttributeError, for a prompt cache loaded from a file and for a
         restored batch.
     How
-        Setting the state sets both to None if they are missing. The padding of the saved rows
-        had been fed, so None is right.
+        Setting the state sets both to None if they are missing. The padding of the saved
+        rows had been fed, so None is right.
     Upstream
         mlx-lm 0.30.5 sets both before ``__init__``; 0.32.0 saves them with the state.
     Retire when
