@@ -54,7 +54,7 @@ class Parameters:
     def _declare(self, name: str) -> str:
         return f"{name}=_default_{name}" if name in self.defaults else name
 
-    def forward(self, **changed: str) -> str:
+    def forward(self, /, **changed: str) -> str:
         """The text of the arguments that pass the call on; ``changed`` are expressions by name."""
         parts = [changed.get(name, name) for name in self.positional]
         parts += [f"*{self.args}"] if self.args else []

@@ -59,6 +59,14 @@ def test_argument_of_a_positional_only_parameter():
         patched(1, second=2)
 
 
+def test_argument_may_be_the_instance():
+    def released(self, other):
+        return self, other
+
+    patched = apply(argument(PLACE, "self", lambda cache, /: [cache]), released)
+    assert patched(1, 2) == patched(1, other=2) == ([1], 2)
+
+
 @pytest.mark.parametrize("name", ["fourth", "change"])
 def test_unknown_parameter_is_an_error(name):
     def released(first):

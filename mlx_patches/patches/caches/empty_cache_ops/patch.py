@@ -1,4 +1,4 @@
-"""Make every method of the contract accept a cache that was never written."""
+"""Make every method of the contract accept an empty cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Factory, Patch, around
+from ....core.patch import Factory, Patch
+from ....core.verbs import everywhere, wrap
 from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import CACHES, around_setter, at
 
@@ -17,7 +18,7 @@ def make_state(extra: tuple[str, ...]) -> Factory:
     """Factory of ``state``, which is keys, values and the ``extra`` attributes."""
 
     def save(get: Callable[[Any], Any], cache: Any) -> Any:
-        # ``is_empty`` inlined: engines read every layer's state after each piece of a prompt.
+        # ``is_empty`` inlined: engines read every layer's state after each prompt chunk.
         return save_empty(cache, extra) if cache.keys is None else get(cache)
 
     def restore(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
@@ -27,15 +28,15 @@ def make_state(extra: tuple[str, ...]) -> Factory:
         cache.keys = cache.values = None
         for name, value in zip(extra, saved[2:], strict=True):
             setattr(cache, name, value)
-        # The release's setter reads this from the keys: a solo cache's ``offset``, a batch's
-        # ``_idx``.
+        # The release's setter derives these from the keys: ``offset`` of a solo cache, ``_idx`` of
+        # a batch.
         setattr(cache, "_idx" if extra else "offset", 0)
 
     return around_setter(restore, save)
 
 
 def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
-    """An empty cache's state: no keys, no values, and the ``extra`` attributes as they are."""
+    """An empty cache's state: no keys, no values, and the ``extra`` attributes."""
     return (None, None, *(getattr(cache, name) for name in extra))
 
 
@@ -75,7 +76,7 @@ def merge_rows(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
 
 
 def make_empty_batch(cls: Any, rows: Any) -> Any:
-    """An empty batch cache for these rows, none of which was written."""
+    """An empty batch cache for these empty rows."""
     padding = [0] * len(rows)
     size = getattr(rows[0], "max_size", None)
     return cls(padding) if size is None else cls(size, padding)
@@ -114,7 +115,7 @@ def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any
 
 
 def filter_keys(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Keep only these rows of a cache whose values have no width: MLX takes no rows of nothing."""
+    """Keep only these rows of a cache whose values have width 0, which MLX cannot index."""
     cache.values = cache.keys
     try:
         keep(cache, batch_indices)
@@ -137,24 +138,24 @@ def finalize_rows(finalize: Callable[[Any], None], cache: Any) -> None:
 
 
 def forget_padding(cache: Any) -> None:
-    """Clear the announced right padding: none of its columns was written."""
+    """Clear the announced right padding, of which no column was written."""
     for name in ("_right_padding", "_lengths"):
         if getattr(cache, name, None) is not None:
             setattr(cache, name, None)
 
 
 _BATCH = ("BatchKVCache", "BatchRotatingKVCache")
-_FACTORIES: dict[str, Factory] = {
+_STATES: dict[str, Factory] = {
     "KVCache.state": make_state(()),
     "RotatingKVCache.state": make_state(()),
     **{f"{name}.state": make_state(("offset", "left_padding")) for name in _BATCH},
-    **{f"{name}.extract": around(extract_row) for name in _BATCH},
-    **{f"{name}.merge": around(merge_rows) for name in _BATCH},
-    **{f"{name}.filter": around(filter_rows) for name in _BATCH},
-    **{f"{name}.extend": around(extend_rows) for name in _BATCH},
-    **{f"{name}.finalize": around(finalize_rows) for name in _BATCH},
-    "ArraysCache.extract": around(extract_slots),
 }
+
+
+def in_batches(method: str) -> tuple[str, ...]:
+    """The places of a method of both batch classes."""
+    return tuple(place for name in _BATCH for place in everywhere(f"models.cache:{name}.{method}"))
+
 
 EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
@@ -163,20 +164,28 @@ EMPTY_CACHE_OPS = Patch(
     summary=(
         "mlx-lm and mlx-vlm crash when saving an empty cache or taking a row from an empty batch"
     ),
-    targets=at(CACHES, _FACTORIES),
-    doc="""A cache that was never written cannot be saved, and no row can be taken from its batch.
+    targets=(
+        *at(CACHES, _STATES),
+        *wrap(in_batches("extract"), extract_row),
+        *wrap(in_batches("merge"), merge_rows),
+        *wrap(in_batches("filter"), filter_rows),
+        *wrap(in_batches("extend"), extend_rows),
+        *wrap(in_batches("finalize"), finalize_rows),
+        *wrap(everywhere("models.cache:ArraysCache.extract"), extract_slots),
+    ),
+    doc="""Saving an empty cache crashes, and so does extracting a row from an empty batch.
 
     Why
-        Some caches are not written: Gemma's shared layers read another layer's cache, an expert
-        may receive no token, a new prompt has no token yet. ``state``, ``extract``, ``merge``,
+        Some caches stay empty: Gemma's shared layers read another layer's cache, an expert may
+        receive no token, a new prompt has no token yet. ``state``, ``extract``, ``merge``,
         ``filter``, ``extend`` and ``finalize`` assume that there are keys, so every batch
         operation of such a model raises, and so does merging a new prompt with one that has a
-        history. A recurrent cache with unused slots raises in ``extract``. MLX before 0.30.6 takes
-        no rows of values without width, which DeepSeek V3.2's indexer keeps.
+        history. A recurrent cache with unused slots raises in ``extract``. MLX before 0.30.6
+        cannot index values of width 0, which DeepSeek V3.2's indexer keeps.
     How
-        An empty cache saves None for its keys and values, and its rows are empty caches. Beside
-        written rows it gets keys of zero columns. ``finalize`` moves no padding in it. Values
-        without width are filtered with the keys.
+        An empty cache saves None for its keys and values, and its rows are empty caches. With
+        written rows it gets keys of zero columns. ``finalize`` moves no padding in it. Values of
+        width 0 are filtered as views of the keys.
     Upstream
         mlx-lm 0.30.4 merges empty caches with written ones; 0.31.2 merges, filters and extends
         them, 0.32.0 saves them. No release extracts a row from an empty batch. In mlx-vlm 0.7.10

@@ -1,4 +1,4 @@
-"""Saves, splits and joins caches that were never written."""
+"""Saves, splits and joins empty caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOKENS = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where an operation on an empty cache fails, or its result is not empty."""
+    """Red if an operation on an empty cache raises, or its result is not empty."""
     cache_of(target)
     require(target)
     kind, _, operation = target.name.partition(".")
@@ -44,16 +44,16 @@ def save_empty(caches: Any, kind: str) -> str:
     copy.state = state
     if copy.keys is not None:
         return "the restored cache is not empty"
-    return "" if feeds(copy) else "the restored cache rejects keys"
+    return "" if accepts_tokens(copy) else "the restored cache rejects keys"
 
 
-def feeds(cache: Any) -> bool:
+def accepts_tokens(cache: Any) -> bool:
     """Whether a cache accepts keys and values like a new one."""
-    return all(row == [1] * _TOKENS for row in feed(cache))
+    return all(row == [1] * _TOKENS for row in feed_ones(cache))
 
 
-def feed(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
-    """Feed ones to each row of a cache; returns what each row then holds."""
+def feed_ones(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
+    """Feed ones to each row of a cache; returns the keys of each row."""
     import mlx.core as mx
 
     rows = cache.offset.size if hasattr(cache.offset, "size") else 1
@@ -75,7 +75,7 @@ def extract_empty(caches: Any, kind: str) -> str:
     wanted = kind.removeprefix("Batch")
     if type(row).__name__ != wanted:
         return f"a {type(row).__name__}, not a {wanted}"
-    return "" if row.keys is None and feeds(row) else "the row is not empty"
+    return "" if row.keys is None and accepts_tokens(row) else "the row is not empty"
 
 
 def merge_empty(caches: Any, kind: str) -> str:
@@ -84,13 +84,13 @@ def merge_empty(caches: Any, kind: str) -> str:
     batch = getattr(caches, kind).merge(rows)
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:
         return f"offset {batch.offset.tolist()}"
-    if not feeds(batch):
+    if not accepts_tokens(batch):
         return "the batch rejects keys"
-    feed(rows[1])
+    feed_ones(rows[1])
     batch = getattr(caches, kind).merge(rows)
     if batch.offset.tolist() != [0, 3] or batch.left_padding.tolist() != [3, 0]:
         return f"offset {batch.offset.tolist()}, padding {batch.left_padding.tolist()}"
-    held = feed(batch, 1)
+    held = feed_ones(batch, 1)
     return "" if held == [[0, 0, 0, 1], [1, 1, 1, 1]] else f"the batch holds {held}"
 
 
@@ -111,10 +111,10 @@ def extend_empty(caches: Any, kind: str) -> str:
         return "rows are missing"
     for order in (1, -1):
         written, empty = make_cache(caches, kind, rows=1), make_cache(caches, kind)
-        feed(written)
+        feed_ones(written)
         cache, other = (written, empty)[::order]
         cache.extend(other)
-        held = feed(cache, 1)[::order]
+        held = feed_ones(cache, 1)[::order]
         if held != [[1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 1]]:
             return f"the batch holds {held}"
         padding = cache.left_padding.tolist()[::order]
@@ -124,13 +124,13 @@ def extend_empty(caches: Any, kind: str) -> str:
 
 
 def finalize_empty(caches: Any, kind: str) -> str:
-    """Finalize right padding that was prepared, without tokens."""
+    """Finalize prepared right padding, without tokens."""
     cache = make_cache(caches, kind)
     cache.prepare(lengths=[1, 2], right_padding=[1, 0])
     cache.finalize()
     if cache.keys is not None or cache.offset.tolist() != [0, 0]:
         return f"offset {cache.offset.tolist()}"
-    return "" if feeds(cache) else "the batch rejects keys"
+    return "" if accepts_tokens(cache) else "the batch rejects keys"
 
 
 _OPERATIONS = {

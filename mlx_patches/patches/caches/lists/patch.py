@@ -1,13 +1,13 @@
 """The contracts of ``CacheList``, of a generator's batch, and of ``ChunkedKVCache``.
 
 - ``CacheList`` holds the caches of one layer. Each method of a cache's contract (see ``caches``)
-  calls the same method of every cache in the list. Its ``state`` has one item for each cache,
-  and its ``meta_state`` their class names and ``meta_state``, so ``from_state`` can rebuild them.
-- A generator's batch holds one cache for each layer. ``extend`` adds the rows of another batch,
-  also where either batch began as a single prompt and holds solo caches.
-- ``ChunkedKVCache`` keeps the tokens that the next token attends to: those of its chunk, which
-  begins at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position`` those
-  dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
+  calls the same method of every cache in the list. Its ``state`` has one item per cache, and its
+  ``meta_state`` their class names and ``meta_state``, so ``from_state`` can rebuild them.
+- A generator's batch holds one cache per layer. ``extend`` adds the rows of another batch, even if
+  either one began as a single prompt and holds solo caches.
+- ``ChunkedKVCache`` keeps the tokens that the next token attends to: those of its attention chunk,
+  which begins at a multiple of ``chunk_size``. ``offset`` counts all tokens, ``start_position``
+  those dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import argument, everywhere, wrap
 from ..._shared.rows import as_plain
 from ..._shared.targets import CACHES, at
 
@@ -34,7 +35,7 @@ def put_states(cache: Any, saved: Any) -> None:
         inner.state = state
 
 
-def read_classes(cache: Any) -> tuple[list[str], list[Any]]:
+def read_meta_states(cache: Any) -> tuple[list[str], list[Any]]:
     """The class names of the caches in a list, and the ``meta_state`` of each."""
     names = [type(inner).__name__ for inner in cache.caches]
     return names, [inner.meta_state for inner in cache.caches]
@@ -49,8 +50,8 @@ def put_meta_states(cache: Any, saved: Any) -> None:
 def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
     """A new list of caches from a saved ``state`` and ``meta_state``."""
     module = sys.modules[cls.__module__]
-    pieces = zip(*meta_state, state, strict=True)
-    return cls(*(getattr(module, name).from_state(part, meta) for name, meta, part in pieces))
+    saved = zip(*meta_state, state, strict=True)
+    return cls(*(getattr(module, name).from_state(inner, meta) for name, meta, inner in saved))
 
 
 CACHELIST_STATE = Patch(
@@ -66,7 +67,7 @@ CACHELIST_STATE = Patch(
                 (place,),
                 {
                     "CacheList.meta_state": lambda original: property(
-                        read_classes, put_meta_states
+                        read_meta_states, put_meta_states
                     ),
                     "CacheList.from_state": lambda original: classmethod(restore_list),
                 },
@@ -76,15 +77,14 @@ CACHELIST_STATE = Patch(
         )
     ),
     probe=".probe_state:probe",
-    doc="""A list of caches cannot be restored: its saved state does not name its caches.
+    doc="""A saved prompt cache that contains a ``CacheList`` does not load.
 
     Why
         ``CacheList.state`` is one flat list of the arrays of all its caches, without their
-        classes or how many arrays each has. ``from_state`` does not call the class, so the new
-        list has no caches to restore: such a model's prompt cache is saved, but cannot be loaded.
+        classes or their numbers of arrays. ``from_state`` does not call the constructor, so the
+        new list has no caches to restore.
     How
-        ``state`` has one item for each cache, and ``meta_state`` has their class names and
-        their ``meta_state``.
+        ``state`` has one item per cache, and ``meta_state`` their class names and ``meta_state``.
     Upstream
         mlx-lm 0.31.0 saves both.
     Retire when
@@ -96,11 +96,11 @@ CACHELIST_STATE = Patch(
 # -- a single prompt's caches in a batch ---------------------------------------------------
 
 
-def extend_batch(extend: Callable[[Any, Any], None], batch: Any, other: Any) -> None:
-    """Add another batch's rows to a batch, after converting the solo caches of both."""
+def convert_both(batch: Any, other: Any, /) -> Any:
+    """The batch to extend, with the solo caches of both batches converted."""
     for one in (batch, other):
         one.cache = [convert_to_batch(layer) for layer in one.cache]
-    extend(batch, other)
+    return batch
 
 
 def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
@@ -119,7 +119,7 @@ def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
 
 
 def convert_to_batch(layer: Any) -> Any:
-    """A layer's solo cache as a batch cache of one row; a batch cache is returned unchanged."""
+    """A layer's solo cache as a batch cache of one row; batch caches are returned unchanged."""
     if hasattr(layer, "caches"):
         return type(layer)(*map(convert_to_batch, layer.caches))
     if hasattr(layer, "extend"):
@@ -134,22 +134,21 @@ EXTEND_SOLO_BATCH = Patch(
     severity="crash",
     summary="mlx-vlm: a batch that began with one prompt crashes when the next one joins",
     targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.generate",
-            "Batch.extend",
-            around(extend_batch),
+        *argument(
+            "mlx_vlm.generate:Batch.extend",
+            "self",
+            convert_both,
             fingerprint_of=("Batch.extend", "BatchGenerator._process_prompts"),
         ),
-        Target("mlx-vlm", "mlx_vlm.generate.ar", "_extend_cache", around(extend_layers)),
+        *wrap("mlx_vlm.generate.ar:_extend_cache", extend_layers),
     ),
     probe=".probe_extend:probe",
     doc="""A batch that began with a single prompt crashes when the next one joins.
 
     Why
         ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
-        several. ``Batch.extend`` then extends one kind with the other: a solo cache has no
-        ``extend``, and a batch cache's ``extend`` reads attributes that a solo cache lacks.
+        several. ``Batch.extend`` then mixes them: a solo cache has no ``extend``, and a batch
+        cache's ``extend`` reads attributes that a solo cache lacks.
     How
         Solo caches become batch caches of one row before two batches are joined.
     Upstream
@@ -174,29 +173,29 @@ def trim_front(trim: Callable[[Any], None], cache: Any) -> None:
 
 
 def cuts_chunk(cache: Any) -> bool:
-    """Whether the release's trim would drop tokens of the chunk that the next token is in."""
-    left_from = cache.start_position + cache.keys.shape[2] - cache.chunk_size
-    return bool(left_from > cache.offset // cache.chunk_size * cache.chunk_size)
+    """Whether the release's trim would drop tokens of the next token's attention chunk."""
+    first_kept = cache.start_position + cache.keys.shape[2] - cache.chunk_size
+    return bool(first_kept > cache.offset // cache.chunk_size * cache.chunk_size)
 
 
 CHUNKED_FRONT = Patch(
     id="chunked-front",
     summary="Llama 4 forgets the start of an attention chunk during prefill: wrong output",
     # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
-    targets=at(CACHES, {"ChunkedKVCache.maybe_trim_front": around(trim_front)}),
+    targets=wrap(everywhere("models.cache:ChunkedKVCache.maybe_trim_front"), trim_front),
     probe=".probe_chunked:probe",
-    doc="""Llama 4 forgets the beginning of a chunk that it is still reading.
+    doc="""Llama 4 forgets the start of an attention chunk during prefill.
 
     Why
         ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
-        end of the buffer may not be written yet; each of them costs one token too many in front,
-        which may belong to the chunk that the next token attends to. At worst more tokens are
+        end may still be unwritten; for each of them one token too many is dropped in front,
+        possibly of the attention chunk that the next token attends to. At worst more tokens are
         dropped than the cache holds.
     How
         If a token of that chunk would be dropped, the unwritten columns are cut off first. The
-        release's trim then drops only tokens older than the last ``chunk_size``, if any.
+        release's trim then only drops tokens older than the last ``chunk_size``.
     Upstream
-        mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens, not columns.
+        mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens instead of columns.
     Retire when
         No supported release is older than these.
     """,

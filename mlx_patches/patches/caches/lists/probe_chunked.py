@@ -1,4 +1,4 @@
-"""Feeds a chunked cache pieces of many sizes, and checks that it keeps the current chunk."""
+"""Prefills a chunked cache in calls of many sizes, and checks that it keeps the current chunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOKENS = 3 * _CHUNK
 
 
 def probe(target: Target) -> Result:
-    """Red where a token of the current chunk is missing."""
+    """Red if a token of the current chunk is missing."""
     import mlx.core as mx
 
     cache_class = cache_of(target)
@@ -24,19 +24,19 @@ def probe(target: Target) -> Result:
         for size in range(1, _CHUNK + 1):
             cache = cache_class(_CHUNK)
             cache.step = _STEP
-            for start, end in pieces(first, size):
+            for start, end in split_tokens(first, size):
                 cache.maybe_trim_front()
                 keys = mx.arange(float(start), end).reshape(1, 1, -1, 1)
                 held = cache.update_and_fetch(keys, keys)[0].reshape(-1).tolist()
                 wanted = [float(token) for token in range(start // _CHUNK * _CHUNK, end)]
                 if held[-len(wanted) :] != wanted:
-                    place = f"pieces of {first}, then {size}"
+                    place = f"calls of {first}, then {size} tokens"
                     return Result(True, f"{place}: token {start} sees {held}, not {wanted}")
     return Result(False, "every token sees its chunk")
 
 
-def pieces(first: int, size: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each piece: one of ``first`` tokens, then pieces of ``size``."""
+def split_tokens(first: int, size: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each call: ``first`` tokens, then ``size`` tokens each."""
     yield 0, first
     for start in range(first, _TOKENS, size):
         yield start, start + size

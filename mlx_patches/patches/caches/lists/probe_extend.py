@@ -16,12 +16,12 @@ _TOKENS = 12
 
 
 def probe(target: Target) -> Result:
-    """Red where the generator raises, or a row's logits differ from those alone."""
-    return _layers(target) if target.name == "_extend_cache" else _prompts(target)
+    """Red if the generator raises, or a row's output differs from its solo run."""
+    return _probe_layers(target) if target.name == "_extend_cache" else _probe_prompts(target)
 
 
-def _layers(target: Target) -> Result:
-    """Join two batches whose layers are lists of caches, and a batch with a chunked cache."""
+def _probe_layers(target: Target) -> Result:
+    """Join two batches of ``CacheList`` layers, and a batch with a chunked cache."""
     extend: Any = getattr(importlib.import_module(target.module), target.name)
     caches = importlib.import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "CacheList"):
@@ -31,7 +31,7 @@ def _layers(target: Target) -> Result:
     feed(lists[1][0], [10, 11], 3)
     joined = extend([lists[0]], [lists[1]])[0][0]
     rows = [(0, 2), (1, 4), (10, 2), (11, 3)]
-    if wrong := strange(joined, rows):
+    if wrong := find_wrong_row(joined, rows):
         return Result(True, f"in a list of caches, {wrong}")
     batch, chunks = caches.BatchKVCache([0, 0]), caches.ChunkedKVCache(8)
     feed(batch, [0, 1], 2)
@@ -40,7 +40,7 @@ def _layers(target: Target) -> Result:
         joined = extend([batch], [chunks])[0]
     except ValueError as refusal:
         return Result(False, f"lists join; a chunked cache is refused: {refusal}")
-    wrong = strange(joined, [(0, 2), (1, 2), (2, 3)])
+    wrong = find_wrong_row(joined, [(0, 2), (1, 2), (2, 3)])
     return Result(bool(wrong), wrong or "every row holds its own tokens")
 
 
@@ -53,16 +53,16 @@ def feed(cache: Any, rows: list[int], tokens: int) -> None:
     cache.update_and_fetch(fed, fed)
 
 
-def strange(cache: Any, rows: list[tuple[int, int]]) -> str:
-    """Name the first row that does not hold its number ``length`` times; empty where all do."""
+def find_wrong_row(cache: Any, rows: list[tuple[int, int]]) -> str:
+    """Name the first row that does not hold its number ``length`` times; empty if all do."""
     for row, (number, length) in enumerate(rows):
         held = cache.extract(row)
         if held.offset != length or held.keys[0, 0, :length, 0].tolist() != [number] * length:
-            return f"row {row} holds other tokens"
+            return f"row {row} holds wrong tokens"
     return ""
 
 
-def _prompts(target: Target) -> Result:
+def _probe_prompts(target: Target) -> Result:
     """Join a prompt while one other row decodes."""
     from ....lab import EXACT, generators
     from ....lab.compare import compare_generated
@@ -70,6 +70,8 @@ def _prompts(target: Target) -> Result:
 
     model = tiny(target.distribution, _FAMILY)
     first, late = _PROMPTS
-    said = generators.generate(model, [first], late, _TOKENS)
-    cell = compare_generated(said, [alone(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT)
+    generated = generators.generate(model, [first], late, _TOKENS)
+    cell = compare_generated(
+        generated, [alone(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT
+    )
     return Result(cell.verdict == "red", cell.detail, cell.figure)

@@ -12,7 +12,7 @@ _LENGTH = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where the restored list differs. A restore that raises is red, too."""
+    """Red if the restored list differs. A restore that raises is red, too."""
     kind = cache_of(target)
     caches = importlib.import_module(target.module)
     if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):

@@ -1,32 +1,32 @@
-"""DeepSeek V4 forgets the window before the one that it pools, in every call but the first.
+"""DeepSeek V4's pooling ignores earlier text after the first chunk: wrong output.
 
 Why
-    Where its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the window
-    before its own. The pooling cache holds the tokens of an unfinished window alone, so
-    ``_overlap_compress_kv`` puts nothing in the place of the window before the first of a call:
-    right at the start of a text, wrong in a later piece of a prompt, in a second turn, and for
-    every window that is completed by a decode step.
+    When its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the previous
+    window. The pooling cache only holds the tokens of the unfinished window, so
+    ``_overlap_compress_kv`` treats the first window of every call as if no text came before it:
+    right at the start of a text, wrong in a later chunk, in a second turn, and for every window
+    that a decode step completes.
 How
-    The compressor gets the pooling cache inside an object that puts the last window before those
-    that a call completes, and takes the token that is pooled from it out again. The cache keeps
-    its last windows (``windows``); they are merged, extended, filtered, extracted, saved and
-    restored with its rows. A saved state has the last window in front of the unfinished one, a
-    batch's behind it: where the release reads such a state, it drops it. A call before the first
-    window computes what it did.
+    The compressor gets the pooling cache inside an object that prepends the last window to those
+    that a call completes, and drops the token pooled from it. The cache keeps its last windows
+    (``windows``); they are merged, extended, filtered, extracted, saved and restored with its
+    rows. A saved state has the last window in front of the unfinished one, a batch's state behind
+    it; a release without the patch drops it on restore. A first call computes the same as before.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
-    ``Compressor`` reads the window before the first of a call from its cache.
+    ``Compressor`` reads the window before the first one of a call from its cache.
 """
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after, argument, result, wrap
 from ..._shared.targets import VLM_CACHES, around_setter, at
 from .windows import (
     ENTRY,
@@ -34,7 +34,7 @@ from .windows import (
     Windows,
     add_windows,
     count_windows,
-    no_windows,
+    make_no_windows,
     read_windows,
     unpack_last,
     write_windows,
@@ -44,14 +44,14 @@ from .windows import (
 
 
 class WithLastWindow:
-    """A pooling cache as the compressor gets it: with the window before those of a call."""
+    """A pooling cache for the compressor, with the window before those of a call."""
 
     def __init__(self, cache: Any):
         self.cache = cache
-        self.extra = 0  # the pooled tokens that the cache already has
+        self.extra = 0  # how many pooled tokens the cache already has
 
     def accumulate_windows(self, kv: Any, gate: Any, offset: Any) -> tuple[Any, Any, Any]:
-        """The last window and those that these tokens complete, and the position of the first."""
+        """The last window, those that these tokens complete, and the position of the first."""
         import mlx.core as mx
 
         held = read_windows(self.cache)
@@ -61,7 +61,7 @@ class WithLastWindow:
         ratio = self.cache.ratio
         ready = [mx.unflatten(side, 1, (-1, ratio)) for side in (kv, gate)]
         rows, number = ready[0].shape[:2]
-        before = held or no_windows(ready, count_windows(self.cache, rows))
+        before = held or make_no_windows(ready, count_windows(self.cache, rows))
         added = count_added(self.cache, rows, number)
         sides, kept = add_windows(before, ready, added)
         write_windows(self.cache, kept)
@@ -69,43 +69,41 @@ class WithLastWindow:
             self.extra = 1
             kv, gate = (side.flatten(1, 2) for side in sides)
             first = first - ratio
-        # The record is computed with the step, or it keeps the arrays of a prompt alive.
+        # The record is computed with the step, else it would keep the prompt's arrays alive.
         return mx.depends(kv, [kept.kv, kept.gate]), gate, first
 
     def update_and_fetch(self, pooled: Any) -> Any:
-        """Add the pooled tokens that the cache does not have yet, and return all."""
+        """Add the pooled tokens that the cache does not have yet, and return them all."""
         return self.cache.update_and_fetch(pooled[:, self.extra :])
 
 
 def count_added(cache: Any, rows: int, number: int) -> Sequence[int]:
-    """How many of ``number`` windows each row of a cache has completed, as its update counts."""
+    """How many of ``number`` windows each row of a cache has completed."""
     if "_pool_lengths" not in cache.__dict__:
         return [number] * rows
     counts = zip(cache._processed, cache.remainder, cache._pool_lengths, strict=True)
     return [(fed - left) // cache.ratio - pooled for fed, left, pooled in counts]
 
 
-def compressed(
-    call: Callable[..., Any], compressor: Any, x: Any, pool_cache: Any, offset: Any
-) -> Any:
-    """Pool the windows that these tokens complete, each with the one before it."""
-    return call(compressor, x, WithLastWindow(pool_cache), offset)
+def add_last_window(pool_cache: Any) -> WithLastWindow:
+    """The pooling cache, with the window before those of the call."""
+    return WithLastWindow(pool_cache)
 
 
-def overlaps(compressor: Any, x: Any, pool_cache: Any, offset: Any) -> bool:
-    """Whether a pooled token also reads the window before its own, and a cache may have it."""
+def has_overlap(compressor: Any, /, pool_cache: Any) -> bool:
+    """Whether a pooled token also reads the previous window, and a cache may have it."""
     return pool_cache is not None and bool(compressor.overlap)
 
 
 # -- state ---------------------------------------------------------------------------------
 
-# A state that came before the ratio that its setter needs: ``from_state`` of the base class sets
-# the ratio afterwards.
+# A state that was set before the ratio, which its setter needs: ``from_state`` of the base class
+# sets the ratio afterwards.
 EARLY = "_mlx_patches_early_state"
 
 
-def add_last(get: Callable[[Any], Any], cache: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """The state of a cache, the last windows joined to the unfinished ones."""
+def join_last(get: Callable[[Any], Any], cache: Any, join: Callable[[Any, Any], Any]) -> Any:
+    """The state of a cache, with the last windows joined to the unfinished ones."""
     windows = read_windows(cache)
     if windows is None:
         return get(cache)
@@ -114,10 +112,10 @@ def add_last(get: Callable[[Any], Any], cache: Any, join: Callable[[Any, Any], A
 
 
 def save_row(get: Callable[[Any], Any], cache: Any) -> Any:
-    """The state of a cache, its last window in front of the unfinished one."""
+    """The state of a cache, with its last window in front of the unfinished one."""
     import mlx.core as mx
 
-    return add_last(
+    return join_last(
         get, cache, lambda left, last: last if left is None else mx.concatenate([last, left], 1)
     )
 
@@ -127,7 +125,7 @@ def restore_row(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None
     if not hasattr(cache, "ratio"):
         cache.__dict__[EARLY] = saved
         return
-    put(cache, saved)  # keeps what is left after whole windows
+    put(cache, saved)  # keeps the tokens after whole windows
     kv, gate, _ = saved
     windows = None
     if kv is not None and kv.shape[1] >= cache.ratio:
@@ -137,20 +135,20 @@ def restore_row(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None
 
 
 def restore_ratio(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
-    """Set the ratio of a cache, then the state that came before it."""
+    """Set the ratio of a cache, then a state that was set before it."""
     put(cache, saved)
     if EARLY in cache.__dict__:
         cache.state = cache.__dict__.pop(EARLY)
 
 
 def save_batch(get: Callable[[Any], Any], cache: Any) -> Any:
-    """The state of a batch, its last windows behind the unfinished ones."""
+    """The state of a batch, with its last windows behind the unfinished ones."""
     import mlx.core as mx
 
     def join(left: Any, last: Any) -> Any:
         return mx.concatenate([mx.zeros_like(last) if left is None else left, last], 1)
 
-    return add_last(get, cache, join)
+    return join_last(get, cache, join)
 
 
 def restore_batch(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
@@ -161,7 +159,7 @@ def restore_batch(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> No
 
 
 def restore_numbers(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> None:
-    """Set the numbers of a batch, whose state may have come before them."""
+    """Set the numbers of a batch, whose state may have been set before."""
     put(cache, saved)
     split_off(cache)
     if (held := vars(cache).get(WINDOWS)) is not None:
@@ -169,7 +167,7 @@ def restore_numbers(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> 
 
 
 def split_off(cache: Any) -> None:
-    """Take the last windows from behind the unfinished ones of a batch, once the ratio is known."""
+    """Split the last windows from the unfinished ones of a batch, once the ratio is known."""
     kv, ratio = vars(cache).get("buf_kv"), vars(cache).get("ratio")
     if kv is None or ratio is None or kv.shape[1] != 2 * ratio:
         return
@@ -182,22 +180,21 @@ def split_off(cache: Any) -> None:
 # -- the prefix cache ----------------------------------------------------------------------
 
 
-def take_snapshot(take: Callable[[Any], Any], cache: Any) -> Any:
+def add_to_snapshot(snapshot: Any, cache: Any, /) -> Any:
     """A snapshot for the prefix cache, with the last windows."""
     windows = read_windows(cache)
     if windows is None:
-        return take(cache)
-    return {**take(cache), WINDOWS: (windows.kv, windows.gate, list(windows.ends))}
+        return snapshot
+    return {**snapshot, WINDOWS: (windows.kv, windows.gate, list(windows.ends))}
 
 
-def restore_snapshot(restore: Callable[[Any, Any], None], cache: Any, snapshot: Any) -> None:
-    """Restore a snapshot and its last windows."""
-    restore(cache, snapshot)
+def restore_from_snapshot(cache: Any, snapshot: Any, /) -> None:
+    """Restore the last windows of a snapshot."""
     kv, gate, ends = snapshot.get(WINDOWS, (None, None, ()))
     write_windows(cache, None if kv is None else Windows(kv, gate, tuple(ends)))
 
 
-def clone(
+def clone_with_windows(
     clone: Callable[..., Any], adapter: Any, c: Any, *, eval_targets: Any, **kwargs: Any
 ) -> Any:
     """A copy of a cache for the prefix cache, with its last windows."""
@@ -208,37 +205,29 @@ def clone(
     return copied
 
 
-def save_entry(
-    save: Callable[..., Any], store: Any, c: Any, prefix: str, arrays: Any, metadata: Any
-) -> Any:
-    """Add a cache to a file of the prefix cache, with its last windows."""
-    done = save(store, c, prefix, arrays, metadata)
+def save_windows(done: bool, /, c: Any, prefix: str, arrays: Any) -> bool:
+    """Add the last windows of a cache to a file of the prefix cache."""
     windows = read_windows(c) if hasattr(c, "buf_kv") else None
     if done and windows is not None:
-        # As they are: the thread that writes the file computes nothing.
+        # Without an operation: the thread that writes the file must not compute.
         arrays.update(zip(_names(prefix), (windows.kv, windows.gate), strict=True))
     return done
 
 
-def load_entry(
-    load: Callable[..., Any],
-    store: Any,
+def load_windows(
+    cache: Any,
+    /,
     path: Any,
     tensor_entries: Any,
-    metadata: Any,
     data_start: Any,
     prefix: str,
-    *,
     eval_targets: Any,
-    **kwargs: Any,
 ) -> Any:
-    """Read a cache from a file of the prefix cache, with its last windows."""
-    kwargs["eval_targets"] = eval_targets
-    cache = load(store, path, tensor_entries, metadata, data_start, prefix, **kwargs)
+    """A cache from a file of the prefix cache, with its last windows."""
     entries = [tensor_entries.get(name) for name in _names(prefix)]
     if hasattr(cache, "buf_kv") and all(entries):
-        read = inspect.unwrap(load).__globals__["_read_safetensors_tensor"]
-        kv, gate = (read(path, data_start, entry) for entry in entries)
+        read_tensor = sys.modules["mlx_vlm.apc"]._read_safetensors_tensor
+        kv, gate = (read_tensor(path, data_start, entry) for entry in entries)
         if kv is not None and gate is not None:
             write_windows(cache, Windows(kv, gate, count_windows(cache)))
             eval_targets.extend((kv, gate))
@@ -251,19 +240,14 @@ def _names(prefix: str) -> list[str]:
 
 # -- targets -------------------------------------------------------------------------------
 
-_MODEL = ("mlx-vlm", "mlx_vlm.models.deepseek_v4.language")
 _STATES = {
     "PoolingCache.state": around_setter(restore_row, save_row),
     "PoolingCache.meta_state": around_setter(restore_ratio),
     "BatchPoolingCache.state": around_setter(restore_batch, save_batch),
     "BatchPoolingCache.meta_state": around_setter(restore_numbers),
-    "PoolingCache.prefix_cache_snapshot": around(take_snapshot),
-    "PoolingCache.prefix_cache_restore": around(restore_snapshot),
 }
-_FILES = {
-    "DiskBlockStore._snapshot_exact_cache_entry": around(save_entry),
-    "DiskBlockStore._load_exact_cache_entry": around(load_entry),
-}
+_CACHE = "mlx_vlm.models.cache:PoolingCache"
+_STORE = "mlx_vlm.apc:DiskBlockStore"
 
 PATCH = Patch(
     id="pool-overlap",
@@ -274,20 +258,21 @@ PATCH = Patch(
     wrong_alone="deepseek_v4",
     changes_alone=True,
     targets=(
-        Target(
-            *_MODEL,
-            "Compressor.__call__",
-            around(compressed),
+        *argument(
+            "mlx_vlm.models.deepseek_v4.language:Compressor.__call__",
+            "pool_cache",
+            add_last_window,
             fingerprint_of=("Compressor.__call__", "_overlap_compress_kv"),
-            when=overlaps,
+            when=has_overlap,
         ),
         *ENTRY.targets(VLM_CACHES, "BatchPoolingCache"),
         *at((VLM_CACHES,), _STATES, supports=True),
-        *at(
-            (("mlx-vlm", "mlx_vlm.apc_adapters"),),
-            {"PoolingCacheCloneAdapter.clone": around(clone)},
-            supports=True,
+        *result(f"{_CACHE}.prefix_cache_snapshot", add_to_snapshot, supports=True),
+        *after(f"{_CACHE}.prefix_cache_restore", restore_from_snapshot, supports=True),
+        *wrap(
+            "mlx_vlm.apc_adapters:PoolingCacheCloneAdapter.clone", clone_with_windows, supports=True
         ),
-        *at((("mlx-vlm", "mlx_vlm.apc"),), _FILES, supports=True),
+        *result(f"{_STORE}._snapshot_exact_cache_entry", save_windows, supports=True),
+        *result(f"{_STORE}._load_exact_cache_entry", load_windows, supports=True),
     ),
 )

@@ -1,4 +1,4 @@
-"""Pools a text in one call and in others, through the pooling caches of rows and of batches."""
+"""Pools a text in one call and in several, with solo and batch caches."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ RATIO = 4
 WIDTH = 8
 LENGTH = 23
 # The numbers of tokens in the calls that read the text.
-PIECES = ([9, 8, 6], [8, *[1] * 15], [1] * 23, [2, 3, 7, 1, 10])
+CHUNKS = ([9, 8, 6], [8, *[1] * 15], [1] * 23, [2, 3, 7, 1, 10])
 
 
 def probe(target: Target) -> Result:
-    """Red where a text that is read in several calls is pooled otherwise than in one."""
+    """Red if a text is pooled differently in several calls than in one."""
     require_own(target)
     module: Any = importlib.import_module(MODEL)
     compressor = make_compressor(module)
-    expected = pooled(compressor, module.PoolingCache(RATIO), [LENGTH])
-    for pieces in PIECES:
-        found = pooled(compressor, module.PoolingCache(RATIO), pieces)
-        if wrong := difference(found, expected):
-            return Result(True, f"read in calls of {pieces}: pooled tokens differ by {wrong:.2g}")
-    found = pooled(compressor, module.PoolingCache.merge([module.PoolingCache(RATIO)]), PIECES[0])
-    if wrong := difference(found, expected):
+    expected = pool_text(compressor, module.PoolingCache(RATIO), [LENGTH])
+    for chunks in CHUNKS:
+        found = pool_text(compressor, module.PoolingCache(RATIO), chunks)
+        if wrong := compare_pooled(found, expected):
+            return Result(True, f"in calls of {chunks}: pooled tokens differ by {wrong:.2g}")
+    found = pool_text(
+        compressor, module.PoolingCache.merge([module.PoolingCache(RATIO)]), CHUNKS[0]
+    )
+    if wrong := compare_pooled(found, expected):
         return Result(True, f"in a batch: pooled tokens differ by {wrong:.2g}")
-    return Result(False, "a text is pooled the same in any calls")
+    return Result(False, "a text is pooled the same in any number of calls")
 
 
 def make_compressor(module: Any) -> Any:
-    """A compressor of small size with random weights."""
+    """A small compressor with random weights."""
     import mlx.core as mx
     from mlx.utils import tree_map
 
@@ -54,20 +56,20 @@ def make_compressor(module: Any) -> Any:
     return compressor
 
 
-def pooled(compressor: Any, cache: Any, pieces: list[int]) -> Any:
-    """The pooled tokens of the text, read in calls of these numbers of tokens."""
+def pool_text(compressor: Any, cache: Any, chunks: list[int]) -> Any:
+    """The pooled tokens of the text, in calls of these numbers of tokens."""
     import mlx.core as mx
 
     text = mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(1))
     start = 0
-    for piece in pieces:
-        own = compressor(text[:, start : start + piece], cache, start)
-        start += piece
-    return own
+    for chunk in chunks:
+        tokens = compressor(text[:, start : start + chunk], cache, start)
+        start += chunk
+    return tokens
 
 
-def difference(found: Any, expected: Any) -> float:
-    """The largest difference, 0 within rounding; infinite for another shape."""
+def compare_pooled(found: Any, expected: Any) -> float:
+    """The largest difference, 0 within rounding; infinite if the shapes differ."""
     import mlx.core as mx
 
     if found.shape != expected.shape:

@@ -1,8 +1,8 @@
-"""The last windows of tokens that a pooling cache has pooled, for each of its rows.
+"""The last windows of tokens that each row of a pooling cache has pooled.
 
-Both cache classes of mlx-vlm pool a window once it is full, and forget its tokens then. A record
-of the last few is an entry of the cache's ``__dict__``. A row's number of pooled windows says
-which of them is its last: a cache that goes back to fewer windows needs no further care.
+Both cache classes of mlx-vlm pool a window once it is full, and then forget its tokens. A record
+of the last few is an entry of the cache's ``__dict__``. A row's number of pooled windows shows
+which of them is its last, so a rewound cache needs no special handling.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ..._shared.row_entries import RowEntry
 
 WINDOWS = "_mlx_patches_windows"
-# The windows that are kept. A draft that is verified may be taken back: its windows, all but one.
+# The number of kept windows. A rejected draft may take back all of them but one.
 KEPT = 5
 
 
@@ -23,20 +23,20 @@ KEPT = 5
 class Windows:
     """The last ``KEPT`` windows of each row, the oldest first. Immutable: copies share it.
 
-    A window that a row does not have is zeros with gates of minus infinity, which have no weight.
+    A missing window is zeros with gates of minus infinity, which have no weight.
 
     Args:
-        kv: what is pooled, (rows, KEPT, ratio, width).
-        gate: its gates, (rows, KEPT, ratio, width).
-        ends: how many windows each row had pooled up to the last of these.
+        kv: the values to pool, (rows, KEPT, ratio, width).
+        gate: their gates, (rows, KEPT, ratio, width).
+        ends: each row's number of pooled windows, including the last of these.
     """
 
     kv: Any
     gate: Any
     ends: tuple[int, ...]
 
-    def back_to(self, ends: Sequence[int]) -> Windows:
-        """The record when the rows had pooled these numbers of windows."""
+    def rewind(self, ends: Sequence[int]) -> Windows:
+        """The record at the time when the rows had pooled these numbers of windows."""
         import mlx.core as mx
 
         behind = [now - then for now, then in zip(self.ends, ends, strict=True)]
@@ -54,14 +54,14 @@ class Windows:
 
 
 def read_windows(cache: Any) -> Windows | None:
-    """The windows that a cache's rows pooled last, or None."""
+    """The last windows of a cache's rows, or None."""
     held: Windows | None = cache.__dict__.get(WINDOWS)
     if held is None:
         return None
     ends = count_windows(cache, len(held.ends))
-    if len(ends) != len(held.ends):  # other rows: set by code that knows of no record
+    if len(ends) != len(held.ends):  # other rows: set by code that ignores the record
         return None
-    return held if ends == held.ends else held.back_to(ends)
+    return held if ends == held.ends else held.rewind(ends)
 
 
 def write_windows(cache: Any, windows: Windows | None) -> None:
@@ -73,13 +73,13 @@ def write_windows(cache: Any, windows: Windows | None) -> None:
 
 
 def count_windows(cache: Any, rows: int = 1) -> tuple[int, ...]:
-    """How many windows each row of a cache has pooled. Reads no device."""
+    """How many windows each row of a cache has pooled, without a device read."""
     lengths = cache.__dict__.get("_pool_lengths")
     return (cache.size(),) * rows if lengths is None else tuple(lengths)
 
 
-def no_windows(like: Sequence[Any], ends: Sequence[int]) -> Windows:
-    """The record of rows without windows; ``like``, kv and gates, gives its shape and dtypes."""
+def make_no_windows(like: Sequence[Any], ends: Sequence[int]) -> Windows:
+    """A record of rows without windows, shaped like the kv and gates in ``like``."""
     import mlx.core as mx
 
     kv, gate = like
@@ -90,18 +90,18 @@ def no_windows(like: Sequence[Any], ends: Sequence[int]) -> Windows:
 def add_windows(
     held: Windows, ready: Sequence[Any], added: Sequence[int]
 ) -> tuple[list[Any], Windows]:
-    """The last window of ``held`` and those that follow it, and the record of the last of all.
+    """The last window of ``held`` with those that follow it, and the new record.
 
     Args:
         held: the record before.
         ready: the windows that follow and their gates, (rows, number, ratio, width).
-        added: how many windows each row has of them; what follows is not its text.
+        added: how many of them each row has; the rest is padding.
     """
     import mlx.core as mx
 
     pairs = zip((held.kv, held.gate), ready, strict=True)
     sides = [mx.concatenate(pair, axis=1) for pair in pairs]
-    # Copies: a part of an array would keep the whole alive.
+    # Copies: a slice would keep the whole array alive.
     kv, gate = (mx.contiguous(cut_last(side, added)) for side in sides)
     ends = tuple(end + count for end, count in zip(held.ends, added, strict=True))
     return [side[:, KEPT - 1 :] for side in sides], Windows(kv, gate, ends)
@@ -119,7 +119,7 @@ def cut_last(side: Any, added: Sequence[int]) -> Any:
 
 
 def join_windows(caches: Sequence[Any]) -> Windows | None:
-    """The record of all rows of these caches, in their order; None if no cache has one."""
+    """A record of all rows of these caches, in their order; None if no cache has one."""
     import mlx.core as mx
 
     held = [read_windows(cache) for cache in caches]
@@ -127,7 +127,7 @@ def join_windows(caches: Sequence[Any]) -> Windows | None:
     if known is None:
         return None
     parts = [
-        own or no_windows((known.kv, known.gate), count_windows(cache))
+        own or make_no_windows((known.kv, known.gate), count_windows(cache))
         for own, cache in zip(held, caches, strict=True)
     ]
     kv, gate = (mx.concatenate([getattr(one, side) for one in parts]) for side in ("kv", "gate"))
@@ -138,6 +138,6 @@ ENTRY = RowEntry(WINDOWS, read_windows, write_windows, join_windows)
 
 
 def unpack_last(last: Sequence[Any], ends: Sequence[int]) -> Windows:
-    """The record of rows of which only the last window and its gates were saved."""
-    earlier = no_windows(last, [end - 1 for end in ends])
+    """A record of rows of which only the last window and its gates were saved."""
+    earlier = make_no_windows(last, [end - 1 for end in ends])
     return add_windows(earlier, [side[:, None] for side in last], [1] * len(ends))[1]

@@ -1,17 +1,17 @@
-"""Reading an array from a cache returns a new object, which later updates do not change.
+"""Make arrays that were read from a cache immune to its later updates.
 
-``+=`` changes an ``mx.array`` in place, for everyone who holds the same object. A handle is a
-new Python object on the same graph node (``array.__copy__``, 40 ns, no operation), so an
-in-place update of the cache does not change the handle that a reader holds. ``self.offset += n``
-still works: it reads a handle, advances it, and stores it.
+``+=`` changes an ``mx.array`` in place, for every holder of the object. A handle is a new Python
+object on the same graph node (``array.__copy__``, 40 ns, no operation), which an in-place update
+of the cache does not change. ``self.offset += n`` still works: it reads a handle, advances it, and
+stores it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Attribute, Factory, Patch, Target, around, stored
+from ....core.patch import Attribute, Factory, Patch, Target, stored
+from ....core.verbs import result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
@@ -26,13 +26,15 @@ def read_through_handle(name: str) -> Factory:
             value = instance.__dict__[name]
             # None is common: a recurrent cache has no padding most of the time.
             return None if value is None else value.__copy__()
-        except (AttributeError, KeyError):  # an int, or nothing there yet
+        except (AttributeError, KeyError):  # an int, or not set yet
             return stored(instance, name)
 
     return lambda original: Attribute(name, read)
 
 
-def _added(place: tuple[str, str], cls: str, attribute: str, methods: tuple[str, ...]) -> Target:
+def _make_target(
+    place: tuple[str, str], cls: str, attribute: str, methods: tuple[str, ...]
+) -> Target:
     """The target that adds an attribute to a class; ``methods`` change it in place."""
     return Target(
         *place,
@@ -57,7 +59,7 @@ OFFSET_ALIAS = Patch(
         "the offset before an update"
     ),
     targets=tuple(
-        _added(place, cls, "offset", methods)
+        _make_target(place, cls, "offset", methods)
         for place, classes in (
             (LM_CACHES, _OFFSETS),
             (VLM_CACHES, _OFFSETS | {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}),
@@ -66,19 +68,19 @@ OFFSET_ALIAS = Patch(
         for cls, methods in classes.items()
     ),
     probe=".probe_offset:probe",
-    doc="""A batch cache's ``offset`` changes after it was read.
+    doc="""A batch cache's ``offset`` changes after it was read: wrong RoPE positions.
 
     Why
         ``offset`` is an array, advanced in place (``self.offset += n``) by ``update_and_fetch``,
-        ``trim``, ``prepare`` and ``finalize``. Attention reads it before the update and rotates
-        queries after it, so queries are rotated one step further than their keys. Gemma 4 in
-        mlx-vlm 0.4.3: the logits of a batch differ from those of each row alone by up to 5.3.
+        ``trim``, ``prepare`` and ``finalize``. Attention reads it before the update and applies
+        RoPE to queries after it, so queries are one step ahead of their keys. Gemma 4 in mlx-vlm
+        0.4.3: the logits of a batch differ from solo runs by up to 5.3.
     How
         Each read returns a handle: a new object on the same graph node, which later updates do
-        not change. This holds for every model and host, and adds no graph operation.
+        not change. It works for every model and host, and adds no graph operation.
     Upstream
-        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm has its own copies of
-        these classes in ``models/cache.py`` since 0.6.4, with the defect.
+        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm's copies of
+        these classes, in ``models/cache.py`` since 0.6.4, have the defect.
     Retire when
         No supported release advances ``offset`` in place.
     """,
@@ -106,7 +108,7 @@ LEFT_PADDING_ALIAS = Patch(
     id="left-padding-alias",
     summary="mlx-lm and mlx-vlm batch caches: masks use left padding and lengths of a later step",
     targets=tuple(
-        _added(place, cls, attribute, methods)
+        _make_target(place, cls, attribute, methods)
         for place, attributes in (
             (LM_CACHES, _PADDINGS),
             (VLM_CACHES, _PADDINGS | _QUANTIZED_PADDINGS),
@@ -119,7 +121,7 @@ LEFT_PADDING_ALIAS = Patch(
     Why
         Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
         and ``finalize``, by a rotating cache on each step after its window wraps, and by
-        ``ArraysCache.advance``. A mask or snapshot made from them then describes a later step.
+        ``ArraysCache.advance``. A mask or snapshot made from them then belongs to a later step.
     How
         Each read returns a new handle, which adds no graph operation.
     Upstream
@@ -132,7 +134,7 @@ LEFT_PADDING_ALIAS = Patch(
 
 # -- state ---------------------------------------------------------------------------------
 
-# The methods of each class that change in place the arrays which ``state`` returned.
+# The methods of each class that change the arrays of ``state`` in place.
 _STATES: dict[str, tuple[str, ...]] = {
     "KVCache": ("update_and_fetch",),
     "RotatingKVCache": ("_update_in_place",),
@@ -144,19 +146,11 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_copy(read: Callable[[Any], Any], cache: Any) -> Any:
-    """``state`` as new objects, which the cache does not change."""
-    return copy_state(read(cache))
-
-
 def copy_state(state: Any) -> Any:
-    """A cache's state as new objects.
-
-    It is a tree of arrays; its shape and container types stay.
-    """
+    """A cache's state, a tree of arrays, as new objects; its containers keep their types."""
     kind = type(state)
     if kind is tuple or kind is list:
-        # ``make_handle`` inlined: engines read every layer's state after each piece of a prompt.
+        # ``make_handle`` inlined: engines read every layer's state after each prompt chunk.
         try:
             return kind([value.__copy__() for value in state])
         except AttributeError:  # not only arrays
@@ -171,32 +165,32 @@ FROZEN_STATE = Patch(
     every_model=True,
     summary="mlx-lm and mlx-vlm caches: a saved state still changes while generation continues",
     targets=tuple(
-        Target(
-            *place,
-            f"{cls}.state",
-            around(read_copy),
-            fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
-        )
-        for place, classes in (
+        target
+        for (_, module), classes in (
             (LM_CACHES, _STATES),
             (VLM_CACHES, _STATES | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
             (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch",)}),
         )
         for cls, methods in classes.items()
+        for target in result(
+            f"{module}:{cls}.state",
+            copy_state,
+            fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
+        )
     ),
     probe=".probe_state:probe",
     doc="""A cache's ``state`` changes after it was read.
 
     Why
         ``state`` returns the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
-        rotating cache overwrites its buffer in place, other caches do so after a trim. A
-        snapshot kept for a prefix cache, a rewind or a save then describes a later step.
+        rotating cache overwrites its buffer in place; other caches do so after a trim. A
+        snapshot for a prefix cache, a rewind or a save then belongs to a later step.
     How
-        The getter's arrays are returned as new handles, and its lists as new lists: the same
-        graph nodes, no copy, no graph operation. Later updates of the cache do not change them.
+        The getter returns its arrays as new handles, and its lists as new lists: no copy, no
+        graph operation. Later updates of the cache do not change them.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10; the affected classes differ by release.
     Retire when
-        No supported release returns an object that it goes on changing.
+        No supported release returns an object that it changes later.
     """,
 )

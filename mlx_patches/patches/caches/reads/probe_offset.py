@@ -1,4 +1,4 @@
-"""Reads an attribute as attention does, updates the cache, and checks the value read before."""
+"""Reads an attribute as attention does, updates the cache, and checks the value that was read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ....probes.fixtures import cache_of, keys_and_values, make
 
 
 def probe(target: Target) -> Result:
-    """Red where a later operation on the cache changes the attribute as it was read before."""
+    """Red if a later operation on the cache changes an attribute that was read before."""
     attribute = target.name.partition(".")[2]
     cache_class = cache_of(target)
-    moved = []
+    changed = []
 
     def watch(step: str, cache: Any, action: Callable[[], object]) -> None:
         captured = getattr(cache, attribute)
         before = captured.tolist()
         action()
         if captured.tolist() != before:
-            moved.append(step)
+            changed.append(step)
 
     cache = make(cache_class, [1, 0])
     watch("update_and_fetch", cache, lambda: cache.update_and_fetch(*keys_and_values(2, 4)))
@@ -40,6 +40,6 @@ def probe(target: Target) -> Result:
         right.prepare(lengths=[4, 2], right_padding=[0, 2])
         right.update_and_fetch(*keys_and_values(2, 4))
         watch("finalize", right, right.finalize)
-    if moved:
-        return Result(True, f"{', '.join(dict.fromkeys(moved))} change the captured {attribute}")
+    if changed:
+        return Result(True, f"{', '.join(dict.fromkeys(changed))} change the captured {attribute}")
     return Result(False, f"a captured {attribute} stays")

@@ -1,4 +1,4 @@
-"""Reads ``left_padding`` or ``lengths``, updates the cache, and checks the value read before."""
+"""Reads ``left_padding`` or ``lengths``, updates the cache, and checks the value that was read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import probe_offset
 
 
 def probe(target: Target) -> Result:
-    """Red where an update of the cache changes the array that was read before it."""
+    """Red if an update of the cache changes an array that was read before."""
     name, _, attribute = target.name.partition(".")
     if name != "ArraysCache":
         return probe_offset.probe(target)

@@ -13,30 +13,30 @@ _WINDOW = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where a later update of the cache changes the snapshot."""
+    """Red if a later update of the cache changes the snapshot."""
     require_own(target)
     cache_class = cache_of(target)
     if cache_class.__name__ == "ArraysCache":
-        return _arrays_cache(cache_class)
+        return _probe_slots(cache_class)
     changed = []
     for filled in (_WINDOW - 2, _WINDOW, _WINDOW + 3):
         for name, step in _STEPS.items():
-            cache = _fresh(cache_class)
+            cache = _make_cache(cache_class)
             for _ in range(filled):
                 _feed(cache, 1)
             if name == "trim" and not cache.is_trimmable():
                 continue
             snapshot = cache.state
-            before = _values(snapshot)
+            before = _read_values(snapshot)
             step(cache)
-            if _values(snapshot) != before:
+            if _read_values(snapshot) != before:
                 changed.append(name)
     if changed:
         return Result(True, f"a snapshot changes in {', '.join(dict.fromkeys(changed))}")
     return Result(False, "snapshots are unchanged")
 
 
-def _fresh(cache_class: Any) -> Any:
+def _make_cache(cache_class: Any) -> Any:
     name = cache_class.__name__
     if name.startswith("Batch"):
         return make(cache_class, [1, 0], _WINDOW)
@@ -50,12 +50,12 @@ def _fresh(cache_class: Any) -> Any:
 def _feed(cache: Any, tokens: int) -> None:
     rows = 2 if type(cache).__name__.startswith("Batch") else 1
     keys, values = keys_and_values(rows, tokens)
-    scale = float(getattr(cache, "_fed", 0) + 1)  # makes each token different
+    scale = float(getattr(cache, "_fed", 0) + 1)  # a different value per token
     cache._fed = scale
     cache.update_and_fetch(keys * scale, values * scale)
 
 
-def _trim_and_go_on(cache: Any) -> None:
+def _trim_and_feed(cache: Any) -> None:
     cache.trim(2)
     _feed(cache, 1)
 
@@ -63,24 +63,24 @@ def _trim_and_go_on(cache: Any) -> None:
 _STEPS: dict[str, Callable[[Any], None]] = {
     "decode": lambda cache: _feed(cache, 1),
     "chunk": lambda cache: _feed(cache, 3),
-    "trim": _trim_and_go_on,
+    "trim": _trim_and_feed,
 }
 
 
-def _arrays_cache(cache_class: Any) -> Result:
+def _probe_slots(cache_class: Any) -> Result:
     import mlx.core as mx
 
     cache = cache_class(2)
     cache[0], cache[1] = mx.zeros((1, 2)), mx.ones((1, 2))
     snapshot = cache.state
-    before = _values(snapshot)
+    before = _read_values(snapshot)
     cache[0] = mx.full((1, 2), 7.0)
-    if _values(snapshot) != before:
+    if _read_values(snapshot) != before:
         return Result(True, "a snapshot changes when a slot is set")
     return Result(False, "snapshots are unchanged")
 
 
-def _values(tree: Any) -> Any:
+def _read_values(tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
-        return [_values(item) for item in tree]
+        return [_read_values(item) for item in tree]
     return tree.tolist() if hasattr(tree, "tolist") else tree

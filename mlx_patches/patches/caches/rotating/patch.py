@@ -1,20 +1,20 @@
-"""The batch contract of rotating caches: what they add to that of every cache (``caches``).
+"""The batch contract of rotating caches: what they add to the contract of ``caches``.
 
 ``RotatingKVCache`` and ``BatchRotatingKVCache`` keep the last ``max_size`` tokens of a row; a new
 token overwrites the oldest column once the buffer has wrapped.
 
 - ``max_size`` is one ``int``, the same for all rows.
 - ``left_padding`` (rows,) is the number of a row's padding columns that are still in the buffer.
-  It goes below zero when the window drops columns after the last of them.
-- ``_idx`` is the column after the last one that was written, ``_offset`` the number of columns
-  written in all, ``rotated`` whether the buffer has wrapped.
+  It goes below zero when the window drops more columns than that.
+- ``_idx`` is the column after the last written one, ``_offset`` the number of columns written in
+  all, ``rotated`` whether the buffer has wrapped.
 - ``merge(rows)``: each row's last ``min(offset, max_size)`` tokens in order of age, aligned on
   the right; offsets stay. Rows of different ``max_size`` raise ValueError. ``extract(idx)`` has
   no unwritten columns.
 - While right padding is pending, ``_lengths`` (rows,) is the offset at which each row's prompt
   ends, else None.
 - ``is_trimmable`` allows ``trim`` until the window is full.
-- ``make_mask(N)`` is False at tokens older than the window, too.
+- ``make_mask(N)`` is also False at tokens older than the window.
 - ``size()`` is ``min(_offset, max_size)``.
 """
 
@@ -24,9 +24,10 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, around, stored
+from ....core.patch import Attribute, Patch, Target, stored
+from ....core.verbs import argument, everywhere, wrap
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES, around_setter, at
+from ..._shared.targets import CACHES, around_setter
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -35,32 +36,32 @@ _BATCH = "BatchRotatingKVCache"
 
 
 def convert_to_int(value: Any) -> Any:
-    """The ``int`` that a value stands for; the value itself if it stands for none."""
+    """The ``int`` that a value represents; the value itself if it represents none."""
     if type(value) is int:
         return value
-    meant = value
+    number = value
     if hasattr(value, "tolist") and hasattr(value, "reshape"):
         elements = value.reshape(-1).tolist()
-        meant = elements[0] if elements and elements.count(elements[0]) == len(elements) else None
-    if isinstance(meant, bool):
+        number = elements[0] if elements and elements.count(elements[0]) == len(elements) else None
+    if isinstance(number, bool):
         return value
-    if isinstance(meant, str):
-        return int(meant) if meant.isdecimal() else value
-    if isinstance(meant, float):
-        return int(meant) if meant.is_integer() else value
-    return int(meant) if isinstance(meant, int) else value
+    if isinstance(number, str):
+        return int(number) if number.isdecimal() else value
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else value
+    return int(number) if isinstance(number, int) else value
 
 
 def make_max_size(original: Any) -> Attribute:
-    """The attribute ``max_size``, converted where it is written."""
+    """The attribute ``max_size``, converted when it is set."""
 
     def read(cache: Any) -> Any:
-        # Without a call: each layer reads it several times a step.
+        # Without a call: each layer reads it several times per step.
         try:
             size = cache.__dict__["max_size"]
         except KeyError:
             return stored(cache, "max_size")  # raises AttributeError
-        # Another value was written before the patch was applied.
+        # It may have been set before the patch was applied.
         return size if type(size) is int else convert_to_int(size)
 
     return Attribute("max_size", read, convert_to_int)
@@ -92,8 +93,8 @@ ROTATING_MAX_SIZE = Patch(
         scalar or text in ``max_size``. Slices, comparisons and ``min`` over it then fail, or
         return arrays where the release expects numbers.
     How
-        Setting the attribute converts the value to the one ``int`` that it stands for. A value
-        that stands for no single number is stored unchanged.
+        Setting the attribute converts the value to the ``int`` that it represents. A value that
+        represents no single number is stored unchanged.
     Upstream
         No release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 converts it; their own code stores only
         an ``int``. Reported in vllm-mlx #256.
@@ -107,7 +108,7 @@ ROTATING_MAX_SIZE = Patch(
 
 
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """Extract row ``idx`` as the solo cache that it would have alone."""
+    """Extract row ``idx`` as the cache that it would have in a solo run."""
     return extract(view_tokens(cache), idx)
 
 
@@ -126,16 +127,16 @@ def view_tokens(cache: Any) -> Any:
 BATCH_ROTATING_EXTRACT = Patch(
     id="batch-rotating-extract",
     summary="mlx-lm: a row taken from a sliding-window batch loses context once the window is full",
-    targets=(Target("mlx-lm", "mlx_lm.models.cache", f"{_BATCH}.extract", around(extract_row)),),
+    targets=wrap(f"mlx_lm.models.cache:{_BATCH}.extract", extract_row),
     probe=".probe_extract:probe",
-    doc="""A row extracted from a rotating batch loses its window, or keeps unused columns.
+    doc="""A row extracted from a rotating batch loses its context, or keeps unused columns.
 
     Why
-        Once the window wraps, every step lowers ``left_padding`` by one, also when no padding is
-        left in the window, so it goes below zero. ``extract`` slices the row with it, and a
-        negative start keeps only the end of the buffer. The row's next decode step raises
-        ``[full] Negative dimensions not allowed``. Before mlx-lm 0.30.4 a row without padding
-        also kept the buffer's unused columns, as if they held tokens.
+        Once the window wraps, every step lowers ``left_padding`` by one, even without padding in
+        the window, so it goes below zero. ``extract`` slices the row with it, and a negative
+        start keeps only the end of the buffer. The row's next decode step raises ``[full]
+        Negative dimensions not allowed``. Before mlx-lm 0.30.4 a row without padding also keeps
+        the buffer's unused columns as tokens.
     How
         ``extract`` gets a view of the cache in which padding is at least zero and every column
         was written. The batch itself does not change.
@@ -150,9 +151,9 @@ BATCH_ROTATING_EXTRACT = Patch(
 # -- merge ---------------------------------------------------------------------------------
 
 
-def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge rows into a batch, each cut to its window."""
-    return merge(cls, [cut_to_window(row) for row in caches])
+def cut_rows_to_window(caches: Sequence[Any]) -> list[Any]:
+    """The rows to merge, each cut to its window."""
+    return [cut_to_window(row) for row in caches]
 
 
 ROTATING_MERGE = Patch(
@@ -162,15 +163,15 @@ ROTATING_MERGE = Patch(
     summary=(
         "mlx-lm and mlx-vlm: a prompt longer than the sliding window crashes when it joins a batch"
     ),
-    targets=at(CACHES, {f"{_BATCH}.merge": around(merge_rows)}),
+    targets=argument(everywhere(f"models.cache:{_BATCH}.merge"), "caches", cut_rows_to_window),
     probe=".probe_merge:probe",
-    doc="""A prompt longer than the window cannot join a batch: rotating caches do not merge.
+    doc="""A prompt longer than the sliding window crashes when it joins a batch.
 
     Why
-        A ``RotatingKVCache`` holds the whole of a prompt that was fed in one piece, until the
-        next token. ``BatchRotatingKVCache.merge`` reserves one window and writes the whole
-        prompt: a broadcast error stops the engine. If a row's window has wrapped, ``merge``
-        reserves only the columns written since then, and raises as well.
+        After a prompt in one chunk a ``RotatingKVCache`` holds the whole prompt, until the next
+        token. ``BatchRotatingKVCache.merge`` reserves one window and writes the whole prompt: a
+        broadcast error stops the engine. If a row's window has wrapped, ``merge`` reserves only
+        the columns written since then, and raises as well.
     How
         A row is merged as its last ``max_size`` tokens in order of age, the only ones that later
         tokens attend to.
@@ -186,19 +187,19 @@ ROTATING_MERGE = Patch(
 
 
 def read_lengths(cache: Any) -> Any:
-    """The offsets (rows,) at which the prompts end while right padding is pending, else None."""
+    """The offsets (rows,) at which the prompts end if right padding is pending, else None."""
     return cache.__dict__.get("_lengths")
 
 
 def put_meta_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
-    """Set the ``meta_state``; ``rotated`` is read from the texts "False" and "True"."""
+    """Set the ``meta_state``; parse ``rotated`` from the texts "False" and "True"."""
     put(cache, saved)
-    cache.rotated = parse_truth(saved[-1], cache.rotated)
+    cache.rotated = parse_bool(saved[-1], cache.rotated)
 
 
-def parse_truth(saved: Any, read: bool) -> bool:
-    """The truth value of a saved text; ``read``, the release's value, if it is not such a text."""
-    return saved == "True" if saved in ("False", "True") else read
+def parse_bool(saved: Any, default: bool) -> bool:
+    """The bool that a text represents; the default for anything else."""
+    return saved == "True" if saved in ("False", "True") else default
 
 
 ROTATING_RESTORED = Patch(
@@ -221,16 +222,16 @@ ROTATING_RESTORED = Patch(
         )
     ),
     probe=".probe_restored:probe",
-    doc="""A restored rotating batch raises AttributeError, or reads its window wrongly.
+    doc="""A restored rotating batch crashes, or attends to the wrong tokens.
 
     Why
         ``from_state`` makes the cache without ``__init__``, and no state holds ``_lengths``: the
         next chunk, filter or finalize raises AttributeError. Releases that save ``rotated`` as
         text restore it with ``bool``, and ``bool("False")`` is true: a buffer that never wrapped
-        is read as if it had.
+        is treated as wrapped.
     How
-        ``_lengths`` is None until it is set, as after ``__init__``. ``rotated`` is read from the
-        text that was saved.
+        ``_lengths`` is None until it is set, as after ``__init__``. ``rotated`` is parsed from the
+        saved text.
     Upstream
         mlx-lm 0.32.0 saves no text; no release restores ``_lengths`` yet.
     Retire when

@@ -1,4 +1,4 @@
-"""Extracts rows of a rotating batch after each number of steps, and decodes them alone.
+"""Extracts rows of a rotating batch after each number of steps, and decodes them solo.
 
 A row's tokens are numbered from 1. Each token's key is its number and its value the negated
 number, so a cache's tokens can be read back and compared with those of a solo cache.
@@ -19,7 +19,7 @@ _WINDOWS = (4, 8)
 
 
 def probe(target: Target) -> Result:
-    """Red where an extracted row holds other tokens than a solo cache, then or later."""
+    """Red if an extracted row differs from a solo cache, then or later."""
     batch_class = cache_of(target)
     require(target)
     solo_class = importlib.import_module(target.module).RotatingKVCache
@@ -27,15 +27,15 @@ def probe(target: Target) -> Result:
     for window in _WINDOWS:
         for padding in _PADDINGS:
             for steps in range(2 * window + 2):
-                problem = difference(batch_class, solo_class, window, padding, 6, steps)
+                problem = compare_rows(batch_class, solo_class, window, padding, 6, steps)
                 if problem:
                     wrong.append(f"window {window}, padding {padding}, {steps} steps: {problem}")
     if wrong:
         return Result(True, f"{len(wrong)} rows wrong, first: {wrong[0]}")
-    return Result(False, "every extracted row decodes like a row alone")
+    return Result(False, "every extracted row decodes like a solo run")
 
 
-def difference(
+def compare_rows(
     batch_class: Any,
     solo_class: Any,
     window: int,
@@ -43,7 +43,7 @@ def difference(
     prompt: int,
     steps: int,
 ) -> str:
-    """Describe how extracted rows differ from the same rows alone; empty where none does.
+    """Describe how extracted rows differ from solo caches; empty if none does.
 
     Args:
         padding: left padding of each row, less than ``prompt``.
@@ -51,17 +51,17 @@ def difference(
         steps: decode steps before the row is extracted.
     """
     batch = batch_class(window, list(padding))
-    feed(batch, _numbers(padding, 0, prompt))
+    feed(batch, _number_tokens(padding, 0, prompt))
     for step in range(steps):
-        feed(batch, _numbers(padding, prompt + step, 1))
+        feed(batch, _number_tokens(padding, prompt + step, 1))
     for row, pad in enumerate(padding):
         solo = solo_class(window)
         feed(solo, [list(range(1, prompt - pad + 1))])
         for step in range(steps):
             feed(solo, [[prompt - pad + step + 1]])
         try:
-            alone = batch.extract(row)
-            problem = _goes_on(alone, solo, window, prompt - pad + steps)
+            extracted = batch.extract(row)
+            problem = _compare_decoding(extracted, solo, window, prompt - pad + steps)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
@@ -69,27 +69,27 @@ def difference(
     return ""
 
 
-def _goes_on(alone: Any, solo: Any, window: int, length: int) -> str:
+def _compare_decoding(extracted: Any, solo: Any, window: int, length: int) -> str:
     """Compare offsets, then decode steps past another wrap of the window, then a chunk."""
-    if alone.offset != solo.offset:
-        return f"offset {alone.offset}, alone {solo.offset}"
+    if extracted.offset != solo.offset:
+        return f"offset {extracted.offset}, solo {solo.offset}"
     for step in range(1, window + 3):
-        seen, wanted = (feed(cache, [[length + step]]) for cache in (alone, solo))
+        seen, wanted = (feed(cache, [[length + step]]) for cache in (extracted, solo))
         if seen != wanted:
-            return f"sees {seen}, alone {wanted}"
+            return f"sees {seen}, solo {wanted}"
     chunk = [[length + window + 3, length + window + 4]]
-    seen, wanted = (feed(cache, chunk) for cache in (alone, solo))
-    return "" if seen == wanted else f"in a chunk sees {seen}, alone {wanted}"
+    seen, wanted = (feed(cache, chunk) for cache in (extracted, solo))
+    return "" if seen == wanted else f"in a chunk sees {seen}, solo {wanted}"
 
 
-def _numbers(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
+def _number_tokens(padding: Sequence[int], start: int, count: int) -> list[list[int]]:
     """The tokens to feed a left-padded batch: each row's own numbers, -1 for padding."""
     rows = [[start + i - pad + 1 for i in range(count)] for pad in padding]
     return [[number if number > 0 else -1 for number in row] for row in rows]
 
 
 def feed(cache: Any, numbers: list[list[int]]) -> list[int]:
-    """Feed tokens; returns the tokens that the first row then attends to, oldest first."""
+    """Feed tokens; returns the tokens that the first row then attends to, sorted."""
     import mlx.core as mx
 
     states = mx.array(numbers, dtype=mx.float32)[:, None, :, None]

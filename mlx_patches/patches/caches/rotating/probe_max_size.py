@@ -1,4 +1,4 @@
-"""Sets ``max_size`` to values that hosts have set, and uses the cache past its window."""
+"""Sets ``max_size`` to values seen in hosts, and uses the cache past its window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WINDOW = 8
 
 
 def probe(target: Target) -> Result:
-    """Red where ``max_size`` is not read back as an int, or the window has another size."""
+    """Red if ``max_size`` is not read back as an int, or the window has another size."""
     import mlx.core as mx
 
     cache_class = cache_of(target)
@@ -24,13 +24,13 @@ def probe(target: Target) -> Result:
         "array of equal elements": lambda: mx.array([_WINDOW, _WINDOW]),
         "text": lambda: str(_WINDOW),
     }
-    wrong = [name for name, value in written.items() if _fails(cache_class, value())]
+    wrong = [name for name, value in written.items() if _is_wrong(cache_class, value())]
     if wrong:
         return Result(True, f"max_size is unusable after it is set to {', '.join(wrong)}")
     return Result(False, "max_size is an int")
 
 
-def _fails(cache_class: Any, value: Any) -> bool:
+def _is_wrong(cache_class: Any, value: Any) -> bool:
     rows = 2 if cache_class.__name__.startswith("Batch") else 1
     cache = cache_class(_WINDOW, [1, 0]) if rows == 2 else cache_class(_WINDOW)
     cache.max_size = value

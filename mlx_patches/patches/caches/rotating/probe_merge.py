@@ -1,4 +1,4 @@
-"""Merges a row that was fed more than a window in one piece with a short row."""
+"""Merges a row that was fed more than a window in one chunk with a short row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LENGTHS = (7, 3)
 
 
 def probe(target: Target) -> Result:
-    """Red where the rows do not merge, or one holds other tokens than alone."""
+    """Red if the rows do not merge, or one differs from its solo cache."""
     import mlx.core as mx
 
     batch_kind = cache_of(target)
@@ -29,5 +29,5 @@ def probe(target: Target) -> Result:
         seen = sorted(held[row, 0, :, 0].tolist())[-min(length + 1, _WINDOW) :]
         wanted = sorted(cache.update_and_fetch(step[:1], step[:1])[0][0, 0, :, 0].tolist())
         if seen != wanted[-len(seen) :]:
-            return Result(True, f"row {row} sees tokens {seen}, alone {wanted}")
+            return Result(True, f"row {row} sees tokens {seen}, solo {wanted}")
     return Result(False, "every row sees its own window")

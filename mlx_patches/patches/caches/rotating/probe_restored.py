@@ -15,14 +15,14 @@ _PADDING = [1, 0]
 
 
 def probe(target: Target) -> Result:
-    """Red where a restored batch has lost ``rotated``, or attends to other tokens."""
+    """Red if a restored batch has lost ``rotated``, or attends to the wrong tokens."""
     batch_class = cache_of(target)
     if target.name.endswith("meta_state") and not hasattr(batch_class, "meta_state"):
         raise NotApplicable("the release saves no meta_state")
-    check = rotated_as_saved if target.name.endswith("meta_state") else decoded_as_before
+    check = compare_rotated if target.name.endswith("meta_state") else compare_decoding
     for steps in (0, 1, 2 * _WINDOW):
         cache = make_fed_cache(batch_class, steps)
-        problem = check(restored(cache), cache)
+        problem = check(restore_cache(cache), cache)
         if problem:
             return Result(True, f"after {steps} steps: {problem}")
     return Result(False, "a restored batch decodes as before")
@@ -32,27 +32,27 @@ def make_fed_cache(batch_class: Any, steps: int) -> Any:
     """Make a batch that was fed a prompt and this many decode steps."""
     cache = batch_class(_WINDOW, list(_PADDING))
     for count in (_PROMPT, *[1] * steps):
-        feed(cache, numbers(cache, count))
+        feed(cache, number_tokens(cache, count))
     return cache
 
 
-def numbers(cache: Any, count: int) -> list[list[int]]:
+def number_tokens(cache: Any, count: int) -> list[list[int]]:
     """The next tokens of each row, numbered by their column."""
     start = cache._offset
     return [[start + i + 1 for i in range(count)] for _ in _PADDING]
 
 
-def rotated_as_saved(copy: Any, cache: Any) -> str:
-    """Describe a change of ``rotated``; empty where it is restored."""
+def compare_rotated(copy: Any, cache: Any) -> str:
+    """Describe a change of ``rotated``; empty if it is restored."""
     return "" if copy.rotated == cache.rotated else f"rotated {copy.rotated}, was {cache.rotated}"
 
 
-def decoded_as_before(copy: Any, cache: Any) -> str:
+def compare_decoding(copy: Any, cache: Any) -> str:
     """Feed a restored batch a chunk, then a step; describe what goes wrong, if anything."""
     copy.rotated = cache.rotated  # restored by the target meta_state
     try:
         for count in (2, 1):
-            seen, wanted = (feed(one, numbers(one, count)) for one in (copy, cache))
+            seen, wanted = (feed(one, number_tokens(one, count)) for one in (copy, cache))
             if seen != wanted:
                 return f"sees {seen}, not {wanted}"
     except (AttributeError, KeyError) as error:
@@ -60,7 +60,7 @@ def decoded_as_before(copy: Any, cache: Any) -> str:
     return ""
 
 
-def restored(cache: Any) -> Any:
+def restore_cache(cache: Any) -> Any:
     """Restore a new cache from another's state."""
     kind = type(cache)
     meta = [cache.meta_state] if hasattr(kind, "meta_state") else []

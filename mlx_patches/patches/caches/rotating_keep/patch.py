@@ -1,17 +1,17 @@
-"""A batch with ``max_kv_size`` loses the first tokens that a row alone would keep.
+"""A batch with ``max_kv_size`` drops the first tokens, which a single request keeps.
 
 Why
     ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, its attention
     sinks. ``BatchRotatingKVCache`` has no ``keep``: a row that outgrows its window loses them,
-    and its text diverges from that of the row alone. The batch generator up to mlx-lm 0.31.3
-    makes its caches without ``keep``, although ``make_prompt_cache`` sets it.
+    and its output differs from the solo run. Up to mlx-lm 0.31.3 the batch generator makes its
+    caches without ``keep``, although ``make_prompt_cache`` sets it.
 How
-    A batch remembers the ``keep`` of its rows. Before columns are lost, kept tokens in them are
-    moved to the columns right behind the lost ones, so that they stay the oldest in order of
-    age. A decode step moves one column, a piece of a prompt ``keep`` columns; nothing is read
-    from the device. A batch without ``keep``, or with room left, runs the release's code alone.
-    The generator's caches get the ``keep`` that ``make_prompt_cache`` sets for the model; a model
-    with ``make_cache`` is left alone.
+    A batch remembers the ``keep`` of its rows. Before columns are dropped, the kept tokens in them
+    move to the columns right behind, so they stay the oldest in order of age. A decode step moves
+    one column, a prompt chunk ``keep`` columns; nothing is read from the device. A batch without
+    ``keep``, or with room left, runs only the release's code. The generator's caches get the
+    ``keep`` that ``make_prompt_cache`` sets for the model; models with ``make_cache`` do not
+    change.
 Upstream
     mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is not
     fixed in mlx-lm 0.32.2.
@@ -27,54 +27,55 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, around
+from ....core.patch import Attribute, Patch
+from ....core.verbs import argument, everywhere, result, wrap
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES, VLM_CACHES, at
+from ..._shared.targets import CACHES, at
 
 _BATCH = "BatchRotatingKVCache"
 
 
 def read_keep(cache: Any) -> int:
-    """How many first tokens each row keeps; 0 if none was set."""
+    """The number of first tokens that each row keeps; 0 if it was not set."""
     return int(cache.__dict__.get("keep", 0))
 
 
-def has_keep(cache: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether a batch cache was given a ``keep``."""
+def has_keep(cache: Any, /) -> bool:
+    """Whether a batch cache has a ``keep``."""
     return "keep" in cache.__dict__
 
 
-def stepped(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """Run a decode step's update, after moving kept tokens out of the columns that it drops."""
+def save_from_step(cache: Any, /) -> Any:
+    """The cache, its kept tokens moved out of the columns that a decode step drops."""
     if read_keep(cache) and cache.keys is not None and not is_padded(cache):
         width = cache.keys.shape[2]
         if width > cache.max_size:
             move_kept(cache, width - cache.max_size + 1)
         elif width == cache.max_size and (cache.rotated or cache._idx == width):
             move_oldest(cache)
-    return update(cache, keys, values)
+    return cache
 
 
-def joined(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """Run the update of a prompt's piece, after moving kept tokens out of the dropped columns."""
+def save_from_chunk(cache: Any, /) -> Any:
+    """The cache, its kept tokens moved out of the columns that a prompt chunk drops."""
     if read_keep(cache) and cache.keys is not None:
         cache._temporal_order()
-        forget_lost_padding(cache)
+        clamp_padding(cache)
         lost = cache._idx - cache.max_size + 1
         if lost > 0:
             move_kept(cache, lost)
-    return update(cache, keys, values)
+    return cache
 
 
-def finalized(finalize: Callable[..., Any], cache: Any) -> Any:
-    """Turn pending right padding into left padding."""
+def clamp_before_finalize(cache: Any, /) -> Any:
+    """The cache, its left padding at least zero if right padding is pending."""
     if read_keep(cache) and is_padded(cache):
-        forget_lost_padding(cache)
-    return finalize(cache)
+        clamp_padding(cache)
+    return cache
 
 
-def forget_lost_padding(cache: Any) -> None:
-    """Set counts below zero to 0: the release counts on down when no padding is left."""
+def clamp_padding(cache: Any) -> None:
+    """Set negative left padding to 0: the release keeps counting down without padding."""
     import mlx.core as mx
 
     cache.left_padding = mx.maximum(cache.left_padding, 0)
@@ -101,8 +102,8 @@ def move_oldest(cache: Any) -> None:
 def move_kept(cache: Any, lost: int) -> None:
     """Move the kept columns right behind the first ``lost`` ones, in rows that would lose them.
 
-    The columns are in order of age. Pending right padding becomes left padding before the
-    columns are lost.
+    The columns are in order of age. Pending right padding becomes left padding before columns are
+    dropped.
     """
     import mlx.core as mx
 
@@ -115,13 +116,13 @@ def move_kept(cache: Any, lost: int) -> None:
     target = mx.maximum(lost - rolled, 0)[:, None] + columns
     loses = (padding + rolled < lost)[:, None, None, None]
 
-    def moved(side: Any) -> Any:
+    def move(side: Any) -> Any:
         shape = (*side.shape[:2], cache.keep, side.shape[3])
         here, there = (mx.broadcast_to(at[:, None, :, None], shape) for at in (source, target))
         kept, other = (mx.take_along_axis(side, at, axis=2) for at in (here, there))
         return mx.put_along_axis(side, there, mx.where(loses, kept, other), axis=2)
 
-    cache.keys, cache.values = moved(cache.keys), moved(cache.values)
+    cache.keys, cache.values = move(cache.keys), move(cache.values)
 
 
 def mask_with_keep(
@@ -131,14 +132,14 @@ def mask_with_keep(
     window_size: int | None = None,
     return_array: bool = False,
 ) -> Any:
-    """The mask (rows, 1, N, columns) of a piece of a prompt, in which rows see their kept tokens.
+    """The mask (rows, 1, N, columns) of a prompt chunk, in which rows see their kept tokens.
 
-    Changes nothing unless the release masks a row alone in this way, as mlx-vlm 0.7.10 does: the
-    kept tokens and the newest share the window.
+    It changes only if the release masks a solo cache in this way, as mlx-vlm 0.7.10 does: the kept
+    and the newest tokens share the window.
     """
     keep = read_keep(cache)
     own = window_size in (None, cache.max_size)
-    if N == 1 or not keep or not own or not masks_keep_alone(type(cache).__module__):
+    if N == 1 or not keep or not own or not solo_mask_has_keep(type(cache).__module__):
         return make(cache, N, window_size=window_size, return_array=return_array)
     import mlx.core as mx
 
@@ -151,14 +152,14 @@ def mask_with_keep(
 
 
 @functools.cache
-def masks_keep_alone(module: str) -> bool:
-    """Whether the module's cache of one row masks its kept tokens."""
-    alone = getattr(sys.modules[module], "RotatingKVCache", None)
-    return alone is not None and "keep" in inspect.unwrap(alone.make_mask).__code__.co_names
+def solo_mask_has_keep(module: str) -> bool:
+    """Whether the mask of the module's solo cache depends on ``keep``."""
+    solo = getattr(sys.modules[module], "RotatingKVCache", None)
+    return solo is not None and "keep" in inspect.unwrap(solo.make_mask).__code__.co_names
 
 
 def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge rows into a batch, which gets their ``keep`` if it is the same for all rows."""
+    """Merge rows into a batch, with their ``keep`` if it is the same for all rows."""
     keeps = {row.keep for row in caches}
     keep = keeps.pop() if len(keeps) == 1 else 0
     if not 0 < keep < caches[0].max_size:
@@ -168,36 +169,35 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
     return batch
 
 
-def extract_row(extract: Callable[..., Any], cache: Any, idx: int) -> Any:
-    """Extract a row's cache, with the batch's ``keep``."""
-    row = extract(cache, idx)
-    row.keep = read_keep(cache)
+def set_row_keep(row: Any, batch: Any, /) -> Any:
+    """An extracted row, with the batch's ``keep``."""
+    row.keep = read_keep(batch)
     return row
 
 
-def extend_with_keep(extend: Callable[..., Any], cache: Any, other: Any) -> Any:
-    """Add another batch's rows; an empty batch takes over their ``keep``."""
+def adopt_keep(cache: Any, other: Any, /) -> Any:
+    """The cache to extend; an empty one adopts the other's ``keep``."""
     if cache.keys is None:
         cache.keep = read_keep(other)
-    return extend(cache, other)
+    return cache
 
 
-def make_row_with_keep(make: Callable[..., list[Any]], generator: Any) -> list[Any]:
-    """The caches of a generator's new row, a layer each."""
-    return with_keep(make(generator), generator.model, generator.max_kv_size)
+def set_new_row_keep(caches: list[Any], generator: Any, /) -> list[Any]:
+    """The caches of a generator's new row, one per layer, with ``keep``."""
+    return set_keep(caches, generator.model, generator.max_kv_size)
 
 
 def make_batch_with_keep(
     make: Callable[..., list[Any]], model: Any, left_padding: Any, *args: Any, **kwargs: Any
 ) -> list[Any]:
-    """The caches of a left-padded batch, a layer each."""
+    """The caches of a left-padded batch, one per layer, with ``keep``."""
     caches = make(model, left_padding, *args, **kwargs)
     # Up to mlx-lm 0.30.4 there is no such argument.
-    return with_keep(caches, model, args[0] if args else kwargs.get("max_kv_size"))
+    return set_keep(caches, model, args[0] if args else kwargs.get("max_kv_size"))
 
 
-def with_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
-    """Set ``keep`` of new caches to what the release sets for a row alone; returns them."""
+def set_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any]:
+    """Set the ``keep`` of new caches as ``make_prompt_cache`` does, and return them."""
     if max_kv_size is None or hasattr(model, "make_cache"):
         return caches
     from mlx_lm.models.cache import make_prompt_cache
@@ -223,30 +223,29 @@ PATCH = Patch(
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
             defines_new_attribute=True,
         ),
-        *at(
-            CACHES,
-            {
-                f"{_BATCH}._update_in_place": around(stepped),
-                f"{_BATCH}._update_concat": around(joined),
-                f"{_BATCH}.finalize": around(finalized),
-            },
+        *argument(
+            everywhere(f"models.cache:{_BATCH}._update_in_place"),
+            "self",
+            save_from_step,
             when=has_keep,
         ),
-        *at(
-            CACHES,
-            {
-                f"{_BATCH}.merge": around(merge_rows),
-                f"{_BATCH}.extract": around(extract_row),
-                f"{_BATCH}.extend": around(extend_with_keep),
-            },
+        *argument(
+            everywhere(f"models.cache:{_BATCH}._update_concat"),
+            "self",
+            save_from_chunk,
+            when=has_keep,
         ),
-        Target(*VLM_CACHES, f"{_BATCH}.make_mask", around(mask_with_keep), when=has_keep),
-        Target(
-            "mlx-lm",
-            "mlx_lm.generate",
-            "BatchGenerator._make_new_cache",
-            around(make_row_with_keep),
+        *argument(
+            everywhere(f"models.cache:{_BATCH}.finalize"),
+            "self",
+            clamp_before_finalize,
+            when=has_keep,
         ),
-        Target("mlx-lm", "mlx_lm.generate", "_make_cache", around(make_batch_with_keep)),
+        *wrap(everywhere(f"models.cache:{_BATCH}.merge"), merge_rows),
+        *result(everywhere(f"models.cache:{_BATCH}.extract"), set_row_keep),
+        *argument(everywhere(f"models.cache:{_BATCH}.extend"), "self", adopt_keep),
+        *wrap(f"mlx_vlm.models.cache:{_BATCH}.make_mask", mask_with_keep, when=has_keep),
+        *result("mlx_lm.generate:BatchGenerator._make_new_cache", set_new_row_keep),
+        *wrap("mlx_lm.generate:_make_cache", make_batch_with_keep),
     ),
 )

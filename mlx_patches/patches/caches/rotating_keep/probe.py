@@ -17,7 +17,7 @@ _VOCABULARY = 64
 
 
 def probe(target: Target) -> Result:
-    """Red where a row attends to other tokens than alone."""
+    """Red if a row attends to other tokens than in a solo run."""
     if target.module == "mlx_lm.generate":
         return probe_generator(target)
     import mlx.core as mx
@@ -43,43 +43,43 @@ def probe(target: Target) -> Result:
                 seen = sorted(key for key, attended in zip(keys, on, strict=True) if attended)
                 if seen != wanted:
                     return Result(True, f"{_LENGTHS[number]}+{step} tokens: {seen}, not {wanted}")
-    return Result(False, "each row sees its first tokens and its newest")
+    return Result(False, "each row sees its first and its newest tokens")
 
 
 def probe_generator(target: Target) -> Result:
-    """Red where a row of the batch generator attends to other tokens than alone."""
+    """Red if a row of the batch generator attends to other tokens than in a solo run."""
     require(target)
     generate = importlib.import_module(target.module)
     generator = generate.BatchGenerator
     if "max_kv_size" not in inspect.signature(generator).parameters:
-        return Result(False, "the release's batch generator takes no max_kv_size: nothing is lost")
+        return Result(False, "the release's batch generator has no max_kv_size: nothing is dropped")
     make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
     if target.name == "_make_cache" and hasattr(generator, "_make_new_cache"):
         # The generator does not call it; hosts may.
-        keep = getattr(generate._make_cache(_Attending(), [0], WINDOW)[0], "keep", 0)
-        wanted = make(_Attending(), WINDOW)[0].keep
-        return Result(keep != wanted, f"{keep} first tokens are kept, {wanted} alone")
-    model = _Attending()
+        keep = getattr(generate._make_cache(_TokenRecorder(), [0], WINDOW)[0], "keep", 0)
+        wanted = make(_TokenRecorder(), WINDOW)[0].keep
+        return Result(keep != wanted, f"{keep} first tokens are kept, {wanted} in a solo run")
+    model = _TokenRecorder()
     prompts = [list(range(1, length + 1)) for length in _LENGTHS]
-    alone = [model.attended_alone(prompt, make(model, WINDOW)) for prompt in prompts]
+    solo = [model.run_solo(prompt, make(model, WINDOW)) for prompt in prompts]
     model.steps.clear()
     batch = generator(model, max_tokens=_STEPS, max_kv_size=WINDOW)
     batch.insert(prompts)
-    # A generator computes a step ahead, and leaves out the last one.
+    # A generator computes a step ahead, but not the last one.
     while len(model.steps) < _STEPS - 2:
         batch.next()
-    for number, wanted in enumerate(alone):
+    for number, wanted in enumerate(solo):
         for step in model.steps:
             newest = step[number][-1]
             if step[number] != wanted[newest]:
                 return Result(True, f"{newest} tokens: {step[number]}, not {wanted[newest]}")
-    return Result(False, "each row sees its first tokens and its newest")
+    return Result(False, "each row sees its first and its newest tokens")
 
 
-class _Attending:
-    """A model that says the token after the last one.
+class _TokenRecorder:
+    """A model that predicts the token after the last one.
 
-    ``steps`` has the tokens that each row attended to, in order, for each decode step.
+    ``steps`` records the tokens that each row attended to, sorted, per decode step.
     """
 
     layers = (None,)
@@ -104,8 +104,8 @@ class _Attending:
             )
         return mx.eye(_VOCABULARY)[(tokens + 1) % _VOCABULARY] * 10.0
 
-    def attended_alone(self, prompt: list[int], cache: list[Any]) -> dict[int, list[int]]:
-        """For each token that the row decodes alone, the tokens that its step attends to."""
+    def run_solo(self, prompt: list[int], cache: list[Any]) -> dict[int, list[int]]:
+        """For each token of a solo run, the tokens that its decode step attends to."""
         import mlx.core as mx
 
         self.steps.clear()

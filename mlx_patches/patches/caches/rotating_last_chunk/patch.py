@@ -1,16 +1,16 @@
-"""A rotating batch misreads a prompt that it gets in pieces, one of them of one token.
+"""Chunked prefill of a rotating batch is wrong, or crashes, if a chunk has one token.
 
 Why
-    A ``BatchRotatingKVCache`` takes every piece of one token for a decode step. If right padding
-    is pending, it raises "finalize() should be called before deocoding with
-    BatchRotatingKVCache": every request of the batch fails, in each family with a sliding
-    window. If none is, the buffer may wrap. ``make_mask`` of the next piece counts padding from
-    where the buffer is written, but the piece is joined to a buffer in order of age: a row that
-    has padding left does not see its oldest tokens.
+    ``BatchRotatingKVCache`` takes every chunk of one token for a decode step. If right padding is
+    pending, it raises "finalize() should be called before deocoding with BatchRotatingKVCache":
+    every request of the batch fails, in each family with a sliding window. If none is pending, the
+    buffer may wrap. ``make_mask`` of the next chunk then counts padding from the write position,
+    but the chunk is joined to a buffer in order of age: a row that still has padding does not see
+    its oldest tokens.
 How
-    Until ``finalize`` a piece of one token is written like any other piece, and its mask is that
-    of the first of two tokens. The mask of a piece is that of a buffer in order of age. A decode
-    step stays as it is.
+    Until ``finalize`` a chunk of one token is written like any other chunk, with the mask of the
+    first of two tokens. The mask of a chunk is computed for a buffer in order of age. Decode steps
+    do not change.
 Upstream
     Not fixed in mlx-lm 0.32.2. mlx-vlm 0.6.5 checks the pending padding; the mask is not fixed in
     mlx-vlm 0.7.10.
@@ -25,44 +25,46 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import CACHES
+from ....core.patch import Patch
+from ....core.verbs import everywhere, wrap
 
 _BATCH = "BatchRotatingKVCache"
-# The methods that tell a piece from a decode step.
+# The methods that tell a chunk from a decode step.
 _BODY = (f"{_BATCH}.update_and_fetch", f"{_BATCH}.make_mask")
 
 
-def updated(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
-    """Write one token (rows, heads, 1, width), as a piece of a prompt while padding is pending."""
-    if not is_piece(cache):
+def write_token(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+    """Write one token (rows, heads, 1, width), as a prompt chunk if padding is pending."""
+    if not is_chunk(cache):
         return update(cache, keys, values)
     return cache._update_concat(keys, values)
 
 
-def masked(make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
-    """The mask (rows, 1, N, columns) of N tokens, its columns in ``_update_concat``'s order."""
-    if not is_misread(cache, N):
+def mask_in_order(
+    make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any
+) -> Any:
+    """The mask (rows, 1, N, columns) of N tokens, with columns in ``_update_concat``'s order."""
+    if not is_mask_wrong(cache, N):
         return make_mask(cache, N, *args, **kwargs)
-    cache = in_order(cache)
+    cache = view_in_order(cache)
     if N > 1:
         return make_mask(cache, N, *args, **kwargs)
     return make_mask(cache, 2, *args, **kwargs)[..., :1, :-1]
 
 
-def is_piece(cache: Any, *args: Any, **kwargs: Any) -> bool:
+def is_chunk(cache: Any, /) -> bool:
     """Whether the next token belongs to a prompt whose right padding is pending."""
     held = cache.__dict__
     return "_lengths" in held and held["_lengths"] is not None
 
 
-def is_misread(cache: Any, N: int, *args: Any, **kwargs: Any) -> bool:
-    """Whether the next ``N`` tokens are a piece whose mask the release may get wrong."""
-    return bool(cache.rotated) if N > 1 else is_piece(cache)
+def is_mask_wrong(cache: Any, N: int, /) -> bool:
+    """Whether the next ``N`` tokens are a chunk whose mask may be wrong."""
+    return bool(cache.rotated) if N > 1 else is_chunk(cache)
 
 
-def in_order(cache: Any) -> Any:
-    """A view of a cache whose columns count in order of age, as a piece is joined to them."""
+def view_in_order(cache: Any) -> Any:
+    """A view of a cache with its columns in order of age, as a chunk is joined to them."""
     if not cache.rotated:
         return cache
     view = copy.copy(cache)
@@ -75,12 +77,18 @@ PATCH = Patch(
     formerly="rotating-last-piece",
     every_model=True,
     summary="mlx-lm and mlx-vlm sliding windows: wrong output in a batch if a chunk has one token",
-    targets=tuple(
-        target
-        for place in CACHES
-        for target in (
-            Target(*place, f"{_BATCH}._update_in_place", around(updated), _BODY, when=is_piece),
-            Target(*place, f"{_BATCH}.make_mask", around(masked), _BODY, when=is_misread),
-        )
+    targets=(
+        *wrap(
+            everywhere(f"models.cache:{_BATCH}._update_in_place"),
+            write_token,
+            fingerprint_of=_BODY,
+            when=is_chunk,
+        ),
+        *wrap(
+            everywhere(f"models.cache:{_BATCH}.make_mask"),
+            mask_in_order,
+            fingerprint_of=_BODY,
+            when=is_mask_wrong,
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Feeds a rotating batch prompts in pieces, one of them of one token."""
+"""Feeds a rotating batch prompts in chunks, one of them a single token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of
 
 WINDOW = 4
-# Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's pieces.
+# Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's chunks.
 CASES = (
     ((3, 6), (3, 1), (2, 1)),
     ((3, 6), (1, 0), (1,)),
@@ -21,44 +21,44 @@ CASES = (
 
 
 def probe(target: Target) -> Result:
-    """Red where a piece raises, or a token attends to other tokens than alone."""
+    """Red if a chunk raises, or a token attends to other tokens than in a solo run."""
     kind = cache_of(target)
     if not all(hasattr(kind, name) for name in ("finalize", "_update_concat")):
         raise NotApplicable("rotating batches have no right padding in this release")
-    for histories, lengths, pieces in CASES:
+    for histories, lengths, chunks in CASES:
         try:
-            wrong = seen_otherwise(kind, histories, lengths, pieces)
+            wrong = find_wrong_view(kind, histories, lengths, chunks)
         except RuntimeError as error:
-            return Result(True, f"pieces of {pieces}: {error}")
+            return Result(True, f"chunks of {chunks}: {error}")
         if wrong:
-            return Result(True, f"pieces of {pieces}: {wrong}")
-    return Result(False, "every token of a piece sees its own window")
+            return Result(True, f"chunks of {chunks}: {wrong}")
+    return Result(False, "every token sees its own window")
 
 
-def seen_otherwise(
-    kind: Any, histories: Sequence[int], lengths: Sequence[int], pieces: Sequence[int]
+def find_wrong_view(
+    kind: Any, histories: Sequence[int], lengths: Sequence[int], chunks: Sequence[int]
 ) -> str:
-    """Describe a token that sees other tokens than its window; empty where there is none.
+    """Describe a token that does not see its window; empty if there is none.
 
     Keys are numbers: a row's first token is 1.
     """
     import mlx.core as mx
 
-    batch = with_histories(kind, histories)
+    batch = make_batch(kind, histories)
     padded = max(lengths)
     batch.prepare(lengths=list(lengths), right_padding=[padded - one for one in lengths])
     done = 0
-    for piece in (*pieces, None):
-        if piece is None:  # a decode step, after the prompt
+    for chunk in (*chunks, None):
+        if chunk is None:  # a decode step, after the prompt
             batch.finalize()
             starts = [history + length for history, length in zip(histories, lengths, strict=True)]
-            fed_to, piece = [1] * len(starts), 1
+            fed_to, chunk = [1] * len(starts), 1
         else:
             starts = [history + done for history in histories]
-            fed_to = [max(0, min(piece, length - done)) for length in lengths]
-            done += piece
-        step = mx.array(starts)[:, None, None, None] + mx.arange(1.0, piece + 1)[:, None]
-        mask = batch.make_mask(piece)
+            fed_to = [max(0, min(chunk, length - done)) for length in lengths]
+            done += chunk
+        step = mx.array(starts)[:, None, None, None] + mx.arange(1.0, chunk + 1)[:, None]
+        mask = batch.make_mask(chunk)
         keys = batch.update_and_fetch(step, step)[0]
         for row, (start, count) in enumerate(zip(starts, fed_to, strict=True)):
             for token in range(count):
@@ -71,8 +71,8 @@ def seen_otherwise(
     return ""
 
 
-def with_histories(kind: Any, histories: Sequence[int]) -> Any:
-    """Make a batch with these histories, fed in one left-padded piece."""
+def make_batch(kind: Any, histories: Sequence[int]) -> Any:
+    """Make a batch with these histories, fed in one left-padded chunk."""
     import mlx.core as mx
 
     longest = max(histories)
