@@ -1,4 +1,4 @@
-"""The contract of quantized batch caches, affine and TurboQuant; see ``contract``."""
+"""The contract of quantized batch caches, affine and TurboQuant; see ``_shared.quantized``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlx_patches.patches._shared import quantized as contract
 from mlx_patches.patches._shared.quantized import merge_quantized
 from mlx_patches.patches.caches.quantized import affine, turbo
 from mlx_patches.patches.caches.quantized.affine import dequantize_row
-from mlx_patches.patches.caches.quantized.probe import restored
+from mlx_patches.patches.caches.quantized.probe import restore_cache
 from mlx_patches.probes.quantized_batches import WIDTH, Kind, feed
 
 from ..releases.conftest import installed
@@ -99,7 +99,7 @@ def test_empty_batch_methods(kind):
     assert (cache.empty(), cache.size(), cache.nbytes) == (True, 0, 0)
     assert cache.left_padding.tolist() == [2, 0, 1]
     assert cache.extract(0).offset == 0
-    again = restored(cache)
+    again = restore_cache(cache)
     assert again.empty()
     feed(again, [(0, -2), (1, 0), (2, -1)], 4)
     assert_rows(again, [2, 4, 3])
@@ -287,7 +287,7 @@ def test_extend_of_different_codecs(kind):
 @turbo_only
 def test_restored_batch_reads_channels(kind):
     batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(range(5, 21)))])
-    again = restored(batch)
+    again = restore_cache(batch)
     assert mx.array_equal(again.dequantize()[0], batch.dequantize()[0]).item()
     assert again.key_codec.high_idx.tolist() == batch.key_codec.high_idx.tolist()
 
@@ -358,18 +358,18 @@ def test_quantized_prompts_equal_solo(heads, ungated):
     model, caches = _llama(heads), importlib.import_module(CACHES)
     prompts = [[5, 9, 2, 7], [3, 3, 8]]
     histories = [list(range(1, 12)), list(range(20, 26))]
-    rows, alone = [], []
+    rows, solo = [], []
     for history, prompt in zip(histories, prompts, strict=True):
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
         model(mx.array([history]), cache=cache)
         rows.append(cache)
-        alone.append(_greedy(model, prompt, [dequantize_row(layer) for layer in cache]))
+        solo.append(_generate_solo(model, prompt, [dequantize_row(layer) for layer in cache]))
     generator = generate.BatchGenerator(model, max_tokens=5)
     uids = generator.insert(prompts, caches=rows)
-    assert _spoken(generator, uids) == alone
+    assert _generate_batch(generator, uids) == solo
 
 
-def _greedy(model, prompt, cache, count=5):
+def _generate_solo(model, prompt, cache, count=5):
     said = []
     tokens = prompt
     for _ in range(count):
@@ -379,7 +379,7 @@ def _greedy(model, prompt, cache, count=5):
     return said
 
 
-def _spoken(generator, uids):
+def _generate_batch(generator, uids):
     said = {uid: [] for uid in uids}
     for _ in range(30):
         answers = generator.next()
@@ -439,15 +439,15 @@ def test_solo_quantized_run_is_bit_identical(ungated):
     def logits():
         model, caches = _llama(), importlib.import_module(CACHES)
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
-        pieces = ([1, 2, 3, 4], [5, 6, 7], [8])
-        return [model(mx.array([piece]), cache=cache).tolist() for piece in pieces]
+        chunks = ([1, 2, 3, 4], [5, 6, 7], [8])
+        return [model(mx.array([chunk]), cache=cache).tolist() for chunk in chunks]
 
     before = logits()
     ungated("quantized-merge")
     assert logits() == before
 
 
-def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def break_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks each part: rolls all rows alike, pads the wrong side, miscounts sizes, and more."""
     pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
 
@@ -471,14 +471,14 @@ def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contract, name, function)
 
 
-def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_beside_their_places(monkeypatch)
-    monkeypatch.setattr(turbo, "name_states", lambda cache, tree: tree)
+def forget_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_every_part(monkeypatch)
+    monkeypatch.setattr(turbo, "make_states", lambda cache, tree: tree)
     monkeypatch.setattr(turbo, "restore_codecs", lambda cache, text: None)
 
 
-def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_beside_their_places(monkeypatch)
+def exchange_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_every_part(monkeypatch)
     dequantize = affine.dequantize_row
 
     def exchange(row):
@@ -492,7 +492,7 @@ def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "batch-quantized": rows_beside_their_places,
-    "batch-turbo-quant": states_without_codecs,
-    "quantized-merge": values_for_keys,
+    "batch-quantized": break_every_part,
+    "batch-turbo-quant": forget_codecs,
+    "quantized-merge": exchange_keys_and_values,
 }

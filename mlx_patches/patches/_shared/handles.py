@@ -1,4 +1,4 @@
-"""New objects on the graph nodes of arrays that a release changes in place."""
+"""Handles: new objects on the graph nodes of arrays that a release changes in place."""
 
 from __future__ import annotations
 

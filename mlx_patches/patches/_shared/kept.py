@@ -1,7 +1,7 @@
-"""A value for each object, kept as long as the object exists.
+"""A value per object, kept as long as the object exists.
 
-For objects that cannot be keys of a ``WeakKeyDictionary``: arrays and modules of MLX are not
-hashable, or compare by their elements.
+For objects that cannot be keys of a ``WeakKeyDictionary``: MLX arrays and modules are not hashable,
+or compare by element.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Value]):
-    """A value for each object; ``make`` makes that of a new one. Thread-safe."""
+    """A value per object; ``make`` returns the value of a new one. Thread-safe."""
 
     def __init__(self, make: Callable[[], Value]):
         self._make, self._lock = make, threading.Lock()
-        # By the id of an object.
+        # By object id.
         self._held: dict[int, tuple[weakref.ref[Any], Value]] = {}
 
     def of(self, owner: Any) -> Value:
-        """The object's value; a new one each time if nothing can be kept for the object."""
+        """The object's value; a new one each time if the object allows no weak references."""
         found = self._held.get(id(owner))
         return found[1] if found is not None and found[0]() is owner else self._add(owner)
 

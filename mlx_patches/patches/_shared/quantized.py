@@ -1,14 +1,14 @@
-"""The batch contract of quantized caches: what they add to that of every cache (``caches``).
+"""The batch contract of quantized caches: what they add to the contract of ``caches``.
 
-``affine`` and ``turbo`` repair the releases' classes where they break this contract; this module
-has the code that both share. ``R`` is the number of rows, ``H`` of key-value heads, ``D`` the
-width of a head, ``T`` the number of tokens that the buffer has room for.
+``affine`` and ``turbo`` repair classes that break this contract; this module has their shared code.
+``R`` is the number of rows, ``H`` of key-value heads, ``D`` the width of a head, ``T`` the capacity
+of the buffer in tokens.
 
 Attributes
-    ``keys``, ``values``: None in a cache that was never written, else a tree of arrays with rows
-    on axis 0 and tokens on axis 2. Affine: packed values (R, H, T, D * bits / 32) of uint32,
+    ``keys``, ``values``: None in an empty cache, else a tree of arrays with rows on axis 0 and
+    tokens on axis 2. Affine: packed values (R, H, T, D * bits / 32) of uint32,
     scales and biases (R, H, T, D / group_size). TurboQuant: a named tuple of norms (R, H, T) and
-    indices (R, H, T, words), or a pair of these, for the channels of few and of more bits.
+    indices (R, H, T, words), or a pair of these, for channels with fewer and with more bits.
     ``_idx``: an int. The buffer before ``left_padding`` is undefined.
     ``_right_padding``: (R,) integers while a right-padded prompt is fed, else None.
 
@@ -16,10 +16,10 @@ Methods
     ``finalize()`` leaves ``_idx`` where it is. No row joins or leaves between ``prepare`` and it.
     ``merge(rows)``, ``extract(row)``: packed values stay the same bit for bit; a float row is
     quantized like the others.
-    ``filter(rows)`` drops the padding that all rows have. ``trim(n)`` removes as many tokens as
-    there are, if they are fewer, and returns how many.
+    ``filter(rows)`` drops padding that all rows share. ``trim(n)`` removes at most all tokens, and
+    returns how many.
     ``nbytes`` is the memory of keys and values, with unused room (affine) or without (TurboQuant).
-    All methods accept a row without tokens: it is all padding.
+    All methods accept a row without tokens: it is only padding.
 
 Only ``make_mask`` runs in a decode step, and it reads nothing from the device.
 """
@@ -37,8 +37,8 @@ CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
 
 
-def added(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
-    """Targets at attributes that releases of a batch class may lack, by name."""
+def make_targets(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
+    """Targets at attributes that a release's batch class may lack, by name."""
     return tuple(
         Target(
             *place,
@@ -57,10 +57,10 @@ def added(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Ta
 def prepare(
     cache: Any, *, left_padding: Any = None, lengths: Any = None, right_padding: Any = None
 ) -> None:
-    """Announce the padding of the next prompt: (R,) integers each, or None.
+    """Announce the padding of the next prompt: each argument is (R,) integers or None.
 
     Raises:
-        ValueError: left padding for a cache that holds tokens already.
+        ValueError: left padding for a written cache.
     """
     import mlx.core as mx
 
@@ -73,7 +73,7 @@ def prepare(
 
 
 def finalize(cache: Any) -> None:
-    """Roll each row's right padding to its front; the end of the buffer does not move."""
+    """Roll each row's right padding to its front; the end of the buffer stays."""
     padding = read_right_padding(cache)
     if padding is None:
         return
@@ -156,7 +156,7 @@ def quantize_alike(
     """The settings that quantized rows share, and all rows quantized with them.
 
     Args:
-        rows: solo caches, in floats or quantized. Caches never written stay as they are.
+        rows: solo caches, in floats or quantized. Empty caches are returned unchanged.
         quantize: returns a float row quantized with these settings.
 
     Raises:
@@ -214,7 +214,7 @@ def copy_row(tree: Any, row: int, start: int, end: int) -> Any:
 
 
 def fill_side(cache: Any, written: Any) -> Any:
-    """Keys and values of the tokens in use; those of an empty cache, shaped like ``written``'s."""
+    """Keys and values of the tokens in use; zero tokens, shaped like ``written``'s, if empty."""
     if cache.keys is not None:
         return slice_tokens((cache.keys, cache.values), cache._idx)
     rows = cache.left_padding.shape[0]
@@ -263,12 +263,12 @@ def merge_quantized(cls: Any, caches: Sequence[Any]) -> Any:
 
 
 def read_settings(cache: Any) -> dict[str, Any]:
-    """The constructor arguments of a quantized cache, beside a batch's left padding."""
-    turbo = ("bits", "seed", "key_bits", "value_bits")  # up to mlx-vlm 0.6 without the last two
+    """The constructor arguments of a quantized cache, except a batch's left padding."""
+    turbo = ("bits", "seed", "key_bits", "value_bits")  # no last two up to mlx-vlm 0.6
     names = turbo if hasattr(cache, "seed") else ("group_size", "bits")
     return {name: getattr(cache, name) for name in names if hasattr(cache, name)}
 
 
 def holds_quantized(cache: Any) -> bool:
-    """Whether a cache, solo or of a batch, holds quantized keys and values."""
+    """Whether a solo or batch cache holds quantized keys and values."""
     return hasattr(cache, "bits")

@@ -1,4 +1,4 @@
-"""Caches of single rows of a batch, and the keys and values that a call adds to them."""
+"""Solo caches of a batch's rows, and the keys and values that a call adds to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Update = tuple[Any, Any]
 
 
 def counts_rows(layer: Any) -> bool:
-    """Whether a cache has one offset a row."""
+    """Whether a cache has one offset per row."""
     return bool(getattr(getattr(layer, "offset", 0), "ndim", 0))
 
 
@@ -36,10 +36,10 @@ def cut_row(layer: Any, row: int) -> Any:
 
 
 def record_updates(layer: Any) -> list[Update]:
-    """Return a list that collects the keys and values which a row's cache gets from now on.
+    """Return a list that collects the keys and values of a row's cache from now on.
 
-    The recorder holds the cache by a weak reference: a strong one would be a reference cycle,
-    which keeps the row's copy of the keys and values until the cyclic collector runs.
+    The recorder holds the cache by a weak reference. A strong one would be a cycle, and keep the
+    row's copy of the keys and values alive until the cyclic collector runs.
     """
     updates: list[Update] = []
     reference = weakref.ref(layer)
@@ -54,7 +54,7 @@ def record_updates(layer: Any) -> list[Update]:
 
 
 def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
-    """Add the rows' new keys and values to the batch's cache, the shorter ones padded in front."""
+    """Add the rows' new keys and values to the batch's cache, left-padded to the longest."""
     import mlx.core as mx
 
     if not any(rows):
@@ -67,7 +67,7 @@ def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
 
 
 def pad_front(rows: Sequence[Any]) -> list[Any]:
-    """Pad the rows' new keys or values in front with zeros to the length of the longest."""
+    """Left-pad the rows' new keys or values with zeros to the length of the longest."""
     like = max((row for row in rows if row is not None), key=lambda row: row.shape[2])
     held = (like[:, :, :0] if row is None else row for row in rows)
     return [pad_left(row, like.shape[2] - row.shape[2]) for row in held]

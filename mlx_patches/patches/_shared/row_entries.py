@@ -1,6 +1,6 @@
-"""An entry of ours in the ``__dict__`` of caches, which follows the rows in any host.
+"""An entry in the ``__dict__`` of caches that follows the rows in any host.
 
-Hosts merge, extend, filter and extract a batch's caches; each of these applies to the entry too.
+Hosts merge, extend, filter and extract a batch's caches; the entry goes with the rows.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ class RowEntry(NamedTuple):
     def merge(
         self, original: Callable[..., Any], cls: Any, caches: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """``merge`` that also merges the entries."""
+        """Merge rows, and their entries."""
         batch = original(cls, caches, *args, **kwargs)
         self.write(batch, self.join(caches))
         return batch
 
     def extend(self, original: Callable[..., None], cache: Any, other: Any) -> None:
-        """``extend`` that also extends the entry."""
+        """Add another batch's rows, and its entry."""
         joined = self.join((cache, other))
         original(cache, other)
         self.write(cache, joined)
 
     def filter_rows(self, original: Callable[..., None], cache: Any, batch_indices: Any) -> None:
-        """``filter`` that also filters the entry."""
-        held = self.read(cache)  # read first: another patch's layer below may filter it too
+        """Keep only these rows, also in the entry."""
+        held = self.read(cache)  # read first: another patch's layer below may filter it as well
         original(cache, batch_indices)
         self.write(cache, held and held.filter_rows(batch_indices))
 
     def extract(self, original: Callable[..., Any], cache: Any, idx: int) -> Any:
-        """``extract`` that also extracts the row's entry."""
+        """Extract a row, and its entry."""
         row = original(cache, idx)
         held = self.read(cache)
         self.write(row, held and held.filter_rows([idx]))
         return row
 
     def is_in(self, cache: Any, *args: Any, **kwargs: Any) -> bool:
-        """Whether a cache has the entry, before an operation that takes further arguments."""
+        """Whether a cache has the entry, whatever the operation's further arguments."""
         return self.name in cache.__dict__
 
     def is_either(self, cache: Any, other: Any) -> bool:

@@ -1,11 +1,9 @@
-"""A record of what the patches store for each row of a cache; it follows the rows.
+"""A record of per-row data that patches store in a cache; it follows the rows.
 
-The record is an entry (``row_entries``) of the first cache; copying, saving and restoring the cache
-applies to it as well.
-
-``state`` and ``meta_state`` carry it as an attribute of the tuple, list or empty text that the
-release returns. In a file it is an entry of the caller's metadata of ``save_prompt_cache``, the
-only part of the file that the release does not interpret.
+The record is an entry (``row_entries``) of the first cache; it is copied, saved and restored with
+the cache. ``state`` and ``meta_state`` carry it as an attribute of the tuple, list or empty text
+that the release returns. In a file it is an entry of the caller's metadata of
+``save_prompt_cache``, the only part of the file that the release does not interpret.
 """
 
 from __future__ import annotations
@@ -28,17 +26,16 @@ _COLUMNS = ("deltas", "lengths")
 # Not compared by value: that would read its arrays from the device.
 @dataclass(frozen=True, slots=True, eq=False)
 class RowRecord:
-    """What the patches store for each row of a cache. Immutable: copies of a cache share it.
+    """Per-row data of a cache. Immutable: copies of a cache share it.
 
     Args:
         deltas: rope deltas, (rows, 1); None if no row has one.
-        lengths: how many tokens each row's prompt has, (rows, 1), 0 for a row of unknown length;
-            None if no row's length is known.
-        prompts: for each row the image prompt that it is being fed, or None; empty if no row is
-            being fed one.
-        images: what cross-attention reads of the rows' images; None if no row has one.
-        turn: the text that rows outside a batch are being fed in pieces, if a host passes its
-            positions; None between texts.
+        lengths: the length of each row's prompt, (rows, 1), 0 if it is unknown; None if no row's
+            length is known.
+        prompts: each row's image prompt during its prefill, or None; empty if no row has one.
+        images: the image states that cross-attention reads; None if no row has an image.
+        turn: the text in chunked prefill outside a batch, if a host passes its positions; None
+            between texts.
     """
 
     deltas: Any = None
@@ -65,7 +62,7 @@ class RowRecord:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is stored for any row."""
+        """Whether it has no data for any row."""
         return not (self.columns() or self.prompts or self.images or self.turn)
 
 
@@ -94,14 +91,14 @@ def update_record(cache: Any, **changes: Any) -> None:
 def read_column(cache: Any, name: str, rows: int) -> Any:
     """The deltas or the lengths (rows, 1) of a cache's rows; None if there are none.
 
-    Also None if they are of another number of rows: filtering a quantized batch leaves its record
-    as it was.
+    Also None if they are for another number of rows: filtering a quantized batch does not change
+    its record.
     """
     return column_of(read_record(cache), name, rows)
 
 
 def column_of(record: RowRecord | None, name: str, rows: int) -> Any:
-    """``read_column`` of a record that was read already."""
+    """``read_column`` for a record that was already read."""
     column = getattr(record, name) if record else None
     return None if column is None or column.shape[0] != rows else column
 
@@ -117,7 +114,7 @@ def fill_column(cache: Any, name: str, rows: int) -> Any:
 
 
 def count_rows(cache: Any) -> int:
-    """How many rows a cache has."""
+    """The number of rows of a cache."""
     if hasattr(cache, "cache"):
         state = next((state for state in cache.cache if state is not None), None)
         return 1 if state is None else int(state.shape[0])
@@ -184,7 +181,7 @@ def detach_record(saved: Any) -> tuple[Any, RowRecord | None]:
 
 def save_record(get: Callable[[Any], Any], cache: Any) -> Any:
     """``state`` or ``meta_state`` with the record of the rows."""
-    # Engines read each layer's state after each piece of a prompt; only the first has a record.
+    # Engines read each layer's state after each prompt chunk; only the first has a record.
     record = getattr(cache, RECORD, None)
     saved = get(cache)
     return saved if record is None else attach_record(saved, record)
@@ -204,9 +201,9 @@ def restore_record(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> N
 def save_prompt_cache(
     original: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
-    """``save_prompt_cache`` that adds the record to the file's metadata.
+    """Save the caches, with their records in the file's metadata.
 
-    The image prompts that rows are being fed are not saved: later positions follow from the delta.
+    Image prompts in prefill are not saved: later positions follow from the delta.
     """
     records = {
         str(layer): {name: held.reshape(-1).tolist() for name, held in record.columns().items()}
@@ -219,12 +216,12 @@ def save_prompt_cache(
 def load_prompt_cache(
     original: Callable[..., Any], file_name: str, return_metadata: bool = False
 ) -> Any:
-    """``load_prompt_cache`` that restores the caches' records from the file's metadata."""
+    """Load the caches, with their records from the file's metadata."""
     return load_entry(original, file_name, return_metadata, RECORD, set_records)
 
 
 def set_records(cache: Sequence[Any], records: dict[str, dict[str, list[int]]]) -> None:
-    """Write the records that were saved, by the number of their cache."""
+    """Write saved records, by layer."""
     import mlx.core as mx
 
     for layer, columns in records.items():
@@ -239,7 +236,7 @@ _FILES = {
     "save_prompt_cache": around(save_prompt_cache),
     "load_prompt_cache": around(load_prompt_cache),
 }
-# The properties that save a batch class, and those that save its solo class.
+# The properties that save each batch class and its solo class.
 _SAVED = {
     "BatchKVCache": ("BatchKVCache.state", "KVCache.state"),
     "BatchRotatingKVCache": (
@@ -253,7 +250,7 @@ _SAVED = {
 
 
 def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
-    """The targets that make the record follow its rows in a distribution's caches.
+    """Targets that make the record follow its rows in a distribution's caches.
 
     Args:
         distribution: mlx-lm or mlx-vlm; its ``models.cache`` module has the classes.

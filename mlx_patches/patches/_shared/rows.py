@@ -1,4 +1,4 @@
-"""Extract the rows of a batch's caches as solo caches, and write them back in place."""
+"""Extract a batch's rows as solo caches, and write them back in place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from . import quantized
 
 # The attributes of a batch's attention cache that are arrays (rows,) of counts.
 COUNTS = ("left_padding", "offset")
-# The attributes in which it announces right padding that will be fed, until ``finalize``: how much
-# of it, or the offset up to which the row has tokens.
+# The attributes that announce right padding until ``finalize``: its amount, or the offset at which
+# each row's tokens end.
 RIGHT = ("_right_padding", "_lengths")
-# The attribute in which a sparse layer's batch cache (MiniMax M3, Qwen4 Exp) has its keys' own.
+# The attribute of a sparse layer's batch cache (MiniMax M3, Qwen4 Exp) for the cache of its keys.
 INNER = "kv_cache"
 
 
@@ -32,7 +32,7 @@ def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
 
 
 def is_counts(value: Any) -> bool:
-    """Whether a value is an array of one axis, with a number for each row."""
+    """Whether a value is an array (rows,)."""
     return getattr(value, "ndim", 0) == 1
 
 
@@ -40,8 +40,8 @@ def hold_counts(cache: Sequence[Any]) -> list[Any]:
     """Shallow copies of a batch's caches, with the counts of attention caches in host memory.
 
     ``extract`` reads a layer's counts for every row. In the copies they are numpy arrays, so all
-    layers and rows together cost one device read. The batch's own caches do not change. A cache
-    without counts is returned itself.
+    layers and rows cost one device read in total. The batch's caches do not change. A cache
+    without counts is not copied.
     """
     import numpy as np
 
@@ -65,7 +65,7 @@ def hold_counts(cache: Sequence[Any]) -> list[Any]:
 
 
 def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
-    """The caches of all layers, those inside a list of caches one by one."""
+    """The caches of all layers, with those inside lists of caches."""
     for layer in cache:
         if hasattr(layer, "caches"):
             yield from flatten_caches(layer.caches)
@@ -74,7 +74,7 @@ def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
 
 
 def slice_row(layer: Any, row: int, empty: Any) -> Any:
-    """One row of a layer's batch cache, as the solo cache that the row would have alone.
+    """One row of a layer's batch cache, as the cache of its solo run.
 
     Args:
         layer: the layer's batch cache. Neither it nor ``empty`` is changed.
@@ -86,9 +86,9 @@ def slice_row(layer: Any, row: int, empty: Any) -> Any:
     if hasattr(layer, "caches"):
         return _pair_caches(lambda part, new: slice_row(part, row, new), layer, empty)
     if is_recurrent(layer):
-        alone = copy.copy(empty)
-        alone.cache = [None if state is None else state[row : row + 1] for state in layer.cache]
-        return alone
+        solo = copy.copy(empty)
+        solo.cache = [None if state is None else state[row : row + 1] for state in layer.cache]
+        return solo
     return copy_empty(layer, empty) if is_empty(layer) else layer.extract(row)
 
 
@@ -103,17 +103,17 @@ def copy_empty(layer: Any, empty: Any) -> Any:
         return _pair_caches(copy_empty, layer, empty)
     if hasattr(layer, "bits") and not hasattr(empty, "bits"):
         return make_solo(layer)
-    alone = copy.copy(empty)
-    if is_recurrent(alone):
-        alone.cache = list(alone.cache)
-    return alone
+    solo = copy.copy(empty)
+    if is_recurrent(solo):
+        solo.cache = list(solo.cache)
+    return solo
 
 
 def _pair_caches(make: Callable[[Any, Any], Any], layer: Any, empty: Any) -> Any:
-    alone = copy.copy(empty)
+    solo = copy.copy(empty)
     pairs = zip(layer.caches, empty.caches, strict=True)
-    alone.caches = tuple(make(part, new) for part, new in pairs)
-    return alone
+    solo.caches = tuple(make(part, new) for part, new in pairs)
+    return solo
 
 
 def make_solo(layer: Any) -> Any:
@@ -138,7 +138,7 @@ def start_batch(batch: Any, like: Any) -> None:
 
 
 def as_plain(layer: Any) -> Any:
-    """A ``ChunkedKVCache`` as a ``KVCache`` of all tokens; any other cache is returned unchanged.
+    """A ``ChunkedKVCache`` as a ``KVCache`` of all tokens; other caches are returned unchanged.
 
     Zeros stand for the dropped tokens, which no later token attends to.
     """
@@ -167,12 +167,12 @@ def find_class(layer: Any, name: str) -> Any:
 
 
 def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
-    """The new contents of a layer's batch cache, of these rows padded on the left.
+    """The new contents of a layer's batch cache: these rows, left-padded.
 
     Args:
         layer: the layer's batch cache; it is not changed.
         rows: a solo cache for each row.
-        waiting: how many positions of padding to add before each row's first token.
+        waiting: how many padding positions to add before each row's first token.
     """
     if hasattr(layer, "caches"):
         return [
@@ -195,12 +195,12 @@ def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
 def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
     """Write the contents that ``join_rows`` returned into a layer's batch cache.
 
-    The right padding that the batch announced stays announced: joined rows know none.
+    Right padding that the batch announced stays announced; joined rows have none.
 
     Args:
         layer: the layer's batch cache.
         joined: its new contents.
-        dropped: how many positions of announced right padding each row was not fed.
+        dropped: how many positions of announced right padding each row skipped.
     """
     if hasattr(layer, "caches"):
         for part, inner in zip(layer.caches, joined, strict=True):
@@ -232,7 +232,7 @@ def merge_rows(layer: Any, rows: list[Any]) -> Any:
 def join_states(states: Sequence[Any]) -> Any:
     """The rows' states as one array, zeros for a row without a state; None if no row has one.
 
-    Where the state is a window of the last tokens, a row's may still be shorter: it gets zeros in
+    A state that is a window of the last tokens may be shorter in some rows: they get zeros in
     front.
     """
     import mlx.core as mx
@@ -246,7 +246,7 @@ def join_states(states: Sequence[Any]) -> Any:
 
 
 def pad_state(state: Any, longest: Any) -> Any:
-    """Put zeros in front of a state's second axis, until it is as long as the longest."""
+    """Left-pad a state's second axis with zeros to the length of the longest."""
     import mlx.core as mx
 
     missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
@@ -264,20 +264,20 @@ def is_quantized(layer: Any) -> bool:
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Whether a cache holds recurrent states in place of keys and values."""
+    """Whether a cache holds recurrent states instead of keys and values."""
     return hasattr(layer, "cache") and not hasattr(layer, "update_and_fetch")
 
 
 def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
-    """The recurrent caches of a model, those inside lists of caches too."""
+    """The recurrent caches of a model, also those inside lists of caches."""
     return (layer for layer in flatten_caches(cache) if is_recurrent(layer))
 
 
 def cut_to_window(row: Any, keep: int = 0) -> Any:
-    """A solo cache with the row's first ``keep`` tokens and its newest, a window in all.
+    """A solo cache with only the row's first ``keep`` tokens and its newest, one window in all.
 
-    They are in order of age. Returns the row itself if it holds just these, or was never written.
-    The row does not change.
+    They are in order of age. Returns the row itself if it already is so, or is empty. The row
+    does not change.
     """
     size = min(row.offset, row.max_size)
     wider = keep and row.keys is not None and row.keys.shape[2] > row.max_size

@@ -2,9 +2,9 @@
 
 Why
     ``ConcatenateKVCache.trim`` only lowers ``offset``. Keys and values stay, and the next update
-    joins the new ones to them and counts all again.
+    appends to them and counts all columns again.
 How
-    After a trim the cache keeps as many columns as its offset says.
+    After a trim the cache keeps only the columns that its offset counts.
 Upstream
     Not fixed in mlx-lm 0.32.2 (1494 1502); mlx-vlm's own class cuts them.
 Retire when

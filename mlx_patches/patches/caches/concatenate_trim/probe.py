@@ -1,4 +1,4 @@
-"""Cuts a cache back, feeds it a token, and looks at what it holds."""
+"""Trims a cache, feeds it a token, and compares its contents."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ....probes.fixtures import cache_of, make_fed_cache, require_own
 
 
 def probe(target: Target) -> Result:
-    """Red where a token that was cut off is still there."""
+    """Red if a trimmed token is still there."""
     require_own(target)
     cache = make_fed_cache(cache_of(target)(), 5)
     cache.trim(2)
     held = make_fed_cache(cache, 1).keys.reshape(-1).tolist()
-    return Result(held != [1, 2, 3, 1], f"after tokens 1 to 5, a cut of two, and 1: {held}")
+    return Result(held != [1, 2, 3, 1], f"after tokens 1 to 5, a trim of two, and 1: {held}")

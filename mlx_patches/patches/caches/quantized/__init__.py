@@ -1,1 +1,1 @@
-"""Quantized batch caches: their contract, and the patches that make releases follow it."""
+"""Quantized batch caches: the patches that make releases follow their contract."""

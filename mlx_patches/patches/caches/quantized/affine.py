@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, around
+from ....core.patch import Attribute, Patch, Target
+from ....core.verbs import argument, everywhere, wrap
 from ..._shared import quantized as contract
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
@@ -26,7 +27,7 @@ BATCH_QUANTIZED = Patch(
     every_model=True,
     summary="mlx-vlm with kv_bits: a batch crashes on right-padded prompts, or when a row leaves",
     targets=(
-        *contract.added(
+        *contract.make_targets(
             VLM_CACHES,
             CLASS,
             {
@@ -37,7 +38,11 @@ BATCH_QUANTIZED = Patch(
                 "nbytes": lambda original: property(contract.nbytes),
             },
         ),
-        Target(*VLM_CACHES, f"{CLASS}.extend", around(contract.extend), (f"{CLASS}.extend",)),
+        *wrap(
+            f"mlx_vlm.models.cache:{CLASS}.extend",
+            contract.extend,
+            fingerprint_of=(f"{CLASS}.extend",),
+        ),
         Target(
             *VLM_CACHES,
             f"{CLASS}._right_padding",
@@ -46,24 +51,24 @@ BATCH_QUANTIZED = Patch(
             defines_new_attribute=True,
         ),
     ),
-    doc="""A quantized batch cache lacks methods that engines and hosts call on every batch cache.
+    doc="""A quantized batch crashes: its cache lacks methods that engines and hosts call.
 
     Why
         ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
-        releases, and no ``size`` and ``nbytes`` of its own in any: right-padded prompts stay
-        where they are, a row cannot be extracted, and ``size()`` is always 0. ``from_state`` does
-        not set ``_right_padding``, so ``finalize`` of a restored cache raises
-        ``AttributeError``. ``extend`` keeps only one batch's rows where the other is empty, and
-        fails on buffers of different sizes.
+        releases, and implements ``size`` and ``nbytes`` in none: right padding is not moved, a
+        row cannot be extracted, and ``size()`` is always 0. ``from_state`` does not set
+        ``_right_padding``, so ``finalize`` of a restored cache raises ``AttributeError``.
+        ``extend`` drops one batch's rows if the other is empty, and fails on buffers of different
+        sizes.
     How
         The missing methods are added, with the contract of ``BatchKVCache``; ``finalize`` moves
-        rows inside the buffer, whose end does not move. An empty batch gets keys and values of
-        no tokens before ``extend`` joins it with a written one. ``merge`` is added to the solo
-        class instead (see ``quantized-merge``): if the batch class had it, Qwen3.5 would run
+        rows inside the buffer, whose end stays. An empty batch gets keys and values of zero
+        tokens before ``extend`` joins it with a written one. ``merge`` is added to the solo class
+        instead (see ``quantized-merge``): with a ``merge`` on the batch class, Qwen3.5 would run
         padded rows one by one and merge them without their quantization settings.
     Upstream
         mlx-vlm 0.6.0 repairs ``extend``, 0.6.5 adds ``prepare``, ``finalize`` and ``extract``.
-        Forks that add ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
+        Forks with a ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
     Retire when
         The class has all of these methods in every supported release.
     """,
@@ -86,28 +91,22 @@ def merge_from_quantized(cls: Any, caches: Sequence[Any], prefix_lens: Any = Non
     return contract.merge_quantized(batch, caches) if prefix_lens is None else None
 
 
-def merge_from_floats(
-    original: Callable[..., Any], cls: Any, caches: Sequence[Any], *rest: Any
-) -> Any:
-    """Merge solo caches, the first of them in floats, into one batch cache."""
-    if holds_quantized(caches):
-        caches = [dequantize_row(row) for row in caches]
-    return original(cls, caches, *rest)
+def dequantize_rows(caches: Sequence[Any]) -> Sequence[Any]:
+    """Solo caches, those of class ``QuantizedKVCache`` in floats."""
+    return [dequantize_row(row) for row in caches] if holds_quantized(caches) else caches
 
 
-def merges_quantized(cls: Any, caches: Sequence[Any], *rest: Any) -> bool:
-    """Whether a call of ``merge`` may join a row whose cache is a ``QuantizedKVCache``.
+def has_other_classes(cls: Any, /, caches: Sequence[Any]) -> bool:
+    """Whether some of these caches are not of class ``cls``, and may be quantized.
 
-    This runs for each layer of each batch of prompts, so it adds no frame for a row.
+    This runs for each layer of each batch of prompts, so it adds no frame per row.
     """
     return set(map(type, caches)) != {cls}
 
 
-def merge_prompts(original: Callable[..., Any], prompts: Sequence[Sequence[Any]]) -> Any:
-    """Merge the caches of several prompts into one batch cache for each layer."""
-    if any(map(holds_quantized, prompts)):
-        prompts = [[dequantize_row(layer) for layer in prompt] for prompt in prompts]
-    return original(prompts)
+def dequantize_prompts(caches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The caches of several prompts, quantized ones in floats."""
+    return list(map(dequantize_rows, caches)) if any(map(holds_quantized, caches)) else caches
 
 
 def holds_quantized(caches: Sequence[Any]) -> bool:
@@ -126,7 +125,7 @@ def count_tokens(cache: Any) -> int:
 
 
 def dequantize_row(row: Any) -> Any:
-    """A ``QuantizedKVCache`` as a ``KVCache`` in floats; any other cache is returned unchanged."""
+    """A ``QuantizedKVCache`` as a ``KVCache`` in floats; other caches are returned unchanged."""
     import mlx.core as mx
 
     quantized = find_quantized_class(type(row))
@@ -158,8 +157,13 @@ QUANTIZED_MERGE = Patch(
             ),
             defines_new_attribute=True,
         ),
-        *at(CACHES, {"KVCache.merge": around(merge_from_floats)}, when=merges_quantized),
-        Target("mlx-lm", "mlx_lm.generate", "_merge_caches", around(merge_prompts)),
+        *argument(
+            everywhere("models.cache:KVCache.merge"),
+            "caches",
+            dequantize_rows,
+            when=has_other_classes,
+        ),
+        *argument("mlx_lm.generate:_merge_caches", "caches", dequantize_prompts),
         Target(
             "mlx-lm",
             "mlx_lm.models.cache",
@@ -170,24 +174,24 @@ QUANTIZED_MERGE = Patch(
         ),
     ),
     probe=".probe_merge:probe",
-    doc="""A prompt with a quantized cache cannot join a batch.
+    doc="""A prompt with a quantized cache crashes when it joins a batch.
 
     Why
         ``QuantizedKVCache`` has no ``merge``. A batch generator that gets one, from a prompt
         cache in a file or from a run with ``kv_bits``, raises "does not yet support batching
-        with history"; beside rows in floats it fails because the keys are tuples. Up to mlx-lm
+        with history"; with rows in floats it fails because the keys are tuples. Up to mlx-lm
         0.30.2 its ``len()`` is also 0: the generator treats the prompt as new, and silently
         loses its history.
     How
-        ``merge`` is added, and ``len()`` where caches have one. mlx-vlm has a quantized batch
-        cache: rows with the same settings stay quantized. mlx-lm batches floats only, and a
-        merged batch must fit every other batch of the generator: rows are dequantized when they
-        join, and their next tokens are stored in floats. A row then continues as it would alone
-        in floats after the same prompt, and takes the memory of floats. In a mix of both kinds,
+        ``merge`` is added, and ``len()`` if caches have one. mlx-vlm has a quantized batch cache:
+        rows with the same settings stay quantized. mlx-lm batches only floats, and a merged batch
+        must fit every other batch of the generator: rows are dequantized when they join, and
+        their next tokens are stored in floats. A row then continues like a solo run in floats
+        after the same prompt, and takes the memory of floats. If rows of both kinds are merged,
         the first row decides.
     Upstream
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
-        Every supported release merges quantized rows itself.
+        Every supported release merges quantized rows.
     """,
 )

@@ -17,7 +17,7 @@ from ....probes.quantized_batches import Kind, feed
 
 
 def probe(target: Target) -> Result:
-    """Red where a row does not hold its own tokens. An operation that raises is red, too."""
+    """Red if a row does not hold its own tokens. An operation that raises is red, too."""
     found = cache_of(target)
     module = importlib.import_module(target.module)
     # The target of ``merge`` is the solo class.
@@ -29,9 +29,9 @@ def probe(target: Target) -> Result:
     return Result(False, "every row holds its own tokens")
 
 
-def _prepare(kind: Kind) -> Any:
+def _check_prepare(kind: Kind) -> Any:
     cache = kind.batch([0, 1])
-    _method(cache, "prepare")(left_padding=[2, 0])
+    _find_method(cache, "prepare")(left_padding=[2, 0])
     if (cache.left_padding.tolist(), cache.offset.tolist()) != ([2, 1], [-2, -1]):
         yield f"left padding {cache.left_padding.tolist()}, offset {cache.offset.tolist()}"
     full = kind.batch([0, 0], 3)
@@ -39,10 +39,10 @@ def _prepare(kind: Kind) -> Any:
     yield kind.wrong(full, [3, 3])
 
 
-def _finalize(kind: Kind) -> Any:
+def _check_finalize(kind: Kind) -> Any:
     for prepare_first in (True, False):
         cache = kind.batch([0, 0])
-        _method(cache, "finalize")
+        _find_method(cache, "finalize")
         if prepare_first:
             cache.prepare(lengths=[8, 5], right_padding=[2, 5])
         feed(cache, [(0, 0), (1, 0)], 10)
@@ -50,9 +50,9 @@ def _finalize(kind: Kind) -> Any:
             cache.prepare(right_padding=[2, 5])
         cache.finalize()
         extracts = hasattr(cache, "extract")
-        alone = [cache.extract(row) for row in range(2)] if extracts else []
+        rows = [cache.extract(row) for row in range(2)] if extracts else []
         yield kind.wrong(cache, [8, 5])
-        for row, (one, length) in enumerate(zip(alone, (8, 5), strict=False)):
+        for row, (one, length) in enumerate(zip(rows, (8, 5), strict=False)):
             yield kind.wrong_alone(one, row, length)
     history = kind.batch([3, 0], 7)
     history.prepare(lengths=[2, 6], right_padding=[4, 0])
@@ -63,16 +63,16 @@ def _finalize(kind: Kind) -> Any:
     empty.finalize()
 
 
-def _extract(kind: Kind) -> Any:
+def _check_extract(kind: Kind) -> Any:
     cache = kind.batch([3, 0, 1], 6)
     for row, pad in enumerate((3, 0, 1)):
-        yield kind.wrong_alone(_method(cache, "extract")(row), row, 6 - pad)
+        yield kind.wrong_alone(_find_method(cache, "extract")(row), row, 6 - pad)
     yield kind.wrong(cache, [3, 6, 5])
     yield kind.wrong_alone(kind.batch([0, 0]).extract(1), 1, 0)
 
 
-def _merge(kind: Kind) -> Any:
-    merge = _method(type(kind.solo(0, 0)), "merge")
+def _check_merge(kind: Kind) -> Any:
+    merge = _find_method(type(kind.solo(0, 0)), "merge")
     for lengths in ([4, 7, 1], [4, 0, 7], [0, 300], [0, 0]):
         cache = merge([kind.solo(row, length) for row, length in enumerate(lengths)])
         if not isinstance(cache, kind.batch_class):
@@ -80,7 +80,7 @@ def _merge(kind: Kind) -> Any:
         yield kind.wrong(cache, lengths)
 
 
-def _size(kind: Kind) -> Any:
+def _check_size(kind: Kind) -> Any:
     cache = kind.batch([1, 0])
     for tokens in (0, 5, 1):
         if tokens:
@@ -89,7 +89,7 @@ def _size(kind: Kind) -> Any:
             yield f"size {cache.size()} with {cache._idx} tokens"
 
 
-def _nbytes(kind: Kind) -> Any:
+def _check_nbytes(kind: Kind) -> Any:
     from mlx.utils import tree_flatten
 
     cache = kind.batch([1, 0])
@@ -101,38 +101,38 @@ def _nbytes(kind: Kind) -> Any:
         yield f"{cache.nbytes} bytes, not {held}"
 
 
-def _extend(kind: Kind) -> Any:
+def _check_extend(kind: Kind) -> Any:
     for first, second in ((5, 0), (0, 5), (3, 300), (300, 3), (7, 7), (0, 0)):
         cache = kind.batch([0, min(1, first)], first)
-        cache.extend(_one(kind, second))
+        cache.extend(_make_row(kind, second))
         yield kind.wrong(cache, [first, max(0, first - 1), second])
 
 
-def _one(kind: Kind, tokens: int) -> Any:
+def _make_row(kind: Kind, tokens: int) -> Any:
     cache = kind.batch([0])
     if tokens:
         feed(cache, [(2, 0)], tokens)
     return cache
 
 
-def _restored_padding(kind: Kind) -> Any:
+def _check_restored_padding(kind: Kind) -> Any:
     import mlx.core as mx
 
-    cache = restored(kind.batch([2, 0], 5))
+    cache = restore_cache(kind.batch([2, 0], 5))
     cache.finalize()
     cache.filter(mx.array([0, 1]))
     yield kind.wrong(cache, [3, 5])
 
 
-def _restored(kind: Kind) -> Any:
-    cache = restored(kind.batch([2, 0], 5))
+def _check_restored(kind: Kind) -> Any:
+    cache = restore_cache(kind.batch([2, 0], 5))
     yield kind.wrong(cache, [3, 5])
-    empty = restored(kind.batch([0, 0]))
+    empty = restore_cache(kind.batch([0, 0]))
     feed(empty, [(0, 0), (1, 0)], 3)
     yield kind.wrong(empty, [3, 3])
 
 
-def _from_file(kind: Kind) -> Any:
+def _check_loaded(kind: Kind) -> Any:
     cache = kind.batch([2, 0], 5)
     keys, values, *rest = cache.state
     listed = [_as_lists(keys), _as_lists(values), *rest]
@@ -143,12 +143,12 @@ def _as_lists(tree: Any) -> Any:
     return list(map(_as_lists, tree)) if isinstance(tree, tuple) else tree
 
 
-def restored(cache: Any) -> Any:
+def restore_cache(cache: Any) -> Any:
     """Restore a new cache from another's state, as loading it from a file does."""
     return type(cache).from_state(cache.state, cache.meta_state)
 
 
-def _method(owner: Any, name: str) -> Callable[..., Any]:
+def _find_method(owner: Any, name: str) -> Callable[..., Any]:
     method = getattr(owner, name, None)
     if method is None:
         kind = owner if isinstance(owner, type) else type(owner)
@@ -158,14 +158,14 @@ def _method(owner: Any, name: str) -> Callable[..., Any]:
 
 
 _CHECKS: dict[str, Callable[[Kind], Any]] = {
-    "prepare": _prepare,
-    "finalize": _finalize,
-    "extract": _extract,
-    "merge": _merge,
-    "size": _size,
-    "nbytes": _nbytes,
-    "extend": _extend,
-    "_right_padding": _restored_padding,
-    "state": _from_file,
-    "meta_state": _restored,
+    "prepare": _check_prepare,
+    "finalize": _check_finalize,
+    "extract": _check_extract,
+    "merge": _check_merge,
+    "size": _check_size,
+    "nbytes": _check_nbytes,
+    "extend": _check_extend,
+    "_right_padding": _check_restored_padding,
+    "state": _check_loaded,
+    "meta_state": _check_restored,
 }

@@ -1,4 +1,4 @@
-"""Merges rows, some of them quantized, and compares each row in the batch with itself before."""
+"""Merges rows, some of them quantized, and compares each row before and after."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ _LENGTHS = (5, 3, 1)
 
 
 def probe(target: Target) -> Result:
-    """Red where the rows do not merge, or one holds other tokens than before."""
+    """Red if the rows do not merge, or one holds other tokens than before."""
     if target.name.endswith("__len__"):
-        return _length(target)
-    merge, caches = _merge(target)
+        return _probe_length(target)
+    merge, caches = _find_merge(target)
     kinds = ["QuantizedKVCache", "KVCache"]
     if target.name.startswith("KVCache"):
         kinds.reverse()
     for others in kinds:
         rows = [
-            _row(caches, kinds[0] if index == 0 else others, index, length)
+            _make_row(caches, kinds[0] if index == 0 else others, index, length)
             for index, length in enumerate(_LENGTHS)
         ]
-        before = [_held(row, 0, 0, length) for row, length in zip(rows, _LENGTHS, strict=True)]
+        before = [_read_row(row, 0, 0, length) for row, length in zip(rows, _LENGTHS, strict=True)]
         batch = merge(rows)
         if batch.offset.tolist() != list(_LENGTHS):
             return Result(True, f"offset {batch.offset.tolist()}, not {list(_LENGTHS)}")
         for index, length in enumerate(_LENGTHS):
-            here = _held(batch, index, batch._idx - length, batch._idx)
-            if not _near(here, before[index], hasattr(batch, "bits")):
+            here = _read_row(batch, index, batch._idx - length, batch._idx)
+            if not _is_near(here, before[index], hasattr(batch, "bits")):
                 return Result(True, f"row {index} holds other tokens")
         feed(batch, list(enumerate(_LENGTHS)), 1)
     return Result(False, "every row holds its own tokens")
 
 
-def _length(target: Target) -> Result:
+def _probe_length(target: Target) -> Result:
     kind = cache_of(target)
     if not hasattr(kind, "__len__"):
         raise NotApplicable("caches have no __len__ in this release")
-    row = _row(importlib.import_module(target.module), "QuantizedKVCache", 0, 5)
+    row = _make_row(importlib.import_module(target.module), "QuantizedKVCache", 0, 5)
     return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
 
 
-def _merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
+def _find_merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
     if target.name == "_merge_caches":
         generate = importlib.import_module(target.module)
         if not hasattr(generate, "_merge_caches"):
@@ -63,14 +63,14 @@ def _merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
     return lambda rows: kind.merge(rows), caches
 
 
-def _row(caches: Any, kind: str, index: int, length: int) -> Any:
+def _make_row(caches: Any, kind: str, index: int, length: int) -> Any:
     quantized = kind == "QuantizedKVCache"
     row = caches.QuantizedKVCache(group_size=WIDTH, bits=BITS) if quantized else caches.KVCache()
     feed(row, [(index, 0)], length)
     return row
 
 
-def _near(here: Any, there: Any, quantized: bool) -> bool:
+def _is_near(here: Any, there: Any, quantized: bool) -> bool:
     import mlx.core as mx
 
     # Float rows that join a quantized batch are quantized to 4 bits, so they lose precision.
@@ -78,7 +78,7 @@ def _near(here: Any, there: Any, quantized: bool) -> bool:
     return bool((mx.linalg.norm(here - there) / mx.linalg.norm(there)).item() <= tolerance)
 
 
-def _held(cache: Any, index: int, start: int, end: int) -> Any:
+def _read_row(cache: Any, index: int, start: int, end: int) -> Any:
     """A row's keys and values, dequantized."""
     import mlx.core as mx
 

@@ -1,8 +1,8 @@
-"""TurboQuant caches, whose codecs keep the channels of largest magnitude at more bits.
+"""TurboQuant caches, whose codecs store the channels of largest magnitude with more bits.
 
-Packed values can be read only by a codec with the same channels. Rows of different codecs are
-therefore repacked before they join one batch, and a saved cache records which channels its codecs
-keep at more bits.
+Only a codec with the same channels can read packed values. Rows with different codecs are therefore
+repacked before they join one batch, and a saved cache records which channels its codecs store with
+more bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import wrap
 from ..._shared import quantized as contract
 from ..._shared.rows import make_solo
 from ..._shared.targets import around_setter, at
@@ -61,7 +62,7 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
 
 
 def copy_codecs(cache: Any, other: Any) -> Any:
-    """Set a cache's codecs to the other's, None where it has none, and return the cache."""
+    """Set a cache's codecs to the other's, or to None if it has none, and return the cache."""
     for name in _CODECS:
         setattr(cache, name, getattr(other, name, None))
     return cache
@@ -78,13 +79,13 @@ def use_codecs(cache: Any, other: Any) -> Any:
 
 
 def have_same_codecs(cache: Any, other: Any) -> bool:
-    """Whether the codecs of two written caches keep the same channels at more bits."""
+    """Whether the codecs of two written caches store the same channels with more bits."""
     pairs = [(getattr(cache, name), getattr(other, name)) for name in _CODECS]
     return all(one is two or read_channels(one) == read_channels(two) for one, two in pairs)
 
 
 def read_channels(codec: Any) -> tuple[int, list[int]]:
-    """The width of a codec's heads, and the channels that it keeps at more bits."""
+    """The width of a codec's heads, and the channels that it stores with more bits."""
     high = getattr(codec, "high_idx", None)
     return int(codec.dim), [] if high is None else high.tolist()
 
@@ -92,7 +93,7 @@ def read_channels(codec: Any) -> tuple[int, list[int]]:
 def restore_codecs(cache: Any, text: str) -> None:
     """Rebuild a cache's codecs from the channels recorded in ``meta_state``.
 
-    The release chooses the channels of largest magnitude, so its codecs are built from heads in
+    The release selects the channels of largest magnitude, so its codecs are built from heads in
     which the recorded channels are the largest.
     """
     import mlx.core as mx
@@ -110,31 +111,31 @@ def restore_codecs(cache: Any, text: str) -> None:
 # -- state -----------------------------------------------------------------------------------
 
 
-def name_states(cache: Any, tree: Any) -> Any:
-    """Keys or values as the release's named tuples, which files store as lists."""
+def make_states(cache: Any, tree: Any) -> Any:
+    """Keys or values as the release's named tuples; files store them as lists."""
     module = sys.modules[type(cache).__module__]
     if type(tree) not in (list, tuple):
         return tree
     if hasattr(tree[0], "dtype"):
         return module.TurboQuantMSEState(*tree)
-    return module.TurboQuantSplitState(*(name_states(cache, part) for part in tree))
+    return module.TurboQuantSplitState(*(make_states(cache, part) for part in tree))
 
 
 def put_state(put: Callable[..., None], cache: Any, state: Any) -> None:
-    """Set the state, whose keys and values are named tuples or lists."""
+    """Set the state, whose keys and values may be named tuples or lists."""
     keys, values, *rest = state
-    put(cache, (name_states(cache, keys), name_states(cache, values), *rest))
+    put(cache, (make_states(cache, keys), make_states(cache, values), *rest))
 
 
 def save_codecs(get: Callable[..., Any], cache: Any) -> tuple[Any, ...]:
-    """``meta_state`` with one more entry if the cache has codecs."""
+    """The ``meta_state``, with one more entry if the cache has codecs."""
     codecs = [getattr(cache, name, None) for name in _CODECS]
     texts = () if None in codecs else (_MARK + json.dumps([*map(read_channels, codecs)]),)
     return (*get(cache), *texts)
 
 
 def put_meta_state(put: Callable[..., None], cache: Any, meta: Any) -> None:
-    """Set the ``meta_state``, and rebuild the codecs that it has."""
+    """Set the ``meta_state``, and rebuild the codecs from its last entry."""
     texts = [text for text in meta if str(text).startswith(_MARK)]
     put(cache, [entry for entry in meta if entry not in texts])
     copy_codecs(cache, None)
@@ -150,7 +151,7 @@ BATCH_TURBO_QUANT = Patch(
     every_model=True,
     summary="mlx-vlm with TurboQuant: a batch crashes when prompts are padded, merged or restored",
     targets=(
-        *contract.added(
+        *contract.make_targets(
             _PLACE,
             CLASS,
             {
@@ -166,8 +167,8 @@ BATCH_TURBO_QUANT = Patch(
             fingerprint_of=("TurboQuantKVCache.merge", f"{CLASS}.update_and_fetch"),
             defines_new_attribute=True,
         ),
-        *contract.added(_PLACE, CLASS, {"size": lambda original: contract.size}),
-        Target(*_PLACE, f"{CLASS}.extend", around(extend), (f"{CLASS}.extend",)),
+        *contract.make_targets(_PLACE, CLASS, {"size": lambda original: contract.size}),
+        *wrap(f"mlx_vlm.turboquant:{CLASS}.extend", extend, fingerprint_of=(f"{CLASS}.extend",)),
         *at(
             (_PLACE,),
             {
@@ -177,20 +178,20 @@ BATCH_TURBO_QUANT = Patch(
             fingerprint_of=(f"{CLASS}.state", f"{CLASS}.meta_state"),
         ),
     ),
-    doc="""A TurboQuant batch cache lacks methods that engines and hosts call on every batch cache.
+    doc="""A TurboQuant batch crashes: its cache lacks methods that engines and hosts call.
 
     Why
-        ``BatchTurboQuantKVCache`` has no ``prepare`` and ``finalize`` and no ``size`` of its
-        own, and the solo class has no ``merge``: right-padded prompts stay where they are, rows
-        cannot be merged, and ``size()`` is always 0. Its first releases have no ``extract``.
-        ``extend`` keeps only one batch's rows where the other is empty, and joins values that
-        were packed by different codecs. ``from_state`` makes a cache without codecs, whose next
-        update raises, and rejects a state from a file, where named tuples have become lists.
+        ``BatchTurboQuantKVCache`` does not implement ``prepare``, ``finalize`` and ``size``, and
+        the solo class has no ``merge``: right padding is not moved, rows cannot be merged, and
+        ``size()`` is always 0. Its first releases have no ``extract``. ``extend`` drops one
+        batch's rows if the other is empty, and joins values that were packed by different codecs.
+        ``from_state`` makes a cache without codecs, whose next update raises, and rejects a state
+        from a file, where named tuples have become lists.
     How
         The missing methods are added, with the contract of ``BatchKVCache``. Before ``extend``
-        joins two batches, an empty one gets keys and values of no tokens, and the other's tokens
-        are repacked with the first one's codecs. ``meta_state`` gets one more entry: the channels
-        that each codec keeps at more bits, from which the release rebuilds the same codec.
+        joins two batches, an empty one gets keys and values of zero tokens, and the second one's
+        tokens are repacked with the first one's codecs. ``meta_state`` gets one more entry: the
+        channels that each codec stores with more bits, from which the release rebuilds it.
     Upstream
         mlx-vlm 0.6.5 adds ``extract``; the rest is not fixed in 0.7.10.
     Retire when
