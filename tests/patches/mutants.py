@@ -20,7 +20,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "rotating-keep": {
         "move_oldest": lambda cache: None,
         "move_kept": lambda cache, lost: None,
-        "with_keep": lambda caches, model, size: caches,
+        "set_keep": lambda caches, model, size: caches,
     },
     "cachelist-state": {
         "read_states": lambda cache: [inner.state for inner in reversed(cache.caches)]
@@ -28,10 +28,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     "arrays-restored": {"PADDING": {"lengths": None}},
     "rotating-restored": {
         "read_lengths": lambda cache: cache.__dict__.get("_lengths", cache.offset - 1),
-        "parse_truth": lambda saved, read: saved == "False",
+        "parse_bool": lambda saved, read: saved == "False",
     },
     "concatenate-trim": {"drop_trimmed_columns": lambda cache, /: None},
-    "saved-empty": {"empty_again": lambda cache, shapes: None},
+    "saved-empty": {"restore_empty": lambda cache, shapes: None},
     "saved-layer-cache": {"is_layer_cache": lambda cache: False},
     "pool-overlap": {"read_windows": lambda cache: None},
     "gemma2-masks": {"add_group_axis": lambda attention, /, mask: mask},
@@ -147,11 +147,11 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vlm-prefix-penalty": {"whole_prompt": lambda meta: []},
     "vlm-prefix-first-token": {"keep_ended": lambda batch, logits: None},
     "cancelled-prompt": {"is_padded": lambda batch: True, "has_common": lambda batch: False},
-    "vlm-prefix-widths": {"shape_of": lambda tensor: (2, 6)},
+    "vlm-prefix-widths": {"get_shape": lambda tensor: (2, 6)},
     "vlm-prefix-chunks": {"as_plain": lambda row: row},
     "vlm-prefix-cache-lists": {"has_rows": lambda cache: True},
     "vlm-prefix-no-config": {"SimpleNamespace": lambda config: object()},
-    "vlm-prefix-kv-bits": {"filled": lambda cache, empty, batch: cache},
+    "vlm-prefix-kv-bits": {"quantize_layer": lambda cache, empty, batch: cache},
     "metal-mrope": {"whole": lambda position_ids, q: position_ids},
     "nope-norm": {"disable_norm_without_rope": lambda attention, /: None},
     "embedding-scale": {"embeds_itself": lambda *args, **kwargs: False},

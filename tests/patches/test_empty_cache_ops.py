@@ -1,4 +1,4 @@
-"""``empty-cache-ops``: values of width 0, and a mutant."""
+"""A broken version of ``empty-cache-ops``: with it the probe must be red."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_values_of_width_zero(ungated):
     assert cache.values.shape == (*cache.keys.shape[:3], 0)
 
 
-def break_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_caches_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def move_padding(cache: Any) -> None:
         cache.offset = cache.offset - 1
 
@@ -44,4 +44,4 @@ def break_every_operation(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(empty, name, function)
 
 
-MUTANTS = {"empty-cache-ops": break_every_operation}
+MUTANTS = {"empty-cache-ops": empty_caches_that_are_not}

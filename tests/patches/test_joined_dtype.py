@@ -1,4 +1,4 @@
-"""``joined-dtype``: batches keep their dtype; nothing else changes."""
+"""``joined-dtype``: batches keep their dtype, and everything else is as released."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlx_patches.patches.caches.joined_dtype.patch import extend_in_own_dtype
 from ..releases.models import module_or_skip
 
 KINDS = ["BatchKVCache", "BatchRotatingKVCache"]
-FAMILIES = {"llama": "KVCache only", "gemma3_text": "with sliding windows"}
+FAMILIES = {"llama": "KVCache alone", "gemma3_text": "windows beside it"}
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def batch(module, kind, rows, tokens=0, dtype=mx.bfloat16):
     cache = getattr(module, kind)(*([8] if "Rotating" in kind else []), padding)
     if tokens:
         shape = (rows, 2, tokens, 4)
-        states = mx.arange(rows * 2 * tokens * 4, dtype=mx.float32).reshape(shape).astype(dtype)
-        cache.update_and_fetch(states, -states)
+        said = mx.arange(rows * 2 * tokens * 4, dtype=mx.float32).reshape(shape).astype(dtype)
+        cache.update_and_fetch(said, -said)
     return cache
 
 
@@ -85,7 +85,7 @@ def test_failed_extend_leaves_both(caches, kind, new_first):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_joining_prompts_stay_bfloat16(family, ungated):
     """The batch stays bfloat16 in every step of the release's engine."""
-    # Without this class no prompt joins during prefill.
+    # Without the class no prompt joins others while they are read.
     generate = module_or_skip("mlx_lm.generate", "PromptProcessingBatch")
     ungated("joined-dtype")
     model = build(Family("mlx-lm", family)).module
@@ -109,7 +109,7 @@ def test_joining_prompts_stay_bfloat16(family, ungated):
     assert max(counts) >= 4
 
 
-def start_with_default_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+def columns_of_the_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
     start_batch = joined.start_batch
 
     def start_float32(batch: Any, like: Any) -> None:
@@ -119,4 +119,4 @@ def start_with_default_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined, "start_batch", start_float32)
 
 
-MUTANTS = {"joined-dtype": start_with_default_dtype}
+MUTANTS = {"joined-dtype": columns_of_the_default_type}

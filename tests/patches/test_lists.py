@@ -1,4 +1,4 @@
-"""Llama 4's attention chunks; up to 0.6.2 mlx-vlm imports the caches of mlx-lm."""
+"""Llama 4's chunks in mlx-vlm: up to 0.6.2 it imports the caches of mlx-lm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_solo_decode_sees_whole_chunk(ungated):
     """Each step's logits equal those of the whole text, which no cache holds."""
     ungated("chunked-front")
     model = build_or_skip("mlx-vlm:llama4")
-    assert matches_uncached(model)
+    assert same_as_uncached(model)
 
 
 def test_mutant_forgets_chunk(ungated, monkeypatch):
@@ -32,11 +32,11 @@ def test_mutant_forgets_chunk(ungated, monkeypatch):
     cache.maybe_trim_front()
     if cache.start_position <= 0:
         pytest.skip("the release drops no token of the current chunk")
-    assert not matches_uncached(model)
+    assert not same_as_uncached(model)
 
 
-def matches_uncached(model: object) -> bool:
-    """Whether one row's decode steps, on the model's own caches, match an uncached run."""
+def same_as_uncached(model: object) -> bool:
+    """Whether one row's decode steps, on the model's own caches, give the text's own logits."""
     row = rows_of(model, LENGTHS)[0]
     text = list(row.text)
     cache = model.module.make_cache()
@@ -83,15 +83,15 @@ def test_row_joins_llama4(monkeypatch, beside):
     monkeypatch.setattr(chunked, "step", 4)
     prompts = [5, 9, 2, 7], [8, 6, 10]
     beside("row-by-row", "extend-solo-batch", "offset-alias", "mask-from-cache-list")
-    generated = generators.generate(model, [prompts[0]], prompts[1], 24)
-    cell = compare_generated(generated, [alone(model, prompt, 24) for prompt in prompts], EXACT)
+    said = generators.generate(model, [prompts[0]], prompts[1], 24)
+    cell = compare_generated(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail
 
 
-def forget_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     def cuts_window(cache: Any) -> bool:
-        first_kept = cache.start_position + cache.keys.shape[2] - cache.chunk_size
-        return bool(first_kept > cache.offset)
+        left_from = cache.start_position + cache.keys.shape[2] - cache.chunk_size
+        return bool(left_from > cache.offset)
 
     monkeypatch.setattr(lists, "cuts_chunk", cuts_window)
 

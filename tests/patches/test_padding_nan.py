@@ -1,4 +1,4 @@
-"""``padding-nan``: padding is stored as zeros, real tokens unchanged."""
+"""A cache with padding stores zeros for padding, and every real token unchanged."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def batch_class(request):
     return cache_of(request.param)
 
 
-def filled(cache, *chunks: int, width: int = 64):
+def filled(cache, *pieces: int, width: int = 64):
     """Feed ones; returns the keys from the last update, None if the cache is quantized."""
     held = None
-    for count in chunks:
+    for count in pieces:
         rows = cache.left_padding.shape[0]
         ones = mx.ones((rows, 1, count, width), dtype=mx.bfloat16)
         held, _ = cache.update_and_fetch(ones, 2 * ones)
@@ -46,7 +46,7 @@ def test_only_padding_is_zeroed(batch_class, ungated):
 
 def test_chunk_of_only_padding(batch_class, ungated):
     if "Rotating" in batch_class.__name__:
-        pytest.skip("writes such a chunk like a decode step's token")
+        pytest.skip("writes such a piece where it writes a decode step's token")
     ungated("padding-nan")
     held = filled(make(batch_class, [3, 0, 2], 16), 1, 1, 2, 1, 1)
     assert held in (None, [[0.0] * pad + [1.0] * (6 - pad) for pad in (3, 0, 2)])
@@ -93,15 +93,15 @@ def test_models_with_nan_padding(name, ungated):
     embeds = mx.random.normal((2, 7, width), key=mx.random.key(1))
     embeds[0, :3] = 0
 
-    def run(cache):
+    def said(cache):
         return model.call(table, cache, inputs_embeds=embeds)[:, 3:]
 
     try:
-        before = run(cache)
+        before = said(cache)
     except (ValueError, TypeError) as crash:
         pytest.skip(f"this release cannot run such a batch: {crash}")
     ungated("padding-nan")
-    after = run(model.make_batch_cache([3, 0]))
+    after = said(model.make_batch_cache([3, 0]))
     assert not mx.isnan(after).any()
     if not mx.isnan(before).any():
         assert mx.array_equal(before, after)
@@ -112,34 +112,34 @@ def count_nodes(cache):
     return count_edges(*(part for _, part in tree_flatten(cache.state[:2])))
 
 
-def feed_lazily(cache, *chunks: int):
-    for count in chunks:
+def feed_lazily(cache, *pieces: int):
+    for count in pieces:
         rows = cache.left_padding.shape[0]
         keys = mx.random.normal((rows, 1, count, 64), key=mx.random.key(count))
         cache.update_and_fetch(keys, keys)
     return cache
 
 
-CHUNKS = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
+PIECES = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
 
 
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
 def test_unpadded_batch_gets_no_operation(batch_class, pieces, ungated):
     alone = count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces))
     ungated("padding-nan")
-    assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *chunks)) == alone
+    assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces)) == alone
 
 
-@pytest.mark.parametrize("chunks", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
+@pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
 @pytest.mark.parametrize("window", [6, 64])
 def test_later_chunks_get_no_operation(batch_class, pieces, window, ungated):
     """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
     added = []
-    for count in (1, len(chunks)):
-        alone = feed_lazily(make(batch_class, [3, 0], window), *chunks[:count])
+    for count in (1, len(pieces)):
+        alone = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
         before = count_nodes(alone)
         manager = ungated("padding-nan")
-        patched = feed_lazily(make(batch_class, [3, 0], window), *chunks[:count])
+        patched = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
         added.append(count_nodes(patched) - before)
         manager.restore()
     assert added[0] > 0
@@ -211,13 +211,13 @@ def test_mutant_forgets_joining_rows(batch_class, ungated, monkeypatch):
     assert filled(cache, 6) != [[0.0] + [1.0] * 7, [0.0] * 5 + [1.0] * 3]
 
 
-def zero_only_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def values_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     zero_padding = padding.zero_padding
 
-    def zero_side(cache: Any, keys: Any, values: Any) -> Any:
+    def zero_keys(cache: Any, keys: Any, values: Any) -> Any:
         return zero_padding(cache, keys, values)[0], values
 
-    monkeypatch.setattr(padding, "zero_padding", zero_side)
+    monkeypatch.setattr(padding, "zero_padding", zero_keys)
 
 
-MUTANTS = {"padding-nan": zero_only_keys}
+MUTANTS = {"padding-nan": values_as_they_come}

@@ -1,4 +1,4 @@
-"""``pool-overlap``: the last windows follow a cache's rows through every operation."""
+"""``pool-overlap``: the last windows follow a cache's rows wherever the release takes them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def text_of(row):
     return mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(row))
 
 
-def feed(compressor, cache, row, stop, start=0):
+def fed(compressor, cache, row, stop, start=0):
     """Feed a row's tokens from ``start`` to ``stop`` in one call."""
     return compressor(text_of(row)[:, start:stop], cache, start)
 
 
-def decode(compressor, batch, rows, starts, count):
+def stepped(compressor, batch, rows, starts, count):
     """Decode ``count`` steps of a batch; the texts' rows and their first positions are given."""
     for step in range(count):
         at = [start + step for start in starts]
@@ -53,7 +53,7 @@ def decode(compressor, batch, rows, starts, count):
 
 def check(compressor, caches, found, row, stop):
     """What a row pooled up to a token is what it pools in one call."""
-    own = feed(compressor, caches.PoolingCache(RATIO), row, stop)
+    own = fed(compressor, caches.PoolingCache(RATIO), row, stop)
     assert mx.allclose(found[: own.shape[1]], own[0], atol=1e-5)
 
 
@@ -65,16 +65,16 @@ STOPS = (12, 14)
 def half(request, compressor, caches):
     """A row's cache after half of its text, and its number of tokens."""
     cache = caches.PoolingCache(RATIO)
-    feed(compressor, cache, 0, request.param)
+    fed(compressor, cache, 0, request.param)
     return cache, request.param
 
 
-def check_continuation(compressor, caches, cache, start):
-    found = feed(compressor, cache, 0, start + 6, start)
+def goes_on(compressor, caches, cache, start):
+    found = fed(compressor, cache, 0, start + 6, start)
     check(compressor, caches, found[0], 0, start + 6)
 
 
-def load_from_file(caches, cache, folder):
+def through_a_file(caches, cache, folder):
     """The cache from a file of the prefix cache."""
     apc = pytest.importorskip("mlx_vlm.apc")
     written = cache.__dict__[windows.WINDOWS]
@@ -86,26 +86,26 @@ def load_from_file(caches, cache, folder):
     return None if loaded is None else loaded[2][0]
 
 
-def clone(caches, cache, folder):
+def cloned(caches, cache, folder):
     adapters = pytest.importorskip("mlx_vlm.apc_adapters")
     return adapters.clone_cache_entry(cache, min_capacity_tokens=None, eval_targets=[])
 
 
-def restore_state(caches, cache, folder):
+def from_state(caches, cache, folder):
     return type(cache).from_state(cache.state, cache.meta_state)
 
 
-def set_state(caches, cache, folder):
+def given_a_state(caches, cache, folder):
     fresh = caches.PoolingCache(RATIO)
     fresh.state = cache.state
     return fresh
 
 
-def extract_from_batch(caches, cache, folder):
+def taken_from_a_batch(caches, cache, folder):
     return caches.BatchPoolingCache.merge([caches.PoolingCache(RATIO), cache]).extract(1)
 
 
-def restore_snapshot(caches, cache, folder):
+def restored_from_a_snapshot(caches, cache, folder):
     fresh = caches.PoolingCache(RATIO)
     if not hasattr(fresh, "prefix_cache_restore"):
         pytest.skip("this release takes no snapshots")
@@ -113,18 +113,18 @@ def restore_snapshot(caches, cache, folder):
     return fresh
 
 
-def deep_copy(caches, cache, folder):
+def copied(caches, cache, folder):
     return copy.deepcopy(cache)
 
 
 WAYS = (
-    deep_copy,
-    restore_state,
-    set_state,
-    extract_from_batch,
-    restore_snapshot,
-    clone,
-    load_from_file,
+    copied,
+    from_state,
+    given_a_state,
+    taken_from_a_batch,
+    restored_from_a_snapshot,
+    cloned,
+    through_a_file,
 )
 
 
@@ -134,8 +134,8 @@ def test_row_continues(way, half, compressor, caches, tmp_path):
     again = way(caches, cache, tmp_path)
     if again is None:
         pytest.skip("this release keeps no such cache")
-    check_continuation(compressor, caches, again, start)
-    check_continuation(compressor, caches, cache, start)  # and so does the cache itself
+    goes_on(compressor, caches, again, start)
+    goes_on(compressor, caches, cache, start)  # and so does the cache itself
 
 
 def test_release_reads_state_with_windows(half, caches, ungated):
@@ -158,23 +158,23 @@ def test_batch_equals_solo(compressor, caches):
     rows = {}
     for row, stop in enumerate((4, 9, 3, 10)):
         rows[row] = caches.PoolingCache(RATIO)
-        feed(compressor, rows[row], row, stop)
+        fed(compressor, rows[row], row, stop)
     batch = caches.PoolingCache.merge([rows[0], rows[1]])
-    decode(compressor, batch, [0, 1], [4, 9], 3)
+    stepped(compressor, batch, [0, 1], [4, 9], 3)
     batch.extend(caches.PoolingCache.merge([rows[2], rows[3]]))
     at = [7, 12, 3, 10]
-    decode(compressor, batch, [0, 1, 2, 3], at, 5)
+    stepped(compressor, batch, [0, 1, 2, 3], at, 5)
     batch.filter([3, 0, 2])
     kept, at = [3, 0, 2], [15, 12, 8]
     fresh = caches.BatchPoolingCache(RATIO, [0] * len(kept))  # 0.6 restores none without it
     fresh.state, fresh.meta_state = batch.state, batch.meta_state
     fresh.state = fresh.state
     batch = fresh
-    found = decode(compressor, batch, kept, at, 5)
+    found = stepped(compressor, batch, kept, at, 5)
     for place, (row, start) in enumerate(zip(kept, at, strict=True)):
         check(compressor, caches, found[place], row, start + 5)
         alone = batch.extract(place)
-        again = feed(compressor, alone, row, start + 8, start + 5)
+        again = fed(compressor, alone, row, start + 8, start + 5)
         check(compressor, caches, again[0], row, start + 8)
 
 
@@ -184,7 +184,7 @@ def test_padded_chunked_batch(compressor, caches):
     rows = [caches.PoolingCache(RATIO) for _ in histories]
     for row, (cache, stop) in enumerate(zip(rows, histories, strict=True)):
         if stop:
-            feed(compressor, cache, row, stop)
+            fed(compressor, cache, row, stop)
     batch = caches.PoolingCache.merge(rows)
     batch.prepare(lengths=lengths, right_padding=[8 - length for length in lengths])
     for start, stop in ((0, 3), (3, 8)):
@@ -192,11 +192,11 @@ def test_padded_chunked_batch(compressor, caches):
             mx.concatenate([text_of(row)[:, history : history + length], mx.ones((1, 8, WIDTH))], 1)
             for row, (history, length) in enumerate(zip(histories, lengths, strict=True))
         ]
-        chunk = mx.concatenate([one[:, start:stop] for one in tokens])
-        found = compressor(chunk, batch, mx.array(histories) + start)
+        piece = mx.concatenate([one[:, start:stop] for one in tokens])
+        found = compressor(piece, batch, mx.array(histories) + start)
     batch.finalize()
     at = [history + length for history, length in zip(histories, lengths, strict=True)]
-    found = decode(compressor, batch, [0, 1, 2], at, 5)
+    found = stepped(compressor, batch, [0, 1, 2], at, 5)
     for row, start in enumerate(at):
         check(compressor, caches, found[row], row, start + 5)
 
@@ -205,9 +205,9 @@ def test_trimmed_windows_are_not_read(half, compressor, caches):
     """As a draft's are: the release cuts what was pooled, and gives the cache its tokens back."""
     cache, start = half
     kept = (cache.remainder, *map(copy.copy, (cache.buf_kv, cache.buf_gate)), cache.pooled)
-    feed(compressor, cache, 1, start + 8, start)
+    fed(compressor, cache, 1, start + 8, start)
     cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = kept
-    check_continuation(compressor, caches, cache, start)
+    goes_on(compressor, caches, cache, start)
 
 
 def test_partly_verified_draft(half, compressor, caches):
@@ -215,10 +215,10 @@ def test_partly_verified_draft(half, compressor, caches):
     if not hasattr(cache, "start_speculation"):
         pytest.skip("the caches of this release verify no draft")
     cache.start_speculation(8)
-    feed(compressor, cache, 0, start + 3, start)
-    feed(compressor, cache, 0, start + 8, start + 3)
+    fed(compressor, cache, 0, start + 3, start)
+    fed(compressor, cache, 0, start + 8, start + 3)
     cache.commit_speculation(5)
-    check_continuation(compressor, caches, cache, start + 5)
+    goes_on(compressor, caches, cache, start + 5)
 
 
 def test_partly_verified_draft_in_batch(compressor, caches):
@@ -226,12 +226,12 @@ def test_partly_verified_draft_in_batch(compressor, caches):
     if not hasattr(rows[0], "start_speculation"):
         pytest.skip("the caches of this release verify no draft")
     for row, cache in enumerate(rows):
-        feed(compressor, cache, row, 9 + row)
+        fed(compressor, cache, row, 9 + row)
     batch = caches.PoolingCache.merge(rows)
     batch.start_speculation(8)
-    decode(compressor, batch, [0, 1], [9, 10], 8)
+    stepped(compressor, batch, [0, 1], [9, 10], 8)
     batch.commit_speculation([8, 1])
-    found = decode(compressor, batch, [0, 1], [17, 11], 5)
+    found = stepped(compressor, batch, [0, 1], [17, 11], 5)
     check(compressor, caches, found[0], 0, 22)
     check(compressor, caches, found[1], 1, 16)
 
@@ -240,8 +240,8 @@ def test_cleared_cache_starts_anew(half, compressor, caches):
     """As 0.6 and 0.7.0 clear one; and with another text's state."""
     cache, _ = half
     cache.remainder, cache.buf_kv, cache.buf_gate, cache.pooled = 0, None, None, None
-    found = feed(compressor, cache, 1, LENGTH)
-    assert mx.array_equal(found, feed(compressor, caches.PoolingCache(RATIO), 1, LENGTH))
+    found = fed(compressor, cache, 1, LENGTH)
+    assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 1, LENGTH))
     cache.state = (None, None, None)
     assert windows.read_windows(cache) is None
 
@@ -249,7 +249,7 @@ def test_cleared_cache_starts_anew(half, compressor, caches):
 def test_one_call_is_unchanged(module, compressor, caches, monkeypatch):
     found = fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
     monkeypatch.setattr(patch, "WithLastWindow", lambda cache: cache)
-    assert mx.array_equal(found, feed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
+    assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
 
 
 def test_no_overlap_keeps_no_windows(module, compressor, caches):
@@ -261,9 +261,9 @@ def test_no_overlap_keeps_no_windows(module, compressor, caches):
 def test_decode_reads_no_device(compressor, caches, device_reads):
     rows = [caches.PoolingCache(RATIO) for _ in range(2)]
     for row, cache in enumerate(rows):
-        feed(compressor, cache, row, 9 + row)
+        fed(compressor, cache, row, 9 + row)
     batch = caches.PoolingCache.merge(rows)
-    decode(compressor, batch, [0, 1], [9, 10], 5)
+    stepped(compressor, batch, [0, 1], [9, 10], 5)
     assert not [place for place in device_reads if "mlx_patches" in place]
 
 

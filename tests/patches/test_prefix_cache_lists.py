@@ -1,4 +1,4 @@
-"""``vlm-prefix-cache-lists``: which caches a row is extracted from."""
+"""``vlm-prefix-cache-lists``: which caches a row is taken out of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def caches():
-    """The release's cache module."""
+    """The release's module of caches."""
     found = module_or_skip("mlx_vlm.models.cache")
     if hasattr(found.KVCache, "extract"):
-        pytest.skip("every cache of this release has extract")
+        pytest.skip("a row can be taken out of every cache of this release")
     return found
 
 
@@ -24,12 +24,12 @@ def test_only_batch_rows_are_extracted(caches):
     assert patch.has_rows(batch())
     assert patch.has_rows(listed(batch(), batch()))
     assert patch.has_rows(listed(listed(batch()), batch()))
-    assert not patch.has_rows(solo())
-    assert not patch.has_rows(listed(batch(), solo()))
-    assert not patch.has_rows(listed(listed(solo())))
+    assert not patch.has_rows(alone())
+    assert not patch.has_rows(listed(batch(), alone()))
+    assert not patch.has_rows(listed(listed(alone())))
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_release_is_called_first(caches, says):
-    assert patch.ask_parts(lambda layers: says, [caches.BatchKVCache([0])]) is says
-    assert not patch.ask_parts(lambda layers: says, [caches.CacheList(caches.KVCache())])
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_release_decides_first(caches, is_batch):
+    assert patch.check_inner_caches(is_batch, [caches.BatchKVCache([0])]) is is_batch
+    assert not patch.check_inner_caches(is_batch, [caches.CacheList(caches.KVCache())])

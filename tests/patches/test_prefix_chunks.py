@@ -1,4 +1,4 @@
-"""``vlm-prefix-chunks``: chunked caches are joined as plain ones of the same length."""
+"""``vlm-prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def caches():
-    """The release's cache module, if it has chunked caches."""
+    """The release's module of caches with chunks."""
     return module_or_skip("mlx_vlm.models.cache", "ChunkedKVCache")
 
 
 @pytest.mark.parametrize("length", [0, CHUNK - 1, CHUNK, CHUNK + 3])
 def test_plain_cache_counts_tokens(caches, length):
-    row = chunked(caches, length)
+    row = make_chunked_row(caches, length)
     made = patch.as_plain(row)
     assert isinstance(made, caches.KVCache)
     assert made.offset == length
@@ -32,6 +32,4 @@ def test_plain_cache_counts_tokens(caches, length):
 
 def test_other_cache_joins_unchanged(caches):
     rows = [caches.KVCache(), caches.RotatingKVCache(max_size=4)]
-    seen = patch.join_as_plain(lambda rows, lengths: (rows, lengths), rows, [0, 0])
-    assert all(new is old for new, old in zip(seen[0], rows, strict=True))
-    assert seen[1] == [0, 0]
+    assert all(new is old for new, old in zip(patch.convert_to_plain(rows), rows, strict=True))

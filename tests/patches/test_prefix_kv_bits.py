@@ -1,4 +1,4 @@
-"""``vlm-prefix-kv-bits``: a batch with hits has caches that join other batches."""
+"""``vlm-prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def module(ungated, beside):
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_batch_without_hits(module, bits):
-    generator, picks = generator_of(module, kv_bits=bits), prefixes()
-    batch = built(generator, picks)
+    generator, picks = make_generator(module, kv_bits=bits), make_prefixes()
+    batch = build_batch(generator, picks)
     options = {"kv_bits": bits, "kv_group_size": 64}
     for layer, other in enumerate(module._make_cache(generator.model, [0], **options)):
         cache = batch.prompt_cache[layer]
@@ -43,22 +43,22 @@ def test_batch_without_hits(module, bits):
 
 
 def test_remainders_are_right_padded(module):
-    batch = built(generator_of(module), prefixes())
+    batch = build_batch(make_generator(module), make_prefixes())
     longest = max(rest for _, rest in ROWS)
     for cache in batch.prompt_cache:
         assert cache._right_padding.tolist() == [longest - rest for _, rest in ROWS]
 
 
 def test_turbo_quant(module):
-    generator = generator_of(module, kv_bits=3.5, kv_quant_scheme="turboquant")
-    picks = prefixes()
-    batch = built(generator, picks)
-    assert not differences(batch, generator, picks)
+    generator = make_generator(module, kv_bits=3.5, kv_quant_scheme="turboquant")
+    picks = make_prefixes()
+    batch = build_batch(generator, picks)
+    assert not compare_layers(batch, generator, picks)
     assert type(batch.prompt_cache[0]).__name__ == "BatchTurboQuantKVCache"
 
 
 def test_nothing_changes_without_bits_and_hits(module):
-    batch = built(generator_of(module, kv_bits=None), prefixes())
+    batch = build_batch(make_generator(module, kv_bits=None), make_prefixes())
     assert {type(cache).__name__ for cache in batch.prompt_cache} == {"BatchKVCache"}
     assert build_batch(make_generator(module), [None] * len(ROWS)) is None
 

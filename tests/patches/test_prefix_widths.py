@@ -63,4 +63,4 @@ def test_uniform_models_are_unchanged(apc):
     picks = stored_prefixes(PLAIN, (5, 0))
     caches, longest = patch.build_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
-    assert not differences(caches, picks, longest)
+    assert not compare_prefixes(caches, picks, longest)

@@ -1,4 +1,4 @@
-"""The contract of quantized batch caches, affine and TurboQuant; see ``_shared.quantized``."""
+"""The contract of quantized batch caches, affine and TurboQuant; see ``contract``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_trim_returns_count(kind, batch):
 
 
 def test_restored_batch_continues(kind, batch):
-    again = restored(batch)
+    again = restore_cache(batch)
     assert_rows(again, LENGTHS)
     other = kind.batch([1], 3)
     again.extend(other)
@@ -82,7 +82,7 @@ def test_restored_batch_continues(kind, batch):
 
 
 def test_padded_prompt_after_restored_history(kind, batch):
-    again = restored(batch)
+    again = restore_cache(batch)
     again.prepare(lengths=[1, 3, 2], right_padding=[2, 0, 1])
     feed(again, list(enumerate(LENGTHS)), 3)
     again.finalize()
@@ -358,18 +358,18 @@ def test_quantized_prompts_equal_solo(heads, ungated):
     model, caches = _llama(heads), importlib.import_module(CACHES)
     prompts = [[5, 9, 2, 7], [3, 3, 8]]
     histories = [list(range(1, 12)), list(range(20, 26))]
-    rows, solo = [], []
+    rows, alone = [], []
     for history, prompt in zip(histories, prompts, strict=True):
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
         model(mx.array([history]), cache=cache)
         rows.append(cache)
-        solo.append(_generate_solo(model, prompt, [dequantize_row(layer) for layer in cache]))
+        alone.append(_greedy(model, prompt, [dequantize_row(layer) for layer in cache]))
     generator = generate.BatchGenerator(model, max_tokens=5)
     uids = generator.insert(prompts, caches=rows)
-    assert _generate_batch(generator, uids) == solo
+    assert _spoken(generator, uids) == alone
 
 
-def _generate_solo(model, prompt, cache, count=5):
+def _greedy(model, prompt, cache, count=5):
     said = []
     tokens = prompt
     for _ in range(count):
@@ -379,7 +379,7 @@ def _generate_solo(model, prompt, cache, count=5):
     return said
 
 
-def _generate_batch(generator, uids):
+def _spoken(generator, uids):
     said = {uid: [] for uid in uids}
     for _ in range(30):
         answers = generator.next()
@@ -439,15 +439,15 @@ def test_solo_quantized_run_is_bit_identical(ungated):
     def logits():
         model, caches = _llama(), importlib.import_module(CACHES)
         cache = [caches.QuantizedKVCache(group_size=32, bits=4) for _ in model.layers]
-        chunks = ([1, 2, 3, 4], [5, 6, 7], [8])
-        return [model(mx.array([chunk]), cache=cache).tolist() for chunk in chunks]
+        pieces = ([1, 2, 3, 4], [5, 6, 7], [8])
+        return [model(mx.array([piece]), cache=cache).tolist() for piece in pieces]
 
     before = logits()
     ungated("quantized-merge")
     assert logits() == before
 
 
-def break_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks each part: rolls all rows alike, pads the wrong side, miscounts sizes, and more."""
     pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
 
@@ -471,14 +471,14 @@ def break_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(contract, name, function)
 
 
-def forget_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_every_part(monkeypatch)
+def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_beside_their_places(monkeypatch)
     monkeypatch.setattr(turbo, "make_states", lambda cache, tree: tree)
     monkeypatch.setattr(turbo, "restore_codecs", lambda cache, text: None)
 
 
-def exchange_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_every_part(monkeypatch)
+def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_beside_their_places(monkeypatch)
     dequantize = affine.dequantize_row
 
     def exchange(row):
@@ -492,7 +492,7 @@ def exchange_keys_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS = {
-    "batch-quantized": break_every_part,
-    "batch-turbo-quant": forget_codecs,
-    "quantized-merge": exchange_keys_and_values,
+    "batch-quantized": rows_beside_their_places,
+    "batch-turbo-quant": states_without_codecs,
+    "quantized-merge": values_for_keys,
 }

@@ -1,4 +1,4 @@
-"""Handles: their cost, and values that later updates must not change."""
+"""Reads through handles: their cost, and values that a later update may not change."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_instances_survive_restore(ungated):
     assert during.offset.tolist() == [2, 3]
 
 
-def read_without_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+def handles_that_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "Attribute", lambda name, read: Attribute(name))
 
 
 MUTANTS = {
-    "offset-alias": read_without_handles,
-    "left-padding-alias": read_without_handles,
+    "offset-alias": handles_that_alias,
+    "left-padding-alias": handles_that_alias,
     "frozen-state": recoded(reads, copy_state=lambda state: state),
 }

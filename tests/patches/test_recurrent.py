@@ -225,8 +225,8 @@ class Uncounted:
 
 def test_decode_reads_no_device(device_reads):
     cache = Uncounted([7, 0, 2])
-    chunks = [cache.mask(3) for _ in range(3)]
-    assert all(mask is not None for mask in chunks)
+    pieces = [cache.mask(3) for _ in range(3)]
+    assert all(mask is not None for mask in pieces)
     assert len(device_reads) == 3
     device_reads.clear()
     assert cache.left_padding is None
@@ -398,12 +398,12 @@ def test_changing_rows_leave_no_chain(ungated):
     assert max(sizes[half:]) <= max(sizes[:half])
 
 
-def lengthen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     mask_right = masks.mask_right
     monkeypatch.setattr(masks, "mask_right", lambda lengths, N: mask_right(lengths + 1, N))
 
 
-def mix_up_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def padding_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "take_padding", take_first_padding)
     concatenate = rows.concatenate_padding
     monkeypatch.setattr(
@@ -415,12 +415,12 @@ def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
     return {name: values[: len(kept)] for name, values in padding.items()}
 
 
-def extract_only_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_that_are_all_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     extract_row = extract.extract_row
     monkeypatch.setattr(extract, "extract_row", lambda cache, idx: extract_row(cache, 0))
 
 
-def count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     subtract_fed = masks.subtract_fed
     monkeypatch.setattr(masks, "subtract_fed", lambda left, N: subtract_fed(left, 0))
 
@@ -434,7 +434,7 @@ MUTANTS = {
         is_per_row=lambda padding: padding is not None,
         copy_as_row=lambda batch, states: copy.copy(batch),
     ),
-    "recurrent-extract": extract_only_the_first,
+    "recurrent-extract": rows_that_are_all_the_first,
 }
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"arrays-advance": ((SimpleNamespace(left_padding=None, lengths=None), 3), {})}

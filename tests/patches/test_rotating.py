@@ -1,4 +1,4 @@
-"""``max_size`` is an ``int`` however it was set; nothing else changes."""
+"""``max_size`` is one ``int``, whichever way it was set; everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_plain_int_is_not_converted(cache_class, ungated, monkeypatch):
 
     ungated("rotating-max-size")
     cache = make(cache_class)
-    monkeypatch.setattr(rotating, "convert_to_int", fail)
+    monkeypatch.setattr(rotating, "convert_to_int", never)
     assert cache.max_size == 8
 
 
@@ -234,25 +234,23 @@ def test_caches_survive_restore(cache_class, ungated):
     assert during.max_size == 16
 
 
-def convert_nothing(value):
+def unconverted(value):
     return value
 
 
-def convert_no_arrays(value):
+def elements_unread(value):
     return value if hasattr(value, "tolist") else convert_to_int(value)
 
 
-def convert_no_text(value):
+def text_unread(value):
     return value if isinstance(value, str) else convert_to_int(value)
 
 
-def convert_scalars_only(value):
+def array_of_one_only(value):
     return value if getattr(value, "size", 1) > 1 else convert_to_int(value)
 
 
-@pytest.mark.parametrize(
-    "mutant", (convert_nothing, convert_no_arrays, convert_no_text, convert_scalars_only)
-)
+@pytest.mark.parametrize("mutant", (unconverted, elements_unread, text_unread, array_of_one_only))
 @pytest.mark.parametrize("cache_class", PATCHED)
 def test_mutant_turns_the_probe_red(cache_class, mutant, ungated, monkeypatch):
     path = f"{cache_class.__module__}:{cache_class.__name__}.max_size"
@@ -262,7 +260,7 @@ def test_mutant_turns_the_probe_red(cache_class, mutant, ungated, monkeypatch):
     assert run_probe(PATCH, target).red
 
 
-def extract_with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     view_tokens = rotating.view_tokens
 
     def view_padding(cache: Any) -> Any:

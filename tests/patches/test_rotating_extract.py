@@ -24,7 +24,7 @@ if not hasattr(getattr(caches, "BatchRotatingKVCache", None), "extract"):
 PATCH = catalogue.builtin().get("batch-rotating-extract")
 TARGET = PATCH.targets[0]
 RELEASE = Version(version("mlx-lm"))
-KEEPS_UNUSED_COLUMNS = Version("0.30.4") > RELEASE
+KEEPS_UNUSED_SLOTS = Version("0.30.4") > RELEASE
 SLICES_BELOW_ZERO = Version("0.30.4") <= RELEASE < Version("0.31.2")
 WINDOWS = (4, 8, 16)
 PADDINGS = ((0,), (3, 0), (0, 5, 1), (11, 0))
@@ -249,7 +249,7 @@ def test_right_row_is_bit_identical(ungated):
 
 
 @pytest.mark.skipif(
-    KEEPS_UNUSED_COLUMNS or SLICES_BELOW_ZERO, reason="before 0.31.2 extract is wrong by itself"
+    KEEPS_UNUSED_SLOTS or SLICES_BELOW_ZERO, reason="before 0.31.2 extract is wrong by itself"
 )
 def test_sound_release_is_bit_identical(ungated):
     rows = Rows(8, [6, 3])
@@ -273,29 +273,29 @@ def same(got, wanted):
             assert vars(got)[name] == value
 
 
-def view_unchanged(cache):
+def nothing_settled(cache):
     return cache
 
 
-def keep_negative_padding(cache, view_tokens=rotating.view_tokens):
+def padding_below_zero(cache, view_tokens=rotating.view_tokens):
     view = view_tokens(cache)
     view.left_padding = cache.left_padding
     return view
 
 
-def keep_unused_columns(cache, view_tokens=rotating.view_tokens):
+def unused_slots_kept(cache, view_tokens=rotating.view_tokens):
     view = view_tokens(cache)
     view.keys, view.values = cache.keys, cache.values
     return view
 
 
-def forget_values(cache, view_tokens=rotating.view_tokens):
+def values_forgotten(cache, view_tokens=rotating.view_tokens):
     view = view_tokens(cache)
     view.values = cache.values
     return view
 
 
-def forget_padding(cache, view_tokens=rotating.view_tokens):
+def padding_forgotten(cache, view_tokens=rotating.view_tokens):
     view = view_tokens(cache)
     view.left_padding = mx.zeros_like(cache.left_padding)
     return view
@@ -304,11 +304,11 @@ def forget_padding(cache, view_tokens=rotating.view_tokens):
 @pytest.mark.parametrize(
     ("mutant", "red"),
     [
-        (view_unchanged, KEEPS_UNUSED_COLUMNS or SLICES_BELOW_ZERO),
-        (keep_negative_padding, SLICES_BELOW_ZERO),
-        (keep_unused_columns, KEEPS_UNUSED_COLUMNS),
-        (forget_values, KEEPS_UNUSED_COLUMNS),
-        (forget_padding, True),
+        (nothing_settled, KEEPS_UNUSED_SLOTS or SLICES_BELOW_ZERO),
+        (padding_below_zero, SLICES_BELOW_ZERO),
+        (unused_slots_kept, KEEPS_UNUSED_SLOTS),
+        (values_forgotten, KEEPS_UNUSED_SLOTS),
+        (padding_forgotten, True),
     ],
 )
 def test_mutant_turns_the_probe_red(mutant, red, ungated, monkeypatch):

@@ -1,4 +1,4 @@
-"""``rotating-keep``: whole models keep the first tokens through every host operation."""
+"""``rotating-keep``: whole models' batches that keep the first tokens, in every host operation."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def merged(release, rows):
 
 
 def rows_and_batch(release, model, *lengths, keep=4):
-    """The caches of prompts of these lengths, solo and merged."""
+    """The caches of prompts of these lengths, alone and merged."""
     rows, others = (rows_of(release, model, *lengths, keep=keep) for _ in range(2))
     return rows, merged(release, others)
 
 
 def step(model, batch, rows, tokens):
-    """Compare one decode step of the batch with the solo runs."""
-    batched = model(mx.array([[token] for token in tokens]), cache=batch)
+    """One decode step together and alone, with the same logits."""
+    together = model(mx.array([[token] for token in tokens]), cache=batch)
     for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         alone = model(mx.array([[token]]), cache=row)
-        assert mx.abs(batched[number] - alone[0]).max().item() < 2e-3, number
+        assert mx.abs(together[number] - alone[0]).max().item() < 2e-3, number
 
 
 def test_rows_outgrow_window_like_solo(release, model):
@@ -114,14 +114,14 @@ def test_chunked_prompt_with_history(release, model, pieces):
             right_padding=[3 - len(prompt) for prompt in prompts],
         )
     done = 0
-    for chunk in chunks:
-        model(padded[:, done : done + chunk], cache=batch)
-        done += chunk
+    for piece in pieces:
+        model(padded[:, done : done + piece], cache=batch)
+        done += piece
     for layer in batch:
         layer.finalize()
     for row, prompt in zip(rows, prompts, strict=True):
-        for chunk in chunks:
-            own, prompt = prompt[:chunk], prompt[chunk:]
+        for piece in pieces:
+            own, prompt = prompt[:piece], prompt[piece:]
             if own:
                 model(mx.array([own]), cache=row)
     for number in range(2 * WINDOW):
@@ -151,7 +151,7 @@ def test_full_batch_is_not_trimmed(distribution, release, rows, beside):
     manager = beside("speculative-window")
     batch = release.BatchRotatingKVCache(8, [0, 2][:rows])
     keys = mx.ones((rows, 1, 12, 4))
-    batch.update_and_fetch(keys, keys)  # one chunk, longer than the window
+    batch.update_and_fetch(keys, keys)  # one piece, longer than the window
     columns, offset = batch._idx, batch.offset.tolist()
     assert batch.keep == 0
     assert [release.trim_prompt_cache([batch], 1) for _ in range(3)] == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""``rotating-last-chunk``: chunked prefill of whole models, one chunk of one token."""
+"""``rotating-last-chunk``: whole models, with batched prompts in pieces, one of one token."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ PROMPTS = ([5, 3, 5], [8, 9])
 EVEN = ([5, 3, 5], [8, 9, 7])
 
 
-def last_logits(model, caches, rows, chunks):
+def last_logits(model, caches, rows, pieces):
     """Each row's logits after its last token; the rows are padded on the right."""
     longest = max(map(len, rows))
     padded = mx.array([row + [0] * (longest - len(row)) for row in rows])
     outputs, done = [], 0
-    for chunk in chunks:
-        outputs.append(model(padded[:, done : done + chunk], cache=caches))
-        done += chunk
+    for piece in pieces:
+        outputs.append(model(padded[:, done : done + piece], cache=caches))
+        done += piece
     logits = mx.concatenate(outputs, axis=1)
     return mx.stack([logits[number, len(row) - 1] for number, row in enumerate(rows)])
 
 
 @pytest.mark.parametrize(
-    ("histories", "prompts", "chunks"),
+    ("histories", "prompts", "pieces"),
     [
         (HISTORIES, PROMPTS, (2, 1)),
         (HISTORIES, PROMPTS, (1, 1, 1)),
@@ -52,28 +52,28 @@ def test_model_equals_solo(name, histories, prompts, pieces, ungated, beside):
     ungated("rotating-last-chunk")
     beside("padding-nan")
     model = build(Family("mlx-lm", name)).module
-    solo, rows = [], []
+    alone, rows = [], []
     for history in histories:
         caches = cache_module.make_prompt_cache(model)
         model(mx.array([history]), cache=caches)
         rows.append(caches)
-    batch = [merge_layers(cache_module, layers) for layers in zip(*rows, strict=True)]
+    batch = [batched(cache_module, layers) for layers in zip(*rows, strict=True)]
     for caches, prompt in zip(rows, prompts, strict=True):
-        solo.append(last_logits(model, caches, [prompt], [len(prompt)]))
-        solo.append(model(mx.array([[7]]), cache=caches)[:, -1])
+        alone.append(last_logits(model, caches, [prompt], [len(prompt)]))
+        alone.append(model(mx.array([[7]]), cache=caches)[:, -1])
     lengths = [len(prompt) for prompt in prompts]
     for layer in batch:
         layer.prepare(lengths=lengths, right_padding=[max(lengths) - one for one in lengths])
-    batched = last_logits(model, batch, prompts, chunks)
+    together = last_logits(model, batch, prompts, pieces)
     for layer in batch:
         layer.finalize()
     step = model(mx.array([[7], [7]]), cache=batch)[:, -1]
     for number in range(len(prompts)):
-        for ours, wanted in ((batched, solo[2 * number]), (step, solo[2 * number + 1])):
+        for ours, wanted in ((together, alone[2 * number]), (step, alone[2 * number + 1])):
             assert mx.abs(ours[number] - wanted[0]).max().item() < 2e-3
 
 
-def merge_layers(cache_module, layers):
+def batched(cache_module, layers):
     kind = getattr(cache_module, f"Batch{type(layers[0]).__name__}")
     return kind.merge(list(layers))
 

@@ -1,4 +1,4 @@
-"""``saved-layer-cache``: a whole model, other files, and a mutant."""
+"""``saved-layer-cache``: a whole model, other files, and a broken patch."""
 
 from __future__ import annotations
 
