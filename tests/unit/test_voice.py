@@ -10,6 +10,8 @@ import click
 import pytest
 
 from mlx_patches import cli
+from mlx_patches.core.packages import DISTRIBUTIONS, UNMEASURED
+from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 from tests import voice
 
@@ -162,3 +164,14 @@ def test_participles_are_distinguished_from_verbs(name, wrong):
 def test_properties_are_not_functions():
     source = "class A:\n    @property\n    def made(self): ...\n    def kept(self): ...\n"
     assert list(voice.functions(source)) == [(4, "kept")]
+
+
+def test_summaries_name_a_product_or_a_model_family():
+    families = {re.match("[a-z]+", name.lower()) for name in CompatMatrix.builtin().models}
+    stems = {match[0] for match in families if match and len(match[0]) > 2}
+    products = {*DISTRIBUTIONS, *DISTRIBUTIONS.values(), *UNMEASURED, "mlx 0"}
+    known = re.compile("|".join(rf"\b{re.escape(name)}" for name in stems | products))
+    rows = catalogue.builtin().describe().items()
+    text = {id_: row["summary"].lower() for id_, row in rows}
+    assert [id_ for id_, one in text.items() if not known.search(one)] == []
+    assert [id_ for id_, one in text.items() if len(one) > 100] == []

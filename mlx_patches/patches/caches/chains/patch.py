@@ -128,7 +128,7 @@ def tie(cache: Any, *counts: Any) -> None:
 OFFSET_CHAIN = Patch(
     id="offset-chain",
     severity="memory",
-    summary="Models with NoPE layers leak one graph node per token and layer in a batch",
+    summary="mlx-lm and mlx-vlm, NoPE layers: a batch leaks a graph node with each token",
     targets=(
         _make_target(LM_CACHES, "BatchKVCache"),
         _make_target(VLM_CACHES, "BatchKVCache"),

@@ -102,7 +102,10 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
-    summary="Hybrid models leak one graph node per token and layer in a batch, until Metal aborts",
+    summary=(
+        "mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token "
+        "until Metal aborts"
+    ),
     targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
     doc="""A hybrid model's batch leaks one graph node per token and layer, until Metal aborts.
