@@ -17,9 +17,9 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.distributions import canonical
+from ..core.distributions import canonical, line_of, source_file
 from ..core.errors import is_interrupt
 from ..core.failures import describe
 from .settings import ALL
@@ -34,9 +34,34 @@ HOSTS = "mlx_patches.hosts"
 INFO = ".dist-info"
 
 
-def contributions(blocked: Collection[str]) -> list[tuple[str, Contribution]]:
-    """(distribution, contribution) of every package that declares patches."""
-    points = [(d.name, p) for d in declaring(PATCHES) for p in d.entry_points.select(group=PATCHES)]
+class Declared(NamedTuple):
+    """An entry point of a distribution."""
+
+    distribution: str
+    point: Any
+
+    def skip(self, error: BaseException) -> None:
+        """Log why the entry point is not used, with the file and the line.
+
+        Raises:
+            KeyboardInterrupt: the user interrupted the process.
+        """
+        if is_interrupt(error):
+            raise error
+        logger.warning(
+            "mlx_patches: entry point %s of %s was skipped: %s: %s (%s)",
+            *(self.point.name, self.distribution, self.point.value),
+            *(describe(error), _locate(error, self.point)),
+        )
+
+
+def contributions(blocked: Collection[str]) -> list[tuple[Declared, Contribution]]:
+    """The patches that other packages declare, each after its entry point."""
+    points = [
+        Declared(one.name, point)
+        for one in declaring(PATCHES)
+        for point in one.entry_points.select(group=PATCHES)
+    ]
     if not points:  # the usual case: start-up does not import the types
         return []
     from ..core.contribution import Contribution
@@ -112,43 +137,43 @@ def _entry_points(folder: str) -> bytes:
         return b""
 
 
-def _installed(group: str) -> Iterator[tuple[str, Any]]:
-    """(distribution, entry point) of a group, for all installed distributions."""
+def _installed(group: str) -> Iterator[Declared]:
+    """The entry points of a group, for all installed distributions."""
     import importlib_metadata
 
     for point in importlib_metadata.entry_points(group=group):
         # An uninstall's leftovers have no METADATA.
         if point.dist is not None and point.dist.read_text("METADATA"):
-            yield point.dist.name, point
+            yield Declared(point.dist.name, point)
 
 
 def _loaded(
-    points: Iterable[tuple[str, Any]], kind: type[Any], blocked: Collection[str]
-) -> Iterator[tuple[str, Any]]:
-    """(distribution, object) of each entry point; those that fail to load are logged."""
-    for name, point in points:
-        if is_blocked(name, blocked):
+    points: Iterable[Declared], kind: type[Any], blocked: Collection[str]
+) -> Iterator[tuple[Declared, Any]]:
+    """Each entry point and its object; those that fail to load are logged."""
+    for declared in points:
+        if is_blocked(declared.distribution, blocked):
             continue
         try:
-            found = point.load()
+            found = declared.point.load()
             if not isinstance(found, kind):
                 raise TypeError(f"it is not a {kind.__name__}")
         except BaseException as error:
-            if is_interrupt(error):
-                raise
-            logger.warning(
-                "mlx_patches: entry point %s of %s was skipped: %s: %s (%s)",
-                *(point.name, name, point.value, describe(error), _place(error, point)),
-            )
+            declared.skip(error)
             continue
-        yield name, found
+        yield declared, found
 
 
-def _place(error: BaseException, point: Any) -> str:
-    """The file and the line at which an entry point fails; else those that declare it."""
+def _locate(error: BaseException, point: Any) -> str:
+    """The file and the line of an entry point's failure.
+
+    It is the innermost line of its package; else that which assigns the object; else that of
+    ``entry_points.txt``.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    package = point.value.partition(":")[0].partition(".")[0].strip()
+    module, _, name = point.value.partition("[")[0].replace(" ", "").partition(":")
+    package = module.partition(".")[0]
     places = [
         f"{frame.f_code.co_filename}:{line}"
         for frame, line in walk_tb(error.__traceback__)
@@ -156,8 +181,8 @@ def _place(error: BaseException, point: Any) -> str:
     ]
     if places:
         return places[-1]
-    folder = str(getattr(point.dist, "_path", point.dist.name))
-    lines = (point.dist.read_text("entry_points.txt") or "").splitlines()
-    names = [line.partition("=")[0].strip() for line in lines]
-    line = names.index(point.name) + 1 if point.name in names else 1
-    return f"{os.path.join(folder, 'entry_points.txt')}:{line}"
+    file = source_file(module) if name else None
+    if file and (line := line_of(file, name)):
+        return f"{file}:{line}"
+    file = Path(str(getattr(point.dist, "_path", point.dist.name)), "entry_points.txt")
+    return f"{file}:{line_of(file, point.name) or 1}"

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from .. import __version__
 from ..core.distributions import source_file
-from ..core.errors import MlxPatchesError, is_interrupt
+from ..core.errors import MlxPatchesError
 from ..core.imports import imported, loaded, name_of_main, runs_in_copy
 from ..core.manager import Manager, unseen
 from ..core.outcome import Outcome, Report, Status
@@ -93,8 +93,9 @@ class Session:
                 return
             self._contributed = True
         known = set(self.registry.ids())
-        ours = [("", one) for one in git_hosts.contributions(self.installed)]
-        for origin, one in [*ours, *contributions.contributions(self.disabled)]:
+        ours = [(None, one) for one in git_hosts.contributions(self.installed)]
+        for declared, one in [*ours, *contributions.contributions(self.disabled)]:
+            origin = declared.distribution if declared else ""
             note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
                 from ..matrix.declared import declared_rules
@@ -103,10 +104,10 @@ class Session:
                 self.registry.add(one.patch, origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
             except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                source = origin or "mlx_patches"
-                logger.warning("mlx_patches: a patch of %s was skipped: %s", source, error)
+                if declared:
+                    declared.skip(error)
+                else:
+                    logger.warning("mlx_patches: a patch of mlx_patches was skipped: %s", error)
         self.unknown = self._unknown()
         for problem in self.unknown:
             logger.warning("mlx_patches: %s", problem)

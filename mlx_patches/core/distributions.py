@@ -124,6 +124,18 @@ def source_file(module: str) -> Path | None:
     return None
 
 
+def line_of(file: Path, name: str) -> int:
+    """The first line of a file that begins with a name, else that contains it; 0 if none does."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    begins = re.compile(rf"{re.escape(name)}\s*[:=]")
+    numbered = list(enumerate(lines, 1))
+    found = [n for n, line in numbered if begins.match(line)]
+    return next(iter(found or [n for n, line in numbered if name in line]), 0)
+
+
 def is_shadowed(name: str, module: str) -> bool:
     """Whether an installed distribution has a module, but Python finds another one of that name."""
     for distribution in importlib.metadata.distributions(name=name):

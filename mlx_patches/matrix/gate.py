@@ -54,12 +54,14 @@ class Gate:
             by_code = not verdict.ok and (named or may_need)
             return Verdict(True, "its code decides") if by_code else verdict
         if found.missing:
-            status = Status.CONFLICT if found.foreign else Status.ABSENT
-            if unmeasured and not found.foreign and may_need:
-                status = Status.FAILED  # every release of it needs the patch
-            return (
-                verdict if found.foreign and not may_need else Verdict(False, found.missing, status)
-            )
+            if found.foreign:
+                return Verdict(False, found.missing, Status.CONFLICT) if may_need else verdict
+            if may_need and unmeasured:  # every release of it needs the patch
+                return Verdict(False, found.missing, Status.FAILED)
+            if may_need and rule and rule.declared and _has_no_target(patch, target):
+                reason = f"{found.missing}; {_declaration(patch, target)} names it"
+                return Verdict(False, rule.noted(reason), Status.FAILED)
+            return Verdict(False, found.missing, Status.ABSENT)
         if found.foreign and may_need:
             reason = (
                 f"{target.name} was replaced by {found.foreign}, which may or may not repair it:"
@@ -113,6 +115,19 @@ class Gate:
         return any(
             decide_by_rule(rule, installed, t.name, in_file(t).body or UNREADABLE).ok for t in own
         )
+
+
+def _has_no_target(patch: Patch, target: Target) -> bool:
+    """Whether a release has none of a patch's targets: its package misspells them."""
+    own = [one for one in patch.targets if one.distribution == target.distribution]
+    return not target.supports and all(in_file(one).missing for one in own)
+
+
+def _declaration(patch: Patch, target: Target) -> str:
+    """The file and the line that name a target of a contributed patch."""
+    file = distributions.source_file(patch.module) if patch.module else None
+    line = distributions.line_of(file, target.name) if file else 0
+    return f"{file}:{line}" if line else patch.id
 
 
 def decide_by_rule(

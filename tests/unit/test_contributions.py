@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 
@@ -173,21 +174,17 @@ def test_disabled_distribution_is_not_imported(theirs, monkeypatch, fake):
 @pytest.mark.parametrize(
     ("points", "affected", "said"),
     [
-        ("bad = their_patches:BAD", "<2", "a patch of their-package was skipped: 'NoneType'"),
-        ("twice = their_patches:NONE", "<2", "entry point twice of their-package was skipped"),
-        ("twice = no_such_module", "<2", "entry point twice of their-package was skipped"),
+        ("twice = their_patches:BAD", "<2", "BAD: AttributeError: .*/their_patches.py:25"),
+        ("twice = their_patches:NONE", "<2", "NONE: AttributeError: .*/entry_points.txt:2"),
+        ("twice = no_such_module", "<2", "no_such_module: ModuleNotFoundError: .*_points.txt:2"),
+        ("twice = leaving", "<2", "leaving: SystemExit: 3 .*/leaving.py:1"),
+        ("twice = their_patches:Patch", "<2", "it is not a Contribution .*/their_patches.py:3"),
+        ("twice = their_patches:TWICE", "newest", "Invalid specifier.*/their_patches.py:5"),
+        ("twice = their_patches:TWICE", "", "their-patch: an empty .*/their_patches.py:5"),
         (
-            "twice = leaving",
+            "one = their_patches:TWICE\ntwice = their_patches:TWICE",
             "<2",
-            "entry point twice of their-package was skipped: leaving: SystemExit: 3",
-        ),
-        ("twice = their_patches:Patch", "<2", "it is not a Contribution"),
-        ("twice = their_patches:TWICE", "newest", "their-package was skipped: Invalid specifier"),
-        ("twice = their_patches:TWICE", "", "their-package was skipped: their-patch: an empty"),
-        (
-            "one = their_patches:TWICE\ntwo = their_patches:TWICE",
-            "<2",
-            "their-package was skipped: patch 'their-patch' is registered already",
+            "patch 'their-patch' is registered already .*/their_patches.py:5",
         ),
     ],
 )
@@ -196,9 +193,43 @@ def test_unusable_contribution_is_skipped(theirs, fake, caplog, points, affected
     theirs(affected, points)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
-    assert said in caplog.text
+    (record,) = [one for one in caplog.records if "was skipped" in one.message]
+    assert "entry point twice of their-package was skipped: " in record.message
+    assert re.search(said, record.message)
     assert set(catalogue.builtin().ids()) <= set(session().registry.ids())
     assert ("their-patch" in session().registry) == ("registered already" in said)
+
+
+MISSPELT = "fake_lm.cache:Cache.updat does not exist in this release; "
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_misspelt_target(theirs, fake, command, is_imported):
+    theirs()
+    code = (fake.root / "their_patches.py").read_text()
+    fake.write("their_patches.py", code.replace("Cache.update", "Cache.updat"))
+    if is_imported:
+        load("fake_lm.cache")
+    mlx_patches.apply(["their-patch"])
+    load("fake_lm.cache")
+    place = f"{fake.root / 'their_patches.py'}:10 names it; declared by their-package"
+    (outcome,) = [one for one in mlx_patches.status() if one.patch == "their-patch"]
+    assert (outcome.status, outcome.reason) == ("failed", MISSPELT + place)
+    assert any(line.endswith(MISSPELT + place) for line in mlx_patches.audit().findings)
+    done = command("probe", "their-patch")
+    assert MISSPELT in done.stdout + done.stderr
+
+
+def test_target_of_another_release_is_absent(theirs, fake):
+    """One that has another of the patch's targets is not misspelt there."""
+    theirs()
+    code = (fake.root / "their_patches.py").read_text()
+    own = next(line for line in code.splitlines(True) if "Target(" in line and "update" in line)
+    other = own.replace("Cache.update", "Cache.older")
+    fake.write("their_patches.py", code.replace(own, own + other))
+    load("fake_lm.cache")
+    mlx_patches.apply(["their-patch"])
+    assert statuses(mlx_patches.status()) == ["applied", "absent"]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +242,7 @@ def test_unusable_contribution_is_skipped(theirs, fake, caplog, points, affected
         ("raise GeneratorExit", "GeneratorExit", "their_code.py:3"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt", "their_code.py:3"),
         ("y = 5", "AttributeError: module 'their_code' has no attribute 'x'", "entry_points.txt:2"),
-        ("x = 5", "TypeError: it is not a Contribution", "entry_points.txt:2"),
+        ("x = 5", "TypeError: it is not a Contribution", "their_code.py:3"),
     ],
 )
 def test_whatever_its_import_raises_is_reported_with_its_place(
@@ -222,9 +253,8 @@ def test_whatever_its_import_raises_is_reported_with_its_place(
     mlx_patches.apply()
     (record,) = [one for one in caplog.records if "was skipped" in one.message]
     said = record.message
-    assert said.startswith(
-        f"mlx_patches: entry point x of their-package was skipped: their_code:x: {error}"
-    )
+    begins = "mlx_patches: entry point x of their-package was skipped: their_code:x: "
+    assert said.startswith(begins + error)
     assert said.endswith(f"/{line})")
     assert str(fake.root) in said
 
@@ -262,7 +292,8 @@ def test_invalid_fixed_range_is_skipped(theirs, caplog, fixed, said):
     theirs(fixed=fixed)
     with caplog.at_level(logging.WARNING, "mlx_patches"):
         mlx_patches.apply()
-    assert f"their-package was skipped: {said}" in caplog.text
+    assert "twice of their-package was skipped: their_patches:TWICE: " in caplog.text
+    assert said in caplog.text
     assert "their-patch" not in session().registry
 
 
