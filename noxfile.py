@@ -62,11 +62,13 @@ BY_NAME = ["mlx-lm 0.30.7", "mlx-lm 0.31.1", "mlx-vlm 0.6.5"]
 COMMANDS = "tests/releases/test_cli.py"
 RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
 PROBES = "tests/releases/test_probes.py"
+# One row per patched attribute: cheap once all patches are applied.
+NATURE = "tests/releases/test_nature.py"
 # What a request or a model's folder can reach.
 SECURITY = ("media", "media_host_requests", "media_policy", "model_code_consent", "request_models",
     "request_templates", "template_sandbox")  # fmt: skip
 # All of these run in `quick`.
-EVERY = (PROBES, *(f"tests/patches/test_{name}.py" for name in SECURITY))
+EVERY = (PROBES, NATURE, *(f"tests/patches/test_{name}.py" for name in SECURITY))
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 # Held against transformers: run by name, since PyTorch is large.
 HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2"]
@@ -184,7 +186,7 @@ def release(session: nox.Session, name: str) -> None:
         selected = "slow and not remaining"
     else:
         selected = "not slow" if name in OLDER else "not remaining"
-    test_release(session, name, "-m", selected, share=SHARE)
+    test_release(session, name, "-m", selected, share=SHARE, every=NATURE)
     if name in COMMANDS_IN:
         python = release_environment(session, name)
         session.run(python, "-m", "pytest", "-q", *session.posargs, COMMANDS)
@@ -217,7 +219,10 @@ def test_release(
     pytest = (python, "-m", "pytest", "-q", *WORKERS, *lean, *selected, *session.posargs)
     if distribution in HOSTS:
         own = " or ".join(patches_of(distribution))
-        env = {"MLX_PATCHES_TEST_SHARE": str(min(share, HOST_SHARE))}
+        env = {
+            "MLX_PATCHES_TEST_SHARE": str(min(share, HOST_SHARE)),
+            "MLX_PATCHES_TEST_EVERY": every,
+        }
         session.run(*pytest, "-k", own, *RELEASES, env=env)
         return
     env = {

@@ -1,8 +1,12 @@
-"""Whose failure an error is: that of one layer of a chain, or the release's own.
+"""Whose failure an error is: a layer's, or the release's.
 
-A layer is known by its code object, so no two layers of a composition may share one:
-``with_own_code`` makes copies. What is looked at is the path of frames from the guard to the place
-where the error, or the error that it was raised from, was raised.
+The innermost frame between the guard and the ``raise`` of the error's first cause decides. If it is
+in a release's code, the error is the release's. If it is in a patch's, its layer failed, or an
+object that the layer handed to the release (a view, a callback). Frames of other packages belong to
+the code that called them.
+
+A layer is identified by its code object, so no two layers of a composition may share one:
+``with_own_code`` makes copies.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ def blame(
     guard: CodeType | None,
     recorder: CodeType | None,
 ) -> tuple[str, bool]:
-    """The patch whose layer failed, and whether the error was raised in a patch's own code.
+    """The patch whose layer failed, and whether the error was raised in a patch's code.
 
-    The layer is the innermost one on the path; the outermost one if none is there, or if the call
-    returned None. The code is a patch's or a release's, whichever has the innermost frame: frames
-    of other packages belong to the code that called them. What another guard on the path let
-    through is not this chain's, up to the original below that guard.
+    The layer is the innermost one on the path of frames; the outermost one if none is on it, or if
+    the call returned None. A failure that another site's guard let through is not this chain's, so
+    the frames between that guard and its original do not count.
 
     Args:
+        error: None if the call returned None.
         guard: the code of the functions that run chains.
         recorder: the code of the functions that record the originals' entries.
     """
@@ -42,7 +46,7 @@ def blame(
     layers = {id(code_of(function)): index for index, function in enumerate(functions)}
     ours = {_module_of(function) for function in functions}
     releases = {*DISTRIBUTIONS, _module_of(original).partition(".")[0] if original else ""}
-    # Endless recursion passes through guards that leave it to the outermost one.
+    # Guards leave endless recursion to the outermost one.
     is_judged = not isinstance(error, RecursionError)
     found, is_ours, is_below_guard = 0, True, False
     for frame in _path(error)[1:]:  # the first one is the guard's own
@@ -64,7 +68,7 @@ def blame(
 def _path(error: BaseException | None) -> list[FrameType]:
     """The frames from the one that caught an error to the one that raised its first cause.
 
-    The traceback of a cause begins at the frame that caught the cause.
+    A cause's own traceback begins at the frame that caught the cause.
     """
     path: list[FrameType] = []
     seen: set[int] = set()
@@ -95,7 +99,7 @@ def inner_function(step: Any) -> Any:
 
 
 def with_own_code(step: Any) -> Any:
-    """A layer that does the same and shares no code object with another one."""
+    """A copy of a layer that shares no code object with another one."""
     if isinstance(step, functools.partial):
         made: Any = functools.partial(with_own_code(step.func), *step.args, **step.keywords)
     elif type(step) is FunctionType:  # not a proxy of one
@@ -119,6 +123,6 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def _module_of(function: Any) -> str:
-    """The module whose code a function is; that of a wrapper is the wrapper's own."""
+    """The module that has a function's code; for a wrapper, the wrapper's own module."""
     scope = getattr(function, "__globals__", None) or {}
     return str(scope.get("__name__") or getattr(function, "__module__", ""))

@@ -1,9 +1,9 @@
-"""Counts the failures of patches in calls, and tells which patch is to be withdrawn.
+"""Counts the failures of patches in calls, and decides which patch is withdrawn.
 
-What a request does never decides what the process runs. A failure that the release's code answered
-withdraws nothing, however many there are. A patch is withdrawn only if it fails whatever it is
-given: a call got its error, and no call has ever succeeded with it at that attribute. A patch of
-the profile ``security`` is never withdrawn.
+A request never decides what the process runs: a failure that the release's code answered withdraws
+nothing, however often it happens. A patch is withdrawn only if it fails on any input: a call got
+its error, and no call at that attribute has ever succeeded with it. A ``security`` patch is never
+withdrawn.
 """
 
 from __future__ import annotations

@@ -1,34 +1,29 @@
-"""Runs the layers of one function of a site, and decides what a call gets where a layer fails.
+"""Runs the layers of one function of a site, and decides the result of a call if a layer fails.
 
-A layer fails if it raises, or if it returns None where the original returned a value or was not
-entered, unless its annotation or its target says that it may.
+A layer fails if it raises, or if it returns None although the original returned a value or was not
+entered, unless its annotation or its target allows None.
 
-- The original was not entered in this call: the call goes on without the layer, as if the patch
-  were not there. If that raises as well, its error is the release's own, and nothing failed. The
-  same holds if a layer called it with arguments that its parameters do not take.
-- The original was entered once, with the call's arguments, and returned: the call gets its result.
-- Otherwise state may have changed, and running the original again could feed a cache the same
-  tokens twice: the call gets the error.
+- If the original was not entered in this call, the call goes on without the layer, as if the patch
+  were not there. If that raises as well, the error is the release's, and nothing failed. The same
+  holds if the layer called the original with arguments that its parameters do not take.
+- If the original was entered once, with the call's arguments, and returned, the call gets its
+  result.
+- In any other case state may have changed, and running the original again could feed a cache the
+  same tokens twice: the call gets the error.
 
-An error whose innermost frame is in a release's code is the release's own, and so is one that
-leaves the original: nothing failed, unless the original answers the call. If the innermost frame is
-a patch's, then its layer failed, or an object that the layer handed to the release (a view, a
-callback). Frames of other packages belong to the code that called them; what another site's guard
-let through is not ours. A ``refusal`` is a patch's answer, not a failure. Where a layer of a
-security patch fails, the call is refused.
+An error of the release (see ``blame``) is not a failure, unless the original answers the call. Nor
+is a ``refusal``, which is a patch's answer. If a layer of a security patch fails, the call is
+refused.
 
-A failure is that of the innermost layer in the traceback. No two layers of a composition share a
-code object, so a frame belongs to one of them.
-
-``Policy`` hears of a failure once the call has its answer, so that what the release rejects as
-well counts for nothing; and of the first success after each failure.
+A failure is reported once the call has its result, so that a call which the release rejects as well
+does not count; so is the first success after each failure.
 
 A call costs two frames, the installed function and the recorder of the original's entries, and one
-more for each layer. Where every layer has a check (``Target.when``) and all checks say that
-nothing is to be done, a call costs one frame and those of the checks.
+per layer. If every layer has a check (``Target.when``) and no check requires its layer, a call
+costs one frame and those of the checks.
 
-A generator or a coroutine function stays one, and its layers run when its body would: when it is
-first resumed. What it raises later is not caught.
+A generator or coroutine function keeps its kind, and its layers run when its body would: when it is
+first resumed. What it raises after that is not caught.
 """
 
 from __future__ import annotations
@@ -69,7 +64,7 @@ CALL_REFUSED = "the call was refused"
 
 
 class Policy(Record):
-    """What a site does with its layers' failures.
+    """How a site handles failing layers.
 
     Args:
         report: called with each failure.
@@ -119,7 +114,7 @@ class Composition:
 
 
 class _Calls(threading.local):
-    """The entries of the original in the innermost call of a chain, in this thread.
+    """This thread's entries of the original in the innermost call of a chain.
 
     An entry is ``[args, kwargs, result]``; ``entries`` is None outside of a call.
     """
@@ -145,7 +140,7 @@ class Chain:
         # Replaced as a whole: a running call keeps its layers while other threads remove some.
         self.composition = Composition(original)
         self._run = self._guarded()
-        self.installed = resembling(_of_kind(self._run, like), like)
+        self.installed = copy_metadata(_match_kind(self._run, like), like)
 
     def cells(self) -> Iterator[Any]:
         """The closure cells of its functions, which refer to the original."""
@@ -226,7 +221,7 @@ class Chain:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """The result of a call in which a layer failed; raises the error if no layer did."""
+        """The result of a call in which a layer failed; raises the error if none did."""
         site, strict = self.policy.name, self.policy.strict
         codes = code_of(self._run), code_of(self.entered)
         failures: list[Failure] = []
@@ -284,7 +279,7 @@ class Chain:
             calls.entries = outer
 
 
-def resembling(function: Function, like: Function) -> Function:
+def copy_metadata(function: Function, like: Function) -> Function:
     """``functools.wraps``, and the defaults, which no call of ``(*args, **kwargs)`` uses."""
     functools.update_wrapper(function, like)
     made: Any = function
@@ -293,7 +288,7 @@ def resembling(function: Function, like: Function) -> Function:
     return function
 
 
-def _of_kind(run: Function, like: Function) -> Function:
+def _match_kind(run: Function, like: Function) -> Function:
     """A generator or coroutine function that calls ``run`` once it is resumed, if ``like`` is one.
 
     It keeps no arguments: the release's own function may have dropped them.
@@ -310,13 +305,13 @@ def _of_kind(run: Function, like: Function) -> Function:
         return await waiting
 
     async def async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        stream = run(*args, **kwargs)
+        stream = aiter(run(*args, **kwargs))
         del args, kwargs
-        next_one = stream.__anext__()
+        step = anext(stream)
         try:
             while True:
                 try:
-                    value = await next_one
+                    value = await step
                 except StopAsyncIteration:
                     return
                 try:
@@ -324,11 +319,14 @@ def _of_kind(run: Function, like: Function) -> Function:
                 except GeneratorExit:
                     raise
                 except BaseException as error:
-                    next_one = stream.athrow(error)
+                    if not hasattr(stream, "athrow"):  # a layer's own iterator
+                        raise
+                    step = stream.athrow(error)
                 else:
-                    next_one = stream.asend(sent)
+                    step = anext(stream) if sent is None else stream.asend(sent)
         finally:
-            await stream.aclose()
+            if hasattr(stream, "aclose"):
+                await stream.aclose()
 
     code = code_of(inner_function(like))
     flags = code.co_flags if code else 0
@@ -357,7 +355,7 @@ def _recorder(original: Function, calls: _Calls) -> Function:
             raise
         return result
 
-    return resembling(entered, original)
+    return copy_metadata(entered, original)
 
 
 def _returned_once(
