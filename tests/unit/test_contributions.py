@@ -18,7 +18,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import session
 from mlx_patches.patches import catalogue
 
-from .conftest import Site, load
+from .conftest import Site, load, statuses
 
 PATCHES = '''
 """A patch of another package."""
