@@ -40,6 +40,11 @@ class Declared(NamedTuple):
     distribution: str
     point: Any
 
+    @property
+    def module(self) -> str:
+        """The module that it refers to."""
+        return str(self.point.value).partition("[")[0].partition(":")[0].strip()
+
     def skip(self, error: BaseException) -> None:
         """Log why the entry point is not used, with the file and the line.
 

@@ -101,7 +101,8 @@ class Session:
                 from ..matrix.declared import declared_rules
 
                 rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
-                self.registry.add(one.patch, origin)
+                module = one.patch.module or (declared.module if declared else "")
+                self.registry.add(one.patch._replace(module=module), origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
             except BaseException as error:
                 if declared:

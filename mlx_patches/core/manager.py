@@ -396,7 +396,8 @@ class Manager:
                 self._record(patch, outcomes)
             if isinstance(error, KeyboardInterrupt):
                 raise
-            logger.warning("mlx_patches: %s failed and was %s", patch.id, reason)
+            where = locate(error)
+            logger.warning("mlx_patches: %s failed and was %s (%s)", patch.id, reason, where)
             return outcomes
 
     def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:

@@ -207,7 +207,8 @@ MISSPELT = "fake_lm.cache:Cache.updat does not exist in this release; "
 def test_misspelt_target(theirs, fake, command, is_imported):
     theirs()
     code = (fake.root / "their_patches.py").read_text()
-    fake.write("their_patches.py", code.replace("Cache.update", "Cache.updat"))
+    code = code.replace("Cache.update", "Cache.updat").replace("        module=__name__,\n", "")
+    fake.write("their_patches.py", code)
     if is_imported:
         load("fake_lm.cache")
     mlx_patches.apply(["their-patch"])
@@ -276,7 +277,9 @@ def test_whatever_its_factory_raises_leaves_the_others_in_effect(theirs, fake, c
     cache = load("fake_lm.cache")
     own = vars(cache.Cache)["update"]
     mlx_patches.apply()
-    assert f"their-patch failed and was rolled back: {error}" in caplog.text
+    (record,) = [one for one in caplog.records if "was rolled back" in one.message]
+    assert f"their-patch failed and was rolled back: {error}" in record.message
+    assert "their_patches:10 < mlx_patches.core.site:" in record.message
     assert vars(cache.Cache)["update"] is own
 
 
