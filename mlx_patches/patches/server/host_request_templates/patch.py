@@ -28,7 +28,7 @@ from ....core.patch import Patch, Target, around
 from ..._shared.callers import RELEASES
 from ..._shared.refusals import Refused, as_refusal
 
-ID = "request-templates"
+ID = "host-request-templates"
 # Where a request may have arguments of a template, and whatever is put inside of these.
 _NESTED = frozenset({"extra_body", "chat_template_kwargs", "chat_template_args", "template_kwargs"})
 # Names of a template itself.
@@ -109,7 +109,7 @@ def complete(run: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="vllm-mlx and four other servers: a request's chat_template runs in the server",
+    summary="All servers: a request with a chat template makes the server run the client's program",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "APIHandler.handle_completion", around(complete)),
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
