@@ -60,7 +60,7 @@ from door_table import (  # noqa: E402
 PROFILE = "safe,security"
 SECONDS = 40
 # A line of the log that names the patch that refused.
-NAMED = re.compile(r"mlx_patches: ([a-z0-9-]+) refused ")
+NAMED = re.compile(r"mlx_patches: ([a-z0-9-]+) (?:refused|stopped) ")
 # model-code-consent names the file instead.
 NOT_RUN = re.compile(r"mlx_patches: .* of the model .* was not run")
 
@@ -432,7 +432,10 @@ def plant_tokenizer_template(folder: Path, place: Place) -> None:
 
 def plant_template_file(folder: Path, place: Place) -> None:
     edit(folder / "tokenizer_config.json", chat_template=None)
-    (folder / "chat_template.jinja").write_text(template(place))
+    more = folder / "additional_chat_templates"
+    more.mkdir()
+    for file in (folder / "chat_template.jinja", more / "default.jinja", more / "tool_use.jinja"):
+        file.write_text(template(place))
 
 
 def plant_processor_template(folder: Path, place: Place) -> None:
