@@ -111,7 +111,7 @@ def test_processors_render_in_the_sandbox(family, monkeypatch):
     [kind] = [
         one
         for one in vars(module).values()
-        if isinstance(one, type) and "apply_chat_template" in vars(one)
+        if getattr(one, "__module__", "") == module.__name__ and "apply_chat_template" in vars(one)
     ]
 
     def render(source):
@@ -122,11 +122,12 @@ def test_processors_render_in_the_sandbox(family, monkeypatch):
 
     assert render(STOPPED["attribute"]) == os.sep
     original = jinja2.Environment.from_string
-    monkeypatch.setattr(
-        jinja2.Environment,
-        "from_string",
-        lambda *args, **kwargs: patch.compile_in_sandbox(original, *args, **kwargs),
+    # A layer is a function of the package, which the patch skips to find the release's code.
+    layer = eval(
+        "lambda *args, **kwargs: compile_in_sandbox(original, *args, **kwargs)",
+        {"__name__": patch.__name__, "original": original} | vars(patch),
     )
+    monkeypatch.setattr(jinja2.Environment, "from_string", layer)
     with pytest.raises(ValueError, match="The chat template was stopped: ") as stopped:
         render(STOPPED["attribute"])
     assert is_refusal(stopped.value)
