@@ -18,6 +18,8 @@ UNMEASURED = frozenset(
 )
 # Servers that are known by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
+# Servers whose first process imports none of these packages, and the package that runs them.
+FRONTS = {"mlx-openai-server": "app"}
 # The commands of servers that load a model and answer requests.
 COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "omlx")
 

@@ -432,10 +432,7 @@ def plant_tokenizer_template(folder: Path, place: Place) -> None:
 
 def plant_template_file(folder: Path, place: Place) -> None:
     edit(folder / "tokenizer_config.json", chat_template=None)
-    more = folder / "additional_chat_templates"
-    more.mkdir()
-    for file in (folder / "chat_template.jinja", more / "default.jinja", more / "tool_use.jinja"):
-        file.write_text(template(place))
+    (folder / "chat_template.jinja").write_text(template(place))
 
 
 def plant_processor_template(folder: Path, place: Place) -> None:

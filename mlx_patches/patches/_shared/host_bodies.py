@@ -15,9 +15,7 @@ _HOSTS = RELEASES | {"app"}
 _LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrtu])')
 
 
-async def read_checked(
-    read: Callable[..., Any], request: Any, check: Callable[[Any], None]
-) -> Any:
+async def read_checked(read: Callable[..., Any], request: Any, check: Callable[[Any], None]) -> Any:
     """Starlette's ``Request.json`` for the endpoints of hosts, with a check of the body."""
     endpoint = request.scope.get("endpoint")
     if getattr(endpoint, "__module__", "").partition(".")[0] not in _HOSTS:

@@ -103,7 +103,7 @@ def complete(run: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="mlx_lm.server, vllm-mlx, Rapid-MLX, mlx-openai-server: a client's chat template is run",
+    summary="mlx_lm.server, vllm-mlx and two other servers: a client's chat template is run",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "APIHandler.handle_completion", around(complete)),
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),

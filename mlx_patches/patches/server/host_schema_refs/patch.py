@@ -75,7 +75,7 @@ def retrieve_known(get: Callable[..., Any], registry: Any, uri: str) -> Any:
     retrieve = registry._retrieve
     if getattr(retrieve, "__module__", "").partition(".")[0] != "jsonschema":
         return get(registry, uri)
-    from attrs import evolve  # type: ignore[import-not-found]  # referencing needs it
+    from attrs import evolve  # referencing needs it
 
     def guarded(address: str) -> Any:
         check_caller(address)
@@ -102,7 +102,7 @@ def check_caller(address: str) -> None:
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="vllm-mlx, Rapid-MLX: a request's JSON schema makes the server fetch URLs and open files",
+    summary="vllm-mlx, Rapid-MLX: a client's JSON schema makes the server fetch URLs and files",
     targets=(
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
         Target(
