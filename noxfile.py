@@ -63,8 +63,8 @@ COMMANDS = "tests/releases/test_cli.py"
 RELEASES = ("tests/releases", "tests/patches", f"--ignore={COMMANDS}")
 PROBES = "tests/releases/test_probes.py"
 # What a request or a model's folder can reach.
-SECURITY = ("host_request_templates", "host_schema_refs", "media", "media_host_requests", "media_policy",
-    "model_code_consent", "request_models", "template_sandbox")  # fmt: skip
+SECURITY = ("host_request_templates", "host_schema_refs", "media", "media_host_requests",
+    "media_policy", "model_code_consent", "request_models", "template_sandbox")  # fmt: skip
 # All of these run in `quick`.
 EVERY = (PROBES, *(f"tests/patches/test_{name}.py" for name in SECURITY))
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")

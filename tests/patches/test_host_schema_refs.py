@@ -8,6 +8,7 @@ import time
 import pytest
 
 from mlx_patches.core.errors import is_refusal
+from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import host_bodies
 from mlx_patches.patches.server.host_schema_refs import patch
 
@@ -67,6 +68,13 @@ def test_time_is_linear():
     started = time.thread_time()
     patch.check_body(in_format(nested))
     assert time.thread_time() - started < 5
+
+
+@pytest.mark.parametrize("check", ["host-request-templates", "host-schema-refs"])
+def test_a_body_that_a_patch_repairs_is_checked(check):
+    """The check is around the repair."""
+    order = catalogue.STACKED
+    assert order.index(check) > order.index("vllm-json-escapes")
 
 
 class Request:

@@ -17,7 +17,6 @@ Retire when
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,7 +31,6 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 # Fields of a request without schemas, and keywords of a schema with data.
 _OTHER = frozenset({"messages", "input", "prompt", "system", "metadata", "documents"})
 _DATA = frozenset({"const", "default", "enum", "examples"})
-_SCHEME = re.compile(r"[\s<]*[A-Za-z][A-Za-z0-9+.-]*:")
 _REASON = "a schema may not refer to another document; put it into $defs"
 
 
@@ -48,10 +46,16 @@ def find_reference(body: Any) -> str:
         elif isinstance(value, Mapping):
             for name in _REFERENCES:
                 reference = value.get(name)
-                if isinstance(reference, str) and _SCHEME.match(reference):
+                if isinstance(reference, str) and has_scheme(reference):
                     return f"{field}: {name} {reference}"
             rest += [(field, one) for name, one in value.items() if name not in _DATA]
     return ""
+
+
+def has_scheme(reference: str) -> bool:
+    """Whether a reference begins with a scheme, as ``http:``."""
+    scheme, colon, _ = reference.partition(":")
+    return bool(colon) and not any(mark in scheme for mark in "/?#")
 
 
 def check_body(body: Any) -> None:
