@@ -64,7 +64,7 @@ def answer_refusal(put: Callable[..., Any], handler: Any, status_code: int = 200
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="mlx-lm, mlx-vlm: a chat template runs Python code (six families) or never ends",
+    summary="mlx-lm, mlx-vlm: a chat template runs Python code (six families) or hangs",
     targets=(
         Target(
             "jinja2", "jinja2.environment", "Environment.from_string", around(compile_in_sandbox)
