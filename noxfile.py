@@ -65,8 +65,8 @@ PROBES = "tests/releases/test_probes.py"
 # One row per patched attribute: cheap once all patches are applied.
 NATURE = "tests/releases/test_nature.py"
 # What a request or a model's folder can reach.
-SECURITY = ("media", "media_host_requests", "media_policy", "model_code_consent", "request_models",
-    "request_templates", "template_sandbox")  # fmt: skip
+SECURITY = ("host_request_templates", "host_schema_refs", "media", "media_host_requests",
+    "media_policy", "model_code_consent", "request_models", "template_sandbox")  # fmt: skip
 # All of these run in `quick`.
 EVERY = (PROBES, NATURE, *(f"tests/patches/test_{name}.py" for name in SECURITY))
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..core.packages import COMMANDS, DISTRIBUTIONS
+from ..core.packages import COMMANDS, DISTRIBUTIONS, FRONTS
 from . import started
 from .settings import SAFE, SWITCH, junk, strict, switch, warn_of_junk
 
@@ -52,9 +52,12 @@ def start(
     from .import_hook import Watcher
 
     # These include hosts: a host imports some of its own modules before the first of MLX.
-    _watcher = Watcher(DISTRIBUTIONS, _first_import, strict())
+    watched = [*DISTRIBUTIONS]
+    if starts(sys.orig_argv, [*FRONTS], [*FRONTS.values()]):
+        watched.append("starlette")  # this process checks the requests
+    _watcher = Watcher(watched, _first_import, strict())
     _watcher.install()
-    if any(name in sys.modules for name in DISTRIBUTIONS):
+    if any(name in sys.modules for name in watched):
         _apply()
 
 

@@ -13,9 +13,13 @@ HOST_MODELS = ("vllm_mlx.models", "omlx.models")
 # The distributions that run a model. Every audit lists them, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
 # Distributions whose releases are not measured: a patch changes how each of them is used.
-UNMEASURED = frozenset({"transformers", "jinja2", "starlette", "mlx-openai-server", "rapid-mlx"})
+UNMEASURED = frozenset(
+    {"transformers", "jinja2", "starlette", "referencing", "mlx-openai-server", "rapid-mlx"}
+)
 # Servers that are known by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
+# Servers whose first process imports none of these packages, and the package that runs them.
+FRONTS = {"mlx-openai-server": "app"}
 # The commands of servers that load a model and answer requests.
 COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "omlx")
 

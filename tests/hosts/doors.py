@@ -60,7 +60,7 @@ from door_table import (  # noqa: E402
 PROFILE = "safe,security"
 SECONDS = 40
 # A line of the log that names the patch that refused.
-NAMED = re.compile(r"mlx_patches: ([a-z0-9-]+) refused ")
+NAMED = re.compile(r"mlx_patches: ([a-z0-9-]+) (?:refused|stopped) ")
 # model-code-consent names the file instead.
 NOT_RUN = re.compile(r"mlx_patches: .* of the model .* was not run")
 

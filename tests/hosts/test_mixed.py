@@ -104,6 +104,14 @@ MALFORMED: dict[str, bytes | dict[str, object]] = {
     "model: a folder": {"model": "/etc"},
     "model: number": {"model": 5},
     "stop: long": {"stop": "x" * 3000},
+    "chat_template: top level": {"chat_template": "fox"},
+    "messages: chat_template": {"chat_template_kwargs": {"chat_template": "fox"}},
+    "response_format: own network": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"$ref": "http://127.0.0.1:1/x"}},
+        }
+    },
     CUT_OFF: {},
 }
 # Every release answers these with an HTTP error, but for:
@@ -119,6 +127,8 @@ CLOSED = {
 }
 # These fields are unknown there, or are not looked at.
 IGNORED = {
+    "mlx-lm 0.31.3": {"response_format: own network"},
+    "mlx-lm 0.32.2": {"response_format: own network"},
     "vllm-mlx 0.6.0": {"logit_bias: words", "logit_bias: null"},
     "mlx-vlm 0.7.10": {"stop: numbers"},
 }

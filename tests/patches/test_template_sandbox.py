@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,3 +91,44 @@ def test_other_packages_compile_as_before():
     for module in ("mlx_vlm.models.kimi_vl", "transformers.utils", "rapid_mlx.x"):
         assert eval(check, {"__name__": module})(patch.is_chat_template)
     assert not eval(check, {"__name__": "torch._inductor"})(patch.is_chat_template)
+
+
+# The processors of mlx-vlm that compile chat templates themselves.
+PROCESSORS = {
+    "ernie4_5_moe_vl": "processing_ernie4_5_moe_vl",
+    "kimi_vl": "processing_kimi_vl",
+    "locateanything": "processing_locateanything",
+    "molmo": "processing_molmo",
+    "molmo2": "processing",
+    "phi3_v": "processing_phi3_v",
+}
+
+
+@pytest.mark.parametrize("family", PROCESSORS)
+def test_processors_render_in_the_sandbox(family, monkeypatch):
+    """With jinja2 as released the same call reads the attribute: no release has repaired it."""
+    module = pytest.importorskip(f"mlx_vlm.models.{family}.{PROCESSORS[family]}")
+    [kind] = [
+        one
+        for one in vars(module).values()
+        if getattr(one, "__module__", "") == module.__name__ and "apply_chat_template" in vars(one)
+    ]
+
+    def render(source):
+        processor = object.__new__(kind)
+        processor.chat_template = source
+        processor.tokenizer = SimpleNamespace(chat_template=source, bos_token="", eos_token="")
+        return processor.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+
+    assert render(STOPPED["attribute"]) == os.sep
+    original = jinja2.Environment.from_string
+    # A layer is a function of the package, which the patch skips to find the release's code.
+    layer = eval(
+        "lambda *args, **kwargs: compile_in_sandbox(original, *args, **kwargs)",
+        {"__name__": patch.__name__, "original": original} | vars(patch),
+    )
+    monkeypatch.setattr(jinja2.Environment, "from_string", layer)
+    with pytest.raises(ValueError, match="The chat template was stopped: ") as stopped:
+        render(STOPPED["attribute"])
+    assert is_refusal(stopped.value)
+    assert render("{{ messages[0].role }}") == "user"

@@ -555,12 +555,20 @@ def given_names(n: int) -> Callable[[], Any]:
 
 
 def sent_templates(n: int) -> Callable[[], Any]:
-    patch = module_of("server.request_templates.patch")
+    patch = module_of("server.host_request_templates.patch")
     messages = [{"role": "user", "content": "a"}] * n
     body: Any = dict.fromkeys(map(str, range(n)), 1) | {"messages": messages}
     for _ in range(50):
         body = {"extra_body": body, "chat_template_kwargs": {"a": body}}
     return lambda: patch.check_body({"extra_body": messages, **body["extra_body"]})
+
+
+def sent_schemas(n: int) -> Callable[[], Any]:
+    patch = module_of("server.host_schema_refs.patch")
+    schema: Any = {"enum": ["a"] * n}
+    for _ in range(n):
+        schema = {"anyOf": [schema, {"$ref": "#"}]}
+    return lambda: patch.check_body({"messages": [], "tools": [schema], "response_format": schema})
 
 
 def rendered(n: int) -> Callable[[], Any]:
@@ -647,7 +655,8 @@ CASES: dict[str, list[Case]] = {
     ],
     "host-media": [given_names],
     "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
-    "request-templates": [sent_templates],
+    "host-request-templates": [sent_templates],
+    "host-schema-refs": [sent_schemas],
     "template-sandbox": [rendered],
     "detokenizer-text": [
         partial(detokenized, word="a"),

@@ -245,3 +245,13 @@ def test_plugin_that_imports_release_does_not_hang(package):
     patient = "import faulthandler; faulthandler.dump_traceback_later(20, exit=True);"
     use = "import mlx_patches; mlx_patches.status(); import mlx_lm.models.cache;"
     assert printed(BOOT + patient + use + ACTIVE, package)[0] == ["True"]
+
+
+def test_a_front_process_without_our_packages_is_patched(package):
+    """mlx-openai-server checks requests in a process that imports no MLX."""
+    (package / "starlette").mkdir()
+    (package / "starlette" / "__init__.py").write_text("")
+    code = f"{BOOT}import starlette; {LOADED}"
+    for script, loaded in (("mlx-openai-server", True), ("uvicorn", False)):
+        argv = f"import sys; sys.orig_argv = ['python', '/bin/{script}', 'launch']; "
+        assert printed(argv + code, PYTHONPATH=str(package))[0][-1] == str(loaded)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from mlx_patches import MlxPatchesError
+from mlx_patches.core.packages import UNMEASURED
 from mlx_patches.matrix import matrix as matrix_module
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
@@ -236,9 +237,17 @@ def ours():
 
 
 def test_our_own_matrix_is_valid_and_knows_exactly_our_patches(ours):
-    assert set(ours.patches) == set(catalogue.builtin().ids())
+    # The releases of some distributions are not measured: patches for these alone have no rule.
+    measured = {
+        patch.id
+        for patch in catalogue.builtin()
+        if any(not t.supports and t.distribution not in UNMEASURED for t in patch.targets)
+    }
+    assert set(ours.patches) == measured
+    assert set(catalogue.builtin().ids()) - measured == {"template-sandbox", "host-schema-refs"}
 
 
 def test_our_own_rules_are_for_distributions_that_the_patch_targets(ours):
     for patch in catalogue.builtin():
-        assert set(ours._document["patches"][patch.id]) <= {t.distribution for t in patch.targets}
+        rules = ours._document["patches"].get(patch.id, {})
+        assert set(rules) <= {t.distribution for t in patch.targets}

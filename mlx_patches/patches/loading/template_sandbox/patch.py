@@ -8,7 +8,7 @@ Why
 How
     A template that a release, a host or transformers compiles is compiled with the same settings
     in jinja2's immutable sandbox, whether code of the folder has consent or not. A render may use
-    5 seconds of processor time and make 1 MiB of text, and 100 seconds and 16 MB more per MB that
+    a second of processor time and make 1 MiB of text, and 100 seconds and 16 MB more per MB that
     it is given. Beyond these, or if the sandbox refuses an attribute, it raises jinja2's
     SecurityError, and servers answer 400. This depends on the name of one function of jinja2, so
     it holds in every release. Templates that other packages compile are left alone.
@@ -64,7 +64,7 @@ def answer_refusal(put: Callable[..., Any], handler: Any, status_code: int = 200
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="mlx-vlm, Kimi-VL and five more: a chat template runs Python code when it is rendered",
+    summary="mlx-lm, mlx-vlm: a chat template runs Python code (six families) or hangs",
     targets=(
         Target(
             "jinja2", "jinja2.environment", "Environment.from_string", around(compile_in_sandbox)

@@ -38,7 +38,8 @@ def probe(target: Target) -> Result:
 
 def _sent(module: Any, kind: Any, attribute: str) -> Result:
     """Red if ``mlx_lm.server`` hands the template to its generator."""
-    if "chat_template_kwargs" not in module.GenerationArguments.__dataclass_fields__:
+    arguments = getattr(module, "GenerationArguments", None)
+    if "chat_template_kwargs" not in getattr(arguments, "__dataclass_fields__", ()):
         raise NotApplicable("this release reads no arguments of a template")
     seen: list[Any] = []
 

@@ -1,15 +1,15 @@
-"""``request-templates``: which fields of a request bring a template."""
+"""``host-request-templates``: which fields of a request bring a template."""
 
 from __future__ import annotations
 
 import pytest
 
 from mlx_patches.core.errors import is_refusal
-from mlx_patches.patches.server.request_templates import patch
+from mlx_patches.patches.server.host_request_templates import patch
 
 from .mutants import replaced
 
-MUTANTS = {"request-templates": replaced(patch, check_body=lambda body: None)}
+MUTANTS = {"host-request-templates": replaced(patch, check_body=lambda body: None)}
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_template_is_refused(body, field, caplog):
         patch.check_body({"messages": [], **body})
     assert is_refusal(refused.value)
     assert field in str(refused.value)
-    assert "request-templates refused" in caplog.text
+    assert "host-request-templates refused" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.callers import RELEASES
+from ..._shared.host_bodies import read_checked
 from ..._shared.refusals import Refused, as_refusal
 
-ID = "request-templates"
+ID = "host-request-templates"
 # Where a request may have arguments of a template, and whatever is put inside of these.
 _NESTED = frozenset({"extra_body", "chat_template_kwargs", "chat_template_args", "template_kwargs"})
 # Names of a template itself.
@@ -56,8 +56,6 @@ _ARGUMENTS = _TEMPLATES | {
     "videos",
     "audio",
 }
-# The import package of mlx-openai-server, and its own module that no other application has.
-_HOSTS = RELEASES | {"app"}
 
 
 def find_template(body: Any, path: str = "", names: frozenset[str] = _TEMPLATES) -> Iterator[str]:
@@ -87,11 +85,7 @@ def check_body(body: Any) -> None:
 
 async def read_body(read: Callable[..., Any], request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
-    body = await read(request)
-    endpoint = request.scope.get("endpoint")
-    if getattr(endpoint, "__module__", "").partition(".")[0] in _HOSTS:
-        check_body(body)
-    return body
+    return await read_checked(read, request, check_body)
 
 
 def complete(run: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -> None:
@@ -109,7 +103,7 @@ def complete(run: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="vllm-mlx and four other servers: a request's chat_template runs in the server",
+    summary="mlx_lm.server, vllm-mlx and two other servers: a client's chat template is run",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "APIHandler.handle_completion", around(complete)),
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),

@@ -1,0 +1,59 @@
+"""Validates with a schema that refers to a file, as vllm-mlx validates structured output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import warnings
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import imported, require
+
+# A call as code of vllm-mlx makes it.
+_CALL = "lambda jsonschema, data, schema: jsonschema.validate(instance=data, schema=schema)"
+
+
+def probe(target: Target) -> Result:
+    """Red if the file is read, or if the body with the schema is passed on."""
+    require(target)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "secret.json"
+        file.write_text('{"const": "secret"}')
+        if target.distribution == "starlette":
+            return _read(file.as_uri())
+        # Relative to an `$id`: the check of the body passes it on.
+        return _validated({"$id": f"{file.parent.as_uri()}/x", "$ref": file.name})
+
+
+def _validated(schema: dict[str, Any]) -> Result:
+    jsonschema: Any = imported("jsonschema")
+    validate = eval(_CALL, {"__name__": "vllm_mlx.probe"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            validate(jsonschema, 1, schema)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return Result("'secret'" in text, text[:200])
+    return Result(False, "the schema has no effect")
+
+
+def _read(url: str) -> Result:
+    module: Any = imported("starlette.requests")
+    endpoint = FunctionType((lambda: None).__code__, {"__name__": "vllm_mlx.server"})
+    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
+    body = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": url}}}}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    try:
+        asyncio.run(module.Request(scope, receive).json())
+    except ValueError as error:
+        return Result(False, str(error))
+    return Result(True, "the schema is passed on")
