@@ -715,7 +715,8 @@ def test_refusal_is_one_log_line(caplog):
 
 
 def test_images_are_not_logged():
-    assert refusals.shown("data:image/png;base64," + "A" * 100) == "'data:image/png;base64,...'"
+    source = "data:image/png;base64," + "A" * 100
+    assert refusals.describe_source(source) == "'data:image/png;base64,...'"
 
 
 @contextmanager
