@@ -34,7 +34,7 @@ PATCH = catalogue.builtin().get("model-code-consent")
 CONSENT = model_code.CONSENT
 # Code that leaves a mark and raises, in place of a model's own code.
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise LookupError('it ran')\n"
-REFUSED = "asks for its own Python file"
+REFUSED = "needs its own Python file"
 DYNAMIC = "transformers.dynamic_module_utils"
 
 

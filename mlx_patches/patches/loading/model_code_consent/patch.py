@@ -207,7 +207,7 @@ def refuse(model: Any, file: Any) -> None:
     logger.warning("mlx_patches: %s of the model %s was not run", file, model)
     error = refusal(
         ValueError(
-            f"The model at {model} asks for its own Python file {file} to be run. Read it, and if"
+            f"The model at {model} needs its own Python file {file}. Read it, and if"
             " you trust it, load the model with trust_remote_code=True (in mlx-lm with"
             " tokenizer_config={'trust_remote_code': True}), start the program with"
             f" {_FLAG}, or set {CONSENT}=1."

@@ -22,7 +22,7 @@ def probe(target: Target) -> Result:
 
 
 def generate_answer(
-    module: Any, pieces: Iterable[str], stops: Sequence[str]
+    module: Any, texts: Iterable[str], stops: Sequence[str]
 ) -> tuple[list[Any], Any]:
     """The responses to a request whose answer has these texts, and its context.
 
@@ -31,11 +31,11 @@ def generate_answer(
     context = object.__new__(module.GenerationContext)
     vars(context).update((field.name, None) for field in dataclasses.fields(context))
     context.sequences, context._should_stop = {(0,): ""}, False
-    pieces = list(pieces)
-    reasons = [None] * (len(pieces) - 1) + ["length"]
+    texts = list(texts)
+    reasons = [None] * (len(texts) - 1) + ["length"]
     answers = [
         make_response(module, token, text, reason)
-        for token, (text, reason) in enumerate(zip(pieces, reasons, strict=True))
+        for token, (text, reason) in enumerate(zip(texts, reasons, strict=True))
     ]
 
     class Generator(module.ResponseGenerator):  # type: ignore[misc]

@@ -24,7 +24,7 @@ def probe(target: Target) -> Result:
     return Result(reason != "length", f"an answer at its limit reports {reason!r}")
 
 
-def request_answers(pieces: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
+def request_answers(texts: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
     """The endpoint's answers, of these texts up to a limit, to requests with these fields."""
     server: Any = importlib.import_module("mlx_vlm.server")
     messages = [{"role": "user", "content": "hi"}]
@@ -32,7 +32,7 @@ def request_answers(pieces: Iterable[str], *sent: Mapping[str, Any]) -> list[Any
         "get_cached_model": lambda *args: (None, None, None),
         "apply_chat_template": lambda *args, **options: "hi",
         "_infer_tool_parser_from_processor": lambda processor: None,
-        "response_generator": silent(pieces),
+        "response_generator": silent(texts),
     }
 
     async def request_one(**fields: Any) -> Any:

@@ -21,13 +21,13 @@ def probe(target: Target) -> Result:
     return judged((token.text for token in tokens), cancelled)
 
 
-def generate_answer(pieces: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:
+def generate_answer(texts: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:
     """The tokens of an answer with these texts to a chat request, and the cancelled rows.
 
     The last one ends the answer at its limit.
     """
     server: Any = importlib.import_module("mlx_vlm.server")
-    generator = silent(pieces)
+    generator = silent(texts)
     messages = [{"role": "user", "content": "hi"}]
     request = server.ChatRequest.model_validate({"model": "m", "messages": messages, **sent})
     _, tokens = generator.generate("hi", args=server._build_gen_args(request))
