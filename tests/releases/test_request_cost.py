@@ -335,7 +335,7 @@ def seen_prompts(n: int) -> Callable[[], Any]:
         return SimpleNamespace(batch_generator=SimpleNamespace(_unprocessed_sequences=sequences))
 
     def run() -> None:
-        vlm.know_whole_prompts(nothing, batch)
+        vlm.add_cached_prompts(batch)
         vllm.pass_cached_tokens(waiting, scheduler(many))
         vllm.pass_cached_tokens([long], scheduler([(0, [[1]], 0, 0, [], 0, [nothing])]))
 
