@@ -3,7 +3,7 @@
 from .core.contribution import Contribution, Host
 from .core.errors import refusal
 from .core.patch import MISSING, Attribute, Patch, Target, around
-from .core.verbs import after, argument, by_rows, everywhere, family, result, tensors, wrap
+from .core.verbs import after, argument, before, by_rows, everywhere, family, result, tensors, wrap
 
 __all__ = [
     "MISSING",
@@ -15,6 +15,7 @@ __all__ = [
     "after",
     "argument",
     "around",
+    "before",
     "by_rows",
     "everywhere",
     "family",

@@ -1,5 +1,6 @@
 """Verbs that declare a patch's targets by what changes in a call.
 
+    before(places, check)               before: state, or the call is refused
     argument(places, "mask", change)    before: an argument
     result(places, change)              after: the result
     after(places, amend)                after: state, such as that of a new object
@@ -22,6 +23,17 @@ from .packages import DISTRIBUTIONS, MODELS
 from .patch import Factory, Target, around, replace_function
 
 Places = str | Iterable[str]
+
+
+def before(places: Places, check: Function, **options: Any) -> tuple[Target, ...]:
+    """Targets before whose call ``check`` runs, which changes state or refuses the call."""
+
+    def build(released: Function) -> Function:
+        known = Parameters(released)
+        body = f"_check({known.read(check)}); return _released({known.forward()})"
+        return known.compile(body, check, _released=released, _check=check)
+
+    return _targets(places, replace_function(build), **options)
 
 
 def argument(places: Places, name: str, change: Function, **options: Any) -> tuple[Target, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..patches._shared.byte_letters import LETTERS, spelled
+from ..patches._shared.byte_letters import LETTERS, spell_bytes
 
 SPACE = "\u2581"
 EOS = "</s>"
@@ -126,7 +126,7 @@ _PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": 
 def vocabulary(kind: Kind) -> list[str]:
     """The tokens of a kind by id, as its tokenizer.json spells them."""
     if kind.by_bytes:
-        words = [spelled(word) for word in kind.words]
+        words = [spell_bytes(word) for word in kind.words]
     else:
         words = [word.replace(" ", SPACE) for word in kind.words]
     starts = [word[:end] for word in words for end in range(2, len(word) + 1)]

@@ -73,7 +73,7 @@ def test_cache_classes_are_kept(ungated):
 
 def test_other_values_pass_through():
     for value in ([], [1, 2], "text", None, (Cache(),), {"a": 1}):
-        assert boundary_snapshots.frozen(value) is value
+        assert boundary_snapshots.copy_caches(value) is value
 
 
 def test_documentation():

@@ -501,7 +501,7 @@ def test_our_failure_lets_nothing_through(vlm, web, ungated, monkeypatch):
         raise KeyError("a bug")
 
     monkeypatch.setattr(public_media, "fetch", broken)
-    monkeypatch.setattr(public_media, "local_file", broken)
+    monkeypatch.setattr(public_media, "resolve_file", broken)
     for _ in range(10):
         for source in (f"{web.url}/a.png", "/etc/passwd"):
             with pytest.raises(ValueError, match="could not be checked"):
@@ -691,17 +691,17 @@ def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
-    monkeypatch.setattr(public_media, "local_path", lambda path, roots: path)
-    monkeypatch.setattr(public_media, "named_file", lambda path, kind: path)
-    monkeypatch.setattr(public_media, "plain_name", lambda name: name)
-    monkeypatch.setattr(public_media, "no_names", lambda source: None)
+    monkeypatch.setattr(public_media, "resolve_path", lambda path, roots: path)
+    monkeypatch.setattr(public_media, "resolve_media", lambda path, kind: path)
+    monkeypatch.setattr(public_media, "check_voice_name", lambda name: name)
+    monkeypatch.setattr(public_media, "refuse_names", lambda source: None)
     monkeypatch.setattr(public_media, "check_kind", lambda content, kind: None)
 
 
 def hosts_that_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
-    monkeypatch.setattr(host_media, "named_file", lambda path, kind: path)
-    monkeypatch.setattr(host_media, "plain_name", lambda name: name)
+    monkeypatch.setattr(host_media, "resolve_media", lambda path, kind: path)
+    monkeypatch.setattr(host_media, "check_voice_name", lambda name: name)
     monkeypatch.setattr(host_media, "check_kind", lambda content, kind: None)
     monkeypatch.setattr(host_media, "admit", lambda path: None)
 

@@ -78,15 +78,15 @@ def test_newest_files_are_known(monkeypatch):
     assert [name for name in "abcd" if is_admitted(f"/{name}")] == ["a", "c", "d"]
 
 
-@pytest.mark.parametrize("load", [public_media.image_public, public_media.audio_public])
+@pytest.mark.parametrize("load", [public_media.load_public_image, public_media.load_public_audio])
 def test_host_files_are_loaded_but_not_for_requests(load, tmp_path):
     file = tmp_path / "a.wav"
     file.write_bytes(make_sound())
     refused(load, lambda source: source, str(file))
     admit(str(file))
     assert load(lambda source: source, str(file)) == str(file)
-    assert public_media.video_public(lambda source: source, f"file://{file}") == str(file)
-    refused(host_media.media_file("audio"), lambda source: source, str(file))
+    assert public_media.load_public_video(lambda source: source, f"file://{file}") == str(file)
+    refused(host_media.make_loader("audio"), lambda source: source, str(file))
 
 
 # -- vllm-mlx ------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
         sent.append(source)
         return "/written"
 
-    load = host_media.media_file(kind)
+    load = host_media.make_loader(kind)
     file = tmp_path / "a"
     file.write_bytes(CONTENT[kind])
     inside = data_url(kind, CONTENT[kind])
@@ -125,7 +125,7 @@ def test_vllm_mlx_may_load(kind, tmp_path, monkeypatch, public_web):
 
 def test_only_base64_images():
     sent: list[str] = []
-    load = host_media.media_file("image")
+    load = host_media.make_loader("image")
     raw = base64.b64encode(CONTENT["image"]).decode()
     load(lambda source: sent.append(source) or "/written", raw)
     assert sent == [f"data:image/png;base64,{raw}"]
@@ -140,7 +140,7 @@ def test_only_base64_images():
     [(b"RIFF", "wav"), (b"fLaC", "flac"), (b"\0\0\0 ftypM4A", "m4a"), (b"ID3\4", "mp3")],
 )
 def test_audio_file_is_named_by_content(content, ending):
-    assert host_media.ending(content, "audio") == ending
+    assert host_media.find_ending(content, "audio") == ending
 
 
 class UnsafeRemoteURLError(ValueError):
@@ -164,7 +164,7 @@ def test_messages_are_checked_before_streaming(tmp_path):
 
     def check(**media: Any) -> None:
         messages = {"images": [], "videos": [], "audios": []} | media
-        host_media.messages_checked(validate, messages)
+        host_media.check_messages(validate, messages)
 
     check()
     check(images=[data_url("image", CONTENT["image"]), "http://127.0.0.1/"])  # checked by it
@@ -179,7 +179,7 @@ def test_messages_are_checked_before_streaming(tmp_path):
             check(**wrong)
         assert is_refusal(error.value)
         assert error.value.public_message == str(error.value)
-    refused(host_media.messages_checked, validate, 5)
+    refused(host_media.check_messages, validate, 5)
     assert len(passed) == 2
 
 
@@ -187,18 +187,18 @@ def test_uploads_and_voices(tmp_path):
     file = tmp_path / "a.wav"
     file.write_bytes(make_sound())
     run = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
-    assert host_media.transcribed(run, "engine", str(file), language="en") == (
+    assert host_media.transcribe_checked(run, "engine", str(file), language="en") == (
         ("engine", str(file)),
         {"language": "en"},
     )
-    host_media.transcribed(run, "engine", audio_path=file)
+    host_media.transcribe_checked(run, "engine", audio_path=file)
     file.write_bytes(PLAYLIST)
-    refused(host_media.transcribed, run, "engine", audio_path=file)
-    refused(host_media.transcribed, run, "engine", str(tmp_path / "none"))
+    refused(host_media.transcribe_checked, run, "engine", audio_path=file)
+    refused(host_media.transcribe_checked, run, "engine", str(tmp_path / "none"))
     for args, kwargs in ((("af_heart", 1.0), {}), ((), {"voice": "af_heart"}), ((), {})):
-        assert host_media.spoken(run, "engine", "a", *args, **kwargs)[1] == kwargs
-    refused(host_media.spoken, run, "engine", "a", str(file))
-    refused(host_media.spoken, run, "engine", "a", voice="../a")
+        assert host_media.speak_checked(run, "engine", "a", *args, **kwargs)[1] == kwargs
+    refused(host_media.speak_checked, run, "engine", "a", str(file))
+    refused(host_media.speak_checked, run, "engine", "a", voice="../a")
 
 
 # -- mlx-openai-server ---------------------------------------------------------------------------
@@ -218,7 +218,10 @@ async def process(processor: Any, media_url: str, **kwargs: Any) -> str:
 
 def cached(kind: str, source: Any) -> Any:
     processor = processor_of(kind)
-    assert asyncio.run(host_media.cached_file(process, processor, source, resize=True)) == "/cached"
+    assert (
+        asyncio.run(host_media.process_checked(process, processor, source, resize=True))
+        == "/cached"
+    )
     return processor
 
 
@@ -259,10 +262,10 @@ def test_slow_check_does_not_block_event_loop(monkeypatch):
 
         task = asyncio.create_task(fill())
         with pytest.raises(ValueError, match="too long"):
-            await host_media.cached_file(process, processor_of("image"), "http://a/")
+            await host_media.process_checked(process, processor_of("image"), "http://a/")
         await task
 
-    monkeypatch.setattr(host_media, "placed", slow)
+    monkeypatch.setattr(host_media, "place_source", slow)
     asyncio.run(asyncio.wait_for(both(), 20))
 
 
@@ -274,7 +277,7 @@ def test_refusal_is_no_server_error():
             raise RuntimeError("status 500")  # noqa: B904
 
     def answer(error: Exception) -> None:
-        asyncio.run(host_media.answered(generate, error))
+        asyncio.run(host_media.answer_refusals(generate, error))
 
     with pytest.raises(ValueError, match="Refused") as refusal:
         cached("image", "/etc/passwd")

@@ -26,9 +26,14 @@ from mlx_patches.patches.server.media import limited as limited_media
 from mlx_patches.patches.server.media import limits as media_limits
 from mlx_patches.patches.server.media import public as public_media
 from mlx_patches.patches.server.media.containers import PICTURE, SOUND, VIDEO, check_kind
-from mlx_patches.patches.server.media.fetch_policy import Policy, canonical_host, fetch, split_url
-from mlx_patches.patches.server.media.limits import Limits, within
-from mlx_patches.patches.server.media.paths import ROOTS, local_file, local_path, media_roots
+from mlx_patches.patches.server.media.fetch_policy import Policy, fetch, normalize_host, split_url
+from mlx_patches.patches.server.media.limits import Limits, run_within
+from mlx_patches.patches.server.media.paths import (
+    ROOTS,
+    read_media_roots,
+    resolve_file,
+    resolve_path,
+)
 
 HERE = "127.0.0.1"
 SMALL = Limits(size=2**20, seconds=5.0)
@@ -131,7 +136,7 @@ def test_refused_urls(url):
     ],
 )
 def test_hosts_are_resolved(host, wanted):
-    assert canonical_host(host) == wanted
+    assert normalize_host(host) == wanted
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ TRUSTING = Policy(resolve, lambda address: address == HERE)
 
 
 def get(url: str, limits: Limits = SMALL, policy: Policy = TRUSTING) -> media_limits.Fetched:
-    return within(limits.seconds, lambda expiry: fetch(url, limits, expiry, policy))
+    return run_within(limits.seconds, lambda expiry: fetch(url, limits, expiry, policy))
 
 
 def test_file_is_fetched_by_name(server):
@@ -546,7 +551,7 @@ PATHS = [
 @pytest.mark.parametrize("path", PATHS)
 def test_refused_paths(folders, path):
     with pytest.raises(Refused):
-        local_file(f"{folders}/{path}", [folders / "media"], SMALL)
+        resolve_file(f"{folders}/{path}", [folders / "media"], SMALL)
 
 
 @pytest.mark.parametrize(
@@ -559,7 +564,7 @@ def test_refused_paths(folders, path):
 )
 def test_path_outside(folders, path):
     with pytest.raises(Refused):
-        local_file(path, [folders / "media"], SMALL)
+        resolve_file(path, [folders / "media"], SMALL)
 
 
 @pytest.mark.parametrize(
@@ -567,34 +572,34 @@ def test_path_outside(folders, path):
 )
 def test_allowed_paths(folders, path):
     wanted = (folders / path.rstrip("/")).resolve()
-    assert local_file(f"{folders}/{path}", [folders / "media"], SMALL) == str(wanted)
+    assert resolve_file(f"{folders}/{path}", [folders / "media"], SMALL) == str(wanted)
 
 
 def test_outside_paths_look_missing(folders):
     said = set()
     for path in ("outside/secret", "outside/none", "media/links/secret", "media/links/none"):
         with pytest.raises(Refused) as refused:
-            local_file(f"{folders}/{path}", [folders / "media"], SMALL)
+            resolve_file(f"{folders}/{path}", [folders / "media"], SMALL)
         said.add(str(refused.value))
     assert len(said) == 1
 
 
 def test_missing_file(folders):
     new = folders / "media/new.png"
-    assert local_path(str(new), [folders / "media"]) == new
+    assert resolve_path(str(new), [folders / "media"]) == new
     for path in ("media/links/new.png", "outside/new.png", "media/nowhere"):
         with pytest.raises(Refused):
-            local_path(f"{folders}/{path}", [folders / "media"])
+            resolve_path(f"{folders}/{path}", [folders / "media"])
 
 
 def test_operator_folders(folders, monkeypatch):
     monkeypatch.delenv(ROOTS, raising=False)
-    assert media_roots() == []
+    assert read_media_roots() == []
     monkeypatch.setenv(ROOTS, os.pathsep.join(["", f"{folders}/media/links", " ", str(folders)]))
-    assert media_roots() == [folders / "outside", folders]
+    assert read_media_roots() == [folders / "outside", folders]
     monkeypatch.setenv("HOME", str(folders))
     monkeypatch.setenv(ROOTS, "~/media")
-    assert media_roots() == [folders / "media"]
+    assert read_media_roots() == [folders / "media"]
 
 
 # -- the wrappers of the releases' functions -----------------------------------------------------
@@ -676,12 +681,12 @@ def test_other_media_kinds(kind, content):
 )
 def test_names_in_lists_are_refused(images):
     with pytest.raises(ValueError, match="Refused to load"):
-        public_media.image_in_hand(lambda img: img, images)
+        public_media.check_inner_names(lambda img: img, images)
 
 
 def test_image_lists_pass():
     images = [object(), [object()]]
-    assert public_media.image_in_hand(lambda img: img, images) is images
+    assert public_media.check_inner_names(lambda img: img, images) is images
 
 
 def test_errors_let_nothing_through(caplog):
@@ -691,7 +696,7 @@ def test_errors_let_nothing_through(caplog):
         raise KeyError("a bug")
 
     with pytest.raises(ValueError, match="could not be checked") as raised:
-        public_media.checked("http://example.com/", look)
+        public_media.check_source("http://example.com/", look)
     assert is_refusal(raised.value)
     assert "host-media-policy refused 'http://example.com/'" in caplog.text
     assert "KeyError" in caplog.text
@@ -704,7 +709,7 @@ def test_refusal_is_one_log_line(caplog):
         raise Refused("its host is not on the public internet", "example.com is 10.0.0.1")
 
     with caplog.at_level(logging.WARNING), pytest.raises(ValueError, match="Refused") as raised:
-        public_media.checked(source, look)
+        public_media.check_source(source, look)
     (record,) = caplog.records
     line = record.getMessage()
     assert "\n" not in line
@@ -715,7 +720,8 @@ def test_refusal_is_one_log_line(caplog):
 
 
 def test_images_are_not_logged():
-    assert refusals.shown("data:image/png;base64," + "A" * 100) == "'data:image/png;base64,...'"
+    source = "data:image/png;base64," + "A" * 100
+    assert refusals.describe_source(source) == "'data:image/png;base64,...'"
 
 
 @contextmanager
@@ -727,7 +733,7 @@ def messages(url: object) -> Iterator[dict[str, Any]]:
 
 
 def put(made: dict[str, Any]) -> None:
-    check, given = public_media.checked, public_media.in_place
+    check, given = public_media.check_source, public_media.check_inline
     limited_media.put_images(check, made["release"], made["parts"], get, given)
 
 
@@ -755,6 +761,6 @@ def test_data_url_size():
         media_limits.check_data_url("data:image/png;base64," + "A" * 500, small)
     for image in ("data:image/svg+xml;base64,PHN2Zz4=", "data:image/png;base64,!!", "data:,x"):
         with pytest.raises(Refused, match="not an image"):
-            public_media.in_place(image)
+            public_media.check_inline(image)
     media_limits.check_data_url("data:image/png;base64,!!", small)  # left to the release to refuse
     media_limits.check_data_url("data:", small)

@@ -34,7 +34,7 @@ PATCH = catalogue.builtin().get("model-code-consent")
 CONSENT = model_code.CONSENT
 # Code that leaves a mark and raises, in place of a model's own code.
 CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise LookupError('it ran')\n"
-REFUSED = "asks for its own Python file"
+REFUSED = "needs its own Python file"
 DYNAMIC = "transformers.dynamic_module_utils"
 
 
@@ -153,7 +153,9 @@ def test_server_flag_covers_draft_model(lm, tmp_path):
 
     for flag, expect in ((True, ran), (False, refused), (None, refused)):
         provider = SimpleNamespace(cli_args=SimpleNamespace(trust_remote_code=flag))
-        expect(lambda path, p=provider: model_code.hear_user(load_draft, p, path), tmp_path)
+        expect(
+            lambda path, p=provider: model_code.accept_user_consent(load_draft, p, path), tmp_path
+        )
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -545,15 +547,15 @@ YES = {"trust_remote_code": True}
     ],
 )
 def test_loader_reads_callers_arguments(args, kwargs, heard):
-    assert model_code.hear_caller(consenting, "folder", *args, **kwargs) is heard
+    assert model_code.accept_caller_consent(consenting, "folder", *args, **kwargs) is heard
     assert not model_code.has_consent()
 
 
 def test_consent_covers_nested_loads():
     def convert(folder, trust_remote_code=False):
-        return model_code.hear_caller(consenting, folder, trust_remote_code=False)
+        return model_code.accept_caller_consent(consenting, folder, trust_remote_code=False)
 
-    assert model_code.hear_caller(convert, "folder", trust_remote_code=True)
+    assert model_code.accept_caller_consent(convert, "folder", trust_remote_code=True)
 
 
 @pytest.mark.parametrize("name", model_code._SETTINGS)
@@ -576,10 +578,10 @@ def test_caught_refusal_is_raised_on_failure():
         return "loaded by another class"
 
     with pytest.raises(ValueError, match=r"'own\.py'") as raised:
-        model_code.hear_caller(failing, "folder")
+        model_code.accept_caller_consent(failing, "folder")
     assert is_refusal(raised.value)
     assert isinstance(raised.value.__cause__, KeyError)
-    assert model_code.hear_caller(loading, "folder") == "loaded by another class"
+    assert model_code.accept_caller_consent(loading, "folder") == "loaded by another class"
 
 
 def test_error_without_refusal_is_kept():
@@ -587,4 +589,4 @@ def test_error_without_refusal_is_kept():
         raise KeyError("something else")
 
     with pytest.raises(KeyError):
-        model_code.hear_caller(failing, "folder")
+        model_code.accept_caller_consent(failing, "folder")

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches.server.pythonic_calls.patch import find_calls
-from mlx_patches.patches.server.pythonic_calls.probe import call, loaded
+from mlx_patches.patches.server.pythonic_calls.probe import call, load_tokenizer
 
 from ..releases.models import module_or_skip
 
@@ -63,12 +63,12 @@ def test_text_without_call_is_refused(parser, ungated):
 def test_only_matching_tokenizers_get_parser(parser, ungated):
     ungated("server-pythonic-calls")
     module = importlib.import_module("mlx_lm.tokenizer_utils")
-    tokenizer = loaded(module)
+    tokenizer = load_tokenizer(module)
     assert tokenizer.has_tool_calling
     assert tokenizer.tool_call_start == "<|tool_call_start|>"
     assert tokenizer.tool_parser("[look(a=1)]", None) == call(a=1)
-    assert loaded(module, tokens=("<|tool_call_start|>",)).tool_parser is None
-    mistral = loaded(
+    assert load_tokenizer(module, tokens=("<|tool_call_start|>",)).tool_parser is None
+    mistral = load_tokenizer(
         module, ("[TOOL_CALLS]", "<|tool_call_start|>", "<|tool_call_end|>"), "[TOOL_CALLS]"
     )
     assert "pythonic" not in mistral.tool_parser.__module__

@@ -50,7 +50,7 @@ def test_allowed_models(disk, name):
 def test_refused_models(disk, name, caplog):
     assert not is_allowed(name, ["served"])
     with pytest.raises(ValueError, match="the server was not started with it") as refused:
-        request_models.check(name, ["served"])
+        request_models.check_name(name, ["served"])
     assert is_refusal(refused.value)
     (record,) = caplog.records
     assert record.getMessage().startswith("mlx_patches: host-request-models refused ")
@@ -76,62 +76,46 @@ def test_failing_check_refuses(monkeypatch, caplog):
 
     monkeypatch.setattr(request_models, "is_allowed", broken)
     with pytest.raises(ValueError, match="Refused to load 'served'"):
-        request_models.check("served", ["served"])
+        request_models.check_name("served", ["served"])
     assert "OSError: a bug" in caplog.text
 
 
 def test_mlx_lm_server():
     options = SimpleNamespace(model="served", adapter_path="listed", draft_model=None)
-    provider, loaded = SimpleNamespace(cli_args=options), []
-
-    def load(provider: Any, *names: Any) -> None:
-        loaded.append(names)
-
+    provider = SimpleNamespace(cli_args=options)
     for names in (("default_model", None, "default_model"), ("served", "listed", None)):
-        request_models.lm_load(load, provider, *names)
+        request_models.check_lm_load(provider, *names)
     for names in (("hub", None, None), ("served", "/etc", None), ("served", None, "hub")):
         with pytest.raises(ValueError, match="Refused"):
-            request_models.lm_load(load, provider, *names)
-    assert loaded == [("default_model", None, "default_model"), ("served", "listed", None)]
+            request_models.check_lm_load(provider, *names)
 
 
 def test_mlx_vlm_server_serves_start_model():
-    loaded = []
-
-    def load(model: Any, *args: Any, **kwargs: Any) -> None:
-        loaded.append(model)
-
     def lifespan() -> None:
-        request_models.vlm_load(load, "served", "listed", model_kind="text_generation")
+        request_models.check_vlm_load("served", "listed")
 
     mark = object()
     with pytest.raises(ValueError, match="Refused"):
-        request_models.vlm_load(load, "served", mark)
+        request_models.check_vlm_load("served", mark)
     with pytest.raises(ValueError, match="Refused"):
         lifespan()  # of another module
-    scope = {**globals(), "__name__": "mlx_vlm.server.app", "load": load}
+    scope = {**globals(), "__name__": "mlx_vlm.server.app"}
     exec(  # the server's own
-        "def lifespan():\n"
-        "    request_models.vlm_load(load, 'served', 'listed', model_kind='text_generation')\n"
-        "lifespan()",
+        "def lifespan():\n    request_models.check_vlm_load('served', 'listed')\nlifespan()",
         scope,
     )
-    request_models.vlm_load(load, "served", mark)
-    request_models.vlm_load(load, "served", adapter_path="listed")
+    for names in (("served", mark), ("served", "listed"), ("served", None)):
+        request_models.check_vlm_load(*names)
     for names in (("hub", None), ("served", "/etc"), ("served/..", mark)):
         with pytest.raises(ValueError, match="Refused"):
-            request_models.vlm_load(load, *names)
-    assert loaded == ["served"] * 3
+            request_models.check_vlm_load(*names)
 
 
 def test_server_settings(monkeypatch):
     monkeypatch.setenv("MLX_VLM_DRAFT_MODEL", "served")
     monkeypatch.delenv("APC_DISK_PATH", raising=False)
-    given = []
     for payload in ({"draft_model": "served"}, {"draft_model": None, "apc_disk_path": ""}, [5]):
-        request_models.set_options(lambda config, payload: given.append(payload), None, payload)
-    assert len(given) == 3
+        request_models.check_options(payload)
     for payload in ({"draft_model": "hub"}, {"apc_disk_path": "/etc"}, {"draft_model": 5}):
         with pytest.raises(ValueError, match="Refused"):
-            request_models.set_options(lambda *args: given.append(args), None, payload)
-    assert len(given) == 3
+            request_models.check_options(payload)

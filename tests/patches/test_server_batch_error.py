@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches.server.server_batch_error.patch import Taken, generating
+from mlx_patches.patches.server.server_batch_error.patch import Taken, restart_after_errors
 
 
 def a_server(**more):
@@ -35,7 +35,7 @@ def test_batch_gets_error_and_next_is_served():
         answers, ["first", "second", ValueError("bad"), "next"], strict=True
     ):
         server.requests.put((answer, request))
-    generating(until_empty, server)
+    restart_after_errors(until_empty, server)
     assert server.taken[-1] == "next"
     told = [answer.get_nowait() for answer in answers[:3]]
     assert [str(error) for error in told] == ["bad"] * 3
@@ -55,7 +55,7 @@ def test_unread_answer_is_dropped():
         gc.collect()
         assert seen() is None
 
-    generating(loop, server)
+    restart_after_errors(loop, server)
 
 
 @pytest.mark.parametrize("stop", [[5], 5, [["a"]], [None]])
@@ -81,7 +81,7 @@ def test_server_fault_ends_thread(requests):
         raise OSError("no such model")
 
     with pytest.raises(OSError, match="no such model"):
-        generating(loop, server)
+        restart_after_errors(loop, server)
     assert "get" not in vars(server.requests)
 
 
@@ -95,4 +95,4 @@ def test_error_right_after_restart_ends_thread():
         take(server)
 
     with pytest.raises(OSError, match="no model"):
-        generating(loop, server)
+        restart_after_errors(loop, server)

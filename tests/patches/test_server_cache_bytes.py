@@ -8,31 +8,29 @@ from types import SimpleNamespace
 import pytest
 from packaging.version import Version
 
-from mlx_patches.patches.server.server_cache_bytes.patch import begin_limited
-
-
-def begun(own, most):
-    """The limit of a prompt cache after a server started with it."""
-    cache = SimpleNamespace() if own is None else SimpleNamespace(max_bytes=own)
-    seen = []
-    provider = SimpleNamespace(cli_args=SimpleNamespace(prompt_cache_bytes=most))
-    begin_limited(lambda *args, **kwargs: seen.append((args, kwargs)), "server", provider, cache)
-    assert seen == [(("server", provider, cache), {})]
-    return getattr(cache, "max_bytes", None)
+from mlx_patches.patches.server.server_cache_bytes.patch import limit_bytes
 
 
 @pytest.mark.parametrize(
     ("own", "most", "limit"),
-    [(1 << 63, 100, 100), (50, 100, 50), (1 << 63, None, 1 << 63), (None, 100, None), (9, 0, 0)],
+    [(1 << 63, 100, 100), (50, 100, 50), (1 << 63, None, 1 << 63), (9, 0, 0)],
 )
 def test_smaller_limit_applies(own, most, limit):
-    assert begun(own, most) == limit
+    cache = SimpleNamespace(max_bytes=own)
+    limit_bytes(SimpleNamespace(cli_args=SimpleNamespace(prompt_cache_bytes=most)), cache)
+    assert cache.max_bytes == limit
 
 
 def test_provider_without_command_line():
     cache = SimpleNamespace(max_bytes=7)
-    begin_limited(lambda *args: None, "server", SimpleNamespace(), cache)
+    limit_bytes(SimpleNamespace(), cache)
     assert cache.max_bytes == 7
+
+
+def test_cache_without_limit_gets_none():
+    cache = SimpleNamespace()
+    limit_bytes(SimpleNamespace(cli_args=SimpleNamespace(prompt_cache_bytes=100)), cache)
+    assert not vars(cache)
 
 
 def test_prompt_above_limit_is_not_kept():

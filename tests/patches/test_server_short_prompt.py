@@ -34,7 +34,7 @@ class Tokenizer(utils.TokenizerWrapper):
         return list(self.prompt)
 
 
-def take_apart(prompt):
+def split_chat(prompt):
     """The segments of a chat whose template returns this prompt."""
     generator = server.ResponseGenerator.__new__(server.ResponseGenerator)
     generator.model_provider = SimpleNamespace(
@@ -58,7 +58,7 @@ def test_chats_of_any_length(length, thinks, ungated):
     prompt = list(range(length))
     if thinks:
         prompt[-2:] = THOUGHT
-    whole, segments, kinds, state, *_ = take_apart(prompt)
+    whole, segments, kinds, state, *_ = split_chat(prompt)
     assert whole == prompt
     assert [token for segment in segments for token in segment] == prompt
     assert len(kinds) == len(segments)

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.server_start_adapter.probe import a_provider
+from mlx_patches.patches.server.server_start_adapter.probe import make_provider
 
 from ..releases.conftest import installed, verdict
 
@@ -24,10 +24,10 @@ def kind(ungated):
     return importlib.import_module("mlx_lm.server").ModelProvider
 
 
-def asked(kind, *request, adapter="adapter"):
-    provider = a_provider(kind, adapter)
+def load(kind, *request, adapter="adapter"):
+    provider = make_provider(kind, adapter)
     provider.load(*request)
-    return provider.asked
+    return provider.loaded
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ def asked(kind, *request, adapter="adapter"):
     ],
 )
 def test_adapter_for_request(kind, request_, adapter, loaded):
-    assert asked(kind, *request_, adapter=adapter) == [loaded]
+    assert load(kind, *request_, adapter=adapter) == [loaded]
 
 
 def test_loaded_model_is_not_reloaded(kind):
-    provider = a_provider(kind)
+    provider = make_provider(kind)
     for _ in range(3):
         provider.load("default_model", None, "default_model")
-    assert len(provider.asked) == 1
+    assert len(provider.loaded) == 1
 
 
 def test_keyword_arguments(kind):
-    provider = a_provider(kind)
+    provider = make_provider(kind)
     provider.load(model_path="default_model", draft_model_path=None)
-    assert provider.asked == [("model", "adapter", None)]
+    assert provider.loaded == [("model", "adapter", None)]

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from mlx_patches.patches._shared.stop_strings import cut
+from mlx_patches.patches._shared.stop_strings import cut_at_stops
 from mlx_patches.patches.server.server_stop_text import patch
-from mlx_patches.patches.server.server_stop_text.probe import answer
+from mlx_patches.patches.server.server_stop_text.probe import generate_answer
 
 from ..releases.models import module_or_skip
 from .pieces import said, splits
@@ -38,16 +38,16 @@ def server(ungated):
 )
 def test_answer_ends_at_first_stop_string(text, stops, wanted, server):
     for pieces in splits(text):
-        responses, context = answer(server, pieces, stops)
+        responses, context = generate_answer(server, pieces, stops)
         assert said(responses) == wanted, pieces
         assert context._should_stop == (wanted != text)
 
 
 def test_finish_reason(server):
-    responses, context = answer(server, ["a", "b#", "#c"], ["##"])
+    responses, context = generate_answer(server, ["a", "b#", "#c"], ["##"])
     # The handler of mlx-lm 0.32 takes the end of the responses for a stop.
     assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
-    responses, _ = answer(server, ["a", "b"], ["##"])
+    responses, _ = generate_answer(server, ["a", "b"], ["##"])
     assert responses[-1].finish_reason == "length"
 
 
@@ -64,7 +64,7 @@ def test_release_gets_no_stop_strings():
 
 def test_responses_without_stop_strings_are_unchanged(server):
     for stops in ([], None):
-        responses, _ = answer(server, ["a", "##", "b"], stops or ())
+        responses, _ = generate_answer(server, ["a", "##", "b"], stops or ())
         assert [response.text for response in responses] == ["a", "##", "b"]
 
 
@@ -76,7 +76,7 @@ def test_text_is_streamed_early():
             arrived.append(text)
             yield SimpleNamespace(text=text, finish_reason=None, state="normal")
 
-    seen = [(one.text, len(arrived)) for one in cut(responses(), ["##"], print)]
+    seen = [(one.text, len(arrived)) for one in cut_at_stops(responses(), ["##"], print)]
     assert seen == [("a", 1), ("b#", 3), ("c", 3), ("d", 4)]
 
 
@@ -85,7 +85,7 @@ def test_stop_string_does_not_span_reasoning():
     responses = (
         SimpleNamespace(text=text, finish_reason=None, state=state) for text, state in pieces
     )
-    assert said(cut(responses, ["##"], print)) == "a##b"
+    assert said(cut_at_stops(responses, ["##"], print)) == "a##b"
 
 
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -9,10 +9,10 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.server.server_xtc.patch import (
-    complete,
-    flat,
-    make_with_ends,
-    with_all_ends,
+    add_all_ends,
+    add_threshold,
+    flatten_tokens,
+    make_with_threshold,
 )
 
 from ..releases.conftest import installed
@@ -35,8 +35,8 @@ def record(
 
 
 def test_tokens_are_one_list():
-    assert flat([7, [2, 3], (3, 4), None]) == [7, 2, 3, 4]
-    assert flat([]) == []
+    assert flatten_tokens([7, [2, 3], (3, 4), None]) == [7, 2, 3, 4]
+    assert flatten_tokens([]) == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_tokens_are_one_list():
     ids=str,
 )
 def test_given_threshold_is_kept(args, kwargs, threshold):
-    sampler = make_with_ends(record, *args, **kwargs)
+    sampler = make_with_threshold(record, *args, **kwargs)
     assert sampler == {**record(*args, **kwargs), "xtc_threshold": threshold}
 
 
@@ -74,19 +74,19 @@ def test_only_xtc_requests_are_completed():
         {"xtc_probability": 0.5, "xtc_threshold": 0.0},
         {"xtc_probability": 0.5, "xtc_threshold": None},
     ):
-        assert complete(body) is body
+        assert add_threshold(body) is body
     body = {"prompt": "hi", "xtc_probability": 0.5}
-    assert complete(body) == {**body, "xtc_threshold": 0.1}
+    assert add_threshold(body) == {**body, "xtc_threshold": 0.1}
     assert "xtc_threshold" not in body
 
 
 def test_tokenizer_wrapper():
     tokenizer = SimpleNamespace(eos_token_id=1, eos_token_ids={1, 2}, encode=str.upper)
-    ends = with_all_ends(tokenizer)
+    ends = add_all_ends(tokenizer)
     assert (sorted(ends.eos_token_id), ends.encode("a")) == ([1, 2], "A")
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = ends.no_such_thing
-    assert with_all_ends(SimpleNamespace(eos_token_id=7)).eos_token_id == [7]
+    assert add_all_ends(SimpleNamespace(eos_token_id=7)).eos_token_id == [7]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

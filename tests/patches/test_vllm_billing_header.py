@@ -1,4 +1,4 @@
-"""``vllm-billing-header``: what it leaves out, without a release."""
+"""``vllm-billing-header``: what it removes, without a release."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LINE = "x-anthropic-billing-header: cch=1;"
     ],
 )
 def test_only_header_line_is_removed(system, left):
-    assert billing_header.without_line(system) == left
+    assert billing_header.cut_line(system) == left
 
 
 def test_other_requests_are_unchanged():
     request = SimpleNamespace(system="Be kind.")
-    assert billing_header.converted(lambda given: given, request) is request
+    assert billing_header.remove_line(request) is request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, beside
+from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, answer_beside
 from mlx_patches.probes.vllm_scheduler import Server, llama
 
 from ..releases.conftest import installed
@@ -26,7 +26,7 @@ def model():
 def test_empty_prompt_is_refused_others_continue(model, prompt):
     server = Server(model)
     alone = Server(model).answer(PROMPT)
-    said, refused = beside(server, prompt)
+    said, refused = answer_beside(server, prompt)
     assert said == alone
     assert "the prompt has no tokens" in refused
     assert not server.scheduler.waiting
@@ -44,7 +44,7 @@ def test_error_reaches_client(model):
 
 @pytest.mark.parametrize("prompt", ["7", " " * 100 + "7", [7]])
 def test_one_token_prompt_is_answered(model, prompt):
-    said, refused = beside(Server(model), prompt)
+    said, refused = answer_beside(Server(model), prompt)
     assert not refused
     assert said == Server(model).answer(PROMPT)
 

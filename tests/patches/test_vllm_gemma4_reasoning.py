@@ -20,7 +20,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("answer", "meant"), ANSWERS.items())
 def test_thought_and_answer_are_split(answer, meant):
-    assert gemma4_reasoning.whole(answer) == meant
+    assert gemma4_reasoning.parse_answer(answer) == meant
 
 
 @pytest.mark.parametrize("answer", [a for a in ANSWERS if not a.startswith("thought A")])
@@ -30,11 +30,11 @@ def test_longer_text_only_adds(answer):
     text, before = "", ("", "")
     for piece in pieces:
         text += piece
-        now = gemma4_reasoning.split(text)
+        now = gemma4_reasoning.split_channels(text)
         assert all(new.startswith(old) for old, new in zip(before, now, strict=True)), text
         before = now
     reasoning, content = (part.strip() or None for part in before)
-    assert (reasoning, content) == gemma4_reasoning.whole(answer)
+    assert (reasoning, content) == gemma4_reasoning.parse_answer(answer)
 
 
 def split_markers(text):

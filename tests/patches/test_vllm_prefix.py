@@ -12,7 +12,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
-from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare_answers
 from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
 
 from ..releases.conftest import installed, verdict
@@ -47,14 +47,14 @@ def prompts(count=25, seed=3):
 @pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
 @or_skip()
 def test_answers_do_not_depend_on_history(model, cache):
-    result = compare(model(), prompts(), **cache)
+    result = compare_answers(model(), prompts(), **cache)
     assert not result.red, result.detail
 
 
 @or_skip()
 def test_answers_with_quantized_cache():
     """Sliding layers are not quantized, so the answers are exact."""
-    result = compare(windowed_llama(), prompts(), **QUANTIZED)
+    result = compare_answers(windowed_llama(), prompts(), **QUANTIZED)
     assert not result.red, result.detail
 
 
@@ -106,23 +106,23 @@ def test_cut_window_is_kept_or_marked():
         assert hasattr(host._dequantize_cache(cut)[0], INCOMPLETE)
 
 
-def prefixes_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_hit, "cut_to", lambda caches, length: list(caches))
+def keep_hits_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_hit, "cut_caches", lambda caches, length: list(caches))
 
 
-def pieces_that_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    joined = paged_prefix.joined
-    monkeypatch.setattr(paged_prefix.Piece, "is_end", True)
-    monkeypatch.setattr(paged_prefix, "joined", lambda parts: joined(parts[-1:]))
+def restore_last_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    join = paged_prefix.join_parts
+    monkeypatch.setattr(paged_prefix.Content, "is_end", True)
+    monkeypatch.setattr(paged_prefix, "join_parts", lambda parts: join(parts[-1:]))
 
 
-def first_layers_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    prefixes_as_they_come(monkeypatch)
-    monkeypatch.setattr(legacy_prefix_hit, "trimmable", lambda layer: True)
+def check_first_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_hits_uncut(monkeypatch)
+    monkeypatch.setattr(legacy_prefix_hit, "is_trimmable", lambda layer: True)
 
 
 MUTANTS = {
-    "vllm-prefix-hit": prefixes_as_they_come,
-    "vllm-legacy-prefix-hit": first_layers_for_all,
-    "vllm-paged-prefix": pieces_that_stand_alone,
+    "vllm-prefix-hit": keep_hits_uncut,
+    "vllm-legacy-prefix-hit": check_first_layer_only,
+    "vllm-paged-prefix": restore_last_block_only,
 }

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_fetched import SHARED, TOKENS, stored
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_fetched import SHARED, TOKENS, make_filled
 
 from ..releases.conftest import is_tested
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is n
 @pytest.fixture
 def prefixes(ungated):
     ungated("vllm-fetched-prefix")
-    return stored(importlib.import_module("vllm_mlx.memory_cache"))
+    return make_filled(importlib.import_module("vllm_mlx.memory_cache"))
 
 
 def test_hit_is_readable_in_another_thread(prefixes):

@@ -9,9 +9,9 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix.paged import INDEX, Index
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_paged import (
     BLOCK,
     PREFIX,
-    given_back,
-    paged_server,
-    prefix_cache,
+    make_paged_server,
+    make_prefix_cache,
+    store_and_restore,
 )
 from mlx_patches.probes.vllm_scheduler import Server, family, llama, sliding_llama
 
@@ -35,7 +35,7 @@ def kv(*shape):
 
 def test_sequence_axis():
     states = [kv(1, 2, len(PREFIX), 4), kv(2, len(PREFIX), 4), kv(1, 1, len(PREFIX), 8)]
-    restored = given_back(prefix_cache(), states)
+    restored = store_and_restore(make_prefix_cache(), states)
     for (keys, values), layer in zip(states, restored, strict=True):
         assert layer.offset == 2 * BLOCK
         assert mx.array_equal(layer.keys, keys[..., : 2 * BLOCK, :])
@@ -45,7 +45,7 @@ def test_sequence_axis():
 @pytest.mark.parametrize("name", MODELS)
 def test_next_turn_is_hit(name):
     model = MODELS[name]()
-    paged, plain = paged_server(model), Server(model, enable_prefix_cache=False)
+    paged, plain = make_paged_server(model), Server(model, enable_prefix_cache=False)
     prompt = [*PREFIX, 91]
     turn = [*prompt, *paged.answer(prompt), 94, 95]
     assert paged.answer(turn) == plain.answer(turn)
@@ -60,14 +60,14 @@ def test_next_turn_is_hit(name):
 
 @pytest.mark.parametrize("name", ["sliding", "jamba"])
 def test_partial_sequence_with_state_is_miss(name):
-    paged = paged_server(MODELS[name]())
+    paged = make_paged_server(MODELS[name]())
     paged.answer([*PREFIX, 91])
     paged.answer([*PREFIX, 92])
     assert paged.request.cached_tokens == 0
 
 
 def test_block_needs_its_prefix():
-    paged = paged_server(llama())
+    paged = make_paged_server(llama())
     paged.answer([*PREFIX, 91])
     paged.answer([*PREFIX[BLOCK:], 91])
     assert paged.request.cached_tokens == 0
@@ -76,7 +76,7 @@ def test_block_needs_its_prefix():
 
 
 def test_whole_blocks_leave_tokens():
-    paged = paged_server(llama())
+    paged = make_paged_server(llama())
     paged.answer([*PREFIX, 91])
     paged.answer(PREFIX)
     assert paged.request.cached_tokens == len(PREFIX) - BLOCK
@@ -98,7 +98,7 @@ def test_quantized_layer_is_all_or_nothing():
         }
         for layer in (plain, quantized)
     ]
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     cache.store_cache("first", PREFIX, layers)
     assert cache.fetch_cache("second", PREFIX[: 2 * BLOCK + 1])[0] is None
     table, rest = cache.fetch_cache("third", [*PREFIX, 91])
@@ -121,7 +121,7 @@ def test_returned_caches_are_copies():
         "class_name": "ArraysCache",
         "class_ref": ArraysCache,
     }
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     cache.store_cache("first", PREFIX, [{"state": kv(1, 2, len(PREFIX), 4)}, extracted])
     layer[0][:] = 7
     layer[1] = mx.zeros((1, 4, 2))
@@ -134,14 +134,14 @@ def test_returned_caches_are_copies():
 
 
 def test_bookkeeping_is_unchanged():
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     cache.store_cache("first", list(PREFIX), ["not a tensor"])
     table, rest = cache.fetch_cache("second", [*PREFIX, 91])
     assert (table.num_tokens, rest) == (len(PREFIX), [91])
 
 
 def test_blocks_are_read_like_host():
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     table = cache.store_cache("first", list(PREFIX), [{"state": kv(1, 2, len(PREFIX), 4)}])
     data = cache.paged_cache.allocated_blocks[table.block_ids[0]].cache_data
     assert data[0] is not None
@@ -152,15 +152,15 @@ def test_class_outranks_name():
     from mlx_lm.models.cache import KVCache
 
     layer = {"state": kv(1, 2, len(PREFIX), 4), "class_ref": KVCache, "class_name": "ArraysCache"}
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     table = cache.store_cache("first", list(PREFIX), [layer])
     assert cache.reconstruct_cache(table)[0].offset == len(PREFIX)
 
 
 def test_reused_block_is_not_found():
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     states = [kv(1, 2, len(PREFIX), 4)]
-    assert given_back(cache, states) is not None
+    assert store_and_restore(cache, states) is not None
     cache.paged_cache.delete_block_table("first")
     cache.paged_cache.delete_block_table("second")
     other = [token + 1 for token in PREFIX]
@@ -171,7 +171,7 @@ def test_reused_block_is_not_found():
 
 
 def test_index_is_bounded_by_pool():
-    cache = prefix_cache()
+    cache = make_prefix_cache()
     pool = len(cache.paged_cache.blocks)
     states = [{"state": kv(1, 2, len(PREFIX), 4)}]
     for request in range(10 * pool):
@@ -188,7 +188,7 @@ def test_index_is_one_to_one():
     index.add(1, 16, b"a")
     index.add(2, 32, b"b")
     index.add(1, 32, b"c")  # the block was given to another sequence
-    assert (index.ends(), index.find(32, b"b"), index.find(32, b"c")) == ([32], 2, 1)
+    assert (index.list_ends(), index.find(32, b"b"), index.find(32, b"c")) == ([32], 2, 1)
     index.add(3, 32, b"b")  # another block was stored for the same prefix
     assert (len(index), index.find(32, b"b")) == (2, 3)
     index.forget(2)

@@ -6,7 +6,12 @@ import inspect
 
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import PENALTY, hit, repeating, right
+from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import (
+    PENALTY,
+    answer_uncached,
+    fill_cache,
+    find_repeating_prompt,
+)
 from mlx_patches.probes.vllm_scheduler import MEMORY, llama
 
 from ..releases.conftest import installed
@@ -39,18 +44,18 @@ def model():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_penalty_ignores_prefix_cache(model, name):
-    prompt, repeated = repeating(model)
-    alone = right(model, prompt)
+    prompt, repeated = find_repeating_prompt(model)
+    alone = answer_uncached(model, prompt)
     assert alone[0] != repeated
-    server = hit(model, **CONFIGS[name])
+    server = fill_cache(model, **CONFIGS[name])
     assert server.answer(prompt, repetition_penalty=PENALTY) == alone
     assert server.request.cached_tokens
     assert server.answer(prompt, repetition_penalty=PENALTY) == alone, "the whole prompt is there"
 
 
 def test_generator_without_processors_is_unchanged(model):
-    server = hit(model, **MEMORY)
-    prompt, _ = repeating(model)
+    server = fill_cache(model, **MEMORY)
+    prompt, _ = find_repeating_prompt(model)
     server.add(prompt)
     server.scheduler._schedule_waiting()
     assert server.request.cached_tokens
@@ -59,8 +64,8 @@ def test_generator_without_processors_is_unchanged(model):
 
 
 def test_cached_tokens_are_added_once(model):
-    server = hit(model, **MEMORY)
-    prompt, _ = repeating(model)
+    server = fill_cache(model, **MEMORY)
+    prompt, _ = find_repeating_prompt(model)
     server.add(prompt, repetition_penalty=PENALTY)
     server.scheduler._schedule_waiting()
     server.scheduler._schedule_waiting()

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_stored import TOKENS, make
-from mlx_patches.patches.vllm_mlx.vllm_prefix.stored import arrays_of, copied, detached
+from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_stored import TOKENS, make_row
+from mlx_patches.patches.vllm_mlx.vllm_prefix.stored import copy_value, detach_caches, find_arrays
 
 from ..releases.conftest import is_tested
 
@@ -31,21 +31,21 @@ def new_cache(**options):
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
 def test_entry_is_copied_bit_identical(prefixes, dtype):
-    layers, size = make(dtype)
-    wanted = [[mx.array(array) for array in arrays_of(layer)] for layer in layers]
+    layers, size = make_row(dtype)
+    wanted = [[mx.array(array) for array in find_arrays(layer)] for layer in layers]
     assert prefixes.store(list(range(TOKENS)), layers)
     entry = prefixes._entries[tuple(range(TOKENS))]
     for layer, kept, arrays in zip(layers, entry.cache, wanted, strict=True):
         assert type(kept) is type(layer)
         assert kept is not layer
-        for got, array in zip(arrays_of(kept), arrays, strict=True):
+        for got, array in zip(find_arrays(kept), arrays, strict=True):
             assert got.dtype == array.dtype
             assert mx.array_equal(got, array[..., : got.shape[-2], :] if got.ndim == 4 else array)
     assert entry.memory_bytes == prefixes._current_memory == size
 
 
 def test_batch_does_not_change_entry(prefixes):
-    layers, _ = make()
+    layers, _ = make_row()
     prefixes.store(list(range(TOKENS)), layers)
     recurrent = prefixes._entries[tuple(range(TOKENS))].cache[1]
     before = mx.array(recurrent[0])
@@ -65,21 +65,21 @@ def test_entry_without_arrays_is_kept(prefixes):
 
 def test_known_entry_is_not_copied_again(prefixes):
     tokens = list(range(TOKENS))
-    prefixes.store(tokens, make()[0])
+    prefixes.store(tokens, make_row()[0])
     entry = prefixes._entries[tuple(tokens)]
     caches = entry.cache
-    prefixes.store(tokens, make()[0])
+    prefixes.store(tokens, make_row()[0])
     assert prefixes._entries[tuple(tokens)].cache is caches
     assert len(prefixes) == 1
 
 
 def test_oldest_entry_is_evicted_by_true_size(ungated):
     ungated("vllm-stored-prefix")
-    size = make()[1]
+    size = make_row()[1]
     prefixes = new_cache(max_memory_mb=1)
     for start in range(3):
         tokens = list(range(start, start + TOKENS))
-        assert prefixes.store(tokens, make()[0])
+        assert prefixes.store(tokens, make_row()[0])
         assert tokens in prefixes
     assert len(prefixes) == 2**20 // size
     assert prefixes._current_memory == len(prefixes) * size
@@ -108,16 +108,16 @@ class Slotted:
 
 def test_containers_are_copied():
     layer = Slotted()
-    (kept,) = detached([layer])
+    (kept,) = detach_caches([layer])
     assert kept.offset == 3
     assert isinstance(kept.values, Pair)
     assert kept.values.first.dtype == mx.bool_
     assert kept.keys[1].dtype == mx.uint32
     assert mx.array_equal(1 / kept.values.second["ssm"], mx.array([-mx.inf]))
-    ours, theirs = (set(map(id, arrays_of(one))) for one in (kept, layer))
+    ours, theirs = (set(map(id, find_arrays(one))) for one in (kept, layer))
     assert len(ours) == 4 and not ours & theirs
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", object(), {"state": None}, []])
 def test_other_values_are_kept(value):
-    assert copied(value) is value or copied(value) == value
+    assert copy_value(value) is value or copy_value(value) == value

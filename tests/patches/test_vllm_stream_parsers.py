@@ -14,10 +14,10 @@ import pytest
 from mlx_patches.patches.vllm_mlx.vllm_stream_parsers import patch as stream_parsers
 from mlx_patches.patches.vllm_mlx.vllm_stream_parsers.probe import (
     REASONING,
-    beside,
-    deltas,
-    parted,
-    stream,
+    join_deltas,
+    open_stream,
+    read_deltas,
+    run_streams,
 )
 
 from ..releases.conftest import is_tested
@@ -57,7 +57,7 @@ def reasoning(server, monkeypatch, name):
 
 
 def streamed(server, *answers):
-    return [deltas(events) for events in asyncio.run(beside(server, answers))]
+    return [read_deltas(events) for events in asyncio.run(run_streams(server, answers))]
 
 
 def indices(events):
@@ -78,8 +78,8 @@ def test_concurrent_streams_equal_single(server, monkeypatch, ungated, name, lat
     ungated("vllm-stream-parsers")
     reasoning(server, monkeypatch, name)
     answers = [*REASONING[name], [""] * late + REASONING[name][1], REASONING[name][0]]
-    alone = [parted(*asyncio.run(beside(server, [answer]))) for answer in answers]
-    assert [parted(events) for events in asyncio.run(beside(server, answers))] == alone
+    alone = [join_deltas(*asyncio.run(run_streams(server, [answer]))) for answer in answers]
+    assert [join_deltas(events) for events in asyncio.run(run_streams(server, answers))] == alone
 
 
 def test_server_parser_is_unchanged(server, monkeypatch, ungated):
@@ -106,12 +106,12 @@ def test_plain_request_leaves_stream(tools, ungated):
 
     async def disturbed():
         events = []
-        async for event in stream(tools, CALLS[0]):
+        async for event in open_stream(tools, CALLS[0]):
             events.append(event)
             tools._parse_tool_calls_with_parser("[TOOL_CALLS]add{}", request())
         return events
 
-    assert indices(deltas(asyncio.run(disturbed()))) == indices(alone) == [0, 0]
+    assert indices(read_deltas(asyncio.run(disturbed()))) == indices(alone) == [0, 0]
 
 
 def request():
@@ -125,7 +125,7 @@ def test_ended_stream_leaves_other(server, monkeypatch, ungated, close):
     first, second = THINKING
 
     async def run():
-        left, kept = stream(server, first), stream(server, second)
+        left, kept = open_stream(server, first), open_stream(server, second)
         events = [await anext(kept), await anext(kept)]
         for _ in range(3):
             await anext(left)
@@ -138,7 +138,7 @@ def test_ended_stream_leaves_other(server, monkeypatch, ungated, close):
             await asyncio.wait([step])
         return events + [event async for event in kept]
 
-    assert parted(asyncio.run(run())) == ("".join(second[1:6]), second[-1])
+    assert join_deltas(asyncio.run(run())) == ("".join(second[1:6]), second[-1])
 
 
 # -- without a release
@@ -219,7 +219,7 @@ def test_streams_share_parser_without_patch(module):
 @pytest.mark.parametrize("parser", [Parser(), ToolParser("tokenizer")], ids=["plain", "tokenizer"])
 def test_streams_have_own_state(module, parser):
     module._reasoning_parser = parser
-    streams = [stream_parsers.with_own_parsers(fed(module, text)) for text in ("ab", "abc", "a")]
+    streams = [stream_parsers.separate_parsers(fed(module, text)) for text in ("ab", "abc", "a")]
     assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3], [1]]
 
 
@@ -229,7 +229,7 @@ def test_server_has_own_state_while_stream_waits(module):
     parser.feed("x")
 
     async def run():
-        events = stream_parsers.with_own_parsers(fed(module, "ab"))
+        events = stream_parsers.separate_parsers(fed(module, "ab"))
         assert await anext(events) == 1
         assert vars(parser) is attributes
         assert parser.feed("y") == 2
@@ -249,14 +249,14 @@ def test_parser_built_by_stream_is_not_shared(module):
         async for event in fed(module, text, "_tool_parser_instance"):
             yield event
 
-    streams = [stream_parsers.with_own_parsers(building(text)) for text in ("ab", "abc")]
+    streams = [stream_parsers.separate_parsers(building(text)) for text in ("ab", "abc")]
     assert asyncio.run(side_by_side(*streams)) == [[1, 2], [1, 2, 3]]
     assert module._tool_parser_instance.seen == []
 
 
 def test_stream_keeps_dropped_parser(module):
     async def run():
-        events = stream_parsers.with_own_parsers(fed(module, "abc"))
+        events = stream_parsers.separate_parsers(fed(module, "abc"))
         got = [await anext(events)]
         module._reasoning_parser = Parser()
         return got + [event async for event in events]
@@ -266,13 +266,16 @@ def test_stream_keeps_dropped_parser(module):
 
 def test_parser_that_cannot_be_rebuilt_is_shared(module):
     module._reasoning_parser = parser = NamedParser(name="n")
-    assert asyncio.run(read_all(stream_parsers.with_own_parsers(fed(module, "ab")))) == [1, 2]
+    assert asyncio.run(read_all(stream_parsers.separate_parsers(fed(module, "ab")))) == [1, 2]
     assert parser.seen == ["a", "b"]
 
 
 def test_other_attributes_are_kept(module):
     module._reasoning_parser.vocabulary = vocabulary = {"a": 1}
-    assert stream_parsers.new(module._reasoning_parser) == {"seen": [], "vocabulary": vocabulary}
+    assert stream_parsers.build_attributes(module._reasoning_parser) == {
+        "seen": [],
+        "vocabulary": vocabulary,
+    }
 
 
 def test_errors_reach_stream_and_reader(module):
@@ -289,7 +292,7 @@ def test_errors_reach_stream_and_reader(module):
     attributes = vars(module._reasoning_parser)
 
     async def run():
-        events = stream_parsers.with_own_parsers(failing())
+        events = stream_parsers.separate_parsers(failing())
         assert await anext(events) == 1
         with pytest.raises(WaitError):
             await anext(events)
@@ -312,7 +315,7 @@ def test_cancelled_step_ends_stream(module):
             ended.append(list(module._reasoning_parser.seen))
 
     async def run():
-        events = stream_parsers.with_own_parsers(waiting())
+        events = stream_parsers.separate_parsers(waiting())
         step = asyncio.ensure_future(anext(events))
         await asyncio.sleep(0)
         step.cancel()
@@ -342,7 +345,7 @@ def test_stream_leaves_nothing(module, end):
         yield 2
 
     async def run():
-        events = stream_parsers.with_own_parsers(one())
+        events = stream_parsers.separate_parsers(one())
         if end == "close":
             await anext(events)
             await events.aclose()

@@ -9,7 +9,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_finish_reason import patch
-from mlx_patches.patches.server.vlm_finish_reason.probe import answered
+from mlx_patches.patches.server.vlm_finish_reason.probe import request_answers
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -28,7 +28,7 @@ def test_concurrent_finish_reasons(server, ungated):
     pytest.importorskip("mlx_patches.patches.server.vlm_stop_text")  # else none ends at its stop
     ungated("vlm-stop-text", "vlm-finish-reason")
     stops = {"cd": "ab", "x": "abcd", "bc": "a", "y": "abcd", "b": "a", "z": "abcd"}
-    answers = answered("abcd", {}, *({"stop": stop} for stop in stops))
+    answers = request_answers("abcd", {}, *({"stop": stop} for stop in stops))
     for answer, text in zip(answers, ["abcd", *stops.values()], strict=True):
         choice = answer.choices[0]
         wanted = "length" if text == "abcd" else "stop"

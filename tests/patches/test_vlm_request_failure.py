@@ -83,8 +83,8 @@ def served(kind, whole, prompts, last, fails):
 def test_failures_are_separate(kind, first, others, ungated, caplog):
     ungated("vlm-request-failure")
     with caplog.at_level(logging.ERROR):
-        said = probe.served(kind, first, others)
-    wanted = {one: probe.wanted(one) for one in (first, *others)}
+        said = probe.serve(kind, first, others)
+    wanted = {one: probe.expect(one) for one in (first, *others)}
     assert said == wanted
     bad = [one for one in wanted if one in probe.FAILS]
     assert [one.getMessage() for one in caplog.records] == [FAILURE] * len(bad)
@@ -99,7 +99,7 @@ def test_error_outside_loop_is_raised(kind, thread, ungated):
     if thread:
         server._thread = thread
     with pytest.raises(ValueError, match="no embeddings of 20"):
-        server._gpu_embed(probe.inputs_of([20])["20"])
+        server._gpu_embed(probe.make_inputs([20])["20"])
 
 
 def test_failed_request_keeps_no_arrays(kind):
@@ -108,7 +108,7 @@ def test_failed_request_keeps_no_arrays(kind):
 
     server = kind.__new__(kind)
     server._thread = threading.current_thread()
-    tokens, given = patch.embedded(embed, server)
+    tokens, given = patch.embed_or_fail_later(embed, server)
     assert given == {}
     assert vars(tokens)["_error"].__traceback__ is None
     with pytest.raises(ValueError, match="no embeddings"):

@@ -11,7 +11,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_stop_text import patch
-from mlx_patches.patches.server.vlm_stop_text.probe import answer
+from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer
 from mlx_patches.probes.vlm_server import silent
 
 from .pieces import said, splits
@@ -44,7 +44,7 @@ def test_answer_ends_at_first_stop_string(text, stop, wanted, build, ungated):
     ungated("vlm-stop-text")
     listed = [stop] if isinstance(stop, str) else stop
     for pieces in splits(text):
-        tokens, cancelled = answer(pieces, stop=stop)
+        tokens, cancelled = generate_answer(pieces, stop=stop)
         assert said(tokens) == wanted, pieces
         assert tokens[-1].finish_reason == ("length" if wanted == text else "stop")
         # A row that has ended by itself is not cancelled.
@@ -56,15 +56,15 @@ def test_answer_ends_at_first_stop_string(text, stop, wanted, build, ungated):
 def test_last_token_reports_memory(build, ungated, monkeypatch):
     ungated("vlm-stop-text")
     monkeypatch.setattr(mx, "get_peak_memory", lambda: 5e9)
-    tokens, _ = answer(["a", "b", "##", "c"], stop="##")
+    tokens, _ = generate_answer(["a", "b", "##", "c"], stop="##")
     assert [token.peak_memory for token in tokens] == [0, 0, 5]
 
 
 @pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
 def test_tokens_without_stop_strings_are_unchanged(sent, build, ungated):
-    wanted, _ = answer(["a", "##", "b"], **sent)
+    wanted, _ = generate_answer(["a", "##", "b"], **sent)
     ungated("vlm-stop-text")
-    assert answer(["a", "##", "b"], **sent) == (wanted, [])
+    assert generate_answer(["a", "##", "b"], **sent) == (wanted, [])
     generator = silent("ab")
     kind = type(generator.generate("hi")[1])
     assert type(generator.generate("hi", args=build(**sent))[1]) is kind
@@ -107,14 +107,11 @@ def test_summary_has_no_stop_strings():
         def model_copy(self, update):
             return Request(**{**vars(self), **update})
 
-    def compact(request, *more):
-        return request, more
-
     long = Request(stop=["x"], model="m")
-    assert patch.without_stops(compact, long, 5) == (Request(stop=None, model="m"), (5,))
+    assert patch.remove_stops(long) == Request(stop=None, model="m")
     assert long.stop == ["x"]
     plain = Request(model="m")
-    assert patch.without_stops(compact, plain)[0] is plain
+    assert patch.remove_stops(plain) is plain
 
 
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -9,9 +9,9 @@ import pytest
 
 from mlx_patches.patches.server.vlm_vision_features.patch import (
     ByState,
-    embedded,
     name_pixels,
     name_state,
+    replace_names,
 )
 
 from ..releases.conftest import installed
@@ -54,14 +54,11 @@ def test_server_without_cache_reads_no_pixels(device_reads):
     class Server:
         vision_cache = None
 
-    def embed(server, raw, images=None, *more):
-        return images, more
-
     raw = inputs(mx.ones((1, 2)))
-    assert embedded(embed, Server(), raw, ["a.png"], 5) == (["a.png"], (5,))
+    assert replace_names(Server(), raw, ["a.png"]) == ["a.png"]
     Server.vision_cache = object()
-    assert embedded(embed, Server(), raw) == (None, ())
-    assert embedded(embed, Server(), inputs(None), images=["a.png"]) == (["a.png"], ())
+    assert replace_names(Server(), raw, None) is None
+    assert replace_names(Server(), inputs(None), ["a.png"]) == ["a.png"]
     assert not device_reads
 
 

@@ -171,9 +171,8 @@ def vlm_stops(n: int, make: Any) -> Callable[[], Any]:
     request, tokens = SimpleNamespace(stop=list(map(Word, stops))), Tokens(texts)
 
     def run() -> None:
-        args = patch.arguments(lambda *_: SimpleNamespace(), request)
-        generate = lambda *_, **__: (None, tokens)  # noqa: E731
-        for _ in patch.end_at_stops(generate, None, "hi", args=args)[1]:
+        args = patch.add_stops(SimpleNamespace(), request)
+        for _ in patch.end_at_stops((None, tokens), args)[1]:
             pass
 
     return run
@@ -191,7 +190,7 @@ def converted(text: Callable[[int], str]) -> Case:
 
     def make(n: int) -> Callable[[], Any]:
         value = text(n)
-        return lambda: [patch.converted(convert, value, "a", schema), is_number(value)]
+        return lambda: [patch.convert_value(convert, value, "a", schema), is_number(value)]
 
     def is_number(value: str) -> Any:
         return patch.is_integer(value)
@@ -265,7 +264,7 @@ def lm_hits(n: int) -> Callable[[], Any]:
             caches = SimpleNamespace(can_trim_prompt_cache=lambda _: False)
             monkeypatch.setitem(sys.modules, "mlx_lm.models.cache", caches)
             patch.fetch_and_leave_one(fetch, None, None, tokens)
-        chunks.fetch_whole_chunks(fetch, None, None, tokens)
+        chunks.drop_incomplete_hit((found, []), tokens)
 
     return run
 
@@ -282,7 +281,7 @@ def vllm_hit(n: int) -> Callable[[], Any]:
         def trim(self, count: int) -> None:
             pass
 
-    return lambda: patch.fetch_and_cut(lambda *_: ([Layer()], []), None, tokens)
+    return lambda: patch.cut_hit(([Layer()], []), None, tokens)
 
 
 def paged_blocks(n: int) -> Callable[[], Any]:
@@ -292,14 +291,14 @@ def paged_blocks(n: int) -> Callable[[], Any]:
     index, blocks = paged.Index(), {}
     for number in range(n):
         end = 2 * (number + 1)
-        piece = paged.Piece(keys.upto(end), end - 2, end, [paged.Span(dict, None, None)])
-        blocks[number] = SimpleNamespace(block_id=number, cache_data=piece, token_count=2)
-        index.add(number, end, piece.key)
+        content = paged.Content(keys.upto(end), end - 2, end, [paged.Span(dict, None, None)])
+        blocks[number] = SimpleNamespace(block_id=number, cache_data=content, token_count=2)
+        index.add(number, end, content.key)
     manager = SimpleNamespace(allocated_blocks=blocks)
     cache = SimpleNamespace(paged_cache=manager, **{paged.INDEX: index})
 
     def run() -> None:
-        assert len(paged.longest(cache, tokens)) == n
+        assert len(paged.find_longest(cache, tokens)) == n
 
     return run
 
@@ -336,9 +335,9 @@ def seen_prompts(n: int) -> Callable[[], Any]:
         return SimpleNamespace(batch_generator=SimpleNamespace(_unprocessed_sequences=sequences))
 
     def run() -> None:
-        vlm.know_whole_prompts(nothing, batch)
-        vllm.scheduled(lambda _: waiting, scheduler(many))
-        vllm.scheduled(lambda _: [long], scheduler([(0, [[1]], 0, 0, [], 0, [nothing])]))
+        vlm.add_cached_prompts(batch)
+        vllm.pass_cached_tokens(waiting, scheduler(many))
+        vllm.pass_cached_tokens([long], scheduler([(0, [[1]], 0, 0, [], 0, [nothing])]))
 
     return run
 
@@ -436,9 +435,8 @@ def images(n: int) -> Callable[[], Any]:
     }
 
     def run() -> None:
-        given = public.in_place
-        guard = partial(limited.guarded, "host-media-limits")
-        limited.put_images(guard, release, parts, nothing, given)
+        guard = partial(limited.guard_source, "host-media-limits")
+        limited.put_images(guard, release, parts, nothing, public.check_inline)
 
     return run
 
@@ -451,12 +449,12 @@ def streams(n: int) -> Callable[[], Any]:
             yield number
 
     async def read() -> None:
-        async for _ in patch.with_own_parsers(items()):
+        async for _ in patch.separate_parsers(items()):
             pass
 
     def run() -> None:
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(patch, "parsers", lambda: iter(()))
+            monkeypatch.setattr(patch, "find_parsers", lambda: iter(()))
             with pytest.raises(StopIteration):
                 read().__await__().send(None)
 
@@ -467,14 +465,14 @@ def formatted(n: int) -> Callable[[], Any]:
     patch = module_of("server.server_tool_errors.patch")
     many = [{"name": "f"}] * n
     long = {"name": "f", "arguments": {"a": list(range(n))}}
-    parse = patch.checked(lambda *_: [*many, long])
+    parse = patch.guard_parser(lambda *_: [*many, long])
     return parse
 
 
 def noted(n: int) -> Callable[[], Any]:
     patch, tokens = module_of("server.vlm_finish_reason.patch"), Tokens(["a"] * n)
     tokens.__class__ = type("Iterator", (Tokens,), {"__next__": lambda self: next(self.rest)})
-    return lambda: [None for _ in patch.Noted(tokens, [])]
+    return lambda: [None for _ in patch.NotedTokens(tokens, [])]
 
 
 def pixels(n: int) -> Callable[[], Any]:
@@ -524,7 +522,7 @@ def empty_prompts(n: int) -> Callable[[], Any]:
     scheduler = SimpleNamespace(tokenizer=tokenizer)
 
     def run() -> None:
-        lm.tokenized(lambda *_: prompt, None, tokenizer)
+        lm.fill_empty_prompt(prompt, tokenizer)
         for request in requests:
             vllm.is_empty(scheduler, request)
 
@@ -534,7 +532,7 @@ def empty_prompts(n: int) -> Callable[[], Any]:
 def xtc_tokens(n: int) -> Callable[[], Any]:
     patch = module_of("server.server_xtc.patch")
     tokens, body = [[1, 2]] * n, dict.fromkeys(map(str, range(n)), 1) | {"xtc_probability": 1}
-    return lambda: (patch.flat(tokens), patch.complete(body))
+    return lambda: (patch.flatten_tokens(tokens), patch.add_threshold(body))
 
 
 def nested(n: int) -> list[Any]:
@@ -551,7 +549,7 @@ def given_names(n: int) -> Callable[[], Any]:
     for _ in range(n // 16):
         source = {"url": source}
     lists = nested(n)
-    return lambda: (host.named(source, "image"), public.no_names(lists))
+    return lambda: (host.find_source(source, "image"), public.refuse_names(lists))
 
 
 def sent_templates(n: int) -> Callable[[], Any]:
@@ -628,14 +626,14 @@ CASES: dict[str, list[Case]] = {
     ],
     "server-batch-error": [
         lambda n: partial(
-            module_of("server.server_batch_error.patch").refusal,
+            module_of("server.server_batch_error.patch").find_refusal,
             (SimpleNamespace(stop_words=["a"] * n),),
         )
     ],
     "server-tool-arguments": [
         *of(_ARGUMENTS, "close_names"),
         *of(_ARGUMENTS, "strip_name"),
-        *of(_ARGUMENTS, "called", lambda text, *_, **__: {}),
+        *of(_ARGUMENTS, "parse_each_call", lambda text, *_, **__: {}),
         *map(converted, TEXTS),
     ],
     "server-pythonic-calls": of(_PYTHONIC, "find_calls"),
@@ -648,9 +646,9 @@ CASES: dict[str, list[Case]] = {
     "host-media-policy": [
         *refused("server.media.fetch_policy", "split_url"),
         # Longer than the longest path: up to there, following links may take its square.
-        *refused("server.media.paths", "local_path", [Path("/")], times=64),
-        *refused("server.media.public", "in_place"),
-        *refused("server.media.public", "plain_name"),
+        *refused("server.media.paths", "resolve_path", [Path("/")], times=64),
+        *refused("server.media.public", "check_inline"),
+        *refused("server.media.public", "check_voice_name"),
         *refused("server.media.paths", "is_admitted", times=64),
     ],
     "host-media": [given_names],
@@ -666,12 +664,7 @@ CASES: dict[str, list[Case]] = {
     "server-prefix-hit": [lm_hits],
     "server-chunked-hit": [lm_hits],
     "server-short-prompt": [
-        lambda n: partial(
-            module_of("server.server_short_prompt.patch").find_within,
-            nothing,
-            list(range(n)),
-            start=-n,
-        )
+        lambda n: partial(module_of("server.server_short_prompt.patch").clamp_start, -n)
     ],
     "server-empty-prompt": [empty_prompts],
     "vllm-empty-prompt": [empty_prompts],
@@ -688,22 +681,22 @@ CASES: dict[str, list[Case]] = {
     "top-p-rows": [sampled_rows("top_p_rows")],
     "vllm-json-escapes": [
         lambda n, make=make: partial(
-            module_of("vllm_mlx.vllm_json_escapes.patch").escaped, make(n).encode()
+            module_of("vllm_mlx.vllm_json_escapes.patch").double_backslashes, make(n).encode()
         )
         for make in TEXTS
     ],
     "vllm-stream-parsers": [streams],
     "vllm-billing-header": [
-        *of("vllm_mlx.vllm_billing_header.patch", "without_line"),
+        *of("vllm_mlx.vllm_billing_header.patch", "cut_line"),
         lambda n: partial(
-            module_of("vllm_mlx.vllm_billing_header.patch").without_line,
+            module_of("vllm_mlx.vllm_billing_header.patch").cut_line,
             [{"text": "x-anthropic-billing-header: a\nb"}] * n,
         ),
     ],
-    "vllm-gemma4-reasoning": of("vllm_mlx.vllm_gemma4_reasoning.patch", "whole"),
+    "vllm-gemma4-reasoning": of("vllm_mlx.vllm_gemma4_reasoning.patch", "parse_answer"),
     "vlm-thought-prefix": [
         lambda n, make=make: partial(
-            module_of("server.vlm_thought_prefix.patch").without_word, make(n), "thought"
+            module_of("server.vlm_thought_prefix.patch").cut_word, make(n), "thought"
         )
         for make in TEXTS
     ],
@@ -767,7 +760,7 @@ def test_no_expression_reads_a_text_again_and_again(name, expression):
 
 
 def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = stop_strings.cut
+    cut = stop_strings.cut_at_stops
 
     def joining(responses: Any, *args: Any) -> Any:
         held: list[str] = []
@@ -776,7 +769,7 @@ def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
             yield replace(response, text="".join(held))
 
     for name in ("server_stop_text", "vlm_stop_text"):
-        monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut", joining)
+        monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut_at_stops", joining)
 
 
 def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -790,14 +783,14 @@ def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
 def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     paged = module_of("vllm_mlx.vllm_prefix.paged")
 
-    def longest(cache: Any, tokens: Any) -> list[Any]:
+    def find_longest(cache: Any, tokens: Any) -> list[Any]:
         chains: dict[int, list[Any]] = {0: []}
-        for block in paged.candidates(cache, tokens):
-            piece = block.cache_data
-            chains[piece.end] = [*chains[piece.start], block]
-        return chains[piece.end]
+        for block in paged.find_candidates(cache, tokens):
+            content = block.cache_data
+            chains[content.end] = [*chains[content.start], block]
+        return chains[content.end]
 
-    monkeypatch.setattr(paged, "longest", longest)
+    monkeypatch.setattr(paged, "find_longest", find_longest)
 
 
 def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -811,7 +804,7 @@ def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
             reasoning, content = both
         return reasoning, content
 
-    monkeypatch.setattr(patch, "split", split)
+    monkeypatch.setattr(patch, "split_channels", split)
 
 
 @pytest.mark.parametrize(
@@ -832,7 +825,7 @@ def test_what_patches_did_before_is_seen(mutate, patch, monkeypatch):
 
 def test_links_of_a_path_of_any_length_are_seen(monkeypatch):
     monkeypatch.setattr(module_of("server.media.paths"), "_LONGEST", 10**9)
-    cases = refused("server.media.paths", "local_path", [Path("/")])
+    cases = refused("server.media.paths", "resolve_path", [Path("/")])
     assert any(work.superlinear(make, SIZE) for make in cases)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mlx_patches.patches._shared.stop_strings import StopStrings, cut
+from mlx_patches.patches._shared.stop_strings import StopStrings, cut_at_stops
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def found(responses, stops):
             read += 1
             yield response
 
-    for response in cut(counted(), stops, lambda: None):
+    for response in cut_at_stops(counted(), stops, lambda: None):
         yield response, read
 
 

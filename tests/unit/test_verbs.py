@@ -9,7 +9,16 @@ import pytest
 
 from mlx_patches.core.calls import Parameters, compile_check
 from mlx_patches.core.errors import MlxPatchesError
-from mlx_patches.core.verbs import after, argument, by_rows, everywhere, family, result, tensors
+from mlx_patches.core.verbs import (
+    after,
+    argument,
+    before,
+    by_rows,
+    everywhere,
+    family,
+    result,
+    tensors,
+)
 
 PLACE = "toy_lm.cache:Cache.trim"
 
@@ -90,6 +99,17 @@ def test_result_reads_the_result_and_arguments():
 
     assert apply(result(PLACE, change), record)(1, third=4) == (1, 1, 4)
     assert apply(result(PLACE, lambda result: result[1]), record)(1) == 2
+
+
+def test_before_runs_first_and_may_refuse():
+    def refuse(start: Any, /, third: Any) -> None:
+        if third == 4:
+            raise ValueError(f"refused {start}")
+
+    patched = apply(before(PLACE, refuse), record)
+    assert patched(1, other=5) == record(1, other=5)
+    with pytest.raises(ValueError, match="refused 1"):
+        patched(1, third=4)
 
 
 def test_after_keeps_the_result():

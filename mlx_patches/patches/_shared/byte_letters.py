@@ -1,4 +1,4 @@
-"""The letters of byte-level vocabularies, which stand for the bytes of a text."""
+"""The letters that stand for bytes in byte-level vocabularies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _OTHERS = iter(range(256, 512))
 LETTERS = [chr(byte if byte in _PRINTABLE else next(_OTHERS)) for byte in range(256)]
 
 
-def spelled(text: str) -> str:
+def spell_bytes(text: str) -> str:
     """The letters of a text's bytes."""
     return "".join(LETTERS[byte] for byte in text.encode())

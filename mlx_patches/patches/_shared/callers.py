@@ -1,4 +1,4 @@
-"""Which code a call comes from: the modules and functions on this thread's stack."""
+"""The callers of a function: modules and functions on this thread's stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An entry of ours, as JSON, in the metadata of a file that ``save_prompt_cache`` writes."""
+"""An additional JSON entry in the metadata of a file that ``save_prompt_cache`` writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def save_entry(
     name: str,
     content: Any,
 ) -> None:
-    """Call the release's ``save_prompt_cache``; the caller's metadata gets any content."""
+    """Call the release's ``save_prompt_cache``, with the content, if any, in the metadata."""
     if content:
         metadata = {**(metadata or {}), name: json.dumps(content)}
     # Up to mlx-lm 0.31 the release does not accept None.
@@ -29,7 +29,7 @@ def load_entry(
     name: str,
     restore: Callable[[Any, dict[str, Any]], None],
 ) -> Any:
-    """Call the release's ``load_prompt_cache``; the metadata loses the entry.
+    """Call the release's ``load_prompt_cache``, and take the entry out of the metadata.
 
     Args:
         restore: called with the caches and the entry's content, empty if there is none.

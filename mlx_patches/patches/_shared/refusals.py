@@ -1,4 +1,4 @@
-"""Refusals of what a request names, for the host and its client."""
+"""Refusals of sources that a request names, for the host and its client."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Refused(Exception):
 def as_refusal(patch: str, source: Any, error: Refused, verb: str = "load") -> Exception:
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
-    logger.warning("mlx_patches: %s refused %s: %s%s", patch, shown(source), error, more)
-    return refusal(bad_request()(f"Refused to {verb} {shown(source)}: {error}"))
+    logger.warning("mlx_patches: %s refused %s: %s%s", patch, describe_source(source), error, more)
+    return refusal(bad_request()(f"Refused to {verb} {describe_source(source)}: {error}"))
 
 
 @functools.cache
 def bad_request() -> Callable[[str], Exception]:
-    """The error of a refusal: a ValueError, which a server with FastAPI answers with status 400."""
+    """The class of a refusal: a ValueError, which FastAPI servers answer with status 400."""
     try:
         fastapi: Any = importlib.import_module("fastapi")
     except ImportError:
@@ -51,8 +51,8 @@ def bad_request() -> Callable[[str], Exception]:
     return BadRequest
 
 
-def shown(source: Any) -> str:
-    """A source for a log line: short, in one line, and without an image's data."""
+def describe_source(source: Any) -> str:
+    """A source for a log line: short, on one line, and without an image's data."""
     named = isinstance(source, (str, PurePath))
     text = str(source) if named else f"a {type(source).__name__}"
     if text[:5].lower() == "data:":

@@ -1,4 +1,4 @@
-"""Answers that end at the first stop string, whatever the tokens in which its text comes."""
+"""Answers that end at the first stop string, whatever their tokens are."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 
-def cut(
+def cut_at_stops(
     responses: Iterable[Any],
     stops: Sequence[str],
     stop: Callable[[], Any],
     reason: str | None = "stop",
 ) -> Iterator[Any]:
-    """Pass on responses up to the first stop string, then stop the generation.
+    """Yield responses up to the first stop string, then stop the generation.
 
     Args:
-        responses: the parts of an answer, each with its ``text`` and its ``finish_reason``.
+        responses: the parts of an answer, with ``text`` and ``finish_reason``.
         stops: the stop strings, none of them empty.
         stop: stops the generation.
         reason: the ``finish_reason`` of an answer that ends at a stop string.
@@ -41,7 +41,7 @@ def cut(
                 found.append(length - begun.complete)
         if found:
             stop()
-            yield from before(held, min(found), reason)
+            yield from take_before(held, min(found), reason)
             return
         if response.finish_reason:
             begun = automaton.nothing
@@ -51,7 +51,7 @@ def cut(
     yield from held
 
 
-def before(held: Iterable[Any], place: int, reason: str | None) -> Iterator[Any]:
+def take_before(held: Iterable[Any], place: int, reason: str | None) -> Iterator[Any]:
     """The responses before a place in their text; the last one ends the answer."""
     for response in held:
         if place < len(response.text):
@@ -80,10 +80,10 @@ class Begun:
 
 
 class StopStrings:
-    """The automaton of Aho and Corasick, built only as far as the text that is read.
+    """The Aho-Corasick automaton, built only as far as the text requires.
 
-    A client chooses the length and the number of its stop strings. Neither may cost time for each
-    token, nor may the automaton be built for strings that the answer never begins.
+    A client chooses the length and the number of its stop strings. Neither may cost time per token,
+    and the automaton is not built for strings that the answer never begins.
     """
 
     def __init__(self, stops: Iterable[str]):
@@ -109,11 +109,11 @@ class StopStrings:
         return after
 
     def _with(self, letter: str, begun: Begun) -> tuple[int, int]:
-        """Where the stop strings are that go on with a letter."""
+        """Where the stop strings are that continue with a letter."""
         size, (low, high) = begun.size, begun.words
 
-        def following(word: str) -> str:
+        def next_letter(word: str) -> str:
             return word[size : size + 1]
 
-        low = bisect_left(self._sorted, letter, low, high, key=following)
-        return low, bisect_right(self._sorted, letter, low, high, key=following)
+        low = bisect_left(self._sorted, letter, low, high, key=next_letter)
+        return low, bisect_right(self._sorted, letter, low, high, key=next_letter)

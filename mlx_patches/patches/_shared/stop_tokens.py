@@ -9,7 +9,7 @@ from pathlib import Path
 logger = logging.getLogger("mlx_patches")
 
 
-def folder_ids(folder: Path) -> list[int]:
+def read_folder_ids(folder: Path) -> list[int]:
     """Every stop token that a model's folder names; logs a warning for a broken file."""
     from ...core.model_files import stop_ids
 
@@ -21,5 +21,5 @@ def folder_ids(folder: Path) -> list[int]:
 
 @cache
 def warn(problem: str) -> None:
-    """Log a warning, once a process."""
+    """Log a warning, once per process."""
     logger.warning("mlx_patches: %s", problem)

@@ -17,8 +17,10 @@ BASES = (("mlx-lm", "mlx_lm.models.base"), ("mlx-vlm", "mlx_vlm.models.base"))
 SAMPLERS = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils"))
 # mlx-vlm's batch generator; the second from 0.6 on.
 GENERATORS = (("mlx-vlm", "mlx_vlm.generate"), ("mlx-vlm", "mlx_vlm.generate.ar"))
-# ``LRUPromptCache`` of mlx-lm's server.
-PROMPT_CACHES = (("mlx-lm", "mlx_lm.server"), LM_CACHES)
+# The lookup in the prompt cache of mlx-lm's server, which later releases have with the caches.
+PROMPT_CACHE_FETCH = tuple(
+    f"mlx_lm.{module}:LRUPromptCache.fetch_nearest_cache" for module in ("server", "models.cache")
+)
 
 # The models of mlx-vlm that compute M-RoPE positions themselves.
 MROPE = (

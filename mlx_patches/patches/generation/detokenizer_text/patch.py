@@ -35,7 +35,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
-from ..._shared.byte_letters import LETTERS, spelled
+from ..._shared.byte_letters import LETTERS, spell_bytes
 
 SPACE = "\u2581"
 # mlx-lm holds bytes.
@@ -127,7 +127,7 @@ def begin_spelled(
     begin(detokenizer, tokenizer, *args, **kwargs)
     for word, token in tokenizer.get_added_vocab().items():
         if not detokenizer._byte_decoder.keys() >= set(word):
-            detokenizer.tokenmap[token] = spelled(word)
+            detokenizer.tokenmap[token] = spell_bytes(word)
 
 
 def added_letters(
@@ -146,7 +146,7 @@ def without_error(
         advance(detokenizer, *args, **kwargs)
     except UnicodeDecodeError:
         held = bytes(map(LETTERS.index, detokenizer._unflushed))
-        detokenizer._unflushed = spelled(held.decode("utf-8", "replace"))
+        detokenizer._unflushed = spell_bytes(held.decode("utf-8", "replace"))
         advance(detokenizer, *args, **kwargs)
 
 

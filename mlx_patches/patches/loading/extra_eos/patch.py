@@ -26,14 +26,14 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, result
-from ..._shared.stop_tokens import folder_ids
+from ..._shared.stop_tokens import read_folder_ids
 
 
 def add_folder_ids(tokenizer: Any, model_path: Any, /) -> Any:
     """The tokenizer of mlx-lm, with every stop token of its folder."""
     if not hasattr(tokenizer, "eos_token_ids"):  # this call returns a detokenizer class
         return tokenizer
-    wanted = [*folder_ids(Path(model_path)), *tokenizer_ids(tokenizer)]
+    wanted = [*read_folder_ids(Path(model_path)), *tokenizer_ids(tokenizer)]
     missing = [id_ for id_ in wanted if id_ not in tokenizer.eos_token_ids]
     if missing:
         tokenizer.eos_token_ids = {*tokenizer.eos_token_ids, *missing}
@@ -45,7 +45,7 @@ def add_config_ids(model: Any, model_path: Any, /) -> Any:
     config = getattr(model, "config", None)
     if config is not None:
         used = ids_of(getattr(config, "eos_token_id", None))
-        missing = [id_ for id_ in folder_ids(Path(model_path)) if id_ not in used]
+        missing = [id_ for id_ in read_folder_ids(Path(model_path)) if id_ not in used]
         if missing or used == [0]:  # the release treats a bare 0 as unset, but not a list
             config.eos_token_id = used + missing
     return model

@@ -1,22 +1,23 @@
 """Loading a model runs Python code from its folder without consent.
 
 Why
-    A model's folder has two doors for its own Python code. ``config.json`` may name a
+    A model's folder can run its own Python code in two ways. ``config.json`` may name a
     ``model_file``, which mlx-lm and mlx-vlm run to build the model, even with
     ``trust_remote_code=False`` (CVE-2026-5843). And an ``auto_map`` may name classes of a config,
     tokenizer, processor, image or video processor, feature extractor or generation, which
-    transformers imports from the folder. It asks for consent, but most processors of mlx-vlm, its
-    ``convert`` and some programs of mlx-lm say ``trust_remote_code=True`` without asking anybody.
+    transformers imports from the folder. transformers requires consent, but most processors of
+    mlx-vlm, its ``convert`` and some programs of mlx-lm pass ``trust_remote_code=True`` although
+    the user did not.
 How
-    Both doors ask whether the user agreed: the caller passes ``trust_remote_code`` to a loader (in
-    mlx-lm also in ``tokenizer_config``), the program was started with ``--trust-remote-code``, or
-    ``MLX_PATCHES_TRUST_REMOTE_CODE=1`` is set, or the same setting of mlx-vlm's server or
-    Rapid-MLX. What a release or a host passes by itself is no consent: its code is on the stack of
-    the call. A caller who uses transformers directly is asked by transformers alone, but for
+    Both require the user's consent: the caller passes ``trust_remote_code`` to a loader (in mlx-lm
+    also in ``tokenizer_config``), the program was started with ``--trust-remote-code``, or
+    ``MLX_PATCHES_TRUST_REMOTE_CODE=1`` or the same setting of mlx-vlm's server or Rapid-MLX is set.
+    An argument that a release or a host passes does not count: its code is on the stack of the
+    call. Direct callers of transformers keep its own check, except for
     ``AutoProcessor.from_pretrained`` once mlx-vlm has replaced it. Without consent, transformers'
-    own class is used where it has one; else loading raises a ValueError that names the file. The
-    doors of transformers are closed in every release of it, since this depends on the names of
-    three functions and not on their code. Optional: a program that ran before may stop.
+    own class is used if it has one; else loading raises a ValueError that names the file. The patch
+    applies to every release of transformers, since it depends on the names of three functions and
+    not on their code. Optional: a program that ran before may stop.
 Upstream
     mlx-lm 0.32.0 requires consent for a ``model_file`` (GHSA-9m9w-53g9-47c4, mlx-lm 1385). Not
     fixed in mlx-vlm 0.7.10, nor for an ``auto_map`` in either.
@@ -43,7 +44,7 @@ from ..._shared.targets import at
 logger = logging.getLogger("mlx_patches")
 
 CONSENT = "MLX_PATCHES_TRUST_REMOTE_CODE"
-# The settings of mlx-vlm's server and of Rapid-MLX say the same.
+# Settings of mlx-vlm's server and of Rapid-MLX with the same meaning.
 _SETTINGS = (CONSENT, "MLX_TRUST_REMOTE_CODE", "RAPID_MLX_TRUST_REMOTE_CODE")
 _YES = frozenset({"1", "true", "yes", "on"})
 _FLAG = "--trust-remote-code"
@@ -52,19 +53,19 @@ _CONFIGS = ("tokenizer_config", "tokenizer_config_extra", "processor_config")
 # The number of characters of a name that a message shows.
 _SHOWN = 120
 
-# Whether the caller of the current load consented, and what was refused in it, in this thread.
-_agreed: ContextVar[bool] = ContextVar("mlx_patches_agreed", default=False)
+# Whether the caller of this thread's current load consented, and the refusals in it.
+_consented: ContextVar[bool] = ContextVar("mlx_patches_consented", default=False)
 _refused: ContextVar[tuple[Exception, ...]] = ContextVar("mlx_patches_refused", default=())
 
 
-# -- who agreed ------------------------------------------------------------------------------------
+# -- consent ---------------------------------------------------------------------------------------
 
 
 def has_consent() -> bool:
-    """Whether the user agreed that code from the folder of the current load is run."""
-    if _agreed.get() or any(os.environ.get(name, "").lower() in _YES for name in _SETTINGS):
+    """Whether the user consented to run code from the folder of the current load."""
+    if _consented.get() or any(os.environ.get(name, "").lower() in _YES for name in _SETTINGS):
         return True
-    # argparse accepts the beginning of a flag.
+    # argparse accepts a flag's prefix.
     return any(word.startswith("--trust") and _FLAG.startswith(word) for word in sys.argv[1:])
 
 
@@ -73,15 +74,15 @@ def is_called_by_release() -> bool:
     return any(module.partition(".")[0] in RELEASES for module, _ in callers())
 
 
-def hear_caller(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A loader: its arguments are consent, unless a release passes them.
+def accept_caller_consent(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A loader: its arguments may be consent, unless a release passes them.
 
-    mlx-vlm and transformers catch what a class raises and try another one. If none loads, the
+    mlx-vlm and transformers catch the error of a class and try another one. If none loads, the
     caller gets the refusal.
     """
     token = _refused.set(())
     try:
-        with _agreeing(_says_yes(load, args, kwargs) and not is_called_by_release()):
+        with _with_consent(_passes_consent(load, args, kwargs) and not is_called_by_release()):
             return load(*args, **kwargs)
     except Exception as error:
         if _refused.get() and not is_refusal(error):
@@ -91,31 +92,31 @@ def hear_caller(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         _refused.reset(token)
 
 
-def hear_user(run: Callable[..., Any], program: Any, *args: Any, **kwargs: Any) -> Any:
-    """A program of mlx-lm: the options that its user passed are consent."""
+def accept_user_consent(run: Callable[..., Any], program: Any, *args: Any, **kwargs: Any) -> Any:
+    """A program of mlx-lm: its user's options may be consent."""
     options = getattr(program, "cli_args", program)
-    with _agreeing(bool(getattr(options, "trust_remote_code", False))):
+    with _with_consent(bool(getattr(options, "trust_remote_code", False))):
         return run(program, *args, **kwargs)
 
 
 @contextmanager
-def _agreeing(agreed: bool) -> Iterator[None]:
-    """In this context, loads of this thread have consent, if they had it before or get it now."""
-    token = _agreed.set(agreed or _agreed.get())
+def _with_consent(given: bool) -> Iterator[None]:
+    """Give this thread's loads consent in this context, or keep the consent that they have."""
+    token = _consented.set(given or _consented.get())
     try:
         yield
     finally:
-        _agreed.reset(token)
+        _consented.reset(token)
 
 
-def _says_yes(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
-    given = _given(load, args, kwargs)
+def _passes_consent(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
+    given = _bind_arguments(load, args, kwargs)
     given |= given.pop("kwargs", {})
-    words = [given, *(given.get(name) for name in _CONFIGS)]
-    return any(isinstance(one, Mapping) and bool(one.get("trust_remote_code")) for one in words)
+    places = [given, *(given.get(name) for name in _CONFIGS)]
+    return any(isinstance(one, Mapping) and bool(one.get("trust_remote_code")) for one in places)
 
 
-def _given(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
+def _bind_arguments(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
     """A call's arguments by name; empty for a call that the release's signature rejects."""
     try:
         return dict(inspect.signature(inspect.unwrap(load)).bind(*args, **kwargs).arguments)
@@ -127,15 +128,15 @@ def _given(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict
 
 
 def lm_load_model(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-lm's ``load_model``, which runs the file."""
+    """Refuse the file that mlx-lm's ``load_model`` would run."""
     if not has_consent():
-        # The config is read with the release's function: an error here would occur there too.
+        # The release's function reads the config: its errors are the release's.
         module = inspect.unwrap(load).__globals__
         try:
             config = dict(module["load_config"](model_path))
         except Exception as error:
             raise refusal(error) from None
-        config.update(_given(load, (model_path, *args), kwargs).get("model_config") or {})
+        config.update(_bind_arguments(load, (model_path, *args), kwargs).get("model_config") or {})
         if config.get("model_file") is not None:
             refuse(model_path, config["model_file"])
     return load(model_path, *args, **kwargs)
@@ -144,8 +145,8 @@ def lm_load_model(load: Callable[..., Any], model_path: Any, *args: Any, **kwarg
 def vlm_find_module(
     find: Callable[..., Any], config: Any, model_path: Any = None, **kwargs: Any
 ) -> Any:
-    """mlx-vlm's ``get_model_and_args``, which runs the file."""
-    if model_path is None:  # a call, or a release, without a model's file
+    """Refuse the file that mlx-vlm's ``get_model_and_args`` would run."""
+    if model_path is None:  # a call, or a release, without a model file
         return find(config, **kwargs)
     if config.get("model_file") and not has_consent():
         refuse(model_path, config["model_file"])
@@ -163,8 +164,8 @@ def prefer_own_class(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """transformers' choice between its own class and the folder's."""
-    if has_local_code and trust_remote_code and not _may_run():
+    """Without consent, choose transformers' own class instead of the folder's."""
+    if has_local_code and trust_remote_code and not _is_allowed():
         trust_remote_code = False
     return resolve(trust_remote_code, model_name, has_local_code, *args, **kwargs)
 
@@ -176,8 +177,8 @@ def fetch_code(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Copies a file into the folder that transformers imports from, and imports what it needs."""
-    if not _may_run():
+    """Copy a file and its imports into the folder that transformers imports from, with consent."""
+    if not _is_allowed():
         refuse(pretrained_model_name_or_path, module_file)
     return fetch(pretrained_model_name_or_path, module_file, *args, **kwargs)
 
@@ -185,13 +186,13 @@ def fetch_code(
 def run_code(
     run: Callable[..., Any], class_name: Any, module_path: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Runs a file of that folder."""
-    if not _may_run():
+    """Run a file of that folder, with consent."""
+    if not _is_allowed():
         refuse(*os.path.split(module_path))
     return run(class_name, module_path, *args, **kwargs)
 
 
-def _may_run() -> bool:
+def _is_allowed() -> bool:
     return has_consent() or not is_called_by_release()
 
 
@@ -206,7 +207,7 @@ def refuse(model: Any, file: Any) -> None:
     logger.warning("mlx_patches: %s of the model %s was not run", file, model)
     error = refusal(
         ValueError(
-            f"The model at {model} asks for its own Python file {file} to be run. Read it, and if"
+            f"The model at {model} needs its own Python file {file}. Read it, and if"
             " you trust it, load the model with trust_remote_code=True (in mlx-lm with"
             " tokenizer_config={'trust_remote_code': True}), start the program with"
             f" {_FLAG}, or set {CONSENT}=1."
@@ -216,9 +217,9 @@ def refuse(model: Any, file: Any) -> None:
     raise error
 
 
-def _listening(distribution: str, module: str, *names: str) -> tuple[Target, ...]:
-    """Loaders whose callers may consent."""
-    loaders = dict.fromkeys(names, around(hear_caller))
+def _make_loader_targets(distribution: str, module: str, *names: str) -> tuple[Target, ...]:
+    """Targets at loaders whose callers may consent."""
+    loaders = dict.fromkeys(names, around(accept_caller_consent))
     return at([(distribution, module)], loaders, supports=True)
 
 
@@ -231,14 +232,20 @@ PATCH = Patch(
     summary="mlx-lm and mlx-vlm: loading a model runs Python code from its folder without consent",
     targets=(
         Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
-        *_listening("mlx-lm", "mlx_lm.utils", "load", "sharded_load", "load_tokenizer"),
-        *_listening("mlx-lm", "mlx_lm.tokenizer_utils", "load"),
-        *_listening("mlx-lm", "mlx_lm.convert", "convert"),
-        Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(hear_user), supports=True),
-        Target("mlx-lm", "mlx_lm.lora", "run", around(hear_user), supports=True),
+        *_make_loader_targets("mlx-lm", "mlx_lm.utils", "load", "sharded_load", "load_tokenizer"),
+        *_make_loader_targets("mlx-lm", "mlx_lm.tokenizer_utils", "load"),
+        *_make_loader_targets("mlx-lm", "mlx_lm.convert", "convert"),
+        Target(
+            "mlx-lm",
+            "mlx_lm.server",
+            "ModelProvider.load",
+            around(accept_user_consent),
+            supports=True,
+        ),
+        Target("mlx-lm", "mlx_lm.lora", "run", around(accept_user_consent), supports=True),
         Target("mlx-vlm", "mlx_vlm.utils", "get_model_and_args", around(vlm_find_module)),
-        *_listening("mlx-vlm", "mlx_vlm.utils", "load", "load_model", "load_processor"),
-        *_listening("mlx-vlm", "mlx_vlm.convert", "convert"),
+        *_make_loader_targets("mlx-vlm", "mlx_vlm.utils", "load", "load_model", "load_processor"),
+        *_make_loader_targets("mlx-vlm", "mlx_vlm.convert", "convert"),
         Target("transformers", _DYNAMIC, "resolve_trust_remote_code", around(prefer_own_class)),
         Target("transformers", _DYNAMIC, "get_cached_module_file", around(fetch_code)),
         Target("transformers", _DYNAMIC, "get_class_in_module", around(run_code)),

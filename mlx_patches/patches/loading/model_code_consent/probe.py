@@ -1,4 +1,4 @@
-"""Loads a model's folder that names a Python file of its own; the user has not agreed.
+"""Loads a model's folder that names its own Python file, without the user's consent.
 
 ``config.json`` names it for mlx-lm and mlx-vlm, ``tokenizer_config.json`` for transformers.
 """
@@ -22,12 +22,12 @@ from .patch import CONSENT
 _FILE = "own_code.py"
 # The file leaves a mark when it runs, and stops the load there.
 _CODE = "import pathlib\npathlib.Path({mark!r}).touch()\nraise KeyboardInterrupt\n"
-# A call as code of mlx-vlm makes it, which says for its user what nobody asked.
+# A call as code of mlx-vlm makes it, which consents in its user's place.
 _CALL = "lambda load, folder: load(folder, trust_remote_code=True)"
 
 
 def probe(target: Target) -> Result:
-    """Red where the file is run."""
+    """Red if the file runs."""
     require(target)
     if target.supports or target.distribution == "transformers":
         load: Callable[[Path], Any] = _load_tokenizer
@@ -36,18 +36,18 @@ def probe(target: Target) -> Result:
         if not hasattr(utils, "load_model"):
             raise NotApplicable("this release has no load_model")
         load = utils.load_model
-    # transformers has a class of its own for one of the two models.
+    # transformers has its own class for one of the two models.
     known = target.name == "resolve_trust_remote_code"
     with without_variable(CONSENT), tempfile.TemporaryDirectory() as folder:
         mark = write_folder(Path(folder), model_type="gpt2" if known else "mlx_patches_none")
-        said = ""
+        message = ""
         try:
             load(Path(folder))
         except (Exception, KeyboardInterrupt) as error:
-            said = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
         if mark.exists():
             return Result(True, f"loading ran {_FILE} of the model's folder")
-    more = ", and the error says so" if _FILE in said else ""
+    more = ", and the error names it" if _FILE in message else ""
     return Result(False, f"{_FILE} was not run{more}")
 
 
@@ -63,7 +63,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def write_folder(folder: Path, code: str = _CODE, model_type: str = "mlx_patches_none") -> Path:
-    """Write a folder that names ``code`` at both doors; returns the path that it creates."""
+    """Write a folder that names ``code`` in both ways; returns the path that it creates."""
     import mlx.core as mx
 
     mark = folder / "was-run"

@@ -1,15 +1,15 @@
-"""A snapshot of omlx's caches at a block boundary keeps changing while the prompt is processed.
+"""Every boundary snapshot of omlx ends up with the whole prompt's caches.
 
 Why
     At every block boundary of a prompt, omlx keeps the caches that cannot be cut later, recurrent
-    and sliding-window ones, for the prefix cache. A snapshot that stays in memory has the same
-    cache objects that prefill continues to fill: all snapshots end up equal to the last one. Each
-    is cut down from the whole prompt when the request finishes, and memory use explodes there.
+    and sliding-window ones, for the prefix cache. A snapshot in memory has the same cache objects
+    that prefill continues to fill, so all snapshots end up equal to the last one. Each is cut down
+    from the whole prompt when the request finishes, and memory use explodes.
 How
-    The patch captures copies: other cache objects with new array objects for the same graph
-    nodes. Nothing is computed or moved, and later writes of prefill change no copy.
+    The patch captures copies: new cache objects with new array objects for the same graph nodes.
+    Nothing is computed or moved, and later writes of prefill do not change the copies.
 Upstream
-    omlx is installed only from git; no release of it could be measured.
+    omlx is installed only from git; no release could be measured.
 Retire when
     omlx extracts the states at the boundary itself.
 """
@@ -20,17 +20,18 @@ import copy
 from typing import Any
 
 from ....core.contribution import Contribution
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 from ..._shared.handles import make_handle
 
 
-def captured(emit: Any, *arguments: Any, **named: Any) -> Any:
+def capture_copies(emit: Any, *arguments: Any, **named: Any) -> Any:
     """Call the host's capture with copies of the caches among its arguments."""
-    named = {name: frozen(value) for name, value in named.items()}
-    return emit(*map(frozen, arguments), **named)
+    named = {name: copy_caches(value) for name, value in named.items()}
+    return emit(*map(copy_caches, arguments), **named)
 
 
-def frozen(value: Any) -> Any:
+def copy_caches(value: Any) -> Any:
     """A list of caches as a list of copies; any other value unchanged."""
     if isinstance(value, list) and any(map(is_cache, value)):
         return [copy_cache(one) for one in value]
@@ -38,7 +39,7 @@ def frozen(value: Any) -> Any:
 
 
 def copy_cache(value: Any) -> Any:
-    """A copy of a cache, and of all that it holds, that later steps do not change."""
+    """A copy of a cache and its contents that later steps do not change."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(copy_cache, value)) if type(value) in (list, tuple) else value
     if not is_cache(value):
@@ -56,14 +57,7 @@ def is_cache(value: Any) -> bool:
 PATCH = Patch(
     id="boundary-snapshots",
     summary="every boundary snapshot of omlx ends up with the whole prompt's caches",
-    targets=(
-        Target(
-            "omlx",
-            "omlx.scheduler",
-            "Scheduler._emit_prefill_boundary_snapshot",
-            around(captured),
-        ),
-    ),
+    targets=wrap("omlx.scheduler:Scheduler._emit_prefill_boundary_snapshot", capture_copies),
     module=__name__,
 )
 CONTRIBUTION = Contribution(PATCH, {"omlx": ">=0"})

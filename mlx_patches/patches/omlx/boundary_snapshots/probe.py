@@ -14,7 +14,7 @@ _STEPS = 6
 
 
 def probe(target: Target) -> Result:
-    """Red where a snapshot differs from the caches at the time it was taken."""
+    """Red if a snapshot differs from the caches at the time it was taken."""
     import mlx.core as mx
 
     scheduler = imported(target.module).Scheduler
@@ -31,16 +31,16 @@ def probe(target: Target) -> Result:
     for step in range(_STEPS):
         window.update_and_fetch(*[mx.full((1, 1, 1, 2), float(step))] * 2)
         recurrent[0] = mx.full((1, 2), float(step))
-        held.append(content([window, recurrent]))
+        held.append(read_content([window, recurrent]))
         request = SimpleNamespace(request_id="one")
         scheduler._emit_prefill_boundary_snapshot(stub, request, [window, recurrent], step + 1)
     for step, (caches, before) in enumerate(zip(kept, held, strict=True)):
-        if (now := content(caches)) != before:
-            return Result(True, f"boundary {step + 1}: held {before}, holds {now}")
+        if (now := read_content(caches)) != before:
+            return Result(True, f"boundary {step + 1}: it had {before}, now it has {now}")
     return Result(False, f"{_STEPS} boundary snapshots are unchanged")
 
 
-def content(caches: list[Any]) -> list[float]:
+def read_content(caches: list[Any]) -> list[float]:
     """Every number in a list of caches, and each cache's offset."""
     import mlx.core as mx
     from mlx.utils import tree_flatten

@@ -1,8 +1,8 @@
-"""Which media a file holds, by the first bytes of its container.
+"""The media in a file, by the first bytes of its container.
 
-Readers of audio and video (FFmpeg) decide by themselves what a file is. For many formats that is a
-text which lists other files and URLs, and the reader opens them: HLS, DASH, concat, SDP. So only
-containers that hold their own data are accepted, whatever a file's name or MIME type says.
+Audio and video readers (FFmpeg) detect a file's format themselves. Many formats are text that lists
+other files and URLs, which the reader opens: HLS, DASH, concat, SDP. So only containers that hold
+their own data are accepted, whatever a file's name or MIME type is.
 
 A refusal is the exception ``Refused``.
 """
@@ -18,7 +18,7 @@ from .limits import IMAGE, MEDIA, Limits
 
 _HEAD = 2**20  # as much as FFmpeg looks at
 _TAGS = 8
-# FFmpeg takes a file for a list if one of these is anywhere before the first NUL.
+# FFmpeg takes a file for a playlist if it has one of these before the first NUL.
 _LIST = re.compile(rb"<mpd|<compositionplaylist", re.IGNORECASE)
 
 

@@ -1,10 +1,10 @@
-"""Which URLs of a request a server fetches: http and https, from public addresses.
+"""The URLs that a request may have fetched: http and https, from public addresses.
 
 A server fetches a request's URLs from inside its own network, whose other machines trust it
 (SSRF). Here every host name is resolved, all its addresses are checked, and the connection goes to
-a checked address, never to the name again: a name that resolves to another address a moment later
-gains nothing. The same is done for each redirect. Proxies of the environment are not used, because
-they would resolve the name themselves.
+a checked address, never to the name again, which might resolve to another address by then. Each
+redirect is checked the same way. Proxies from the environment are ignored, because they would
+resolve the name themselves.
 
 A refusal is the exception ``Refused``.
 """
@@ -25,9 +25,9 @@ from ..._shared.refusals import Refused
 from .limits import Expiry, Fetched, Limits, check_length, read_limited
 
 REDIRECTS = 5
-# Web servers accept no longer URLs, and parsers of URLs take time that grows with its square.
+# Web servers reject longer URLs, and URL parsers take quadratic time.
 _LONGEST = 2**13
-# The longest wait in seconds between two pieces of a response.
+# The longest wait in seconds between two chunks of a response.
 _SILENCE = 15.0
 
 _PORTS = {"http": 80, "https": 443}
@@ -46,7 +46,7 @@ _V4 = """
     198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
 """
 _SPECIAL_V4 = tuple(map(IPv4Network, _V4.split()))
-# Outside of this there are no addresses of public hosts, but for those behind NAT64.
+# Public hosts have no addresses outside of this, except behind NAT64.
 _UNICAST = IPv6Network("2000::/3")
 # Inside of it: Teredo and other protocols (2001::/23), 6to4 (2002::/16), documentation.
 _V6 = "2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3ffe::/16 3fff::/20"
@@ -86,7 +86,7 @@ def is_public(address: str) -> bool:
 
 
 def split_url(url: str) -> Place:
-    """Split a URL into its parts, if all parsers split it alike.
+    """Split a URL into its parts, if all parsers split it the same way.
 
     Raises:
         Refused: the URL is not http or https, or parsers may disagree about it.
@@ -111,11 +111,11 @@ def split_url(url: str) -> Place:
     path = f"{path}?{parts.query}" if parts.query else path
     if not path.isascii():
         raise Refused("the URL has characters that must be escaped")
-    return Place(parts.scheme, canonical_host(host), port or _PORTS[parts.scheme], path)
+    return Place(parts.scheme, normalize_host(host), port or _PORTS[parts.scheme], path)
 
 
-def canonical_host(host: str) -> str:
-    """A host as it is resolved: in ASCII, and an address only if it is written in full.
+def normalize_host(host: str) -> str:
+    """The host to resolve: in ASCII, and an address only if it is written in full.
 
     Raises:
         Refused: the host is not valid, or a number that may mean several addresses.
@@ -141,7 +141,7 @@ def canonical_host(host: str) -> str:
     return host
 
 
-def addresses_of(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
+def resolve_addresses(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
     """Resolve a host to checked addresses, in the form of ``getaddrinfo``.
 
     Raises:
@@ -166,14 +166,14 @@ def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None
     for _ in range(REDIRECTS + 1):
         expiry.check()
         place = split_url(url)
-        answer = ask(place, addresses_of(place, policy), limits, expiry)
+        answer = send_request(place, resolve_addresses(place, policy), limits, expiry)
         if isinstance(answer, Fetched):
             return answer
         url = urljoin(url, answer)
     raise Refused(f"it was redirected more than {REDIRECTS} times")
 
 
-def ask(
+def send_request(
     place: Place, addresses: list[tuple[Any, ...]], limits: Limits, expiry: Expiry
 ) -> Fetched | str:
     """Send one request to the first address that accepts: the file, or a redirect's location.
@@ -185,7 +185,7 @@ def ask(
     try:
         # A separate reference: the connection drops its socket if the server will close it.
         connected = connection.sock = connect(place, addresses, limits, expiry)
-        expiry.on_expiry(lambda: hang_up(connected))
+        expiry.on_expiry(lambda: shut_down(connected))
         headers = {"User-Agent": "mlx_patches", "Accept": "*/*", "Accept-Encoding": "identity"}
         connection.request("GET", place.path, headers=headers)
         with connection.getresponse() as response:
@@ -229,7 +229,7 @@ def connect(
     raise problem or OSError("no address")
 
 
-def hang_up(connected: socket.socket) -> None:
-    """Shut a socket down, which ends the wait of another thread for it."""
+def shut_down(connected: socket.socket) -> None:
+    """Shut a socket down, which ends another thread's wait for it."""
     with contextlib.suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)

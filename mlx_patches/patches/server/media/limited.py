@@ -1,12 +1,12 @@
-"""A request's image or audio URL may fill a server's memory, or never end.
+"""An image or audio URL in a request can fill a server's memory, or hang.
 
 Why
-    The servers read the response of a request's URL to its end, whatever its size, as long as
-    data arrives now and then. One request can use up all memory, or block a thread forever.
+    The servers read the response to its end, whatever its size, as long as some data arrives. One
+    request can use up all memory, or block a thread forever.
 How
-    The URL is fetched as the release does it, up to 64 MiB, 60 s and 179 megapixels for an image,
-    and 512 MiB and 300 s for audio. Larger files are refused before they are read completely,
-    with a line in the log. Images in the request itself have the same limits.
+    The URL is fetched as in the release, up to 64 MiB, 60 s and 179 megapixels for an image, and
+    512 MiB and 300 s for audio. Larger files are refused before they are read completely, and
+    logged. Images in the request itself have the same limits.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
 Retire when
@@ -37,7 +37,7 @@ from .limits import (
     check_length,
     check_pixels,
     read_limited,
-    within,
+    run_within,
 )
 
 LIMITS = "host-media-limits"
@@ -45,7 +45,7 @@ WEB = ("http://", "https://")
 
 
 class Content(BytesIO):
-    """A fetched file in the form that loaders accept; its repr is its URL, for their messages."""
+    """A fetched file that loaders accept; its repr is its URL, for their messages."""
 
     def __init__(self, content: bytes, url: str):
         super().__init__(content)
@@ -59,7 +59,7 @@ class Content(BytesIO):
         return self.url
 
 
-def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
+def inline_limited(inline: Callable[..., Any], messages: Any) -> Any:
     """mlx-lm's server: fetch images as the release does, within limits."""
     release = inspect.unwrap(inline).__globals__
 
@@ -72,28 +72,30 @@ def lm_limited(inline: Callable[..., Any], messages: Any) -> Any:
                     raise http.client.IncompleteRead(content, missing)
                 return Fetched(content, response.headers.get_content_type())
 
-        return within(IMAGE.seconds, job)
+        return run_within(IMAGE.seconds, job)
 
-    def given(url: str) -> None:
+    def check_inline(url: str) -> None:
         if url.startswith("data:"):
             check_data_url(url, IMAGE)
 
-    put_images(partial(guarded, LIMITS), release, messages, get, given)
+    put_images(partial(guard_source, LIMITS), release, messages, get, check_inline)
     return inline(messages)
 
 
-def image_limited(load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any) -> Any:
+def load_limited_image(
+    load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any
+) -> Any:
     """mlx-vlm: load an image from a URL, a data URL or bytes, within limits."""
     if isinstance(image_source, str) and image_source.startswith(WEB):
         timeout = kwargs.get("timeout", args[0] if args else 10)
         content = get_limited(load, image_source, timeout, IMAGE)
         image_source = Content(content, image_source)
     else:
-        guarded(LIMITS, image_source, lambda: check_image(image_source))
+        guard_source(LIMITS, image_source, lambda: check_image(image_source))
     return load(image_source, *args, **kwargs)
 
 
-def audio_limited(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+def load_limited_audio(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load audio from a URL, within limits."""
     if isinstance(file, str) and file.startswith(WEB):
         timeout = kwargs.get("timeout", args[1] if len(args) > 1 else 10)  # after the sample rate
@@ -110,7 +112,7 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
             response.raise_for_status()
             check_length(response.headers.get("Content-Length"), limits)
             raw = response.raw
-            # Before urllib3 2.1 there is only ``read``, which waits until a piece is full.
+            # Before urllib3 2.1 there is only ``read``, which waits for a full chunk.
             read = partial(getattr(raw, "read1", raw.read), decode_content=True)
             content = read_limited(read, limits, expiry)
             if getattr(raw, "length_remaining", None):
@@ -119,15 +121,15 @@ def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limi
                 check_pixels(content, limits)
             return content
 
-    def failed(error: Exception) -> Exception:  # the release's own message
+    def make_error(error: Exception) -> Exception:  # the release's own message
         what = "image from" if limits is IMAGE else "audio from URL:"
         return ValueError(f"Failed to load {what} {url}: {error}")
 
-    return guarded(LIMITS, url, lambda: within(limits.seconds, job), failed)
+    return guard_source(LIMITS, url, lambda: run_within(limits.seconds, job), make_error)
 
 
 def check_image(source: Any) -> None:
-    """Refuse an image that is over a limit and needs no fetching."""
+    """Refuse an image that is over a limit and needs no fetch."""
     if isinstance(source, str) and source.startswith("data:image/"):
         check_data_url(source, IMAGE)
     elif isinstance(source, BytesIO):
@@ -139,18 +141,18 @@ def put_images(
     release: dict[str, Any],
     messages: Any,
     get: Callable[[str], Fetched],
-    given: Callable[[str], None],
+    check_inline: Callable[[str], None],
 ) -> None:
     """Replace image URLs by the images, as mlx-lm's server does.
 
     Args:
-        check: ``guarded`` for a patch.
+        check: ``guard_source`` for a patch.
         release: the globals of mlx-lm's server module.
         messages: the request's messages; their parts are changed.
         get: fetches a URL.
-        given: checks any other source.
+        check_inline: checks any other source.
     """
-    for part, url in check("messages", lambda: image_parts(release, messages)):
+    for part, url in check("messages", lambda: find_image_parts(release, messages)):
         if is_web(url):
             file = check(url, partial(get, url))
             check(url, partial(check_pixels, file.content, IMAGE))
@@ -158,14 +160,14 @@ def put_images(
             part.clear()
             part.update(type="image_url", image_url={"url": f"data:{file.mime};base64,{data}"})
         else:
-            check(url, partial(given, url))
+            check(url, partial(check_inline, url))
 
 
-def image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, Any], str]]:
-    """The parts of a request's messages that name an image, each with its URL.
+def find_image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, Any], str]]:
+    """The parts of a request's messages with an image, each with its URL.
 
     Raises:
-        Refused: the release cannot read the messages either.
+        Refused: the release could not read the messages either.
     """
     try:
         named = [(part, release["_image_url"](part)) for part in release["_image_parts"](messages)]
@@ -178,16 +180,16 @@ def image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, 
     return named
 
 
-def guarded(
+def guard_source(
     patch: str,
     source: Any,
     look: Callable[[], Answer],
     other: Callable[[Exception], Exception] | None = None,
 ) -> Answer:
-    """Check or fetch a source. Every error reaches the host: the release must not load it then.
+    """Check or fetch a source. Every error reaches the host, since the release must not load it.
 
     Args:
-        patch: the id of the patch that asks.
+        patch: the id of the patch.
         source: the source in the request.
         look: checks or fetches the source; raises Refused.
         other: converts any other error to the one for the host; by default it is unchanged.
@@ -216,9 +218,9 @@ PATCH = Patch(
         "mlx_lm.server and mlx_vlm.server: an image or audio URL can fill the memory, or hang"
     ),
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_limited)),
-        Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(image_limited)),
-        Target("mlx-vlm", "mlx_vlm.utils", "load_audio", around(audio_limited)),
+        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(inline_limited)),
+        Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(load_limited_image)),
+        Target("mlx-vlm", "mlx_vlm.utils", "load_audio", around(load_limited_audio)),
     ),
     probe=".probe:probe_limits",
 )

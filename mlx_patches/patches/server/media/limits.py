@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from ..._shared.refusals import Refused
 
 MEBIBYTE = 2**20
-_PIECE = 2**16
+_CHUNK = 2**16
 
 Answer = TypeVar("Answer")
 
@@ -28,13 +28,13 @@ class Limits(NamedTuple):
 
     Args:
         size: in bytes, both as sent and after HTTP's decompression.
-        seconds: from the first look-up of the host's name to the end of the file.
+        seconds: from the first lookup of the host's name to the end of the file.
         pixels: width times height of an image.
     """
 
     size: int
     seconds: float
-    pixels: int = 178_956_970  # Pillow's own limit, unless the host switched it off
+    pixels: int = 178_956_970  # Pillow's own limit, unless the host disabled it
 
 
 # No camera makes larger images; an hour of uncompressed audio, or a clip, is larger than these.
@@ -57,9 +57,9 @@ class Expiry:
         self._stop: Callable[[], object] = lambda: None
 
     def on_expiry(self, stop: Callable[[], object]) -> None:
-        """Set a function that ends the job's wait; it is called at once if the time is over.
+        """Set a function that ends the job's wait; it runs at once if the time is over.
 
-        If the time ends meanwhile, both threads may call it.
+        If the time ends concurrently, both threads may call it.
         """
         self._stop = stop
         if self._over.is_set():
@@ -71,13 +71,13 @@ class Expiry:
         self._stop()
 
     def check(self) -> None:
-        """Refuse to go on with the job if its caller no longer waits for it."""
+        """Refuse to continue if the job's caller no longer waits."""
         if self._over.is_set():
             raise Refused("it took too long")
 
 
-def within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
-    """Run a job in a thread, with a time limit: name look-ups and slow headers have no other.
+def run_within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
+    """Run a job in a thread, with a time limit: nothing else limits name lookups and slow headers.
 
     Raises:
         Refused: the time is over; the job's thread ends at its next check of the expiry.
@@ -109,22 +109,22 @@ def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -
     Args:
         read: returns at most the given number of bytes, as soon as there are any; none at the end.
         limits: only the size is used.
-        expiry: checked after each piece.
+        expiry: checked after each chunk.
 
     Raises:
         Refused: the content is too large, or the time is over.
-        TypeError: a piece is not bytes: the stand-in of a test, which may never end.
+        TypeError: a chunk is not bytes: the stand-in of a test, which may never end.
     """
-    pieces, size = [], 0
-    while piece := read(_PIECE):
-        if not isinstance(piece, bytes):
-            raise TypeError(f"a response's stream gave a {type(piece).__name__}")
+    chunks, size = [], 0
+    while chunk := read(_CHUNK):
+        if not isinstance(chunk, bytes):
+            raise TypeError(f"a response's stream returned a {type(chunk).__name__}")
         expiry.check()
-        size += len(piece)
+        size += len(chunk)
         if size > limits.size:
             raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
-        pieces.append(piece)
-    return b"".join(pieces)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def check_length(length: str | None, limits: Limits) -> None:
@@ -134,7 +134,7 @@ def check_length(length: str | None, limits: Limits) -> None:
 
 
 def check_data_url(url: str, limits: Limits) -> bytes:
-    """Refuse an image in the request itself that is too large; returns it, nothing if no base64."""
+    """Refuse an inline image that is too large; returns its bytes, none if it is not base64."""
     data = url.partition(",")[2]
     if len(data) > (limits.size + 2) // 3 * 4 * 1.1:  # a tenth more, for line breaks
         raise Refused(f"it is larger than {limits.size // MEBIBYTE} MiB")
@@ -147,7 +147,7 @@ def check_data_url(url: str, limits: Limits) -> bytes:
 
 
 def check_pixels(content: bytes, limits: Limits) -> None:
-    """Refuse an image of too many pixels before it is decoded; other content is left alone."""
+    """Refuse an image of too many pixels before it is decoded; ignores other content."""
     try:
         Image: Any = importlib.import_module("PIL.Image")
     except ModuleNotFoundError:  # then the release cannot decode it either

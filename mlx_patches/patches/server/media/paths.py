@@ -1,7 +1,7 @@
 """Which local files may be loaded.
 
-A request may name files below folders that the operator has listed. A host may load the files that
-it wrote itself, from checked content.
+A request may name files below folders that the operator has listed. A host may load files that it
+wrote itself from checked content.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from .limits import Limits
 
 ROOTS = "MLX_PATCHES_MEDIA_ROOTS"
 _OUTSIDE = f"it is not a file below a folder of {ROOTS}"
-# The frames of a request's video are some hundred files.
+# The frames of one video are some hundred files.
 _KEPT = 8192
-# No file has a longer path (PATH_MAX), but following links takes time for each folder in it.
+# No file has a longer path (PATH_MAX); following links takes time for each folder in it.
 _LONGEST = 4096
 _lock = threading.Lock()
 # The real paths of the newest files of the host, the oldest first.
 _written: dict[str, None] = {}
 
 
-def media_roots() -> list[Path]:
+def read_media_roots() -> list[Path]:
     """The folders whose files a request may name: ``MLX_PATCHES_MEDIA_ROOTS``."""
     named = os.environ.get(ROOTS, "").split(os.pathsep)
     return [Path(os.path.realpath(Path(one).expanduser())) for one in named if one.strip()]
 
 
-def local_path(path: str, roots: Iterable[Path]) -> Path:
+def resolve_path(path: str, roots: Iterable[Path]) -> Path:
     """The real path, with every link followed, below one of the folders.
 
     Raises:
         Refused: the path is elsewhere; the message does not reveal whether it exists.
     """
     try:
-        real = Path(real_path(path))
+        real = Path(follow_links(path))
     except (OSError, ValueError):  # a NUL, a loop of links
         raise Refused(_OUTSIDE) from None
     if not any(real != root and real.is_relative_to(root) for root in roots):
@@ -47,7 +47,7 @@ def local_path(path: str, roots: Iterable[Path]) -> Path:
     return real
 
 
-def real_path(path: str) -> str:
+def follow_links(path: str) -> str:
     """A path with every link followed.
 
     Raises:
@@ -58,13 +58,13 @@ def real_path(path: str) -> str:
     return os.path.realpath(path)
 
 
-def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
+def resolve_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
     """The real path of a file that a request may name.
 
     Raises:
         Refused: it is not below one of the folders, not a regular file, or too large.
     """
-    real = local_path(path, roots)
+    real = resolve_path(path, roots)
     try:
         found = real.stat()
     except (OSError, ValueError):
@@ -77,7 +77,7 @@ def local_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
 
 
 def admit(path: str) -> None:
-    """Remember a file that the host wrote from checked content, so that it may be loaded."""
+    """Record a file that the host wrote from checked content, so that it may be loaded."""
     real = os.path.realpath(path)
     with _lock:
         _written.pop(real, None)
@@ -89,6 +89,6 @@ def admit(path: str) -> None:
 def is_admitted(path: str) -> bool:
     """Whether a path is that of such a file."""
     try:
-        return real_path(path) in _written
+        return follow_links(path) in _written
     except (OSError, ValueError):
         return False

@@ -29,8 +29,8 @@ _ANNOUNCED, _SENT = 600 * 2**20, 96 * 2**20
 
 
 def probe_limits(target: Target) -> Result:
-    """Red where a 600 MiB response is read without a limit, or a small file is not loaded."""
-    load = _loader(target)
+    """Red if a 600 MiB response is read without a limit, or a small file is not loaded."""
+    load = _make_loader(target)
     with a_server() as server:
         with suppress(Exception):
             load(f"{server.url}/endless")
@@ -42,31 +42,31 @@ def probe_limits(target: Target) -> Result:
                 load(f"{server.url}/{'sound' if target.name == 'load_audio' else 'image'}")
         except Exception as error:
             small = f"; a small file is not loaded: {error}"
-    said = f"{server.sent // 2**20} of 600 MiB were sent before the end{small}"
-    return Result(server.sent >= _SENT or bool(small), said)
+    detail = f"{server.sent // 2**20} of 600 MiB were sent before the end{small}"
+    return Result(server.sent >= _SENT or bool(small), detail)
 
 
 def probe_policy(target: Target) -> Result:
-    """Red where a local server is contacted, or a file outside the allowed folders is opened."""
+    """Red if a local server is contacted, or a file outside the allowed folders is opened."""
     with without_variable(ROOTS):
         if target.name.startswith("_image_"):
-            return _paths(target)
+            return _probe_paths(target)
         module = importlib.import_module(target.module)
         if target.name == "_parse_transcription_request":
-            return _uploaded(module)
+            return _probe_upload(module)
         if target.module.endswith(".audio"):
-            return _spoken(module, target.name)
+            return _probe_speech(module, target.name)
         with a_server() as server, tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"
             secret.write_bytes(make_image())
-            seen = _opened(target, f"{server.url}/image", str(secret))
+            seen = _find_opened(target, f"{server.url}/image", str(secret))
             seen = [*server.asked, *seen]
     return Result(bool(seen), f"opened: {', '.join(seen) or 'nothing'}")
 
 
-def _opened(target: Target, url: str, path: str) -> list[str]:
+def _find_opened(target: Target, url: str, path: str) -> list[str]:
     """Load the URL and the path; returns the path if the loader, or OpenCV for it, opened it."""
-    load = _loader(target)
+    load = _make_loader(target)
     seen: list[str] = []
 
     def capture(source: Any) -> Any:
@@ -81,8 +81,8 @@ def _opened(target: Target, url: str, path: str) -> list[str]:
     return [path] if path in seen and target.name != "_inline_image_urls" else []
 
 
-def _paths(target: Target) -> Result:
-    """Red where an image request's path outside the allowed folders is accepted."""
+def _probe_paths(target: Target) -> Result:
+    """Red if an image request's path outside the allowed folders is accepted."""
     choose = require(target)
     outside = str(Path(tempfile.gettempdir()) / "not-named.png")
     request = SimpleNamespace(
@@ -96,8 +96,8 @@ def _paths(target: Target) -> Result:
     return Result(True, f"{chosen} is accepted")
 
 
-def _spoken(module: Any, name: str) -> Result:
-    """Red where a speech request may name any file as its sound, or as its voice."""
+def _probe_speech(module: Any, name: str) -> Result:
+    """Red if a speech request may name any file as its reference, or as its voice."""
 
     def model(*args: Any, **kwargs: Any) -> Any:
         raise LookupError("a file outside the allowed folders is accepted")
@@ -124,8 +124,8 @@ def _spoken(module: Any, name: str) -> Result:
     return Result(False, "nothing is read")
 
 
-def _uploaded(module: Any) -> Result:
-    """Red where an uploaded playlist reaches the reader of sounds."""
+def _probe_upload(module: Any) -> Result:
+    """Red if an uploaded playlist reaches the audio reader."""
     forms = importlib.import_module("starlette.datastructures")
     read: list[str] = []
 
@@ -148,7 +148,7 @@ def _uploaded(module: Any) -> Result:
     )
 
 
-def _loader(target: Target) -> Callable[[str], Any]:
+def _make_loader(target: Target) -> Callable[[str], Any]:
     """Return the target's loader as a function of a URL or path."""
     load = require(target)
     if target.name == "_inline_image_urls":

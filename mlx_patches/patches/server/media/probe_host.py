@@ -32,19 +32,19 @@ Open = Callable[[str], Any]
 
 
 def probe(target: Target) -> Result:
-    """Red where a local server is asked, or where a file is opened that may not be."""
+    """Red if a local server is contacted, or a forbidden file is opened."""
     require(target)
     module = importlib.import_module(target.module)
     with without_variable(ROOTS), tempfile.TemporaryDirectory() as folder:
         return _PROBES[target.name](module, Path(folder))
 
 
-def _source(kind: str, module: Any, folder: Path) -> Result:
+def _probe_source(kind: str, module: Any, folder: Path) -> Result:
     """vllm-mlx's function that writes media of a kind to a file."""
-    return _tried(getattr(module, f"process_{kind}_input"), kind, folder)
+    return _try_sources(getattr(module, f"process_{kind}_input"), kind, folder)
 
 
-def _messages(module: Any, folder: Path) -> Result:
+def _probe_messages(module: Any, folder: Path) -> Result:
     """The check of a request's messages, which returns nothing."""
 
     def accept(source: str) -> str:
@@ -52,14 +52,14 @@ def _messages(module: Any, folder: Path) -> Result:
         module._validate_remote_media_urls([{"role": "user", "content": content}])
         return source
 
-    return _tried(accept, "audio", folder)
+    return _try_sources(accept, "audio", folder)
 
 
-def _cached(module: Any, folder: Path) -> Result:
+def _probe_cache(module: Any, folder: Path) -> Result:
     """mlx-openai-server's cache of media."""
     sound = importlib.import_module("app.core.audio_processor")
 
-    async def ask(source: str) -> Any:
+    async def send(source: str) -> Any:
         processor = sound.AudioProcessor()
         try:
             path = Path(await processor._process_single_media(source))
@@ -67,10 +67,10 @@ def _cached(module: Any, folder: Path) -> Result:
         finally:
             await processor.cleanup()
 
-    return _tried(lambda source: asyncio.run(ask(source)), "audio", folder)
+    return _try_sources(lambda source: asyncio.run(send(source)), "audio", folder)
 
 
-def _tried(load: Open, kind: str, folder: Path) -> Result:
+def _try_sources(load: Open, kind: str, folder: Path) -> Result:
     """Red if a URL of this machine, a path or a playlist is accepted."""
     file = folder / f"named.{kind}"
     file.write_bytes(_FILES[kind])
@@ -91,17 +91,17 @@ def _tried(load: Open, kind: str, folder: Path) -> Result:
     return Result(bool(opened), f"accepted: {', '.join(opened) or 'nothing'}")
 
 
-def _registered(module: Any, folder: Path) -> Result:
-    """Red where mlx-vlm may not load a file that vllm-mlx wrote."""
+def _probe_register(module: Any, folder: Path) -> Result:
+    """Red if mlx-vlm may not load a file that vllm-mlx wrote."""
     path = str(folder / "written")
     module._temp_manager.register(path)
     module._temp_manager.cleanup(path)
-    said = "is" if is_admitted(path) else "is not"
-    return Result(not is_admitted(path), f"a file of the host {said} known as such")
+    verb = "is" if is_admitted(path) else "is not"
+    return Result(not is_admitted(path), f"a file of the host {verb} recorded as such")
 
 
-def _uploaded(module: Any, folder: Path) -> Result:
-    """Red where a playlist reaches the model that transcribes it."""
+def _probe_upload(module: Any, folder: Path) -> Result:
+    """Red if a playlist reaches the model that transcribes it."""
     file = folder / "upload.wav"
     file.write_bytes(_PLAYLIST)
     opened: list[str] = []
@@ -112,14 +112,14 @@ def _uploaded(module: Any, folder: Path) -> Result:
 
     if hasattr(module, "MLX_Whisper"):
         with mock.patch.object(module, "transcribe", generate):
-            return _outcome(lambda: module.MLX_Whisper("a")(audio_path=str(file)), opened)
+            return _make_result(lambda: module.MLX_Whisper("a")(audio_path=str(file)), opened)
     engine = module.STTEngine("a")
     engine._loaded, engine.model = True, SimpleNamespace(generate=generate)
-    return _outcome(lambda: engine.transcribe(str(file)), opened)
+    return _make_result(lambda: engine.transcribe(str(file)), opened)
 
 
-def _spoken(name: str, module: Any, folder: Path) -> Result:
-    """Red where a function of vllm-mlx that makes speech takes a path for a voice."""
+def _probe_speech(name: str, module: Any, folder: Path) -> Result:
+    """Red if a speech function of vllm-mlx accepts a path as a voice."""
     file = folder / "voice.wav"
     file.write_bytes(make_sound())
     opened: list[str] = []
@@ -135,22 +135,22 @@ def _spoken(name: str, module: Any, folder: Path) -> Result:
         made = getattr(engine, name)("a", voice=str(file))
         return list(made) if inspect.isgenerator(made) else made
 
-    return _outcome(speak, opened)
+    return _make_result(speak, opened)
 
 
-def _outcome(call: Callable[[], Any], opened: list[str]) -> Result:
+def _make_result(call: Callable[[], Any], opened: list[str]) -> Result:
     """Red if the call opened a file."""
     with suppress(Exception):
         call()
     return Result(bool(opened), f"opened: {', '.join(map(os.path.basename, opened)) or 'nothing'}")
 
 
-def _answered(module: Any, folder: Path) -> Result:
-    """Red where a refusal is answered as an error of the server."""
+def _probe_answer(module: Any, folder: Path) -> Result:
+    """Red if a refusal is answered as a server error."""
     images = importlib.import_module("app.core.image_processor")
     handler = object.__new__(module.MLXVLMHandler)
 
-    async def ask() -> None:
+    async def send() -> None:
         processor = images.ImageProcessor()
         handler._build_inference_context = processor.process_image_url
         try:
@@ -159,7 +159,7 @@ def _answered(module: Any, folder: Path) -> Result:
             await processor.cleanup()
 
     try:
-        asyncio.run(ask())
+        asyncio.run(send())
     except Exception as error:
         status = getattr(error, "status_code", None)
         return Result(status != 400, f"a path is answered with status {status}")
@@ -167,15 +167,15 @@ def _answered(module: Any, folder: Path) -> Result:
 
 
 _PROBES: dict[str, Callable[[Any, Path], Result]] = {
-    "process_image_input": partial(_source, "image"),
-    "process_video_input": partial(_source, "video"),
-    "process_audio_input": partial(_source, "audio"),
-    "TempFileManager.register": _registered,
-    "_validate_remote_media_urls": _messages,
-    "STTEngine.transcribe": _uploaded,
-    "TTSEngine.generate": partial(_spoken, "generate"),
-    "TTSEngine.stream_generate": partial(_spoken, "stream_generate"),
-    "BaseProcessor._process_single_media": _cached,
-    "MLXVLMHandler.generate_multimodal_response": _answered,
-    "MLX_Whisper.__call__": _uploaded,
+    "process_image_input": partial(_probe_source, "image"),
+    "process_video_input": partial(_probe_source, "video"),
+    "process_audio_input": partial(_probe_source, "audio"),
+    "TempFileManager.register": _probe_register,
+    "_validate_remote_media_urls": _probe_messages,
+    "STTEngine.transcribe": _probe_upload,
+    "TTSEngine.generate": partial(_probe_speech, "generate"),
+    "TTSEngine.stream_generate": partial(_probe_speech, "stream_generate"),
+    "BaseProcessor._process_single_media": _probe_cache,
+    "MLXVLMHandler.generate_multimodal_response": _probe_answer,
+    "MLX_Whisper.__call__": _probe_upload,
 }

@@ -1,15 +1,15 @@
-"""A request can make a server open any URL in its network, and any file.
+"""A request can make mlx_lm.server and mlx_vlm.server open any file and any internal address.
 
 Why
     ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
     read every file that the server can, and reach machines that trust the server (SSRF).
-    ``mlx_vlm.server`` also writes images to any path in a request, and reads the sound that speech
-    is to be like from any path.
+    ``mlx_vlm.server`` also writes images to any path in a request, and reads the reference audio
+    for voice cloning from any path.
 How
     URLs must be http or https, with a host whose addresses are all public; the connection goes to
-    a checked address, also for each redirect; proxies are not used. Paths must be below a folder
-    of ``MLX_PATCHES_MEDIA_ROOTS``, after every link is followed. A file must be in a container that
-    holds its own data; a playlist makes its reader open the files that it lists. Everything else is
+    a checked address, for redirects too; proxies are ignored. Paths must be below a folder of
+    ``MLX_PATCHES_MEDIA_ROOTS``, after every link is followed. A file must be in a container that
+    holds its own data; a playlist makes its reader open the files that it lists. Anything else is
     refused, with the reason in the log. In mlx-vlm this applies to every caller in the process.
     Optional: requests that were answered before may be refused.
 Upstream
@@ -34,113 +34,119 @@ from ....core.patch import Attribute, Patch, Target, around, stored
 from ..._shared.refusals import Refused, as_refusal
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
-from .limited import Content, guarded, is_web, put_images
-from .limits import Answer, Fetched, check_data_url, check_pixels, within
-from .paths import is_admitted, local_file, local_path, media_roots
+from .limited import Content, guard_source, is_web, put_images
+from .limits import Answer, Fetched, check_data_url, check_pixels, run_within
+from .paths import is_admitted, read_media_roots, resolve_file, resolve_path
 
 POLICY = "host-media-policy"
 
 
-def lm_public(inline: Callable[..., Any], messages: Any) -> Any:
+def inline_public(inline: Callable[..., Any], messages: Any) -> Any:
     """mlx-lm's server: fetch images from public addresses only."""
     release = inspect.unwrap(inline).__globals__
-    put_images(checked, release, messages, lambda url: fetch_kind(url, PICTURE), in_place)
+    put_images(check_source, release, messages, lambda url: fetch_kind(url, PICTURE), check_inline)
     return inline(messages)
 
 
-def image_public(load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_image(
+    load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any
+) -> Any:
     """mlx-vlm: load an image, if a request may name it."""
-    return load(checked(image_source, lambda: allowed(image_source, PICTURE)), *args, **kwargs)
+    return load(
+        check_source(image_source, lambda: resolve_source(image_source, PICTURE)), *args, **kwargs
+    )
 
 
-def audio_public(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_audio(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load audio, if a request may name it."""
-    return load(checked(file, lambda: allowed(file, SOUND)), *args, **kwargs)
+    return load(check_source(file, lambda: resolve_source(file, SOUND)), *args, **kwargs)
 
 
-def video_public(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_video(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load a video, if a request may name it; its reader gets a file, never a URL."""
     source = str(video_path).removeprefix("file://")
     if not is_web(source):
-        path = checked(video_path, lambda: known_file(source, VIDEO))
+        path = check_source(video_path, lambda: find_file(source, VIDEO))
         return load(path, *args, **kwargs)
-    content = checked(video_path, lambda: fetch_kind(source, VIDEO).content)
+    content = check_source(video_path, lambda: fetch_kind(source, VIDEO).content)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "video"
         file.write_bytes(content)
         return load(str(file), *args, **kwargs)
 
 
-def image_in_hand(process: Callable[..., Any], img: Any, *args: Any, **kwargs: Any) -> Any:
+def check_inner_names(process: Callable[..., Any], img: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: refuse an image that contains paths or URLs, which a processor would open."""
     if isinstance(img, (list, tuple, dict)):
-        checked(img, lambda: no_names(img))
+        check_source(img, lambda: refuse_names(img))
     return process(img, *args, **kwargs)
 
 
-def edited_paths(paths: Callable[..., Any], request: Any) -> Any:
+def check_edited_paths(paths: Callable[..., Any], request: Any) -> Any:
     """mlx-vlm's server: the real paths of the images to edit."""
-    return tuple(checked(path, partial(named_file, str(path), PICTURE)) for path in paths(request))
+    return tuple(
+        check_source(path, partial(resolve_media, str(path), PICTURE)) for path in paths(request)
+    )
 
 
-def output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm's server: where an image is written; a path from the request is checked."""
+def check_output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+    """mlx-vlm's server: the path to write an image to, checked if the request names it."""
     path = choose(request, *args, **kwargs)
     named = getattr(request, "output_path", None) or getattr(request, "output_dir", None)
     if path is None or not named:
         return path
-    return checked(path, lambda: local_path(str(path), media_roots()))
+    return check_source(path, lambda: resolve_path(str(path), read_media_roots()))
 
 
-def checked(source: Any, look: Callable[[], Answer], patch: str = POLICY) -> Answer:
-    """Check or fetch a source; where the check itself fails, the source is refused too."""
+def check_source(source: Any, look: Callable[[], Answer], patch: str = POLICY) -> Answer:
+    """Check or fetch a source; if the check itself fails, the source is refused too."""
 
-    def undecided(error: Exception) -> Exception:
+    def make_refusal(error: Exception) -> Exception:
         refused = Refused("it could not be checked", f"{type(error).__name__}: {error}")
         return as_refusal(patch, source, refused)
 
-    return guarded(patch, source, look, undecided)
+    return guard_source(patch, source, look, make_refusal)
 
 
-def spoken(run: Callable[..., Any], request: Any) -> Any:
-    """mlx-vlm's server: make speech, if the request may name its sound and its voice."""
+def speak_checked(run: Callable[..., Any], request: Any) -> Any:
+    """mlx-vlm's server: make speech, if the request may name its reference and its voice."""
     speech = request.payload.request
-    reference(speech.ref_audio)
-    if speech.voice:  # models also take the path of a file
-        checked(speech.voice, lambda: plain_name(speech.voice))
+    check_reference(speech.ref_audio)
+    if speech.voice:  # models also accept the path of a file
+        check_source(speech.voice, lambda: check_voice_name(speech.voice))
     return run(request)
 
 
-def reference(path: Any) -> Any:
-    """The real path of the sound that speech is to be like; None without one."""
-    return path and checked(path, lambda: named_file(path, SOUND))
+def check_reference(path: Any) -> Any:
+    """The real path of the reference audio for voice cloning; None without one."""
+    return path and check_source(path, lambda: resolve_media(path, SOUND))
 
 
-def sent_reference(speech: Any) -> Any:
-    """The same, as a field of the request."""
-    return reference(stored(speech, "ref_audio"))
+def read_reference(speech: Any) -> Any:
+    """The same for a field of the request."""
+    return check_reference(stored(speech, "ref_audio"))
 
 
-async def upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm's server: read a request with an upload, if its container is one of sounds."""
+async def parse_upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+    """mlx-vlm's server: parse a request with an upload, if its container is an audio one."""
     try:
         sent = getattr((await request.form()).get("file"), "file", None)
-    except Exception:  # the server has an answer of its own
+    except Exception:  # the server reports this itself
         sent = None
     if sent is not None:
-        checked("the upload", lambda: check_kind(sent, SOUND))
+        check_source("the upload", lambda: check_kind(sent, SOUND))
     return await parse(request, *args, **kwargs)
 
 
-def plain_name(name: str) -> str:
-    """The name itself; a path is refused."""
+def check_voice_name(name: str) -> str:
+    """The name of a voice; a path is refused."""
     if re.search(r"[/\\]", name) or os.path.exists(name):
         raise Refused("a path is not accepted, only the name of a voice")
     return name
 
 
-def allowed(source: Any, kind: Kind) -> Any:
-    """A request's source as it may be loaded, by content or real path; any other is refused."""
+def resolve_source(source: Any, kind: Kind) -> Any:
+    """The content or real path of a source that a request may name; any other is refused."""
     if isinstance(source, BytesIO):
         check_kind(source, kind)
     if not isinstance(source, (str, Path)):
@@ -148,13 +154,13 @@ def allowed(source: Any, kind: Kind) -> Any:
     if is_web(str(source)):
         return Content(fetch_kind(str(source), kind).content, str(source))
     if isinstance(source, str) and source.startswith("data:image/"):
-        in_place(source)
+        check_inline(source)
         return source
-    return known_file(str(source), kind)
+    return find_file(str(source), kind)
 
 
-def in_place(url: str) -> None:
-    """Refuse what is no image in the request itself, or is over a limit."""
+def check_inline(url: str) -> None:
+    """Refuse a source that is not an inline image, or is over a limit."""
     if not url.startswith("data:"):
         raise Refused("only http, https and data URLs are accepted")
     check_kind(check_data_url(url, PICTURE.limits), PICTURE)
@@ -162,34 +168,34 @@ def in_place(url: str) -> None:
 
 def fetch_kind(url: str, kind: Kind) -> Fetched:
     """Fetch a file of a kind from a public address, within its limits."""
-    file = within(kind.limits.seconds, lambda expiry: fetch(url, kind.limits, expiry))
+    file = run_within(kind.limits.seconds, lambda expiry: fetch(url, kind.limits, expiry))
     check_kind(file.content, kind)
     if kind is PICTURE:
         check_pixels(file.content, kind.limits)
     return file
 
 
-def known_file(path: str, kind: Kind) -> str:
+def find_file(path: str, kind: Kind) -> str:
     """The path of a file that the host wrote, or the real path of one that a request may name."""
-    return path if is_admitted(path) else named_file(path, kind)
+    return path if is_admitted(path) else resolve_media(path, kind)
 
 
-def named_file(path: str, kind: Kind) -> str:
+def resolve_media(path: str, kind: Kind) -> str:
     """The real path of a file of a kind that a request may name; any other is refused."""
-    real = local_file(path, media_roots(), kind.limits)
+    real = resolve_file(path, read_media_roots(), kind.limits)
     with open(real, "rb") as file:
         check_kind(file, kind)
     return real
 
 
-def no_names(source: Any) -> None:
-    """Refuse lists that contain text, which would be read as URLs and paths."""
+def refuse_names(source: Any) -> None:
+    """Refuse lists that contain text, which would be taken for URLs and paths."""
     inner = source.values() if isinstance(source, dict) else source
     for one in inner:
         if isinstance(one, (str, bytes, Path)):
             raise Refused("paths and URLs inside a list or dictionary are not accepted")
         if isinstance(one, (list, tuple, dict)):
-            no_names(one)
+            refuse_names(one)
 
 
 _UTILS = ("mlx-vlm", "mlx_vlm.utils")
@@ -205,21 +211,21 @@ PATCH = Patch(
         "any address of the network"
     ),
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(lm_public)),
-        Target(*_UTILS, "load_image", around(image_public)),
-        Target(*_UTILS, "load_audio", around(audio_public)),
-        Target(*_UTILS, "load_video", around(video_public)),
-        Target(*_UTILS, "process_image", around(image_in_hand)),
-        Target(*_OPENAI, "_image_edit_paths", around(edited_paths)),
-        Target(*_OPENAI, "_image_output_path", around(output_path)),
-        Target(*_OPENAI, "_image_edit_output_path", around(output_path)),
-        Target(*_AUDIO, "_run_tts_request", around(spoken)),
-        Target(*_AUDIO, "_parse_transcription_request", around(upload)),
-        # The endpoint says whether the path exists.
+        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(inline_public)),
+        Target(*_UTILS, "load_image", around(load_public_image)),
+        Target(*_UTILS, "load_audio", around(load_public_audio)),
+        Target(*_UTILS, "load_video", around(load_public_video)),
+        Target(*_UTILS, "process_image", around(check_inner_names)),
+        Target(*_OPENAI, "_image_edit_paths", around(check_edited_paths)),
+        Target(*_OPENAI, "_image_output_path", around(check_output_path)),
+        Target(*_OPENAI, "_image_edit_output_path", around(check_output_path)),
+        Target(*_AUDIO, "_run_tts_request", around(speak_checked)),
+        Target(*_AUDIO, "_parse_transcription_request", around(parse_upload)),
+        # The endpoint reveals whether the path exists.
         Target(
             *_AUDIO,
             "AudioSpeechRequest.ref_audio",
-            lambda original: Attribute("ref_audio", sent_reference),
+            lambda original: Attribute("ref_audio", read_reference),
             fingerprint_of=("AudioSpeechRequest",),
             defines_new_attribute=True,
         ),

@@ -2,14 +2,14 @@
 
 Why
     These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
-    release cuts an argument at a comma, a bracket or a quote, reads only one of several calls, and
-    does not find a tool with a dot in its name. For a template that does not contain the tokens of
-    tool calls, like LFM2.5's, it finds no parser at all: the call stays text.
+    release cuts an argument at a comma, a bracket or a quote, parses only the first of several
+    calls, and misses a tool with a dot in its name. If the chat template does not contain the
+    tokens of tool calls, as LFM2.5's does not, the release picks no parser: the call stays text.
 How
-    A call that is valid Python is parsed by Python's syntax, and never run; everything else goes
-    to the release. A tokenizer without a parser whose vocabulary has both tokens gets this one.
+    A call that is valid Python is parsed as Python, and never run; everything else goes to the
+    release's parser. A tokenizer without a parser whose vocabulary has both tokens gets this one.
 Upstream
-    mlx-lm 0.32.0 parses calls by Python's syntax, and also looks for the tokens in the vocabulary.
+    mlx-lm 0.32.0 parses calls as Python, and looks for the tokens in the vocabulary too.
 Retire when
     No supported release is older than mlx-lm 0.32.
 """
@@ -21,7 +21,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 Call = dict[str, Any]
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -29,8 +30,8 @@ _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _JSON = {"true": True, "false": False, "null": None}
 
 
-def parsed(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; a list where there are several."""
+def parse_python(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+    """A call's name and arguments; a list if there are several calls."""
     calls = find_calls(text)
     if not calls:
         return parse(text, *args, **kwargs)
@@ -42,12 +43,12 @@ def find_calls(text: str) -> list[Call]:
     start, end = text.find("["), text.rfind("]")
     try:
         body = ast.parse(text[start : end + 1], mode="eval").body
-        return list(map(read, body.elts)) if start >= 0 and isinstance(body, ast.List) else []
+        return list(map(read_call, body.elts)) if start >= 0 and isinstance(body, ast.List) else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 
-def read(node: ast.expr) -> Call:
+def read_call(node: ast.expr) -> Call:
     """The name and the arguments of a call.
 
     Raises:
@@ -71,7 +72,9 @@ class _Literals(ast.NodeTransformer):
         return ast.Constant(_JSON[node.id]) if node.id in _JSON else node
 
 
-def wrapped(init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, **kw: Any) -> None:
+def add_parser(
+    init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, **kw: Any
+) -> None:
     """Construct a tokenizer's wrapper, with this parser if the vocabulary has both tokens."""
     if len(args) < 4 and not kw.get("tool_parser") and not kw.get("tool_call_start"):
         vocabulary = tokenizer.get_vocab()
@@ -87,12 +90,10 @@ PATCH = Patch(
     every_model=True,
     summary="mlx_lm.server drops or garbles tool calls of LFM2 and LFM2.5",
     targets=(
-        Target("mlx-lm", "mlx_lm.tool_parsers.pythonic", "parse_tool_call", around(parsed)),
-        Target(
-            "mlx-lm",
-            "mlx_lm.tokenizer_utils",
-            "TokenizerWrapper.__init__",
-            around(wrapped),
+        *wrap("mlx_lm.tool_parsers.pythonic:parse_tool_call", parse_python),
+        *wrap(
+            "mlx_lm.tokenizer_utils:TokenizerWrapper.__init__",
+            add_parser,
             fingerprint_of=("TokenizerWrapper.__init__", "_infer_tool_parser"),
         ),
     ),

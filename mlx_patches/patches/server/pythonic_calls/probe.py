@@ -1,4 +1,4 @@
-"""Parses LFM2's and LFM2.5's tool calls with the parser that the release picks for them."""
+"""Parses LFM2's and LFM2.5's tool calls with the parser that the release picks."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ CASES: tuple[tuple[str, Any], ...] = (
 
 
 def probe(target: Target) -> Result:
-    """Red where a call is lost, or parsed wrongly."""
+    """Red if a call is lost, or parsed wrongly."""
     module = importlib.import_module(target.module)
     if target.name != "parse_tool_call":
         if not source_file("mlx_lm.tool_parsers.pythonic"):
             raise NotApplicable("this release has no parser for such calls")
-        found = loaded(module).tool_parser
-        return Result(found is None, "no parser is found" if found is None else "a parser is found")
+        found = load_tokenizer(module).tool_parser
+        detail = "the release picks no parser" if found is None else "the release picks a parser"
+        return Result(found is None, detail)
     for text, wanted in CASES:
         try:
             given = module.parse_tool_call(text)
@@ -45,7 +46,9 @@ def probe(target: Target) -> Result:
     return Result(False, "every call is parsed correctly")
 
 
-def loaded(module: Any, tokens: tuple[str, ...] = (), template: str = "{{ messages }}") -> Any:
+def load_tokenizer(
+    module: Any, tokens: tuple[str, ...] = (), template: str = "{{ messages }}"
+) -> Any:
     """Load a tokenizer of a few words, and the tokens around tool calls, with the release."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast

@@ -1,15 +1,14 @@
 """A request can make a server load any folder, and download any model.
 
 Why
-    ``mlx_lm.server`` and ``mlx_vlm.server`` load the model, the draft model and the adapters that
-    a request names, from any folder that the server can read, or from the Hub, which fills the
-    disk. ``mlx_vlm.server`` also lists the models of any folder, and takes the folder of its disk
-    cache from a request.
+    ``mlx_lm.server`` and ``mlx_vlm.server`` load the model, the draft model and the adapter that a
+    request names: from any folder that the server can read, or from the Hub, which fills the disk.
+    ``mlx_vlm.server`` also lists the models of any folder, and accepts a folder for its disk cache.
 How
     A request may name what the server was started with, models of the local Hub cache, and what
-    ``MLX_PATCHES_REQUEST_MODELS`` lists: names and folders, separated as in ``PATH``. Everything
-    else is refused before it is opened, with a line in the log. Optional: requests that were
-    answered before may be refused.
+    ``MLX_PATCHES_REQUEST_MODELS`` lists: names and folders, separated as in ``PATH``. Any other
+    name is refused before it is opened, and logged. Optional: requests that were answered before
+    may be refused.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -21,12 +20,12 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, around, stored
+from ....core.patch import Attribute, Patch, Target, stored
+from ....core.verbs import argument, before
 from ..._shared.callers import callers
 from ..._shared.refusals import Refused, as_refusal
 
@@ -39,21 +38,21 @@ _started: set[str] = set()
 
 
 def is_allowed(name: Any, started: Iterable[str | None] = ()) -> bool:
-    """Whether a request may name this of a server that was started with these names."""
+    """Whether a request may use a name if the server was started with these names."""
     given = [one for one in started if one]
     listed = [one for one in os.environ.get(MODELS, "").split(os.pathsep) if one.strip()]
     if not isinstance(name, str):
         return False
     if name in given or name in listed:
         return True
-    if not os.path.exists(name):  # the releases take an existing folder before a name of the Hub
+    if not os.path.exists(name):  # releases prefer an existing folder to a name on the Hub
         return is_cached(name)
     real = Path(os.path.realpath(name))
     return real in map(_real, given) or any(real.is_relative_to(_real(one)) for one in listed)
 
 
 def is_cached(name: str) -> bool:
-    """Whether a name is of a model in the local Hub cache."""
+    """Whether a name is that of a model in the local Hub cache."""
     if not _REPO.fullmatch(name) or ".." in name or "--" in name:
         return False
     hub: Any = importlib.import_module("huggingface_hub.constants")
@@ -65,8 +64,8 @@ def _real(path: str) -> Path:
     return Path(os.path.realpath(os.path.expanduser(path)))
 
 
-def check(name: Any, started: Iterable[str | None] = ()) -> None:
-    """Refuse a name that a request may not use, or that cannot be checked."""
+def check_name(name: Any, started: Iterable[str | None] = ()) -> None:
+    """Refuse a name that a request may not use, or if the check itself fails."""
     private = ""
     try:
         if is_allowed(name, started):
@@ -77,33 +76,26 @@ def check(name: Any, started: Iterable[str | None] = ()) -> None:
     raise as_refusal(ID, name, Refused(reason, private))
 
 
-def lm_load(
-    load: Callable[..., Any],
-    provider: Any,
-    model_path: Any,
-    adapter_path: Any = None,
-    draft_model_path: Any = None,
-) -> Any:
-    """mlx-lm's server: load what a request names, if it may."""
+def check_lm_load(
+    provider: Any, /, model_path: Any, adapter_path: Any, draft_model_path: Any
+) -> None:
+    """mlx-lm's server: check what a request lets it load."""
     options = provider.cli_args
     started = ("default_model", options.model, options.adapter_path, options.draft_model)
     for name in (model_path, adapter_path, draft_model_path):
         if name is not None:
-            check(name, started)
-    return load(provider, model_path, adapter_path, draft_model_path)
+            check_name(name, started)
 
 
-def vlm_load(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm's server: load what a request names, if it may."""
-    adapter = kwargs.get("adapter_path", args[0] if args else None)
+def check_vlm_load(model_path: Any, adapter_path: Any) -> None:
+    """mlx-vlm's server: check what a request lets it load."""
     names = [model_path]
-    if isinstance(adapter, str):  # else None, or the mark for the adapter of the loaded model
-        names.append(adapter)
+    if isinstance(adapter_path, str):  # else None, or the mark for the loaded model's adapter
+        names.append(adapter_path)
     if is_starting():
         _started.update(names)
     for name in names:
-        check(name, _started)
-    return load(model_path, *args, **kwargs)
+        check_name(name, _started)
 
 
 def is_starting() -> bool:
@@ -114,43 +106,40 @@ def is_starting() -> bool:
     )
 
 
-def set_options(apply: Callable[..., Any], config: Any, payload: Any, *args: Any, **kw: Any) -> Any:
-    """mlx-vlm's server: change settings, if a request may name their folders."""
+def check_options(payload: Any) -> None:
+    """mlx-vlm's server: check the folders in the settings that a request changes."""
     if isinstance(payload, dict):
         for option, variable in (
             ("draft_model", "MLX_VLM_DRAFT_MODEL"),
             ("apc_disk_path", "APC_DISK_PATH"),
         ):
             if payload.get(option):
-                check(payload[option], [os.environ.get(variable)])
-    return apply(config, payload, *args, **kw)
+                check_name(payload[option], [os.environ.get(variable)])
 
 
-def listed_models(discover: Callable[..., Any], cache_info: Any, paths: Iterable[str] = ()) -> Any:
-    """mlx-vlm's server: list the models of folders that a request may name."""
+def check_folders(paths: Iterable[str]) -> list[str]:
+    """mlx-vlm's server: the folders whose models a request lists, each checked."""
     paths = list(paths)
     started = os.environ.get("MLX_VLM_MODEL_PATHS", "").split(os.pathsep)
     for path in paths:
-        check(path, started)
-    return discover(cache_info, paths)
+        check_name(path, started)
+    return paths
 
 
-def image_defaults(resolve: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """mlx-vlm's server: the defaults of an image model that a request may name."""
-    check(model, _started)
-    return resolve(model, *args, **kwargs)
+def check_image_model(model: Any) -> None:
+    """mlx-vlm's server: check the image model whose defaults a request reads."""
+    check_name(model, _started)
 
 
-def expanding_model(request: Any) -> Any:
-    """mlx-vlm's server: the model that expands the prompt of an image, if a request may name it."""
+def read_expanding_model(request: Any) -> Any:
+    """mlx-vlm's server: the model that expands an image's prompt, if a request may name it."""
     name = stored(request, _EXPANDING)
     if name is not None:
-        check(name, _started)
+        check_name(name, _started)
     return name
 
 
 _EXPANDING = "prompt_expansion_model"
-_VLM = partial(Target, "mlx-vlm")
 
 PATCH = Patch(
     id=ID,
@@ -160,17 +149,20 @@ PATCH = Patch(
         "mlx_lm.server and mlx_vlm.server: a request can load any folder and download any model"
     ),
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(lm_load)),
-        _VLM("mlx_vlm.server", "get_cached_model", around(vlm_load)),
-        _VLM("mlx_vlm.server.app", "get_cached_model", around(vlm_load)),
-        _VLM("mlx_vlm.server.runtime_config", "RuntimeConfig.apply_changes", around(set_options)),
-        _VLM("mlx_vlm.server.model_discovery", "discover_models", around(listed_models)),
-        _VLM("mlx_vlm.generate.image_defaults", "resolve_image_defaults", around(image_defaults)),
+        *before("mlx_lm.server:ModelProvider.load", check_lm_load),
+        *before(
+            ("mlx_vlm.server:get_cached_model", "mlx_vlm.server.app:get_cached_model"),
+            check_vlm_load,
+        ),
+        *before("mlx_vlm.server.runtime_config:RuntimeConfig.apply_changes", check_options),
+        *argument("mlx_vlm.server.model_discovery:discover_models", "paths", check_folders),
+        *before("mlx_vlm.generate.image_defaults:resolve_image_defaults", check_image_model),
         *(
-            _VLM(
+            Target(
+                "mlx-vlm",
                 "mlx_vlm.server.schemas",
                 f"{name}.{_EXPANDING}",
-                lambda original: Attribute(_EXPANDING, expanding_model),
+                lambda original: Attribute(_EXPANDING, read_expanding_model),
                 fingerprint_of=(name,),
                 defines_new_attribute=True,
             )

@@ -1,4 +1,4 @@
-"""Names a folder that nobody allowed, where a request may name a model."""
+"""Passes a folder that is not allowed wherever a request may name a model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ....probes.fixtures import without_variable
 from .patch import MODELS
 
 _TYPE = "a_type_that_no_release_has"
-# In an error of a release that has read the folder.
+# Words in the errors of a release that has read the folder.
 _READ = (_TYPE, "does not support task")
 
 
 def probe(target: Target) -> Result:
-    """Red where the folder is read, listed or accepted."""
+    """Red if the folder is read, listed or accepted."""
     module = importlib.import_module(target.module)
     owner, _, attribute = target.name.rpartition(".")
     scope: Any = getattr(module, owner, None) if owner else module
@@ -35,13 +35,13 @@ def probe(target: Target) -> Result:
     with without_variable(MODELS), tempfile.TemporaryDirectory() as folder:
         config = {"model_type": _TYPE, "_class_name": _TYPE}
         Path(folder, "config.json").write_text(json.dumps(config))
-        # A file of weights that has none.
+        # A weights file without weights.
         Path(folder, "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
         with redirect_stdout(io.StringIO()):  # releases print what they load
-            return _ask(module, scope, attribute, folder)
+            return _call(module, scope, attribute, folder)
 
 
-def _ask(module: Any, scope: Any, attribute: str, folder: str) -> Result:
+def _call(module: Any, scope: Any, attribute: str, folder: str) -> Result:
     try:
         if attribute == "prompt_expansion_model":
             fields = {"prompt": "a", "image": "a", "model": "a", attribute: folder}
@@ -52,20 +52,20 @@ def _ask(module: Any, scope: Any, attribute: str, folder: str) -> Result:
         elif attribute == "discover_models":
             seen = scope.discover_models(SimpleNamespace(repos=[]), [folder])
         elif attribute == "load":
-            seen = _provider(scope).load(folder, None, None)
+            seen = _make_provider(scope).load(folder, None, None)
         else:
             seen = getattr(scope, attribute)(folder)
     except Exception as error:
-        said = f"{error} {getattr(error, 'detail', '')}"
+        text = f"{error} {getattr(error, 'detail', '')}"
         return Result(
-            any(one in said for one in _READ), said.replace(folder, "a folder").strip()[:200]
+            any(one in text for one in _READ), text.replace(folder, "a folder").strip()[:200]
         )
     red = folder in str(seen).replace(os.path.realpath(folder), folder)
-    return Result(red, f"gave {seen}".replace(folder, "a folder")[:200])
+    return Result(red, f"returns {seen}".replace(folder, "a folder")[:200])
 
 
-def _provider(kind: Any) -> Any:
-    """A model provider of a server that was started without a model."""
+def _make_provider(kind: Any) -> Any:
+    """The model provider of a server that was started without a model."""
     options = dict.fromkeys(("model", "adapter_path", "draft_model", "chat_template"))
     options |= dict.fromkeys(("trust_remote_code", "use_default_chat_template", "pipeline"), False)
     return kind(SimpleNamespace(**options))

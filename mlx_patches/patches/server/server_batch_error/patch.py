@@ -3,12 +3,12 @@
 Why
     Nothing between the batch and the generation thread catches an error: out of memory, a prompt
     that the model cannot process, a cache that cannot be joined. The thread ends. Later requests
-    wait forever, or, from 0.32.2 on, are answered that the thread died.
+    hang or, from 0.32.2 on, get an error that the thread died.
 How
     The requests taken from the queue get the error as their answer, and generation restarts with
     an empty batch; the model and the prompt cache stay. An error before any request was taken
-    still ends the thread, and so does every error in distributed generation. A request whose
-    ``stop`` is not text is refused before it can end a batch of others.
+    still ends the thread, and so does any error in distributed generation. A request whose
+    ``stop`` is not text is refused before it joins a batch.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -24,7 +24,8 @@ from queue import Queue
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 logger = logging.getLogger("mlx_patches")
 
@@ -37,30 +38,30 @@ class Taken:
 
     def __init__(self) -> None:
         self.answers: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
-        self.any = False
+        self.has_taken = False
 
     def get(self, take: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The next request that can join others: (queue of its answer, request, arguments)."""
         request = take(*args, **kwargs)
-        while (error := refusal(request)) is not None:
+        while (error := find_refusal(request)) is not None:
             request[0].put(error)
             request = take(*args, **kwargs)
         self.answers.add(request[0])
-        self.any = True
+        self.has_taken = True
         return request
 
     def clear(self) -> list[Queue[Any]]:
         """Forget the requests that were taken; returns the queues of their answers."""
         answers = list(self.answers)
         self.answers.clear()
-        self.any = False
+        self.has_taken = False
         return answers
 
 
-def refusal(request: tuple[Any, ...]) -> ValueError | None:
-    """Return the error for a request that would end the batch that it joins; None if it would not.
+def find_refusal(request: tuple[Any, ...]) -> ValueError | None:
+    """The error for a request that would end the batch that it joins; None if it would not.
 
-    The server checks the types of the other arguments, and encodes stop words beside the batch.
+    The server checks the types of the other arguments, but encodes stop words next to the batch.
     """
     words = getattr(request[-1], "stop_words", ())
     if isinstance(words, Iterable) and all(isinstance(word, str) for word in words):
@@ -68,7 +69,7 @@ def refusal(request: tuple[Any, ...]) -> ValueError | None:
     return ValueError("stop must be a text or a list of texts")
 
 
-def generating(generate: Callable[[Any], None], server: Any) -> None:
+def restart_after_errors(generate: Callable[[Any], None], server: Any) -> None:
     """Run the loop of the generation thread, and restart it after an error in a batch."""
     requests = server.requests
     taken = Taken()
@@ -78,17 +79,17 @@ def generating(generate: Callable[[Any], None], server: Any) -> None:
             try:
                 return generate(server)
             except Exception as error:
-                if not taken.any or getattr(server, "_is_distributed", False):
+                if not taken.has_taken or getattr(server, "_is_distributed", False):
                     raise
                 logger.exception("mlx_patches: a batch of requests failed; the server goes on")
                 # The traceback would keep the batch's caches alive.
                 failure = error.with_traceback(None)
-            answer(taken.clear(), failure)
+            send_error(taken.clear(), failure)
     finally:
         del requests.get
 
 
-def answer(answers: Iterable[Queue[Any]], error: Exception) -> None:
+def send_error(answers: Iterable[Queue[Any]], error: Exception) -> None:
     """Put the error in the queues; a client that has its whole answer does not read it."""
     for one in answers:
         one.put(error)
@@ -99,5 +100,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx_lm.server hangs for good after a request that raises in a batch",
-    targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._generate", around(generating)),),
+    targets=wrap("mlx_lm.server:ResponseGenerator._generate", restart_after_errors),
 )

@@ -25,7 +25,7 @@ class _Requests(Queue[Any]):
 
 
 def probe(target: Target) -> Result:
-    """Red where the error of either request is not reported to it."""
+    """Red if either request does not get its error."""
     kind = class_of(target)
     server = kind.__new__(kind)
     server.requests = _Requests()
@@ -41,5 +41,6 @@ def probe(target: Target) -> Result:
         server._generate()
     except ValueError as error:
         died = f"the loop ended: {error}; "
-    told = sum(any(isinstance(said, ValueError) for said in one.queue) for one in answers)
-    return Result(told < len(answers), f"{died}{told} of {len(answers)} requests got their error")
+    failed = sum(any(isinstance(item, ValueError) for item in one.queue) for one in answers)
+    detail = f"{died}{failed} of {len(answers)} requests got their error"
+    return Result(failed < len(answers), detail)

@@ -17,7 +17,7 @@ LIMIT = 2500
 
 
 def probe(target: Target) -> Result:
-    """Red where the prompt cache keeps more bytes than the command line allows."""
+    """Red if the prompt cache keeps more bytes than the command line allows."""
     server = importlib.import_module(target.module)
     if "--prompt-cache-bytes" not in inspect.getsource(server):
         raise NotApplicable("this release's server has no --prompt-cache-bytes")
@@ -39,7 +39,7 @@ def probe(target: Target) -> Result:
 
 
 class _Layer:
-    """A layer's cache that reports 1000 bytes."""
+    """A layer's cache of 1000 bytes."""
 
     nbytes = 1000
 

@@ -1,11 +1,11 @@
-"""``mlx_lm.server`` answers a Llama 4 prompt from a longer prompt's cache without its start.
+"""``mlx_lm.server`` gives wrong output for Llama 4 after a hit on a longer prompt's cache.
 
 Why
     The cache of a longer prompt is cut back to the prefix that it shares with the request.
-    ``ChunkedKVCache`` drops tokens before its current chunk, but still reports that it is
-    trimmable. Cut back to an earlier chunk, it lacks the tokens of that chunk.
+    ``ChunkedKVCache`` drops the tokens before its current chunk, but still reports that it is
+    trimmable. Cut back to an earlier chunk, it lacks that chunk's tokens.
 How
-    Such a hit is treated as a miss: the prompt is processed from its start.
+    Such a hit is treated as a miss: the whole prompt is processed.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -14,25 +14,24 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import PROMPT_CACHES, at
+from ....core.patch import Patch
+from ....core.verbs import result
+from ..._shared.targets import PROMPT_CACHE_FETCH
 
 
-def fetch_whole_chunks(
-    fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
-) -> tuple[Any, Any]:
-    """The caches of a prefix, None for a miss, and the tokens that are left to feed."""
-    found, rest = fetch(prompts, model, tokens)
+def drop_incomplete_hit(hit: tuple[Any, Any], tokens: Sequence[int]) -> tuple[Any, Any]:
+    """The caches of a prefix and the tokens left to feed; a miss if the caches lack tokens."""
+    found, rest = hit
     held = len(tokens) - len(rest)
-    if found is not None and any(lacks(cache, held) for cache in found):
+    if found is not None and any(is_incomplete(cache, held) for cache in found):
         return None, tokens
-    return found, rest
+    return hit
 
 
-def lacks(cache: Any, held: int) -> bool:
+def is_incomplete(cache: Any, held: int) -> bool:
     """Whether a cache of ``held`` tokens lacks tokens of the chunk that the next token reads."""
     if not hasattr(cache, "start_position"):
         return False
@@ -44,5 +43,5 @@ PATCH = Patch(
     id="server-chunked-hit",
     every_model=True,
     summary="mlx_lm.server: wrong output for Llama 4 after a prompt-cache hit",
-    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_whole_chunks)}),
+    targets=result(PROMPT_CACHE_FETCH, drop_incomplete_hit),
 )

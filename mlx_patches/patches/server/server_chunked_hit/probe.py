@@ -16,7 +16,7 @@ _LENGTHS = (30, 32)
 
 
 def probe(target: Target) -> Result:
-    """Red where a hit holds other tokens, or lacks tokens of the current chunk."""
+    """Red if a hit holds wrong tokens, or lacks tokens of the current chunk."""
     caches = importlib.import_module("mlx_lm.models.cache")
     prompts_class = cache_of(target)
     if not hasattr(caches.ChunkedKVCache(_CHUNK), "start_position"):
@@ -24,20 +24,20 @@ def probe(target: Target) -> Result:
     hits = 0
     for length in _LENGTHS:
         known = list(range(length))
-        for asked in range(2, length):
+        for wanted in range(2, length):
             prompts = prompts_class()
-            prompts.insert_cache(_MODEL, known, [read(caches.ChunkedKVCache(_CHUNK), length)])
-            found, rest = prompts.fetch_nearest_cache(_MODEL, known[:asked])
+            prompts.insert_cache(_MODEL, known, [feed(caches.ChunkedKVCache(_CHUNK), length)])
+            found, rest = prompts.fetch_nearest_cache(_MODEL, known[:wanted])
             if found is None:
                 continue
             hits += 1
-            problem = lost(found[0], asked - len(rest))
+            problem = describe_loss(found[0], wanted - len(rest))
             if problem:
-                return Result(True, f"lookup of {asked} of {length} tokens: {problem}")
+                return Result(True, f"lookup of {wanted} of {length} tokens: {problem}")
     return Result(False, f"{hits} hits hold all tokens that the next one sees")
 
 
-def read(cache: Any, length: int) -> Any:
+def feed(cache: Any, length: int) -> Any:
     """Feed the cache tokens 0, 1, ... in chunks; returns the cache."""
     import mlx.core as mx
 
@@ -50,8 +50,8 @@ def read(cache: Any, length: int) -> Any:
     return cache
 
 
-def lost(cache: Any, held: int) -> str:
-    """Describe what a hit of ``held`` tokens lacks for the next token; empty where nothing."""
+def describe_loss(cache: Any, held: int) -> str:
+    """Describe what a hit of ``held`` tokens lacks for the next token; empty if nothing."""
     begin = held // _CHUNK * _CHUNK
     tokens = cache.keys.reshape(-1).tolist()[begin - cache.start_position :][: held - begin]
     if cache.start_position > begin or cache.offset != held:

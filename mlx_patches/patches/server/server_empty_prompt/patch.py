@@ -1,8 +1,8 @@
 """An empty prompt stops ``mlx_lm.server`` for good.
 
 Why
-    A tokenizer that adds no special tokens returns no token for an empty text. Without a token to
-    feed, the generation thread raises and ends, and no later request is answered.
+    A tokenizer that adds no special tokens returns no tokens for an empty text. With nothing to
+    feed, the generation thread raises and ends, and later requests hang.
 How
     A prompt without tokens gets the tokenizer's BOS token or, if it has none, its EOS token, which
     ends the text before.
@@ -14,24 +14,21 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 
 
-def tokenized(
-    tokenize: Callable[..., Any], server: Any, tokenizer: Any, *args: Any, **kwargs: Any
-) -> Any:
+def fill_empty_prompt(tokenized: Any, tokenizer: Any) -> Any:
     """The tokens of a request's prompt, at least one; later releases return more beside them."""
-    out = tokenize(server, tokenizer, *args, **kwargs)
-    prompt = out[0] if isinstance(out, tuple) else out
+    prompt = tokenized[0] if isinstance(tokenized, tuple) else tokenized
     if not prompt:
-        prompt += beginning(tokenizer)  # in place: the prompt's segments are the same list
-    return out
+        prompt += find_first_token(tokenizer)  # in place: the prompt's segments are the same list
+    return tokenized
 
 
-def beginning(tokenizer: Any) -> list[int]:
+def find_first_token(tokenizer: Any) -> list[int]:
     """The token that starts a text, as a list; empty if the tokenizer has none."""
     ids = (tokenizer.bos_token_id, tokenizer.eos_token_id)
     return [token for token in ids if token is not None][:1]
@@ -42,5 +39,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx_lm.server hangs for good after an empty prompt",
-    targets=(Target("mlx-lm", "mlx_lm.server", "ResponseGenerator._tokenize", around(tokenized)),),
+    targets=result("mlx_lm.server:ResponseGenerator._tokenize", fill_empty_prompt),
 )

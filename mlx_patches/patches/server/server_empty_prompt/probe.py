@@ -1,4 +1,4 @@
-"""Lets the server tokenize an empty prompt with a tokenizer that adds no tokens."""
+"""Tokenizes an empty prompt with the server and a tokenizer that adds no tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BEGIN, _END = 3, 4
 
 
 def probe(target: Target) -> Result:
-    """Red where the tokenized prompt is empty."""
+    """Red if the tokenized prompt is empty."""
     tokenize = require(target)
     request = SimpleNamespace(request_type="text", prompt="")
     rest = [request, None][: len(inspect.signature(tokenize).parameters) - 2]
@@ -22,5 +22,5 @@ def probe(target: Target) -> Result:
         out = tokenize(SimpleNamespace(), tokenizer, *rest)
         prompt, segments = out[:2] if isinstance(out, tuple) else (out, [out])
         if prompt != wanted or segments != [wanted]:
-            return Result(True, f"the prompt is {prompt}, in pieces {segments}")
+            return Result(True, f"the prompt is {prompt} in the segments {segments}")
     return Result(False, "an empty prompt becomes one token")

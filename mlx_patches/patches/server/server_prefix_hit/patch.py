@@ -1,8 +1,8 @@
-"""A prompt that ``mlx_lm.server`` has cached completely stops the server for good.
+"""A prompt that ``mlx_lm.server`` has cached completely hangs the server for good.
 
 Why
-    For a prompt that is cached to its last token, the prompt cache returns no token to feed. The
-    generation thread raises for the empty prompt and ends, and no later request is answered.
+    For a prompt that is cached to its last token, the prompt cache returns no tokens to feed. The
+    generation thread raises for the empty prompt and ends, and later requests hang.
 How
     The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
     trimmed, those of a shorter prefix are used, or none.
@@ -18,8 +18,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import PROMPT_CACHES, at
+from ....core.patch import Patch
+from ....core.verbs import wrap
+from ..._shared.targets import PROMPT_CACHE_FETCH
 
 
 def fetch_and_leave_one(
@@ -31,17 +32,17 @@ def fetch_and_leave_one(
         return found, rest
     if not all(hasattr(layer, "is_trimmable") for layer in found):  # no caches
         return found, rest
-    return one_back(fetch, prompts, model, tokens, found)
+    return leave_last_token(fetch, prompts, model, tokens, found)
 
 
-def one_back(
+def leave_last_token(
     fetch: Callable[..., tuple[Any, Any]],
     prompts: Any,
     model: Any,
     tokens: Sequence[int],
     found: Any,
 ) -> tuple[Any, Any]:
-    """The result of a fetch that found caches of all tokens, changed to leave the last token."""
+    """The result of a fetch whose caches hold all tokens, changed to leave the last one."""
     caches = sys.modules["mlx_lm.models.cache"]
     if caches.can_trim_prompt_cache(found):
         caches.trim_prompt_cache(found, 1)
@@ -55,5 +56,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx_lm.server hangs for good after a prompt that its cache covers completely",
-    targets=at(PROMPT_CACHES, {"LRUPromptCache.fetch_nearest_cache": around(fetch_and_leave_one)}),
+    targets=wrap(PROMPT_CACHE_FETCH, fetch_and_leave_one),
 )

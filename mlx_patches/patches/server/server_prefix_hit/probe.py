@@ -15,14 +15,15 @@ _PREFIX = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where no token is left to feed, or the caches do not hold exactly those before it."""
+    """Red if no token is left to feed, or the caches do not hold exactly those before it."""
     caches = importlib.import_module("mlx_lm.models.cache")
-    problem = trimmable(cache_of(target), caches) or recurrent(cache_of(target), caches)
+    kind = cache_of(target)
+    problem = check_trimmable(kind, caches) or check_recurrent(kind, caches)
     return Result(bool(problem), problem or "the last token is left to feed")
 
 
-def trimmable(prompts_class: Any, caches: Any) -> str:
-    """Describe a wrong hit on caches that can be trimmed; empty where it is right."""
+def check_trimmable(prompts_class: Any, caches: Any) -> str:
+    """Describe a wrong hit on caches that can be trimmed; empty if it is right."""
     prompts = prompts_class()
     prompts.insert_cache(_MODEL, _PROMPT, [make_fed_cache(caches.KVCache(), len(_PROMPT))])
     found, rest = prompts.fetch_nearest_cache(_MODEL, list(_PROMPT))
@@ -32,7 +33,7 @@ def trimmable(prompts_class: Any, caches: Any) -> str:
     return "" if held == [1.0, 2.0, 3.0] else f"the cache holds tokens {held}"
 
 
-def recurrent(prompts_class: Any, caches: Any) -> str:
+def check_recurrent(prompts_class: Any, caches: Any) -> str:
     """The same for caches that cannot be trimmed; the cache also holds a prefix of the prompt."""
     import mlx.core as mx
 

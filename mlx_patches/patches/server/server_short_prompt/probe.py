@@ -12,7 +12,7 @@ TAIL = 11
 
 
 def probe(target: Target) -> Result:
-    """Red where the search raises on a short prompt, or misses the token."""
+    """Red if the search raises on a short prompt, or misses the token."""
     kind = class_of(target)
     tokenizer = kind.__new__(kind)
     vars(tokenizer)["_think_start_tokens"] = (THOUGHT,)

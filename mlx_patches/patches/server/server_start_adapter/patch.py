@@ -1,10 +1,10 @@
 """``mlx_lm.server --adapter-path`` serves the model without its adapter.
 
 Why
-    The server looks the adapter up by the model's path, but has stored it under ``default_model``,
-    the name that is used at start-up and for requests without a model.
+    The server looks the adapter up by the model's path, but stores it under ``default_model``, the
+    name at start-up and of requests without a model.
 How
-    A model that is loaded under that name gets the adapter, unless the request names its own.
+    A model that is loaded under that name gets the adapter, unless the request names another one.
 Upstream
     mlx-lm 0.32.0 looks it up before the name is replaced (mlx-lm 1249).
 Retire when
@@ -13,34 +13,20 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 
-def loaded(
-    load: Callable[..., Any],
-    provider: Any,
-    model_path: Any,
-    adapter_path: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """The requested model, with the command line's adapter if the request names none."""
-    if adapter_path is None:
-        adapter_path = adapter_of(provider, model_path)
-    return load(provider, model_path, adapter_path, *args, **kwargs)
-
-
-def adapter_of(provider: Any, model_path: Any) -> Any:
-    """The command line's adapter for a model, by the name in the request."""
-    return provider._adapter_map.get(model_path)
+def find_adapter(provider: Any, /, model_path: Any, adapter_path: Any) -> Any:
+    """The request's adapter; else the command line's, by the model's name in the request."""
+    return provider._adapter_map.get(model_path) if adapter_path is None else adapter_path
 
 
 PATCH = Patch(
     id="server-start-adapter",
     every_model=True,
     summary="mlx_lm.server --adapter-path serves the model without the adapter",
-    targets=(Target("mlx-lm", "mlx_lm.server", "ModelProvider.load", around(loaded)),),
+    targets=argument("mlx_lm.server:ModelProvider.load", "adapter_path", find_adapter),
 )

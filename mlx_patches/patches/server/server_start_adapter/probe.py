@@ -11,29 +11,29 @@ from ....probes import NotApplicable, Result
 
 
 def probe(target: Target) -> Result:
-    """Red where the default model is loaded without the adapter of the command line."""
+    """Red if the default model is loaded without the adapter of the command line."""
     kind: Any = getattr(importlib.import_module(target.module), "ModelProvider", None)
     if not hasattr(kind, "_load"):
         raise NotApplicable("this release's ModelProvider has no _load")
-    provider = a_provider(kind)
+    provider = make_provider(kind)
     provider.load("default_model", None, "default_model")
-    (seen,) = provider.asked
+    (seen,) = provider.loaded
     wrong = seen[:2] != ("model", "adapter")
     return Result(wrong, f"the default model was loaded with the adapter {seen[1]!r}")
 
 
-def a_provider(kind: Any, adapter: str | None = "adapter") -> Any:
-    """A provider as after ``--model model --adapter-path``; ``asked`` records what it loads."""
+def make_provider(kind: Any, adapter: str | None = "adapter") -> Any:
+    """A provider as after ``--model model --adapter-path``; ``loaded`` records what it loads."""
 
     class Provider(kind):  # type: ignore[misc]
         def _load(self, *key: Any) -> None:
             self.model_key = key
-            self.asked.append(key)
+            self.loaded.append(key)
 
     provider: Any = Provider.__new__(Provider)
     provider.cli_args = SimpleNamespace(model="model", adapter_path=adapter, draft_model=None)
     provider.model_key = provider.model = provider.tokenizer = provider.draft_model = None
-    provider.asked = []
+    provider.loaded = []
     provider._model_map = {"default_model": "model"}
     provider._adapter_map = {"default_model": adapter}
     provider._draft_model_map = {"default_model": None}

@@ -1,4 +1,4 @@
-"""Gives the server's generator an answer that has the stop string in other tokens."""
+"""Feeds the server's generator an answer with the stop string in other tokens."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from ....probes.stop_text import PIECES, STOP, judged
 
 
 def probe(target: Target) -> Result:
-    """Red where the answer goes on after the stop string, or the text before it is not whole."""
+    """Red if the answer goes on after the stop string, or lacks text before it."""
     require(target)
-    responses, context = answer(importlib.import_module(target.module), PIECES, [STOP])
+    responses, context = generate_answer(importlib.import_module(target.module), PIECES, [STOP])
     return judged((response.text for response in responses), context._should_stop)
 
 
-def answer(module: Any, pieces: Iterable[str], stops: Sequence[str]) -> tuple[list[Any], Any]:
-    """The responses to a request whose answer comes in these pieces, and its context.
+def generate_answer(
+    module: Any, texts: Iterable[str], stops: Sequence[str]
+) -> tuple[list[Any], Any]:
+    """The responses to a request whose answer has these texts, and its context.
 
-    The last piece ends the answer by its length.
+    The last one ends the answer at its limit.
     """
     context = object.__new__(module.GenerationContext)
     vars(context).update((field.name, None) for field in dataclasses.fields(context))
     context.sequences, context._should_stop = {(0,): ""}, False
-    pieces = list(pieces)
-    reasons = [None] * (len(pieces) - 1) + ["length"]
+    texts = list(texts)
+    reasons = [None] * (len(texts) - 1) + ["length"]
     answers = [
-        respond(module, token, text, reason)
-        for token, (text, reason) in enumerate(zip(pieces, reasons, strict=True))
+        make_response(module, token, text, reason)
+        for token, (text, reason) in enumerate(zip(texts, reasons, strict=True))
     ]
 
     class Generator(module.ResponseGenerator):  # type: ignore[misc]
@@ -57,7 +59,7 @@ def answer(module: Any, pieces: Iterable[str], stops: Sequence[str]) -> tuple[li
     return list(responses), found
 
 
-def respond(module: Any, token: int, text: str, reason: str | None) -> Any:
+def make_response(module: Any, token: int, text: str, reason: str | None) -> Any:
     """A response of the release's class."""
     known = {"text": text, "token": token, "finish_reason": reason, "logprob": 0.0}
     known |= {"state": "normal", "match": None, "top_tokens": ()}

@@ -1,18 +1,18 @@
-"""A tool call that a model writes wrongly ends the answer of mlx_lm.server.
+"""A malformed tool call ends the whole answer of mlx_lm.server.
 
 Why
-    The server leaves a tool call out if its parser raises ValueError. ``longcat``'s parser raises
-    AttributeError for nearly everything that is not a whole call, others return a call without
-    ``arguments``, no call at all, or a value that JSON does not have. Each ends the request in the
-    middle: the client gets no answer, and a stream breaks off.
+    The server drops a tool call if its parser raises ValueError. ``longcat``'s parser raises
+    AttributeError for almost any incomplete call; others return a call without ``arguments``, no
+    call at all, or a value that JSON lacks. Each of these aborts the request: the client gets no
+    answer, and a stream breaks off.
 How
-    The formatter gets a parser that leaves such a call out, with a warning in the log, as the
-    server does after a ValueError from mlx-lm 0.31.3 on. Missing ``arguments`` become ``{}``.
+    The formatter gets a parser that drops such a call and logs a warning, as the server does after
+    a ValueError from mlx-lm 0.31.3 on. Missing ``arguments`` become ``{}``.
 Upstream
     Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
-    repaired: their handler parses in a function of its own.
+    repaired: their handler parses elsewhere.
 Retire when
-    ``ToolCallFormatter`` answers whatever its parser does.
+    ``ToolCallFormatter`` handles any error of its parser.
 """
 
 from __future__ import annotations
@@ -22,44 +22,35 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 logger = logging.getLogger("mlx_patches")
 
 
-def give_checked_parser(
-    init: Callable[..., None],
-    formatter: Any,
-    tool_parser: Callable[..., Any],
-    *args: Any,
-    **kwargs: Any,
-) -> None:
-    """Make a formatter whose parser never raises, and returns calls that can be sent."""
-    init(formatter, checked(tool_parser), *args, **kwargs)
-
-
-def checked(parse: Callable[..., Any]) -> Callable[..., Any]:
+def guard_parser(tool_parser: Callable[..., Any]) -> Callable[..., Any]:
     """A parser that returns a list of calls that can be sent; an empty one if it fails."""
 
-    def parse_or_leave_out(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def parse_or_drop(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         try:
-            parsed = parse(*args, **kwargs)
-            return [complete(call) for call in (parsed if isinstance(parsed, list) else [parsed])]
+            parsed = tool_parser(*args, **kwargs)
+            calls = parsed if isinstance(parsed, list) else [parsed]
+            return [complete_call(call) for call in calls]
         except Exception as error:
-            logger.warning("mlx_patches: a tool call is left out, it cannot be read: %r", error)
+            logger.warning("mlx_patches: dropped a malformed tool call: %r", error)
             return []
 
-    return parse_or_leave_out
+    return parse_or_drop
 
 
-def complete(call: Any) -> dict[str, Any]:
-    """A call with arguments that JSON has.
+def complete_call(call: Any) -> dict[str, Any]:
+    """A call whose arguments can be sent as JSON.
 
     Raises:
-        ValueError: it is no call.
+        ValueError: it is not a call.
     """
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise ValueError("this is no call of a tool")
+        raise ValueError("not a tool call")
     arguments = call.get("arguments")
     if arguments is None:
         return {**call, "arguments": {}}
@@ -75,13 +66,10 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx_lm.server: a malformed tool call ends the whole answer",
-    targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.server",
-            "ToolCallFormatter.__init__",
-            around(give_checked_parser),
-            fingerprint_of=("ToolCallFormatter.__call__", "ToolCallFormatter._format"),
-        ),
+    targets=argument(
+        "mlx_lm.server:ToolCallFormatter.__init__",
+        "tool_parser",
+        guard_parser,
+        fingerprint_of=("ToolCallFormatter.__call__", "ToolCallFormatter._format"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Gives the server's formatter tool calls that models write wrongly, beside one that is right."""
+"""Formats malformed tool calls with the server, next to a valid one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RIGHT = {"name": "f", "arguments": {"a": 1}}
 
 
 def fail(text: str) -> Any:
-    """Raise as a parser does that finds no name."""
+    """Raise like a parser that finds no name."""
     raise AttributeError("'NoneType' object has no attribute 'group'")
 
 
-# What a parser does with a call that is written wrongly.
+# What parsers do with a malformed call.
 WRONG = {
     "raises AttributeError": fail,
     "returns no arguments": lambda text: {"name": "f"},
@@ -28,7 +28,7 @@ WRONG = {
 
 
 def probe(target: Target) -> Result:
-    """Red where the formatter raises, or loses the call that is right."""
+    """Red if the formatter raises, or loses the valid call."""
     formatter = class_of(target)
     for what, wrong in WRONG.items():
 
@@ -41,5 +41,5 @@ def probe(target: Target) -> Result:
             return Result(True, f"a parser that {what} ends the answer: {error!r}")
         first = calls[0]["function"]
         if {**first, "arguments": json.loads(first["arguments"])} != RIGHT:
-            return Result(True, f"beside a parser that {what}, a right call becomes {first}")
-    return Result(False, "calls that are wrong are left out")
+            return Result(True, f"next to a parser that {what}, a valid call becomes {first}")
+    return Result(False, "malformed calls are dropped")

@@ -18,30 +18,30 @@ _ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
 
 
 def probe(target: Target) -> Result:
-    """Red where the threshold is zero, the sampler raises, or XTC drops an end token."""
+    """Red if the threshold is zero, the sampler raises, or XTC drops an end token."""
     if target.name == "APIHandler.body":
-        return _requested(importlib.import_module(target.module))
+        return _send_request(importlib.import_module(target.module))
     make = require(target)
     if target.name == "_make_sampler":
         sampling = SimpleNamespace(
             temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, xtc_probability=1.0, xtc_threshold=0.01
         )
-        drawn = _drawn(make(SimpleNamespace(sampling=sampling), _tokenizer()))
-        left_out = set(_ENDS) - drawn
-        return Result(bool(left_out), f"draws {sorted(drawn)}; the end tokens are {_ENDS}")
+        drawn = _draw(make(SimpleNamespace(sampling=sampling), _make_tokenizer()))
+        removed = set(_ENDS) - drawn
+        return Result(bool(removed), f"draws {sorted(drawn)}; the end tokens are {_ENDS}")
     if "xtc_probability" not in inspect.signature(make).parameters:
         raise NotApplicable("this release has no XTC")
-    drawn = _drawn(make(1.0, xtc_probability=1.0))
+    drawn = _draw(make(1.0, xtc_probability=1.0))
     return Result(1 not in drawn, f"draws {sorted(drawn)} of probabilities {_PROBABILITIES}")
 
 
-def _tokenizer() -> Any:
+def _make_tokenizer() -> Any:
     return SimpleNamespace(
         eos_token_id=_ENDS[0], eos_token_ids=set(_ENDS), encode=lambda text: _NEWLINE
     )
 
 
-def _drawn(sampler: Any) -> set[int]:
+def _draw(sampler: Any) -> set[int]:
     import mlx.core as mx
 
     mx.random.seed(0)
@@ -49,8 +49,8 @@ def _drawn(sampler: Any) -> set[int]:
     return {sampler(logprobs).item() for _ in range(_DRAWS)}
 
 
-def _requested(module: Any) -> Result:
-    """Red where the server's handler reads a threshold of zero from the request."""
+def _send_request(module: Any) -> Result:
+    """Red if the server's handler reads a threshold of zero from the request."""
 
     class Handler(module.APIHandler):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -63,7 +63,7 @@ def _requested(module: Any) -> Result:
             self.response_generator = SimpleNamespace(cli_args=options)
             # Releases without a generation thread have this instead.
             self.model_provider = SimpleNamespace(
-                cli_args=options, load=lambda *names: (None, _tokenizer())
+                cli_args=options, load=lambda *names: (None, _make_tokenizer())
             )
 
         def ignore(self, *args: Any) -> None:

@@ -1,15 +1,15 @@
-"""A model's tool call is dropped, or its arguments are changed.
+"""Tool calls of Qwen3-Coder, GLM and Mistral are dropped, or get wrong arguments.
 
 Why
     Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its strings, plain text for an
-    object, or a name without its ``>``: each raises, and the call is lost; a SyntaxError ends the
+    object, or a name without its ``>``: each raises, and the call is lost; a SyntaxError aborts the
     request. GLM puts a line break after a tool's name, which becomes part of the name. Mistral
     calls several tools at once, tools with a hyphen in their names, or writes a list of calls: the
-    release reads none of these.
+    release parses none of these.
 How
-    Calls that the release can read are left to it. Names are closed and stripped before it parses
-    them, values that make it raise are converted by the tool's schema, and Mistral's calls are
-    passed to it one by one.
+    The release parses every call that it can. Names are closed and stripped before it parses them,
+    values that make it raise are converted by the tool's schema, and Mistral's calls are passed to
+    it one by one.
 Upstream
     mlx-lm #1239 #1374 #1394 #1417 #1448 #1756; fixed in mlx-lm 0.32.0 to 0.32.2.
 Retire when
@@ -24,19 +24,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument, wrap
 
 _NUMBERS = ("int", "uint", "long", "short", "unsigned", "num", "float")
 _OPEN_NAME = re.compile(r"(\A\s*|<parameter=\s*)([^\s<>]+)(?=\s*[\n<])")
-# Every letter is read once: a match begins where a word does, and gives nothing back.
+# Linear in the text: a match begins at the start of a word, and never backtracks.
 _HEADER = re.compile(r"(?<![\w-])([\w-]++)\s*+\[ARGS\]\s*")
 
 
-def converted(
+def convert_value(
     convert: Callable[..., Any], text: str, name: str, schema: Mapping[str, Any], *more: Any
 ) -> Any:
     """A parameter's value by its schema; the text itself if it cannot be converted."""
-    kind = type_of(schema, name)
+    kind = find_type(schema, name)
     try:
         value = convert(text, name, schema, *more)
     except (ValueError, SyntaxError):
@@ -51,7 +52,7 @@ def converted(
     return value
 
 
-def type_of(schema: Mapping[str, Any], name: str) -> str:
+def find_type(schema: Mapping[str, Any], name: str) -> str:
     """The type of a parameter in a tool's schema; empty if it has none."""
     entry = schema.get(name)
     return str(entry.get("type", "")).strip().lower() if isinstance(entry, Mapping) else ""
@@ -81,19 +82,9 @@ def read_literal(text: str) -> Any:
         return text
 
 
-def closed(parse: Callable[..., Any], call: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments, after unclosed names are closed."""
-    return parse(close_names(call), *args, **kwargs)
-
-
-def close_names(call: str) -> str:
+def close_names(function_call_str: str) -> str:
     """A call in which each name ends with ``>``."""
-    return _OPEN_NAME.sub(r"\1\2>", call)
-
-
-def stripped(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; the name has no line break."""
-    return parse(strip_name(text), *args, **kwargs)
+    return _OPEN_NAME.sub(r"\1\2>", function_call_str)
 
 
 def strip_name(text: str) -> str:
@@ -102,8 +93,8 @@ def strip_name(text: str) -> str:
     return name.strip() + key + rest if key else text
 
 
-def called(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
-    """A call's name and arguments; a list where there are several."""
+def parse_each_call(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+    """A call's name and arguments; a list if there are several calls."""
     calls = list(find_calls(text))
     if not calls or (len(calls) == 1 and re.match(r"\s*\w+\[ARGS\]", text)):
         return parse(text, *args, **kwargs)
@@ -133,18 +124,19 @@ def find_calls(text: str) -> Iterator[tuple[str, str]]:
         yield header.group(1), text[header.end() : at]
 
 
+_PARSERS = "mlx_lm.tool_parsers"
+
 PATCH = Patch(
     id="server-tool-arguments",
     formerly="tool-arguments",
     every_model=True,
     summary="mlx_lm.server drops or garbles tool calls of Qwen3-Coder, GLM and Mistral",
-    targets=tuple(
-        Target("mlx-lm", f"mlx_lm.tool_parsers.{module}", name, around(wrapper))
-        for module, name, wrapper in (
-            ("qwen3_coder", "_convert_param_value", converted),
-            ("qwen3_coder", "_parse_xml_function_call", closed),
-            ("glm47", "parse_tool_call", stripped),
-            ("mistral", "parse_tool_call", called),
-        )
+    targets=(
+        *wrap(f"{_PARSERS}.qwen3_coder:_convert_param_value", convert_value),
+        *argument(
+            f"{_PARSERS}.qwen3_coder:_parse_xml_function_call", "function_call_str", close_names
+        ),
+        *argument(f"{_PARSERS}.glm47:parse_tool_call", "text", strip_name),
+        *wrap(f"{_PARSERS}.mistral:parse_tool_call", parse_each_call),
     ),
 )

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a call is lost, or parsed wrongly."""
+    """Red if a call is lost, or parsed wrongly."""
     module = importlib.import_module(target.module)
     for text, wanted in CASES[target.path.removeprefix("mlx_lm.tool_parsers.")]:
         try:

@@ -1,10 +1,10 @@
 """``mlx_vlm.server`` answers requests without its API key.
 
 Why
-    With ``--api-key`` only the management routes ask for the key: health, metrics, the prefix
-    cache. Whoever reaches the server can use its models, and make it load others.
+    With ``--api-key`` only the management routes check the key: health, metrics, the prefix cache.
+    Anyone who reaches the server can use its models and make it load others.
 How
-    Every route asks for the key, as it is registered or before the server starts. Optional:
+    Every route checks the key, from its registration or from the server's start on. Optional:
     requests without the key were answered before.
 Upstream
     mlx-vlm 0.6.8 (issue 1714).
@@ -15,37 +15,35 @@ Retire when
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import before
 
 
-def registered(register: Callable[..., Any], app: Any, *args: Any, **kwargs: Any) -> Any:
-    """Register routes that ask for the key, as do those that are registered later."""
-    if not asks(app):
-        app.router.dependencies.append(key_check())
-    return register(app, *args, **kwargs)
+def guard_app(app: Any) -> None:
+    """Make the routes that are registered from now on check the key."""
+    if not has_key_check(app):
+        app.router.dependencies.append(make_key_check())
 
 
-def started(main: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Start the server, whose routes may have been registered before the patch was applied."""
+def guard_registered() -> None:
+    """Make the routes that were registered before the patch was applied check the key."""
     app = importlib.import_module("mlx_vlm.server.app").app
-    if not asks(app):
+    if not has_key_check(app):
         fastapi: Any = importlib.import_module("fastapi")
         router = fastapi.APIRouter()
         router.routes[:], app.router.routes[:] = app.router.routes, ()
-        app.include_router(router, dependencies=[key_check()])
-    return main(*args, **kwargs)
+        app.include_router(router, dependencies=[make_key_check()])
 
 
-def asks(app: Any) -> bool:
+def has_key_check(app: Any) -> bool:
     """Whether the routes of an app are registered with the check of the key."""
-    check = key_check().dependency
+    check = make_key_check().dependency
     return any(one.dependency is check for one in app.router.dependencies)
 
 
-def key_check() -> Any:
+def make_key_check() -> Any:
     """The release's own check of the key, as a dependency of routes."""
     fastapi: Any = importlib.import_module("fastapi")
     server: Any = importlib.import_module("mlx_vlm.server.app")
@@ -57,17 +55,12 @@ PATCH = Patch(
     severity="security",
     summary="mlx_vlm.server answers requests without its API key",
     targets=(
-        # Its help says which routes ask for the key.
-        Target("mlx-vlm", "mlx_vlm.server.cli", "main", around(started)),
-        *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.server.{module}",
-                "register_routes",
-                around(registered),
-                supports=True,
-            )
-            for module in ("anthropic", "openai", "audio")
+        # Its help lists the routes that check the key.
+        *before("mlx_vlm.server.cli:main", guard_registered),
+        *before(
+            [f"mlx_vlm.server.{name}:register_routes" for name in ("anthropic", "openai", "audio")],
+            guard_app,
+            supports=True,
         ),
     ),
     optional=True,

@@ -1,4 +1,4 @@
-"""Registers the routes of a server that has an API key, and asks each of them without it."""
+"""Registers the routes of a server with an API key, and requests each of them without it."""
 
 from __future__ import annotations
 
@@ -19,29 +19,31 @@ _KEY = "MLX_VLM_SERVER_API_KEY"
 
 
 def probe(target: Target) -> Result:
-    """Red where a route answers without the key."""
+    """Red if a route answers without the key."""
     module: Any = importlib.import_module(target.module)
     server: Any = importlib.import_module("mlx_vlm.server.app")
     if not hasattr(server, "_require_management_api_key"):
         raise NotApplicable("this release's server has no API key")
     if hasattr(server, "inference_router"):
-        return Result(not server.inference_router.dependencies, "the router asks for the key")
+        return Result(
+            not server.inference_router.dependencies, "the router has the check of the key"
+        )
     fastapi: Any = importlib.import_module("fastapi")
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # The function sets the module's globals.
     with mock.patch.dict(vars(module)), mock.patch.dict(os.environ, {_KEY: "secret"}):
         if target.name == "main":
-            _start(module, server, app)
+            _start_server(module, server, app)
             routes = {("GET", "/models")}
         else:
             module.register_routes(app, Dependencies())
             routes = {(method, route.path) for route in app.routes for method in route.methods}
-        open_routes = {path for way, path in routes if asyncio.run(_status(app, way, path)) != 401}
-    said = ", ".join(sorted(open_routes)) or "no route"
-    return Result(bool(open_routes), f"without the key: {said}"[:300])
+        open_routes = {path for way, path in routes if asyncio.run(_send(app, way, path)) != 401}
+    names = ", ".join(sorted(open_routes)) or "no route"
+    return Result(bool(open_routes), f"without the key: {names}"[:300])
 
 
-def _start(module: Any, server: Any, app: Any) -> None:
+def _start_server(module: Any, server: Any, app: Any) -> None:
     """Start a server that serves nothing, whose app has one route."""
     app.get("/models")(list)
     silent = SimpleNamespace(run=lambda *args, **kwargs: None)
@@ -54,23 +56,23 @@ def _start(module: Any, server: Any, app: Any) -> None:
 
 
 class Dependencies(SimpleNamespace):
-    """Has every attribute; no route gets as far as to use one."""
+    """Has every attribute; no route runs far enough to use one."""
 
     def __getattr__(self, name: str) -> Any:
         return None
 
 
-async def _status(app: Any, method: str, path: str) -> int:
-    """The status of a request without a body."""
-    said: list[int] = []
+async def _send(app: Any, method: str, path: str) -> int:
+    """Send a request without a body; returns its status."""
+    statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            said.append(message["status"])
+            statuses.append(message["status"])
 
     with suppress(Exception):  # of a route without a body
         await app(request_scope(method, path), receive, send)
-    return said[0] if said else 500
+    return statuses[0] if statuses else 500

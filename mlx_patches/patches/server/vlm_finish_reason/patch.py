@@ -1,16 +1,15 @@
-"""``mlx_vlm.server`` says of a cut answer that it came to its end.
+"""``mlx_vlm.server`` reports ``stop``, not ``length``, for answers cut off by ``max_tokens``.
 
 Why
-    The server of mlx-vlm 0.5.0 writes ``finish_reason: stop`` in each chat answer that is not
-    streamed, also in one that ended at ``max_tokens``. Clients and agents take half a program or
-    half a tool call for a whole one, and do not ask for the rest.
+    The server of mlx-vlm 0.5.0 writes ``finish_reason: stop`` in every chat answer that is not
+    streamed, even if it was cut off at ``max_tokens``. Clients and agents take half a program or
+    half a tool call for a complete one, and do not request the rest.
 How
-    The reason of the last token of an answer is noted with the request's generation arguments,
-    which its task remembers. A choice of this task that says ``stop`` says ``length`` where that
-    was the reason. Tool calls keep theirs, and so do streamed answers, which are right.
+    The reason of an answer's last token is recorded in the request's generation arguments, which
+    its task keeps. A choice of this task with ``stop`` gets ``length`` if that was the reason. Tool
+    calls and streamed answers, which are right, keep their reasons.
 Upstream
-    Fixed in mlx-vlm 0.6.0. The servers below 0.5, which answer one request at a time, are not
-    repaired.
+    Fixed in mlx-vlm 0.6.0. Servers below 0.5, which answer one request at a time, are not repaired.
 Retire when
     mlx-vlm 0.5.0 is no longer supported.
 """
@@ -18,38 +17,33 @@ Retire when
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.vlm_server import find_generation_arguments
+from ....core.patch import Patch, Target
+from ....core.verbs import result
 
-# The reasons with which the answer to the task's request has ended: one, or none yet.
+# The reason with which the answer to the task's request has ended; empty until then.
 ENDED: ContextVar[list[str] | None] = ContextVar("mlx_patches_ended", default=None)
 
 
-def arguments(build: Callable[..., Any], request: Any, *args: Any, **options: Any) -> Any:
-    """The generation arguments of a request, with a place for the reason of its end."""
-    built = build(request, *args, **options)
+def record_end(built: Any, request: Any) -> Any:
+    """The generation arguments of a request, with a list for the reason of its end."""
     if not getattr(request, "stream", False):
         built.ended = []
         ENDED.set(built.ended)
     return built
 
 
-def note_reason(
-    generate: Callable[..., tuple[Any, Any]], server: Any, *args: Any, **options: Any
-) -> tuple[Any, Any]:
-    """The context of a request and its tokens; the reason of the last one is noted."""
-    context, tokens = generate(server, *args, **options)
-    ended = getattr(find_generation_arguments(server, *args, **options), "ended", None)
-    return context, tokens if ended is None else Noted(tokens, ended)
+def note_reason(answer: tuple[Any, Any], args: Any) -> tuple[Any, Any]:
+    """The context of a request and its tokens; the reason of the last one is recorded."""
+    ended = getattr(args, "ended", None)
+    return answer if ended is None else (answer[0], NotedTokens(answer[1], ended))
 
 
-class Noted:
-    """The tokens of an answer. It can be closed like those of the release."""
+class NotedTokens:
+    """The tokens of an answer, which can be closed like the release's."""
 
     def __init__(self, tokens: Any, ended: list[str]):
         self.close = tokens.close
@@ -65,15 +59,13 @@ class Noted:
         return token
 
 
-def choose(choice: Any, **fields: Any) -> None:
-    """A choice's ``__init__``, with the reason for which the answer ended."""
+def init_choice(choice: Any, **fields: Any) -> None:
+    """A choice's ``__init__``, with the reason that the answer ended with."""
     if fields.get("finish_reason") == "stop" and ENDED.get() == ["length"]:
         fields["finish_reason"] = "length"
     pydantic: Any = importlib.import_module("pydantic")
     pydantic.BaseModel.__init__(choice, **fields)
 
-
-_SERVER = partial(Target, "mlx-vlm", "mlx_vlm.server")
 
 PATCH = Patch(
     id="vlm-finish-reason",
@@ -81,13 +73,15 @@ PATCH = Patch(
     every_model=True,
     summary="mlx_vlm.server reports `stop`, not `length`, for answers cut off by max_tokens",
     targets=(
-        _SERVER(
+        Target(
+            "mlx-vlm",
+            "mlx_vlm.server",
             "ChatChoice.__init__",
-            lambda original: choose,
+            lambda original: init_choice,
             fingerprint_of=("chat_completions_endpoint",),
             defines_new_attribute=True,
         ),
-        _SERVER("_build_gen_args", around(arguments), supports=True),
-        _SERVER("ResponseGenerator.generate", around(note_reason), supports=True),
+        *result("mlx_vlm.server:_build_gen_args", record_end, supports=True),
+        *result("mlx_vlm.server:ResponseGenerator.generate", note_reason, supports=True),
     ),
 )

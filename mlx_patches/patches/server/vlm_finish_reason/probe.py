@@ -1,4 +1,4 @@
-"""Asks the server's own endpoint for a chat answer that ends at its limit."""
+"""Requests a chat answer that ends at its limit from the server's own endpoint."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from ....probes.vlm_server import silent
 
 
 def probe(target: Target) -> Result:
-    """Red where an answer that was cut says that it came to its end."""
+    """Red if an answer that was cut off reports ``stop``."""
     server = importlib.import_module(target.module)
     for name in ("ChatChoice", "ResponseGenerator"):
         if getattr(getattr(server, name, None), "__module__", "") != target.module:
             raise NotApplicable(f"this release does not define {name} there")
-    (answer,) = answered(["one ", "two"], {})
+    (answer,) = request_answers(["one ", "two"], {})
     reason = answer.choices[0].finish_reason
-    return Result(reason != "length", f"an answer that ends at its limit says {reason!r}")
+    return Result(reason != "length", f"an answer at its limit reports {reason!r}")
 
 
-def answered(pieces: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
-    """The endpoint's answers, in these pieces up to a limit, to chat requests with these fields."""
+def request_answers(texts: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
+    """The endpoint's answers, of these texts up to a limit, to requests with these fields."""
     server: Any = importlib.import_module("mlx_vlm.server")
     messages = [{"role": "user", "content": "hi"}]
     stands = {
         "get_cached_model": lambda *args: (None, None, None),
         "apply_chat_template": lambda *args, **options: "hi",
         "_infer_tool_parser_from_processor": lambda processor: None,
-        "response_generator": silent(pieces),
+        "response_generator": silent(texts),
     }
 
-    async def ask(**fields: Any) -> Any:
+    async def request_one(**fields: Any) -> Any:
         request = server.ChatRequest.model_validate({"model": "m", "messages": messages, **fields})
         return await server.chat_completions_endpoint(request, None)
 
-    async def ask_all() -> list[Any]:
-        return await asyncio.gather(*(ask(**fields) for fields in sent))
+    async def request_all() -> list[Any]:
+        return await asyncio.gather(*(request_one(**fields) for fields in sent))
 
     with mock.patch.dict(vars(server), stands):
-        return asyncio.run(ask_all())
+        return asyncio.run(request_all())

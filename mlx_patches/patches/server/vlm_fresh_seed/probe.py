@@ -13,21 +13,21 @@ _VOCABULARY = 64
 
 
 def probe(target: Target) -> Result:
-    """Red where both get the same tokens without a seed, or different tokens with one seed."""
+    """Red if both get the same tokens without a seed, or different tokens with one seed."""
     try:
         samplers = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
         schema = importlib.import_module("mlx_vlm.server.schemas").VLMRequest
     except (ImportError, AttributeError) as error:
         raise NotApplicable("this release's server has no positioned sampler") from error
     for sent in ({"seed": 0}, {"seed": 7}):
-        if answer(samplers, schema, **sent) != answer(samplers, schema, **sent):
+        if draw_answer(samplers, schema, **sent) != draw_answer(samplers, schema, **sent):
             return Result(True, f"two answers with seed {sent['seed']} differ")
-    if answer(samplers, schema) == answer(samplers, schema):
+    if draw_answer(samplers, schema) == draw_answer(samplers, schema):
         return Result(True, f"two requests without a seed draw the same {len(_POSITIONS)} tokens")
     return Result(False, "answers differ without a seed, and agree with one")
 
 
-def answer(samplers: Any, schema: Any, **sent: int) -> Any:
+def draw_answer(samplers: Any, schema: Any, **sent: int) -> Any:
     """The tokens that a request with these fields draws."""
     import mlx.core as mx
 

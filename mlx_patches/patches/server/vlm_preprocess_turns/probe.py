@@ -1,4 +1,4 @@
-"""Sends a server two requests at once, with a tokenizer that notices two callers."""
+"""Sends a server two requests at once, with a tokenizer that detects two callers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class _Tokenizer:
 
 
 def probe(target: Target) -> Result:
-    """Red where a request fails because another is tokenized at the same time."""
+    """Red if a request fails because another is tokenized at the same time."""
     require_own(target)
     server = make_server(class_of(target))
 
     def send() -> None:
-        # The tokenizer's error; or, of a request that is prepared, that there is no queue for it.
+        # The tokenizer's error; or, for a prepared request, a missing queue.
         with contextlib.suppress(Exception):
             server.generate("a prompt")
 
@@ -60,7 +60,7 @@ def probe(target: Target) -> Result:
 
 
 def make_server(kind: Any) -> Any:
-    """A server without a model and a generation thread: it prepares requests, and no more."""
+    """A server without a model and a generation thread, which only prepares requests."""
     server = kind.__new__(kind)
     server.model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
     server.processor = _Tokenizer()

@@ -1,19 +1,19 @@
-"""A request to ``mlx_vlm.server`` that fails ends all others, and some wait forever.
+"""One failing request to ``mlx_vlm.server`` kills all others, and some hang forever.
 
 Why
-    The generation thread takes the waiting requests together and computes their embeddings one
-    after the other. It handles an error there, such as an image whose tokens do not match, as one
-    of the whole batch: requests that are being decoded end with the error of another. Below
-    mlx-vlm 0.7.0 the failed request and those behind it are never answered.
+    The generation thread takes all waiting requests and computes their embeddings one by one. It
+    treats an error there, such as an image whose tokens do not match, as an error of the whole
+    batch: requests that are being decoded end with another request's error. Below mlx-vlm 0.7.0
+    the failed request and those behind it are never answered.
 How
-    An error of a request's embeddings is raised where the thread inserts the request. There the
-    release answers the request with it and goes on with the others.
+    The error is raised later, when the thread inserts the request. There the release answers the
+    request with the error and continues with the others.
 Upstream
     mlx-vlm 0.7.0 answers all of them with the error. Not fixed in mlx-vlm 0.7.10. An error in a
-    step of the batch still ends all its requests. Below 0.7.0 so does any error in the loops that
-    drafters have of their own.
+    step of the batch still ends all its requests; below 0.7.0 so does any error in the loops of
+    drafters.
 Retire when
-    The server answers a request whose embeddings fail, and goes on with the others.
+    The server answers a request whose embeddings fail, and continues with the others.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 logger = logging.getLogger("mlx_patches")
 
 
-def embedded(embed: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) -> Any:
-    """A request's tokens and embeddings; where they fail, tokens that raise the error when used."""
+def embed_or_fail_later(embed: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) -> Any:
+    """A request's tokens and embeddings; after an error, tokens that raise it when used."""
     try:
         return embed(server, *args, **kwargs)
     except Exception as error:
@@ -37,16 +38,16 @@ def embedded(embed: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) 
             raise
         logger.exception("mlx_patches: a request failed; the server goes on with the others")
         # The traceback would keep the request's arrays alive.
-        return Failed(error.with_traceback(None)), {}
+        return FailedTokens(error.with_traceback(None)), {}
 
 
 def is_generating(server: Any) -> bool:
-    """Whether the caller is the loop of the server's own thread."""
+    """Whether the caller is the server's generation thread."""
     return getattr(server, "_thread", None) is threading.current_thread()
 
 
-class Failed:
-    """The tokens of a request that failed: the release inserts them, and answers the error."""
+class FailedTokens:
+    """The tokens of a failed request: the release inserts them, and answers with the error."""
 
     def __init__(self, error: Exception):
         self._error = error
@@ -60,19 +61,17 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx_vlm.server: one failing request kills all others; some hang forever",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            module,
+    targets=wrap(
+        (
+            "mlx_vlm.server:ResponseGenerator._gpu_embed",
+            "mlx_vlm.server.generation:ResponseGenerator._gpu_embed",
+        ),
+        embed_or_fail_later,
+        # The defect is in the loop, which is called _run_impl since 0.7.0.
+        fingerprint_of=(
             "ResponseGenerator._gpu_embed",
-            around(embedded),
-            # The loop, which is called _run_impl since 0.7.0, has the defect.
-            fingerprint_of=(
-                "ResponseGenerator._gpu_embed",
-                "ResponseGenerator._run",
-                "ResponseGenerator._run_impl",
-            ),
-        )
-        for module in ("mlx_vlm.server", "mlx_vlm.server.generation")
+            "ResponseGenerator._run",
+            "ResponseGenerator._run_impl",
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Runs the loop of the server's thread on requests of which some have no embeddings."""
+"""Runs the loop of the server's thread on requests, some of which fail to embed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ....probes import Result
 from ....probes.fixtures import class_of, require_own
 
 WORDS, COUNT = 32, 4
-# The last token of each prompt: of the one that is decoded when the others come, all at once.
+# The last token of each prompt: the first is decoded when the others arrive, all at once.
 FIRST, OTHERS = 2, (20, 6, 22, 10)
 FAILS = (20, 22)
-# How often the loop may look for requests.
+# How often the loop may check for requests.
 TURNS = 100
 
 
 class Queued(Exception):
-    """A request is in the queue: its client would wait now."""
+    """A request is in the queue, where its client would wait."""
 
 
 class Stuck(BaseException):
@@ -32,14 +32,14 @@ class Stuck(BaseException):
 
 
 class Requests(Queue[Any]):
-    """A server's queue, whose clients do not wait; it ends the loop when there is nothing to do."""
+    """A server's queue whose clients do not wait; it ends the loop when it is empty."""
 
     def __init__(self, server: Any):
         super().__init__()
         self.server, self.turns = server, 0
         self.answers: dict[int, Queue[Any]] = {}
 
-    def ask(self, prompt: int) -> None:
+    def send(self, prompt: int) -> None:
         """Send a request."""
         try:
             self.server.generate(str(prompt), args=greedy(self.server, COUNT))
@@ -47,7 +47,7 @@ class Requests(Queue[Any]):
             self.answers[prompt] = queue_of(self.queue[-1])
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Take a request, and let its client go."""
+        """Accept a request, and release its client."""
         super().put(item)
         raise Queued
 
@@ -56,7 +56,7 @@ class Requests(Queue[Any]):
         self.turns += 1
         if self.turns > TURNS:
             raise Stuck
-        # The loop waits only where it decodes nothing.
+        # The loop waits only if it decodes nothing.
         self.server._stop |= block and self.empty()
         return super().get(block=False)
 
@@ -79,36 +79,36 @@ class Counts:
 
 
 def probe(target: Target) -> Result:
-    """Red where a request of several does not get its own answer, or its own error."""
+    """Red if one of several requests does not get its own answer or error."""
     require_own(target)
     try:
-        answers = served(class_of(target), FIRST, OTHERS)
+        answers = serve(class_of(target), FIRST, OTHERS)
     except Stuck:
         return Result(True, "the loop does not end")
-    for prompt, said in answers.items():
-        if said != wanted(prompt):
-            return Result(True, f"a request gets {said or 'no answer'}, not {wanted(prompt)}")
+    for prompt, answer in answers.items():
+        if answer != expect(prompt):
+            return Result(True, f"a request gets {answer or 'no answer'}, not {expect(prompt)}")
     return Result(False, "each request gets its own answer, or its own error")
 
 
-def wanted(prompt: int) -> str:
-    """What a prompt's request is answered alone."""
+def expect(prompt: int) -> str:
+    """The answer to a prompt's request in a solo run."""
     if prompt in FAILS:
         return f"no embeddings of {prompt}"
     return repr([prompt + 1 + step for step in range(COUNT)])
 
 
-def served(kind: Any, first: int, others: Sequence[int]) -> dict[int, str]:
-    """What each prompt's request is answered: its tokens or its error; "" if nothing."""
+def serve(kind: Any, first: int, others: Sequence[int]) -> dict[int, str]:
+    """The answer to each prompt's request: its tokens or its error; "" if there is none."""
 
     def see(row: int, count: int) -> None:
         if (row, count) == (0, 1):
             for one in others:
-                requests.ask(one)
+                requests.send(one)
 
     loaded = (
         make_model(),
-        Processor(inputs_of([first, *others]), see),
+        Processor(make_inputs([first, *others]), see),
         SimpleNamespace(eos_token_id=None),
     )
     # The server's thread is this one.
@@ -122,14 +122,14 @@ def served(kind: Any, first: int, others: Sequence[int]) -> dict[int, str]:
         server._initialize_model()
         server._ready.set()
         server.requests = requests = Requests(server)
-        requests.ask(first)
-        # Around it, mlx-vlm 0.7 gives up the streams of the thread.
+        requests.send(first)
+        # The caller of _run_impl, since mlx-vlm 0.7, would give up the streams of the thread.
         getattr(server, "_run_impl", server._run)()
-    return {prompt: read(answer) for prompt, answer in requests.answers.items()}
+    return {prompt: read_answer(answer) for prompt, answer in requests.answers.items()}
 
 
-def read(answer: Queue[Any]) -> str:
-    """What a client reads from its queue."""
+def read_answer(answer: Queue[Any]) -> str:
+    """The answer that a client reads from its queue."""
     tokens = []
     while not answer.empty():
         one = answer.get()
@@ -140,8 +140,8 @@ def read(answer: Queue[Any]) -> str:
     return repr(tokens) if tokens else ""
 
 
-def inputs_of(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """What a processor returns for requests with these prompts."""
+def make_inputs(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """The inputs that a processor returns for requests with these prompts."""
     import mlx.core as mx
 
     ids = {str(prompt): mx.array([[1, prompt]]) for prompt in prompts}
@@ -151,13 +151,13 @@ def inputs_of(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
 
 
 def make_model() -> Any:
-    """A model that has no embeddings of some prompts."""
+    """A model that fails to embed some prompts."""
     import mlx.core as mx
 
     def embeddings(ids: Any, *_: Any, **__: Any) -> Any:
         prompt = int(ids[0, -1].item())
         if prompt in FAILS:
-            raise ValueError(wanted(prompt))
+            raise ValueError(expect(prompt))
         return SimpleNamespace(to_dict=lambda: {"inputs_embeds": mx.zeros((*ids.shape, 2))})
 
     return SimpleNamespace(

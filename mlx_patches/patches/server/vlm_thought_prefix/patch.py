@@ -15,19 +15,13 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 _WORD = "thought"
 
 
-def cleaned(clean: Callable[[str, str], str], reasoning: str, start_marker: str) -> str:
-    """A thought without ``start_marker``, which opens it."""
-    return clean(without_word(reasoning, start_marker), start_marker)
-
-
-def without_word(reasoning: str, start_marker: str) -> str:
+def cut_word(reasoning: str, start_marker: str) -> str:
     """A thought that ``lstrip`` cannot damage; unchanged if its marker does not end in the word."""
     if not start_marker.endswith(_WORD):
         return reasoning
@@ -38,7 +32,5 @@ PATCH = Patch(
     id="vlm-thought-prefix",
     every_model=True,
     summary='mlx_vlm.server drops the first letters of a thought: "got it" becomes "it"',
-    targets=(
-        Target("mlx-vlm", "mlx_vlm.server.responses_state", "_clean_reasoning", around(cleaned)),
-    ),
+    targets=argument("mlx_vlm.server.responses_state:_clean_reasoning", "reasoning", cut_word),
 )

@@ -13,7 +13,7 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 
 def probe(target: Target) -> Result:
-    """Red where the split changes the reasoning or the content."""
+    """Red if the split changes the reasoning or the content."""
     require(target)
     split = importlib.import_module(target.module)._split_thinking
     for opening in _OPENINGS:

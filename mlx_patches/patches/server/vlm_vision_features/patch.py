@@ -1,11 +1,11 @@
-"""A changed image is answered with its old content: image features are cached by name.
+"""A replaced image file is answered from stale features: they are cached by file name.
 
 Why
     Image features are cached for later turns by the image's path or URL. If a camera overwrites
-    one file, or a URL returns another picture, the answer is about the first picture.
+    its file, or a URL returns another picture, the answer is about the first picture.
 How
-    The server caches features by the pixels that it has read. ``stream_generate`` caches those of
-    a file by its name, time and size, and none for a URL, which tells nothing of its content.
+    The server caches features by pixels. ``stream_generate`` caches those of a file by its name,
+    time and size, and none for a URL, since its content may change.
 Upstream
     Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
 Retire when
@@ -19,43 +19,37 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument, wrap
 
 
-def embedded(
-    embed: Callable[..., Any],
-    server: Any,
-    raw_inputs: Mapping[str, Any],
-    images: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """A request's embeddings, with image features cached by its pixels."""
-    kept = getattr(server, "vision_cache", None) is not None
-    if kept and images is not None and raw_inputs.get("pixel_values") is not None:
-        images = name_pixels(raw_inputs)
-    return embed(server, raw_inputs, images, *args, **kwargs)
+def replace_names(server: Any, /, raw_inputs: Mapping[str, Any], images: Any) -> Any:
+    """A request's images, named by their pixels if the server caches their features."""
+    is_cached = getattr(server, "vision_cache", None) is not None
+    if is_cached and images is not None and raw_inputs.get("pixel_values") is not None:
+        return name_pixels(raw_inputs)
+    return images
 
 
 def name_pixels(inputs: Mapping[str, Any]) -> str:
-    """A cache key for a prompt's images: a hash of all inputs except those with a value a token."""
+    """A cache key for a prompt's images: a hash of all inputs but those with a value per token."""
     shape = getattr(inputs.get("input_ids"), "shape", None)
     digest = hashlib.sha256()
     for name in sorted(inputs):
         if getattr(inputs[name], "shape", ()) != shape:
             digest.update(name.encode())
-            add(digest, inputs[name])
+            add_input(digest, inputs[name])
     return f"pixels:{digest.hexdigest()}"
 
 
-def add(digest: Any, value: Any) -> None:
-    """Add an input to a hash: an array by shape, dtype and bytes; a list part by part."""
+def add_input(digest: Any, value: Any) -> None:
+    """Add an input to a hash: an array by shape, dtype and bytes; a list by its items."""
     import mlx.core as mx
 
     if isinstance(value, (list, tuple)):
         digest.update(f"{len(value)} parts".encode())
         for part in value:
-            add(digest, part)
+            add_input(digest, part)
     elif isinstance(value, mx.array):
         digest.update(f"{value.shape} {value.dtype}".encode())
         digest.update(memoryview(mx.contiguous(value).reshape(-1).view(mx.uint8)))
@@ -66,13 +60,13 @@ def add(digest: Any, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
-def streamed(
+def stream_by_state(
     stream: Callable[..., Iterator[Any]],
     *args: Any,
     vision_cache: Any = None,
     **kwargs: Any,
 ) -> Iterator[Any]:
-    """An answer piece by piece; features of files are cached by the files' current state."""
+    """Stream an answer; features of files are cached by the files' current state."""
     if vision_cache is not None:
         kwargs["vision_cache"] = ByState(vision_cache)
     return stream(*args, **kwargs)
@@ -89,7 +83,7 @@ class ByState:
         return None if is_remote(image) else self.features.get(name_state(image))
 
     def put(self, image: Any, features: Any) -> None:
-        """Cache an image's features, unless the image is remote, where a change is not seen."""
+        """Cache an image's features, unless it is remote: a change would go unnoticed."""
         if not is_remote(image):
             self.features.put(name_state(image), features)
 
@@ -121,13 +115,18 @@ PATCH = Patch(
         "mlx_vlm.server: a replaced image file is answered from stale features "
         "(cached by file name)"
     ),
-    targets=tuple(
-        Target("mlx-vlm", module, name, around(wrapper))
-        for module, name, wrapper in (
-            ("mlx_vlm.server", "ResponseGenerator._gpu_embed", embedded),
-            ("mlx_vlm.server.generation", "ResponseGenerator._gpu_embed", embedded),
-            ("mlx_vlm.generate", "stream_generate", streamed),
-            ("mlx_vlm.generate.dispatch", "stream_generate", streamed),
-        )
+    targets=(
+        *argument(
+            (
+                "mlx_vlm.server:ResponseGenerator._gpu_embed",
+                "mlx_vlm.server.generation:ResponseGenerator._gpu_embed",
+            ),
+            "images",
+            replace_names,
+        ),
+        *wrap(
+            ("mlx_vlm.generate:stream_generate", "mlx_vlm.generate.dispatch:stream_generate"),
+            stream_by_state,
+        ),
     ),
 )

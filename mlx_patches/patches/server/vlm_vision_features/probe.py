@@ -1,4 +1,4 @@
-"""Embeds an image whose file or URL has other content the second time."""
+"""Embeds an image whose file or URL has different content the second time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ....probes.stream_generate import asked
 
 
 def probe(target: Target) -> Result:
-    """Red where the second picture gets the features of the first."""
+    """Red if the second picture gets the features of the first."""
     module = importlib.import_module(target.module)
     owner = target.name.partition(".")[0]
     if getattr(getattr(module, owner, None), "__module__", None) != target.module:
-        raise NotApplicable(f"{target.module} has no {owner} of its own")
+        raise NotApplicable(f"{target.module} does not define {owner}")
     kept = imported("mlx_vlm.vision_cache").VisionFeatureCache()
     if owner == "stream_generate":
         return probe_stream(module, kept)

@@ -1,9 +1,9 @@
-"""A billing line in the system prompt changes with each request, so the prefix cache never hits.
+"""The prefix cache never hits with Claude Code: a billing line changes with each request.
 
 Why
-    A client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
-    changes with each request. The tokens of any two prompts differ from there on, so the prefix
-    cache never hits. Optional: the patch removes text from the prompt.
+    The client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
+    changes with each request. The tokens of any two prompts differ from there on. Optional: the
+    patch removes text from the prompt.
 How
     The line is removed from the system prompt.
 Upstream
@@ -17,20 +17,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 _LINE = re.compile(r"(?im)^x-anthropic-billing-header:[^\n]*(?:\n|\Z)")
 
 
-def converted(convert: Any, request: Any) -> Any:
-    """Convert a request to the other format, without the line."""
-    system = without_line(request.system)
-    if system != request.system:
-        request = request.model_copy(update={"system": system})
-    return convert(request)
+def remove_line(request: Any) -> Any:
+    """A request whose system prompt is without the line."""
+    system = cut_line(request.system)
+    return request if system == request.system else request.model_copy(update={"system": system})
 
 
-def without_line(system: Any) -> Any:
+def cut_line(system: Any) -> Any:
     """A system prompt, text or blocks, without the line; a block with nothing else is dropped."""
     if isinstance(system, str):
         return _LINE.sub("", system)
@@ -52,13 +51,6 @@ PATCH = Patch(
     summary=(
         "vllm-mlx with Claude Code: the prefix cache never hits, a billing line changes per request"
     ),
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.api.anthropic_adapter",
-            "anthropic_to_openai",
-            around(converted),
-        ),
-    ),
+    targets=argument("vllm_mlx.api.anthropic_adapter:anthropic_to_openai", "request", remove_line),
     optional=True,
 )

@@ -14,10 +14,10 @@ TEXT = "You are a helpful assistant."
 
 
 def probe(target: Target) -> Result:
-    """Red where the prompts differ, or the rest of the system prompt is lost."""
+    """Red if the prompts differ, or the rest of the system prompt is lost."""
     adapter = imported(target.module)
     for form in (_text, _blocks):
-        first, second = (system_of(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
+        first, second = (convert_system(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
         if first != second or TEXT not in first:
             return Result(True, f"the prompts are {first!r} and {second!r}")
     return Result(False, "the prompts are the same")
@@ -31,8 +31,8 @@ def _blocks(hash_: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": LINE.format(hash_)}, {"type": "text", "text": TEXT}]
 
 
-def system_of(adapter: Any, system: Any) -> str:
-    """Return the system prompt that the host converts this one to."""
+def convert_system(adapter: Any, system: Any) -> str:
+    """The system prompt that the host converts this one to."""
     models = importlib.import_module("vllm_mlx.api.anthropic_models")
     request = models.AnthropicRequest(
         model="m", max_tokens=1, system=system, messages=[{"role": "user", "content": "hi"}]

@@ -1,9 +1,8 @@
 """An empty prompt fails every request that vllm-mlx is running.
 
 Why
-    A tokenizer that adds no special tokens returns no token for an empty text. The scheduler puts
-    the request into the batch all the same, and the batch's next step raises for want of a token:
-    every request in it ends with an error.
+    A tokenizer that adds no special tokens returns no tokens for an empty text. The scheduler still
+    adds the request to the batch, whose next step raises: every request in it ends with an error.
 How
     A request without tokens is refused with HTTP status 400 when it is added to the scheduler.
 Upstream
@@ -15,18 +14,18 @@ Retire when
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import before
 
-# How much of a text is tokenized to see whether it has tokens; only if it has none, all of it is.
+# A text is tokenized up to here to check for tokens; the rest only if there are none.
 _BEGINNING = 64
 
 
-def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Add a request that has tokens; one without any is refused.
+def refuse_empty(scheduler: Any, request: Any, /) -> None:
+    """Refuse a request without tokens.
 
     Raises:
         HTTPException: it has none.
@@ -34,7 +33,6 @@ def added(add: Callable[..., Any], scheduler: Any, request: Any) -> Any:
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))
-    return add(scheduler, request)
 
 
 def is_empty(scheduler: Any, request: Any) -> bool:
@@ -54,5 +52,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="vllm-mlx: an empty prompt fails every running request",
-    targets=(Target("vllm-mlx", "vllm_mlx.scheduler", "Scheduler.add_request", around(added)),),
+    targets=before("vllm_mlx.scheduler:Scheduler.add_request", refuse_empty),
 )

@@ -11,16 +11,15 @@ _STEPS = 20
 
 
 def probe(target: Target) -> Result:
-    """Red where the other request's answer changes, fails or does not come."""
+    """Red if the other request's answer changes, fails or is missing."""
     model = llama()
-    alone = Server(model).answer(PROMPT)
-    said, _ = beside(Server(model), "")
-    detail = f"beside an empty prompt {said}, alone {alone}"
-    return Result(said != alone, detail)
+    solo = Server(model).answer(PROMPT)
+    answer, _ = answer_beside(Server(model), "")
+    return Result(answer != solo, f"beside an empty prompt {answer}, solo {solo}")
 
 
-def beside(server: Server, prompt: list[int] | str) -> tuple[list[int] | str, str]:
-    """The answer to ``PROMPT`` beside another prompt, and how that one was refused."""
+def answer_beside(server: Server, prompt: list[int] | str) -> tuple[list[int] | str, str]:
+    """The answer to ``PROMPT`` beside another prompt, and the refusal of that one."""
     first, refused = server.add(PROMPT), ""
     tokens: list[int] = []
     for step in range(_STEPS):

@@ -2,12 +2,12 @@
 
 Why
     Before its first multimodal batch, vllm-mlx replaces Gemma 4's ``Attention.__call__`` with a
-    copy of mlx-vlm 0.4.3's that has one fix. The copy still rotates layers that share another
-    layer's keys and values to wrong positions. From mlx-vlm 0.5.0 on, the caller passes
+    copy of mlx-vlm 0.4.3's that has one fix. In the copy, layers that share another layer's keys
+    and values still have wrong RoPE positions. From mlx-vlm 0.5.0 on, the caller passes
     ``shared_kv`` and ``offset``, which the copy does not accept: every request fails.
 How
-    The host's replacing function does nothing, and reports that the attention is replaced. The
-    patches for Gemma 4 repair mlx-vlm's own attention.
+    The host's function does nothing, and reports that the attention is replaced. The patches for
+    Gemma 4 repair mlx-vlm's own attention.
 Upstream
     vllm-mlx 0.4.0 copies the attention of mlx-vlm 0.5.0.
 Retire when
@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def left_alone(replace: Any) -> bool:
-    """Leave mlx-vlm's own attention in place, and return True as if it was replaced."""
+def keep_attention(replace: Any) -> bool:
+    """Keep mlx-vlm's own attention, and return True as if it was replaced."""
     return True
 
 
@@ -30,12 +31,7 @@ PATCH = Patch(
     id="vllm-gemma4-attention",
     every_model=True,
     summary="vllm-mlx --mllm with Gemma 4: crashes or wrong rows in a batch",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.patches.gemma4_mllm",
-            "patch_gemma4_attention_for_batching",
-            around(lambda replace: left_alone(replace)),
-        ),
+    targets=wrap(
+        "vllm_mlx.patches.gemma4_mllm:patch_gemma4_attention_for_batching", keep_attention
     ),
 )

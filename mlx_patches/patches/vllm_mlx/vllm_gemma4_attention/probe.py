@@ -1,4 +1,4 @@
-"""Lets vllm-mlx patch Gemma 4 for batches, and compares a tiny model's batch with its rows."""
+"""Has vllm-mlx patch Gemma 4 for batches, and compares a tiny model's batch with its rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ROW = ("offset-alias", "shared-layer-offset")
 
 
 def probe(target: Target) -> Result:
-    """Red where a batch raises or differs after the host has patched the model."""
+    """Red if a batch raises or differs after the host has patched the model."""
     from ....probes.batch_invariance import measure, tiny
 
     host = importlib.import_module(target.module)
     attention = importlib.import_module("mlx_vlm.models.gemma4.language").Attention
-    # What the host replaces and notes is as before after the block.
+    # Restores what the host replaces and records.
     before = {"__call__": attention.__call__, "_batch_patched": False}
     with mock.patch.multiple(attention, create=True, **before), with_patches(_ROW):
         if not getattr(host, target.name)():

@@ -1,11 +1,11 @@
-"""vllm-mlx has no parser for Gemma 4's reasoning: thoughts are part of the answer.
+"""vllm-mlx returns Gemma 4's reasoning as part of the answer.
 
 Why
     Gemma 4 writes its thoughts between ``<|channel>thought`` and ``<channel|>``, or up to
-    ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` has no parser for this format.
-    Optional: the patch adds a parser that a user has to choose by name.
+    ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` offers no parser for this format.
+    Optional: the patch adds a parser that the user has to select by name.
 How
-    A parser ``gemma4`` parses the whole text so far, and streams the difference of two results.
+    A parser ``gemma4`` parses the text so far, and streams what it adds to the previous result.
 Upstream
     vllm-mlx 0.2.8 has a parser of this name.
 Retire when
@@ -18,15 +18,15 @@ import importlib
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at
+from ....core.patch import Patch
+from ....core.verbs import result, wrap
 
 NAME = "gemma4"
 START, END = "<|channel>", "<channel|>"
 THOUGHT, RESPONSE = "thought", "response"
 
 
-def split(text: str) -> tuple[str, str]:
+def split_channels(text: str) -> tuple[str, str]:
     """(reasoning, content) of an answer so far; more text only appends to either."""
     outside, *channels = text.split(START)
     reasoning, content = [], [outside.replace(END, "")]
@@ -43,29 +43,29 @@ def split(text: str) -> tuple[str, str]:
     return "".join(reasoning), "".join(content)
 
 
-def whole(text: str) -> tuple[str | None, str | None]:
+def parse_answer(text: str) -> tuple[str | None, str | None]:
     """(reasoning, content) of a complete answer; None for an empty part."""
     opened, closed = text.find(START), text.find(END)
     if closed >= 0 and not 0 <= opened < closed:  # the prompt opened the channel
         text = START + text
-    reasoning, content = split(text)
+    reasoning, content = split_channels(text)
     return reasoning.strip() or None, content.strip() or None
 
 
 @cache
-def parser() -> type:
+def make_parser() -> type:
     """The parser class, derived from the host's base class."""
     base = importlib.import_module("vllm_mlx.reasoning.base")
 
     class Gemma4ChannelParser(base.ReasoningParser):  # type: ignore[misc, name-defined]
         def extract_reasoning(self, model_output: str) -> tuple[str | None, str | None]:
-            return whole(model_output)
+            return parse_answer(model_output)
 
         def extract_reasoning_streaming(
             self, previous_text: str, current_text: str, delta_text: str
         ) -> Any:
             """What the newest text adds to reasoning and content; None if nothing."""
-            before, now = split(previous_text), split(current_text)
+            before, now = split_channels(previous_text), split_channels(current_text)
             reasoning, content = (
                 new[len(old) :] or None for old, new in zip(before, now, strict=True)
             )
@@ -83,22 +83,23 @@ def find_parser(get: Any, name: str) -> Any:
     except KeyError:
         if name != NAME:
             raise
-        return parser()
+        return make_parser()
 
 
-def names(listed: Any) -> list[str]:
+def add_name(names: list[str]) -> list[str]:
     """The names of all parsers, with this one."""
-    return list(dict.fromkeys([*listed(), NAME]))
+    return list(dict.fromkeys([*names, NAME]))
 
+
+_REGISTRY = ("_register_builtin_parsers",)
 
 PATCH = Patch(
     id="vllm-gemma4-reasoning",
     severity="feature",
     summary="vllm-mlx returns Gemma 4's reasoning as part of the answer",
-    targets=at(
-        [("vllm-mlx", "vllm_mlx.reasoning")],
-        {"get_parser": around(find_parser), "list_parsers": around(names)},
-        fingerprint_of=("_register_builtin_parsers",),
+    targets=(
+        *wrap("vllm_mlx.reasoning:get_parser", find_parser, fingerprint_of=_REGISTRY),
+        *result("vllm_mlx.reasoning:list_parsers", add_name, fingerprint_of=_REGISTRY),
     ),
     optional=True,
 )

@@ -12,7 +12,7 @@ MEANT = ("Six times seven.", "It is 42.")
 
 
 def probe(target: Target) -> Result:
-    """Red where the parser is missing, or does not separate the reasoning from the answer."""
+    """Red if the parser is missing, or does not separate the reasoning from the answer."""
     reasoning = imported(target.module)
     if NAME not in reasoning.list_parsers():
         return Result(True, f"the parsers are {', '.join(reasoning.list_parsers())}")

@@ -1,14 +1,14 @@
-r"""A request that contains a regular expression is refused: its JSON has invalid escapes.
+r"""vllm-mlx rejects messages with an invalid JSON escape, such as a regular expression.
 
 Why
     Some clients of ``/v1/messages`` send tool definitions with ``\s`` or ``\d`` in a string. JSON
     has no such escapes, and the host answers with an error. Optional: the fault is the client's.
 How
     A body that fails to parse for this reason is parsed again with its lone backslashes doubled.
-    The web framework is patched, because the endpoints are already bound to their routes.
+    The patch is in the web framework, because the endpoints are already bound to their routes.
 Upstream
-    vllm-mlx 0.2.8 fixes the bodies of messages, but not of requests that count tokens; it also
-    treats an escaped backslash, as in ``\\d``, as a lone one, and then the request fails.
+    vllm-mlx 0.2.8 fixes messages, but not requests that count tokens; it also takes an escaped
+    backslash, as in ``\\d``, for a lone one, and then the request fails.
 Retire when
     A supported release distinguishes an escaped backslash from a lone one.
 """
@@ -26,17 +26,17 @@ PATH = "/v1/messages"
 _ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 
 
-async def parsed(parse: Any, request: Any) -> Any:
-    """A request's body; parsed again with lone backslashes doubled if they are the error."""
+async def parse_lenient(parse: Any, request: Any) -> Any:
+    """A request's body; after an invalid escape it is parsed again with those doubled."""
     try:
         return await parse(request)
     except json.JSONDecodeError as error:
         if not request.scope["path"].startswith(PATH) or not error.msg.startswith("Invalid \\"):
             raise
-        return json.loads(escaped(await request.body()))
+        return json.loads(double_backslashes(await request.body()))
 
 
-def escaped(body: bytes) -> bytes:
+def double_backslashes(body: bytes) -> bytes:
     """The body with its lone backslashes doubled."""
     return _ESCAPE.sub(lambda found: found[0] if found[1] else b"\\\\", body)
 
@@ -45,6 +45,6 @@ PATCH = Patch(
     id="vllm-json-escapes",
     severity="feature",
     summary="vllm-mlx rejects messages with an invalid JSON escape, such as a regular expression",
-    targets=(Target("vllm-mlx", "starlette.requests", "Request.json", around(parsed)),),
+    targets=(Target("vllm-mlx", "starlette.requests", "Request.json", around(parse_lenient)),),
     optional=True,
 )

@@ -17,23 +17,23 @@ _MEANT = "\\d \\d A \n"
 
 
 def probe(target: Target) -> Result:
-    """Red where an endpoint refuses the message, or parses another text."""
+    """Red if an endpoint rejects the message, or parses it wrongly."""
     server = imported("vllm_mlx.server")
     if not hasattr(server, "create_anthropic_message"):
         raise NotApplicable("this release has no such endpoint")
     for path in PATHS:
-        got = parsed(server, path, _BODY)
+        got = post_message(server, path, _BODY)
         if got != _MEANT:
             return Result(True, f"{path}: {got}")
     return Result(False, "the invalid escape is read as a backslash")
 
 
-def parsed(server: ModuleType, path: str, body: bytes) -> Any:
+def post_message(server: ModuleType, path: str, body: bytes) -> Any:
     """The system text that the endpoint parsed, or the error that it raised."""
     seen: list[Any] = []
 
     class Enough(Exception):
-        """Raised when the endpoint has parsed the body, to stop it there."""
+        """Stops the endpoint after it has parsed the body."""
 
     def encode(text: str) -> None:
         seen.append(text)
@@ -50,7 +50,7 @@ def parsed(server: ModuleType, path: str, body: bytes) -> Any:
         mock.patch.object(server, "AnthropicRequest", request),
     ):
         try:
-            asyncio.run(post(server.app, path, body))
+            asyncio.run(send_request(server.app, path, body))
         except Enough:
             return seen[0]
         except Exception as error:
@@ -58,16 +58,16 @@ def parsed(server: ModuleType, path: str, body: bytes) -> Any:
     return "no answer"
 
 
-async def post(app: Any, path: str, body: bytes) -> None:
+async def send_request(app: Any, path: str, body: bytes) -> None:
     """Send one request to an ASGI application, with its body in two parts."""
     half = body.index(b"\\") + 1
-    pieces = [
+    parts = [
         {"type": "http.request", "body": body[:half], "more_body": True},
         {"type": "http.request", "body": body[half:], "more_body": False},
     ]
 
     async def receive() -> Any:
-        return pieces.pop(0) if pieces else {"type": "http.disconnect"}
+        return parts.pop(0) if parts else {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         pass

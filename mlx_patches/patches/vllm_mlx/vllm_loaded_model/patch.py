@@ -1,4 +1,4 @@
-"""vllm-mlx 0.2.7 loads a model and discards it: no server starts.
+"""vllm-mlx 0.2.7 does not start: it discards the model that it has loaded.
 
 Why
     ``load_model_with_fallback`` has no ``return`` after a successful load. Its callers unpack the
@@ -15,19 +15,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 
 
-def loaded(
-    load: Any, model_name: str, tokenizer_config: dict[str, Any] | None = None, **options: Any
-) -> Any:
-    """The model and its tokenizer."""
-    pair = load(model_name, tokenizer_config, **options)
-    return again(model_name, tokenizer_config) if pair is None else pair
-
-
-def again(model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
-    """Load the model and its tokenizer with mlx-lm."""
+def load_missing(pair: Any, model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:
+    """The model and its tokenizer, loaded with mlx-lm if the host returned nothing."""
+    if pair is not None:
+        return pair
     import mlx_lm
 
     return mlx_lm.load(model_name, tokenizer_config=tokenizer_config or {})
@@ -38,12 +33,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="vllm-mlx does not start: it discards the model that it has loaded",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.utils.tokenizer",
-            "load_model_with_fallback",
-            around(loaded),
-        ),
-    ),
+    targets=result("vllm_mlx.utils.tokenizer:load_model_with_fallback", load_missing),
 )

@@ -11,7 +11,7 @@ from ....probes import Result
 
 
 def probe(target: Target) -> Result:
-    """Red where the loader does not return the model that mlx-lm loaded."""
+    """Red if the loader does not return the model that mlx-lm loaded."""
     load = getattr(importlib.import_module(target.module), target.name)
     pair = object(), object()
     with mock.patch("mlx_lm.load", return_value=pair), tempfile.TemporaryDirectory() as folder:

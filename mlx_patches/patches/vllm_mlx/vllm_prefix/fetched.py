@@ -1,11 +1,12 @@
-"""vllm-mlx's first prefix hit moves generation to the thread that answers HTTP.
+"""After vllm-mlx's first prefix-cache hit the server blocks, and may garble answers.
 
 Why
-    A request is looked up in the prefix cache on the event loop's thread, where a hit is cut to
-    the shared prefix but not evaluated. MLX evaluates an array on the thread that made it, so the
-    generation thread raises "There is no Stream(gpu, 0) in current thread". From then on the host
-    runs its steps on the event loop: no request is answered while a prompt is processed, and two
-    threads use the same arrays. About one start in twenty then produces wrong answers, or crashes.
+    A request is looked up in the prefix cache on the event loop's thread, which cuts a hit to the
+    shared prefix but does not evaluate it. MLX evaluates an array on the thread that made it, so
+    the generation thread raises "There is no Stream(gpu, 0) in current thread". From then on the
+    host runs its steps on the event loop: the server answers no request while it processes a
+    prompt, and two threads use the same arrays. About one start in twenty then gives wrong answers
+    or crashes.
 How
     The caches of a hit, which are views, are evaluated on the thread that made them.
 Upstream
@@ -16,32 +17,27 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 from .stored import evaluate
 
 
-def fetch_evaluated(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
+def evaluate_hit(hit: Any) -> Any:
     """The caches of a prefix, evaluated, and the tokens that are left to feed; or a miss."""
-    found, rest = fetch(prefixes, tokens)
-    evaluate(found or ())
-    return found, rest
+    evaluate(hit[0] or ())
+    return hit
 
 
 PATCH = Patch(
     id="vllm-fetched-prefix",
     every_model=True,
     summary="vllm-mlx: after the first prefix-cache hit the server blocks, and may garble answers",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.memory_cache",
-            "MemoryAwarePrefixCache.fetch",
-            around(fetch_evaluated),
-            fingerprint_of=("MemoryAwarePrefixCache.fetch", "_trim_cache_offset"),
-        ),
+    targets=result(
+        "vllm_mlx.memory_cache:MemoryAwarePrefixCache.fetch",
+        evaluate_hit,
+        fingerprint_of=("MemoryAwarePrefixCache.fetch", "_trim_cache_offset"),
     ),
     probe=".probe_fetched:probe",
 )

@@ -1,12 +1,11 @@
-"""A prompt that vllm-mlx finds in its prefix cache is answered from a wrong context.
+"""vllm-mlx gives wrong output after a prefix-cache hit.
 
 Why
-    A hit that covers the whole prompt leaves no token to process, so the scheduler feeds the
-    last one again: it is in the cache twice. A hit also returns the stored caches themselves, and
-    a buffer with room at its end is written in place: the next request with the same prefix reads
-    tokens that the first one generated. A sliding-window cache that has wrapped is cut back over
-    tokens that it has dropped, which are then read as zeros; up to 0.2.7 cutting it back returns a
-    plain cache without a window.
+    A hit on the whole prompt leaves no token to process, so the scheduler feeds the last one again:
+    it is in the cache twice. A hit also returns the stored caches themselves, and a buffer with
+    room at its end is written in place: the next request with the same prefix attends to tokens
+    that the first one generated. A wrapped sliding window is cut back over tokens that it has
+    dropped, which then count as zeros; up to 0.2.7 the result is a plain cache without a window.
 How
     The caches of a hit are checked against the number of tokens that they should hold, cut back
     to leave the prompt's last token to process, and copied for the request with new array
@@ -23,19 +22,20 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 
 # Attribute that marks a cache which lacks tokens that its offset counts.
 INCOMPLETE = "_mlx_patches_incomplete"
 
 
-def fetch_and_cut(fetch: Any, prefixes: Any, tokens: Sequence[int]) -> Any:
+def cut_hit(hit: Any, prefixes: Any, tokens: Sequence[int], /) -> Any:
     """The caches of a prefix and the tokens that are left to feed, at least one; or a miss."""
-    found, rest = fetch(prefixes, tokens)
+    found, rest = hit
     if not found or not any(map(is_cache, found)):
-        return found, rest
+        return hit
     held = min(len(tokens) - len(rest), len(tokens) - 1)
-    cut = cut_to(found, held) if held > 0 else None
+    cut = cut_caches(found, held) if held > 0 else None
     if cut is None:
         if hasattr(prefixes, "_last_match_type"):
             prefixes._last_match_type = "miss"
@@ -48,22 +48,22 @@ def is_cache(layer: Any) -> bool:
     return any(hasattr(layer, name) for name in ("offset", "state", "caches"))
 
 
-def cut_to(caches: Sequence[Any], length: int) -> list[Any] | None:
-    """Copies of caches for a request, cut to ``length`` tokens; None if they cannot be cut."""
+def cut_caches(caches: Sequence[Any], length: int) -> list[Any] | None:
+    """A request's copies of caches, cut to ``length`` tokens; None if they cannot be cut."""
     layers = [layer for cache in caches for layer in getattr(cache, "caches", (cache,))]
     lengths = {int(layer.offset) for layer in layers if hasattr(layer, "offset")}
     if len(lengths) != 1 or any(hasattr(layer, INCOMPLETE) for layer in layers):
         return None
     excess = lengths.pop() - length
-    if excess < 0 or (excess and not all(map(trimmable, layers))):
+    if excess < 0 or (excess and not all(map(is_trimmable, layers))):
         return None
     return [copy_cut(cache, excess) for cache in caches]
 
 
-def trimmable(layer: Any) -> bool:
+def is_trimmable(layer: Any) -> bool:
     """Whether a cache's last tokens can be cut off exactly, by the same check as the host's."""
-    said = getattr(layer, "is_trimmable", hasattr(layer, "trim"))
-    return bool(said() if callable(said) else said)
+    check = getattr(layer, "is_trimmable", hasattr(layer, "trim"))
+    return bool(check() if callable(check) else check)
 
 
 def copy_cut(cache: Any, excess: int) -> Any:
@@ -74,49 +74,45 @@ def copy_cut(cache: Any, excess: int) -> Any:
         return taken
     for name in ("keys", "values", "cache"):
         if name in vars(taken):
-            setattr(taken, name, new_handles(getattr(taken, name)))
+            setattr(taken, name, make_handles(getattr(taken, name)))
     if excess:
         taken.trim(excess)
     return taken
 
 
-def new_handles(value: Any) -> Any:
+def make_handles(value: Any) -> Any:
     """The same arrays as new array objects: an in-place write to one does not change the other."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(new_handles, value))
+        return type(value)(map(make_handles, value))
     return copy.copy(value)
 
 
-def cut_back(trim: Any, cache: Sequence[Any], trim_by: int) -> Any:
-    """Cut caches back as the host does, and mark wrapped windows that lack their oldest tokens."""
-    return [
-        cut_layer(layer, cut, trim_by)
-        for layer, cut in zip(cache, trim(cache, trim_by), strict=True)
-    ]
+def mark_cuts(cuts: Sequence[Any], caches: Sequence[Any], trim_by: int, /) -> Any:
+    """The caches that the host has cut; wrapped windows without their oldest tokens are marked."""
+    return [mark_cut(cut, layer, trim_by) for cut, layer in zip(cuts, caches, strict=True)]
 
 
-def cut_layer(layer: Any, cut: Any, trim_by: int) -> Any:
+def mark_cut(cut: Any, layer: Any, trim_by: int) -> Any:
     """A layer that the host has cut, of its original class; marked if it lacks tokens."""
     other = type(cut) is not type(layer)
-    if other and trimmable(layer):
+    if other and is_trimmable(layer):
         return copy_cut(layer, trim_by)
-    wrapped = hasattr(layer, "max_size") and not trimmable(layer)
+    wrapped = hasattr(layer, "max_size") and not is_trimmable(layer)
     if other or hasattr(layer, INCOMPLETE) or (wrapped and trim_by > 1 and cut is not layer):
         setattr(cut, INCOMPLETE, True)
     return cut
 
 
-def dequantized(restore: Any, cache: Sequence[Any]) -> Any:
-    """Dequantize caches as the host does, and keep their marks."""
-    restored = restore(cache)
-    for layer, own in zip(cache, restored, strict=True):
+def keep_marks(dequantized: Sequence[Any], caches: Sequence[Any], /) -> Any:
+    """The caches that the host has dequantized, with their marks."""
+    for own, layer in zip(dequantized, caches, strict=True):
         if hasattr(layer, INCOMPLETE):
             setattr(own, INCOMPLETE, True)
-    return restored
+    return dequantized
 
 
-_HOST = ("vllm-mlx", "vllm_mlx.memory_cache")
-# Each has the defects of those behind it.
+_HOST = "vllm_mlx.memory_cache"
+# Each has the defects of the ones after it.
 _BODY = ("_dequantize_cache", "_trim_cache_offset", "MemoryAwarePrefixCache.fetch")
 
 PATCH = Patch(
@@ -125,8 +121,8 @@ PATCH = Patch(
     every_model=True,
     summary="vllm-mlx: wrong output or a hang after a prefix-cache hit",
     targets=(
-        Target(*_HOST, "MemoryAwarePrefixCache.fetch", around(fetch_and_cut)),
-        Target(*_HOST, "_trim_cache_offset", around(cut_back), fingerprint_of=_BODY[1:]),
-        Target(*_HOST, "_dequantize_cache", around(dequantized), fingerprint_of=_BODY),
+        *result(f"{_HOST}:MemoryAwarePrefixCache.fetch", cut_hit),
+        *result(f"{_HOST}:_trim_cache_offset", mark_cuts, fingerprint_of=_BODY[1:]),
+        *result(f"{_HOST}:_dequantize_cache", keep_marks, fingerprint_of=_BODY),
     ),
 )

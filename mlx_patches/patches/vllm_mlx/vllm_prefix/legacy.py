@@ -1,12 +1,12 @@
-"""A prompt that vllm-mlx finds in its older prefix cache is answered from a wrong context.
+"""vllm-mlx gives wrong output after a hit in its older prefix cache.
 
 Why
-    ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the same defects
-    as its successor: after a hit that covers the whole prompt, the last token is fed twice, and
-    a hit returns the stored caches themselves. Only the first layer decides whether a longer
-    prompt's caches can be cut back; a wrapped window in a later layer is cut anyway.
+    ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the defects of its
+    successor: after a hit on the whole prompt the last token is fed twice, and a hit returns the
+    stored caches themselves. Only the first layer decides whether a longer prompt's caches can be
+    cut back; a wrapped window in a later layer is cut anyway.
 How
-    The result of a hit is treated as in ``vllm-prefix-hit``; every layer must be trimmable.
+    The result of a hit is handled as in ``vllm-prefix-hit``; every layer must be trimmable.
 Upstream
     vllm-mlx 0.6.0 checks every layer.
 Retire when
@@ -18,26 +18,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at
-from .hit import fetch_and_cut, trimmable
+from ....core.patch import Patch
+from ....core.verbs import result
+from .hit import cut_hit, is_trimmable
 
 
-def all_trimmable(can_trim: Any, prefixes: Any, prompt_cache: Sequence[Any]) -> bool:
+def check_all(can_trim: bool, prefixes: Any, prompt_cache: Sequence[Any], /) -> bool:
     """Whether the last tokens of every layer can be trimmed."""
-    return bool(can_trim(prefixes, prompt_cache)) and all(map(trimmable, prompt_cache))
+    return bool(can_trim) and all(map(is_trimmable, prompt_cache))
 
 
-_AROUND = {
-    "PrefixCacheManager.fetch_cache": around(fetch_and_cut),
-    "PrefixCacheManager._can_trim_cache": around(all_trimmable),
-}
+_HOST = "vllm_mlx.prefix_cache"
+_BODY = ("PrefixCacheManager.fetch_cache", "PrefixCacheManager._can_trim_cache")
 
 PATCH = Patch(
     id="vllm-legacy-prefix-hit",
     formerly="legacy-prefix-hit",
     every_model=True,
     summary="vllm-mlx with its older prefix cache: wrong output after a hit",
-    targets=at([("vllm-mlx", "vllm_mlx.prefix_cache")], _AROUND, fingerprint_of=tuple(_AROUND)),
+    targets=(
+        *result(f"{_HOST}:{_BODY[0]}", cut_hit, fingerprint_of=_BODY),
+        *result(f"{_HOST}:{_BODY[1]}", check_all, fingerprint_of=_BODY),
+    ),
     probe=".probe:legacy_probe",
 )

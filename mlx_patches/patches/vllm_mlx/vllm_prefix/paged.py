@@ -1,35 +1,35 @@
-"""vllm-mlx finds wrong blocks in its paged prefix cache, or restores wrong states from them.
+"""vllm-mlx gives wrong output after a hit in its paged cache, which finds wrong blocks.
 
 Why
     ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by its
-    own tokens (up to 0.2.7 by their low bytes alone), although its keys and values depend on all
+    own tokens (up to 0.2.7 only by their low bytes), although its keys and values depend on all
     tokens before it. Every layer's arrays are cut along axis 2, or along axis 1 if they have three
-    axes: a recurrent state or a rotating buffer, which are not sequences of tokens, is restored
-    wrongly, and a state with three axes makes the layer, or the whole cache, unusable. A prompt
-    that is found completely leaves no token to process, so its last token is fed twice.
+    axes: a recurrent state or a rotating buffer, which is not a sequence of tokens, is restored
+    wrongly, and a state with three axes makes the layer, or the whole cache, unusable. A hit on the
+    whole prompt leaves no token to process, so its last token is fed twice.
 How
     Only a ``KVCache`` is cut, along the axis before the last, whatever its rank. The content of
-    any other cache is stored whole, as copies, with the last block of its sequence, and is used
-    only for a prompt that begins with exactly that sequence. A block is found by all tokens up to
-    its end, and at least one token is left to process.
+    any other cache is copied whole into the last block of its sequence, and is used only for a
+    prompt that begins with exactly that sequence. A block is found by all tokens up to its end, and
+    at least one token is left to process.
 Upstream
     vllm-mlx 0.2.8 keeps recurrent states whole, and 0.2.9 finds the axis from the rank. In
     0.6.0 a block is still found by its own tokens.
 Retire when
-    A supported release finds blocks by the tokens before them too.
+    A supported release also finds blocks by the tokens before them.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from .hit import new_handles
+from ....core.patch import Patch, Target
+from ....core.verbs import result, wrap
+from .hit import make_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.
 INDEX = "_mlx_patches_blocks"
@@ -61,7 +61,7 @@ class Index:
         if block_id in self._prefixes:
             del self._blocks[self._prefixes.pop(block_id)]
 
-    def ends(self) -> list[int]:
+    def list_ends(self) -> list[int]:
         """The lengths of the known prefixes, the shortest first."""
         return sorted({end for end, _ in self._blocks})
 
@@ -113,10 +113,10 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Content:
     """A block's content: the tokens from ``start`` to ``end`` of the prefix with this key.
 
-    ``layers`` has None for a cache whose state at the piece's end is not stored.
+    ``layers`` has None for a cache whose state at the block's end is not stored.
     """
 
     key: bytes
@@ -132,7 +132,7 @@ class Piece:
 
     @property
     def is_end(self) -> bool:
-        """Whether all caches can be restored to their state at the piece's end."""
+        """Whether all caches can be restored to their state at the block's end."""
         return None not in self.layers
 
     @property
@@ -155,9 +155,9 @@ def store_blocks(
     index: Index = vars(cache).setdefault(INDEX, Index())
     blocks = cache.paged_cache.allocated_blocks
     for id_ in table.block_ids if table else ():
-        piece = piece_of(blocks.get(id_))
-        if piece and (blocks[id_].token_count == cache.block_size or piece.has_whole):
-            index.add(id_, piece.end, piece.key)
+        content = find_content(blocks.get(id_))
+        if content and (blocks[id_].token_count == cache.block_size or content.has_whole):
+            index.add(id_, content.end, content.key)
     return table
 
 
@@ -172,28 +172,30 @@ def is_sequence(layer: dict[str, Any]) -> bool:
     kind = layer.get("class_ref")
     if (kind.__name__ if kind else layer.get("class_name", "KVCache")) != "KVCache":
         return False
-    return all(getattr(part, "ndim", 0) in (3, 4) for part in layer["state"][:2])
+    return all(getattr(side, "ndim", 0) in (3, 4) for side in layer["state"][:2])
 
 
-def cut(extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int, *rest: Any) -> Any:
+def cut_block(
+    extract: Any, cache: Any, cache_data: Any, start_idx: int, end_idx: int, *rest: Any
+) -> Any:
     """The content of a block with the tokens from ``start_idx`` to ``end_idx``."""
     if not isinstance(cache_data, Layers):
         return extract(cache, cache_data, start_idx, end_idx, *rest)
     last = end_idx == len(cache_data.tokens)
-    layers = [part(layer, start_idx, end_idx, last) for layer in cache_data]
-    return Piece(cache_data.keys.upto(end_idx), start_idx, end_idx, layers)
+    layers = [take_part(layer, start_idx, end_idx, last) for layer in cache_data]
+    return Content(cache_data.keys.upto(end_idx), start_idx, end_idx, layers)
 
 
-def part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whole | None:
+def take_part(layer: dict[str, Any], start: int, end: int, last: bool) -> Span | Whole | None:
     """A layer's part of a block; None if it is stored only with the last block."""
-    kind = layer.get("class_ref") or named(layer.get("class_name"))
+    kind = layer.get("class_ref") or find_class(layer.get("class_name"))
     if is_sequence(layer):
         keys, values = (side[..., start:end, :] for side in layer["state"][:2])
         return Span(kind, keys, values)
-    return Whole(kind, new_handles(layer["state"]), layer.get("meta_state")) if last else None
+    return Whole(kind, make_handles(layer["state"]), layer.get("meta_state")) if last else None
 
 
-def named(name: str | None) -> type:
+def find_class(name: str | None) -> type:
     """The cache class of this name, as vllm-mlx 0.2.5 stores it; ``KVCache`` by default."""
     from mlx_lm.models import cache
 
@@ -205,7 +207,7 @@ def fetch_blocks(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int])
     """The table of the longest stored prefix that leaves a token, and the remaining tokens."""
     if INDEX not in vars(cache):
         return fetch(cache, request_id, tokens)
-    blocks = longest(cache, tokens)
+    blocks = find_longest(cache, tokens)
     if not blocks:
         cache._misses += 1
         return None, tokens
@@ -219,15 +221,15 @@ def fetch_blocks(fetch: Any, cache: Any, request_id: str, tokens: Sequence[int])
     return table, list(tokens[table.num_tokens :])
 
 
-def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
+def find_longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
     """The blocks of the longest stored prefix that leaves a token; empty if there is none."""
     last: dict[int, Any] = {0: None}  # the block that ends a prefix, by the prefix's length
     end = 0
-    for block in candidates(cache, tokens):
-        piece = block.cache_data
-        if piece.start in last:
-            last[piece.end] = block
-            end = piece.end if piece.is_end else end
+    for block in find_candidates(cache, tokens):
+        content = block.cache_data
+        if content.start in last:
+            last[content.end] = block
+            end = content.end if content.is_end else end
     blocks = []
     while end:
         blocks.append(last[end])
@@ -235,47 +237,47 @@ def longest(cache: Any, tokens: Sequence[int]) -> list[Any]:
     return blocks[::-1]
 
 
-def candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
+def find_candidates(cache: Any, tokens: Sequence[int]) -> Iterator[Any]:
     """The blocks that end a prefix of the tokens that leaves a token, the shortest first."""
     index: Index = vars(cache)[INDEX]
     blocks, keys = cache.paged_cache.allocated_blocks, Keys(tokens)
-    for end in index.ends():
+    for end in index.list_ends():
         if end >= len(tokens):
             break
         key = keys.upto(end)
         block = blocks.get(index.find(end, key))
-        piece = piece_of(block)
+        content = find_content(block)
         # The host may have reused the block for another sequence.
-        if piece and piece.key == key and piece.end - piece.start == block.token_count:
+        if content and content.key == key and content.end - content.start == block.token_count:
             yield block
 
 
-def piece_of(block: Any) -> Piece | None:
+def find_content(block: Any) -> Content | None:
     """A block's content, if this patch has stored it."""
     data = getattr(block, "cache_data", None)
-    return data if isinstance(data, Piece) else None
+    return data if isinstance(data, Content) else None
 
 
-def restored(restore: Any, cache: Any, block_table: Any) -> Any | None:
+def restore_caches(restore: Any, cache: Any, block_table: Any) -> Any | None:
     """Restore the caches of a table's blocks; None if a block is missing."""
     blocks = cache.paged_cache.allocated_blocks
     ids = block_table.block_ids if block_table else []
-    pieces = [piece_of(blocks.get(id_)) for id_ in ids]
-    if not any(pieces):
+    contents = [find_content(blocks.get(id_)) for id_ in ids]
+    if not any(contents):
         return restore(cache, block_table)
-    known = [piece for piece in pieces if piece]
-    if len(known) < len(pieces) or not known[-1].is_end:
+    known = [content for content in contents if content]
+    if len(known) < len(contents) or not known[-1].is_end:
         return None
-    return [joined(parts) for parts in zip(*(piece.layers for piece in known), strict=True)]
+    return [join_parts(parts) for parts in zip(*(content.layers for content in known), strict=True)]
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def join_parts(parts: Sequence[Any]) -> Any:
     """Make a cache of a layer's parts."""
     import mlx.core as mx
 
     last = parts[-1]
     if isinstance(last, Whole):
-        return last.kind.from_state(new_handles(last.state), last.meta_state)  # type: ignore[attr-defined]
+        return last.kind.from_state(make_handles(last.state), last.meta_state)  # type: ignore[attr-defined]
     cache: Any = last.kind()
     cache.keys = mx.concatenate([one.keys for one in parts], axis=-2)
     cache.values = mx.concatenate([one.values for one in parts], axis=-2)
@@ -283,10 +285,9 @@ def joined(parts: Sequence[Any]) -> Any:
     return cache
 
 
-def find_blocks(find: Any, manager: Any, tokens: Sequence[int]) -> Any | None:
-    """A block with these tokens; None if this patch has stored it, by its prefix."""
-    block = find(manager, tokens)
-    return None if piece_of(block) else block
+def ignore_stored(block: Any) -> Any | None:
+    """A block that the host has found by its tokens; None if this patch has stored it."""
+    return None if find_content(block) else block
 
 
 _BODY = (
@@ -295,7 +296,11 @@ _BODY = (
     "BlockAwarePrefixCache._extract_block_tensor_slice",
     "BlockAwarePrefixCache.reconstruct_cache",
 )
-_target = partial(Target, "vllm-mlx", "vllm_mlx.prefix_cache", fingerprint_of=_BODY)
+
+
+def _wrap(name: str, wrapper: Callable[..., Any], **options: Any) -> tuple[Target, ...]:
+    return wrap(f"vllm_mlx.prefix_cache:{name}", wrapper, fingerprint_of=_BODY, **options)
+
 
 PATCH = Patch(
     id="vllm-paged-prefix",
@@ -305,16 +310,11 @@ PATCH = Patch(
         "vllm-mlx with its paged cache: wrong output after a hit, other prefixes' blocks are used"
     ),
     targets=(
-        _target(_BODY[0], around(fetch_blocks)),
-        _target(_BODY[1], around(store_blocks), answers_none=True),
-        _target(_BODY[2], around(cut)),
-        _target(_BODY[3], around(restored), answers_none=True),
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.paged_cache",
-            "PagedCacheManager.find_cached_block",
-            around(find_blocks),
-        ),
+        *_wrap(_BODY[0], fetch_blocks),
+        *_wrap(_BODY[1], store_blocks, answers_none=True),
+        *_wrap(_BODY[2], cut_block),
+        *_wrap(_BODY[3], restore_caches, answers_none=True),
+        *result("vllm_mlx.paged_cache:PagedCacheManager.find_cached_block", ignore_stored),
     ),
     probe=".probe_paged:probe",
 )

@@ -17,35 +17,37 @@ LEGACY = {"use_memory_aware_cache": False}
 
 
 def probe(target: Target) -> Result:
-    """Red where an answer depends on earlier requests."""
+    """Red if an answer depends on earlier requests."""
     if target.name == "MemoryAwarePrefixCache.fetch":
-        return compare(llama(), _MORE)
+        return compare_answers(llama(), _MORE)
     require(target)
     if target.name == "_trim_cache_offset":
         # A prefix within the window, then one past it, followed by fewer tokens than the window.
-        short = compare(sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]])
-        return short if short.red else compare(sliding_llama(), _CUT)
+        short = compare_answers(
+            sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]]
+        )
+        return short if short.red else compare_answers(sliding_llama(), _CUT)
     # Rotating layers are never quantized, so the answers must be equal.
     model = windowed_llama()
-    return compare(model, _CUT, kv_cache_quantization=True, kv_cache_min_quantize_tokens=1)
+    return compare_answers(model, _CUT, kv_cache_quantization=True, kv_cache_min_quantize_tokens=1)
 
 
 def legacy_probe(target: Target) -> Result:
     """The same for the older prefix cache."""
-    hit = compare(llama(), _MORE, **LEGACY)
+    hit = compare_answers(llama(), _MORE, **LEGACY)
     if hit.red:
         return hit
     # The first layer can be trimmed; the second, a window that has wrapped, cannot.
     model = llama(["full_attention", "sliding_attention"])
-    return compare(model, [_PREFIX[:20], _PREFIX[:18]], **LEGACY)
+    return compare_answers(model, [_PREFIX[:20], _PREFIX[:18]], **LEGACY)
 
 
-def compare(model: Any, prompts: Sequence[Sequence[int]], **config: Any) -> Result:
-    """Red where an answer differs from that of a server without a prefix cache."""
+def compare_answers(model: Any, prompts: Sequence[Sequence[int]], **config: Any) -> Result:
+    """Red if an answer differs from that of a server without a prefix cache."""
     server = Server(model, **{**MEMORY, **config})
     plain = Server(model, enable_prefix_cache=False)
     for index, prompt in enumerate(prompts):
-        answer, alone = server.answer(prompt), plain.answer(prompt)
-        if answer != alone:
-            return Result(True, f"request {index}: {answer}, without a prefix cache {alone}")
+        answer, wanted = server.answer(prompt), plain.answer(prompt)
+        if answer != wanted:
+            return Result(True, f"request {index}: {answer}, without a prefix cache {wanted}")
     return Result(False, "every answer equals the one without a prefix cache")

@@ -18,7 +18,7 @@ REQUEST = "one"
 
 
 def probe(target: Target) -> Result:
-    """Red where the generation thread cannot evaluate the caches of a prefix hit."""
+    """Red if the generation thread cannot evaluate the caches of a prefix hit."""
     import mlx.core as mx
 
     require(target)
@@ -28,19 +28,19 @@ def probe(target: Target) -> Result:
             raise NotApplicable("this MLX evaluates arrays on any thread")
         caches = admit(memory, generation)
         if not caches:
-            raise NotApplicable("this release reuses no prefix that two prompts share")
+            raise NotApplicable("this release does not reuse a shared prefix")
         error = generation.submit(mx.eval, [layer.state for layer in caches]).exception()
     return Result(error is not None, str(error or "the generation thread evaluates a hit's caches"))
 
 
 def admit(memory: Any, generation: Executor) -> Any:
-    """Return a request's caches after the release's engine has admitted it."""
+    """Admit a request with the release's engine; returns its caches."""
     engine = importlib.import_module("vllm_mlx.engine_core").EngineCore
     kind = importlib.import_module("vllm_mlx.scheduler").Scheduler
     scheduler = SimpleNamespace(
         requests={},
         waiting=deque(),
-        memory_aware_cache=stored(memory),
+        memory_aware_cache=make_filled(memory),
         block_aware_cache=None,
         prefix_cache=None,
         _ssd_tier=None,
@@ -58,7 +58,7 @@ def admit(memory: Any, generation: Executor) -> Any:
     return scheduler.requests[REQUEST].prompt_cache
 
 
-def stored(memory: Any) -> Any:
+def make_filled(memory: Any) -> Any:
     """Make a prefix cache that holds one prompt."""
     import mlx.core as mx
     from mlx_lm.models.cache import KVCache

@@ -24,23 +24,23 @@ PROMPTS = (
 
 
 def probe(target: Target) -> Result:
-    """Red where the cache returns other keys than it stored, or an answer differs."""
-    lost = "; ".join(_lost_shapes())
+    """Red if the cache returns other keys than it stored, or an answer differs."""
+    lost = "; ".join(_find_lost_shapes())
     if lost:
         return Result(True, lost)
-    for name, model in _models():
-        paged, plain = paged_server(model), Server(model, enable_prefix_cache=False)
-        if not serves(plain):
+    for name, model in _make_models():
+        paged, plain = make_paged_server(model), Server(model, enable_prefix_cache=False)
+        if not can_serve(plain):
             continue
         turn = [*PROMPTS[0], *plain.answer(PROMPTS[0]), 94, 95]
         for index, prompt in enumerate((*PROMPTS, turn)):
-            answer, alone = paged.answer(prompt), plain.answer(prompt)
-            if answer != alone:
-                return Result(True, f"{name}, request {index}: {answer}, without {alone}")
+            answer, wanted = paged.answer(prompt), plain.answer(prompt)
+            if answer != wanted:
+                return Result(True, f"{name}, request {index}: {answer}, without {wanted}")
     return Result(False, "every answer equals the one without a prefix cache")
 
 
-def serves(plain: Server) -> bool:
+def can_serve(plain: Server) -> bool:
     """Whether the host can serve the model at all: 0.2.6 cannot make recurrent batch caches."""
     try:
         return plain.answer(PROMPTS[0]) is not None
@@ -48,7 +48,7 @@ def serves(plain: Server) -> bool:
         return False
 
 
-def paged_server(model: Any) -> Server:
+def make_paged_server(model: Any) -> Server:
     """Start the release's scheduler with its paged cache."""
     return Server(
         model,
@@ -58,21 +58,21 @@ def paged_server(model: Any) -> Server:
     )
 
 
-def _models() -> Iterator[tuple[str, Any]]:
+def _make_models() -> Iterator[tuple[str, Any]]:
     yield "llama", llama()
     yield "sliding llama", sliding_llama()
     for name in ("mamba", "jamba"):
         yield name, family(name)
 
 
-def _lost_shapes() -> Iterator[str]:
-    """Store layers of four and of three axes together; yield each that is not restored equal."""
+def _find_lost_shapes() -> Iterator[str]:
+    """Store a layer of four axes with one of three; yield each that is not restored equal."""
     import mlx.core as mx
 
     shapes = ((1, 2, len(PREFIX), 4), (2, len(PREFIX), 4))
     layers = [mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape) for shape in shapes]
-    cache = prefix_cache()
-    restored = given_back(cache, [(keys, keys + 1) for keys in layers])
+    cache = make_prefix_cache()
+    restored = store_and_restore(cache, [(keys, keys + 1) for keys in layers])
     for keys, layer in zip(layers, restored or [None] * len(layers), strict=True):
         got = getattr(layer, "keys", None)
         wanted = keys[..., : 2 * BLOCK, :]
@@ -80,7 +80,7 @@ def _lost_shapes() -> Iterator[str]:
             yield f"keys of shape {keys.shape} are restored as {getattr(got, 'shape', None)}"
 
 
-def prefix_cache() -> Any:
+def make_prefix_cache() -> Any:
     """Make the release's block-based prefix cache, if it has one.
 
     Raises:
@@ -91,7 +91,7 @@ def prefix_cache() -> Any:
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
 
 
-def given_back(cache: Any, states: Sequence[Any]) -> Any:
+def store_and_restore(cache: Any, states: Sequence[Any]) -> Any:
     """Store caches with these states; returns the caches of a request for two blocks of them."""
     cache.store_cache("first", list(PREFIX), [{"state": state} for state in states])
     table, _ = cache.fetch_cache("second", PREFIX[: 2 * BLOCK + 1])

@@ -16,14 +16,14 @@ _SLACK = 64 * 1024
 
 
 def probe(target: Target) -> Result:
-    """Red where more than the row stays alive, or the entry counts as too small."""
+    """Red if more than the row stays alive, or the entry counts as too small."""
     import mlx.core as mx
 
     kind, config = class_of(target), importlib.import_module(target.module).MemoryCacheConfig()
     prefixes = kind(model=object(), config=config)
     gc.collect()  # earlier code in this process may have left arrays in cycles
     before = mx.get_active_memory()
-    layers, size = make()
+    layers, size = make_row()
     prefixes.store(list(range(TOKENS)), layers)
     del layers
     gc.collect()
@@ -34,7 +34,7 @@ def probe(target: Target) -> Result:
     return Result(alive > size + _SLACK or counted < size, detail, alive)
 
 
-def make(dtype: Any = None) -> tuple[list[Any], int]:
+def make_row(dtype: Any = None) -> tuple[list[Any], int]:
     """Make one row's caches, views of a batch's arrays; returns them and the row's own bytes."""
     import mlx.core as mx
     from mlx_lm.models.cache import ArraysCache, KVCache

@@ -1,13 +1,13 @@
-"""vllm-mlx's prefix cache keeps whole batches alive, until the process is out of memory.
+"""vllm-mlx's prefix cache keeps whole batches in memory until it runs out.
 
 Why
     The cache stores views of the running batch's arrays: an entry of one request keeps the keys
     and values of all requests alive, with the graph that computes them. Recurrent states are
-    stored as the objects that the batch continues to use, and are counted as zero bytes, so
-    nothing is evicted.
+    stored as the objects that the batch continues to use, and count as zero bytes, so nothing is
+    evicted.
 How
-    As soon as an entry is stored, its arrays are replaced by evaluated copies of its own part, and
-    their size is counted; the oldest entries are evicted by the release's own method.
+    When an entry is stored, its arrays are replaced by evaluated copies of its own rows, and their
+    size is counted; the release's own method evicts the oldest entries.
 Upstream
     vllm-mlx 0.5.0 (vllm-mlx 641 642).
 Retire when
@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
 def store_copies(
@@ -36,16 +36,16 @@ def store_copies(
         entry = prefixes._entries.get(key)
         if not kept or entry is None or entry is before:
             return kept
-        if not any(True for _ in arrays_of(entry.cache)):
-            return kept  # it shares no arrays, and the release's own count stands
-        entry.cache = detached(entry.cache)
-        count(prefixes, entry)
+        if not any(True for _ in find_arrays(entry.cache)):
+            return kept  # it shares no arrays, and the release's count is right
+        entry.cache = detach_caches(entry.cache)
+        count_bytes(prefixes, entry)
         return key in prefixes._entries
 
 
-def detached(layers: Sequence[Any]) -> list[Any]:
+def detach_caches(layers: Sequence[Any]) -> list[Any]:
     """Evaluated copies of caches that share no memory with other arrays."""
-    copies = [copied(layer) for layer in layers]
+    copies = [copy_value(layer) for layer in layers]
     evaluate(copies)
     return copies
 
@@ -54,12 +54,12 @@ def evaluate(layers: Sequence[Any]) -> None:
     """Evaluate every array in some caches."""
     import mlx.core as mx
 
-    mx.eval(list(arrays_of(layers)))
+    mx.eval(list(find_arrays(layers)))
 
 
-def count(prefixes: Any, entry: Any) -> None:
+def count_bytes(prefixes: Any, entry: Any) -> None:
     """Count an entry's real size, and evict the oldest entries until all fit in memory."""
-    size = sum(array.nbytes for array in arrays_of(entry.cache))
+    size = sum(array.nbytes for array in find_arrays(entry.cache))
     prefixes._current_memory += size - entry.memory_bytes
     entry.memory_bytes = size
     while prefixes._current_memory > prefixes._max_memory and prefixes._entries:
@@ -67,7 +67,7 @@ def count(prefixes: Any, entry: Any) -> None:
     prefixes._stats.current_memory_bytes = prefixes._current_memory
 
 
-def copied(value: Any) -> Any:
+def copy_value(value: Any) -> Any:
     """A copy of a cache or of a part of it; its arrays are new, not yet evaluated."""
     import mlx.core as mx
 
@@ -75,19 +75,19 @@ def copied(value: Any) -> Any:
         # ``value + 0`` would turn -0.0 into 0.0; ``mx.contiguous`` may return a view.
         return (value * 1).astype(value.dtype)
     if isinstance(value, dict):
-        return type(value)((name, copied(part)) for name, part in value.items())
+        return type(value)((name, copy_value(part)) for name, part in value.items())
     if isinstance(value, (list, tuple)):
-        parts = [copied(part) for part in value]
+        parts = [copy_value(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if not any(True for _ in arrays_of(value)):
+    if not any(True for _ in find_arrays(value)):
         return value
     taken = copy.copy(value)
-    for name, part in attributes_of(value):
-        setattr(taken, name, copied(part))
+    for name, part in list_attributes(value):
+        setattr(taken, name, copy_value(part))
     return taken
 
 
-def arrays_of(value: Any) -> Iterator[Any]:
+def find_arrays(value: Any) -> Iterator[Any]:
     """Every array in a cache."""
     import mlx.core as mx
 
@@ -97,12 +97,12 @@ def arrays_of(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, (list, tuple)):
-        value = [part for _, part in attributes_of(value)]
+        value = [part for _, part in list_attributes(value)]
     for part in value:
-        yield from arrays_of(part)
+        yield from find_arrays(part)
 
 
-def attributes_of(value: Any) -> Iterator[tuple[str, Any]]:
+def list_attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """The attributes of a cache, as (name, value); none for any other object."""
     is_cache = any(hasattr(value, name) for name in ("keys", "state", "caches"))
     if not is_cache or isinstance(value, type):
@@ -119,9 +119,6 @@ PATCH = Patch(
     id="vllm-stored-prefix",
     every_model=True,
     summary="vllm-mlx: the prefix cache keeps whole batches in memory until it runs out",
-    targets=at(
-        [("vllm-mlx", "vllm_mlx.memory_cache")],
-        {"MemoryAwarePrefixCache.store": around(store_copies)},
-    ),
+    targets=wrap("vllm_mlx.memory_cache:MemoryAwarePrefixCache.store", store_copies),
     probe=".probe_stored:probe",
 )

@@ -15,22 +15,22 @@ _SEEN = _PREFIX[-15:]
 
 
 def probe(target: Target) -> Result:
-    """Red where the penalty does not cover a cached token."""
+    """Red if the penalty does not cover a cached token."""
     model = llama()
-    prompt, repeated = repeating(model)
-    first = right(model, prompt)
+    prompt, repeated = find_repeating_prompt(model)
+    first = answer_uncached(model, prompt)
     if first[0] == repeated:
-        raise NotApplicable("this release's scheduler knows no repetition penalty")
-    server = hit(model, **MEMORY)
-    said = server.answer(prompt, repetition_penalty=PENALTY)
+        raise NotApplicable("this release's scheduler has no repetition penalty")
+    server = fill_cache(model, **MEMORY)
+    answer = server.answer(prompt, repetition_penalty=PENALTY)
     if not server.request.cached_tokens:
         raise NotApplicable("this release's prefix cache has no hit here")
-    detail = f"after a prefix hit {said}, without a prefix cache {first}"
-    return Result(said != first, f"{detail}; {repeated} is in the prefix")
+    detail = f"after a prefix hit {answer}, without a prefix cache {first}"
+    return Result(answer != first, f"{detail}; {repeated} is in the prefix")
 
 
-def repeating(model: Any) -> tuple[list[int], int]:
-    """A prompt after whose prefix the model repeats a token of it, and that token."""
+def find_repeating_prompt(model: Any) -> tuple[list[int], int]:
+    """A prompt after which the model repeats a token of the prefix, and that token."""
     plain = Server(model, enable_prefix_cache=False)
     for last in range(1, 96):
         prompt = [*_PREFIX, 91, last]
@@ -40,16 +40,16 @@ def repeating(model: Any) -> tuple[list[int], int]:
     raise RuntimeError("the model never repeats a token of the prompt")
 
 
-def right(model: Any, prompt: list[int]) -> list[int]:
+def answer_uncached(model: Any, prompt: list[int]) -> list[int]:
     """The penalized answer without a prefix cache.
 
-    Every request to a server of these is penalized: mlx-lm mixes up the rows of requests with and
+    All requests to these servers are penalized: mlx-lm mixes up the rows of requests with and
     without processors, which is another defect.
     """
     return Server(model, enable_prefix_cache=False).answer(prompt, repetition_penalty=PENALTY)
 
 
-def hit(model: Any, **config: Any) -> Server:
+def fill_cache(model: Any, **config: Any) -> Server:
     """A server whose prefix cache has the prefix."""
     server = Server(model, **config)
     server.answer([*_PREFIX, 93], repetition_penalty=PENALTY)

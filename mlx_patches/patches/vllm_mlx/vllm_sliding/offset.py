@@ -1,9 +1,9 @@
-"""vllm-mlx loses the position after a multimodal prompt that is longer than a sliding window.
+"""vllm-mlx --mllm uses wrong positions after a prompt longer than the sliding window.
 
 Why
-    Before the rows' caches are merged, and when one comes from the prefix cache, the multimodal
-    batch generator sets a rotating cache's ``offset`` to its window's length. It is the position
-    of the next token: the positions of new keys and queries do not continue those in the window.
+    Before it merges the rows' caches, and for one from the prefix cache, the multimodal batch
+    generator sets a rotating cache's ``offset`` to its window's length. The offset is the RoPE
+    position of the next token, so new keys and queries do not continue the window's positions.
 How
     A full window keeps its offset.
 Upstream
@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def trimmed(trim: Any, cache_list: Sequence[Any]) -> Any:
+def keep_offsets(trim: Any, cache_list: Sequence[Any]) -> Any:
     """Cut caches to their windows; a full window keeps its offset."""
     offsets = [getattr(layer, "offset", None) for layer in cache_list]
     result = trim(cache_list)
@@ -40,12 +41,7 @@ PATCH = Patch(
     id="vllm-sliding-offset",
     every_model=True,
     summary="vllm-mlx --mllm: wrong positions after a prompt longer than the sliding window",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.mllm_batch_generator",
-            "MLLMBatchGenerator._trim_rotating_caches",
-            around(trimmed),
-        ),
+    targets=wrap(
+        "vllm_mlx.mllm_batch_generator:MLLMBatchGenerator._trim_rotating_caches", keep_offsets
     ),
 )

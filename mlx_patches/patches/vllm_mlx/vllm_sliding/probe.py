@@ -16,23 +16,23 @@ _PROMPTS = ([5, 6, 7], [1 + (7 * i) % 90 for i in range(WINDOW + 5)])
 
 
 def probe(target: Target) -> Result:
-    """Red where the batch raises, or a row's answer differs from alone."""
+    """Red if the batch raises, or a row's answer differs from its solo run."""
     generators = importlib.import_module(target.module)
     cuts = hasattr(generators.MLLMBatchGenerator, "_trim_rotating_caches")
     if cuts != target.name.endswith("_trim_rotating_caches"):
         raise NotApplicable("this release has another defect here, or none")
     model = sliding_llama()
     try:
-        together = batch(generators, model, _PROMPTS)
+        batched = run_batch(generators, model, _PROMPTS)
     except ValueError as error:
         if "does not yet support batching" in str(error):  # no sliding layers in batches yet
             raise NotApplicable(str(error)) from error
         raise
-    alone = [solo(model, prompt) for prompt in _PROMPTS]
-    return Result(together != alone, f"{together}, alone {alone}")
+    solo = [run_solo(model, prompt) for prompt in _PROMPTS]
+    return Result(batched != solo, f"{batched}, solo {solo}")
 
 
-def batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def run_batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Each prompt's greedy answer, in one batch of the release's generator."""
     import mlx.core as mx
 
@@ -55,7 +55,7 @@ def batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> list
     return [request.output_tokens for request in requests]
 
 
-def solo(model: Any, prompt: Sequence[int]) -> list[int]:
+def run_solo(model: Any, prompt: Sequence[int]) -> list[int]:
     """A prompt's greedy answer without the generator."""
     import mlx.core as mx
 

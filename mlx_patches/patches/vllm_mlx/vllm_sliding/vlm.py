@@ -1,4 +1,4 @@
-"""vllm-mlx refuses a batch of a multimodal model whose first layer is a sliding-window layer.
+"""vllm-mlx --mllm rejects models whose first layer has a sliding window.
 
 Why
     Before it merges the rows' caches, the multimodal batch generator requires the first layer's
@@ -6,8 +6,8 @@ Why
     it: every request to a Gemma model fails. A rotating cache that holds more tokens than its
     window could not be merged either.
 How
-    After a row's forward pass, its rotating caches are cut to their windows, and get a class that
-    is a subclass of ``KVCache`` too, with the methods of ``RotatingKVCache``.
+    After a row's forward pass, its rotating caches are cut to their windows, and get a class with
+    the methods of ``RotatingKVCache`` that is also a subclass of ``KVCache``.
 Upstream
     vllm-mlx 0.2.8 accepts both classes.
 Retire when
@@ -20,33 +20,32 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after
 from ..._shared.rows import cut_to_window
 
 
-def encoded(encode: Any, generator: Any, request: Any, cache: Any = None) -> Any:
-    """A row's logits; its caches are changed so that they can be merged."""
-    logits = encode(generator, request, cache=cache)
+def make_mergeable(cache: Any) -> None:
+    """Change a row's caches so that they can be merged."""
     if cache:
-        cache[:] = as_kv_caches(cache)
-    return logits
+        cache[:] = convert_caches(cache)
 
 
-def as_kv_caches(caches: Sequence[Any]) -> list[Any]:
+def convert_caches(caches: Sequence[Any]) -> list[Any]:
     """The caches as the generator accepts them."""
     from mlx_lm.models.cache import RotatingKVCache
 
-    welcomed = []
+    accepted = []
     for layer in caches:
         if type(layer) is RotatingKVCache:
             layer = cut_to_window(layer)
-            layer.__class__ = mergeable_class()
-        welcomed.append(layer)
-    return welcomed
+            layer.__class__ = make_mergeable_class()
+        accepted.append(layer)
+    return accepted
 
 
 @cache
-def mergeable_class() -> type:
+def make_mergeable_class() -> type:
     """A rotating cache class that ``isinstance`` accepts as a ``KVCache``."""
     from mlx_lm.models.cache import KVCache, RotatingKVCache
 
@@ -58,13 +57,9 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="vllm-mlx --mllm rejects models whose first layer has a sliding window",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.mllm_batch_generator",
-            "MLLMBatchGenerator._run_vision_encoding",
-            around(encoded),
-            fingerprint_of=("MLLMBatchGenerator._process_prompts",),
-        ),
+    targets=after(
+        "vllm_mlx.mllm_batch_generator:MLLMBatchGenerator._run_vision_encoding",
+        make_mergeable,
+        fingerprint_of=("MLLMBatchGenerator._process_prompts",),
     ),
 )

@@ -1,4 +1,4 @@
-"""Reads the stop tokens of a model's folder from vllm-mlx's multimodal scheduler."""
+"""Compares the stop tokens of vllm-mlx's multimodal scheduler with the model's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WANTED = {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
 
 
 def probe(target: Target) -> Result:
-    """Red where a stop token that the folder or the tokenizer names is not used."""
+    """Red if a stop token that the folder or the tokenizer names is not used."""
     from transformers import PreTrainedTokenizerFast
 
     scheduler = importlib.import_module(target.module).MLLMScheduler

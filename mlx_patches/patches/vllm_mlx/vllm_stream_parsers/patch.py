@@ -1,15 +1,14 @@
-"""A stream's reasoning arrives as content, because another stream's reasoning has ended.
+"""Concurrent streams of vllm-mlx mix up reasoning and content.
 
 Why
     Up to 0.4.0 the server has one reasoning parser and one tool parser. Each stream resets them and
-    feeds them its own text, so streams that run at the same time share their state: where one
-    closes its ``<think>`` block, the rest of the other's reasoning is content. Tool calls are
-    counted across streams, and a request that does not stream resets the tool parser of those
-    that do.
+    feeds them its own text, so concurrent streams share their state: when one closes its
+    ``<think>`` block, the rest of the other's reasoning becomes content. Tool calls are counted
+    across streams, and a request without streaming resets the tool parser of the streams.
 How
-    Whenever a stream runs, the server's parsers have that stream's attributes; while it waits, they
-    have the server's. A stream's first attributes are those of a newly built parser. The
-    server runs each step of a stream in a task of its own, so the task cannot tell streams apart.
+    While a stream runs, the server's parsers have that stream's attributes; while it waits, they
+    have the server's. A stream starts with the attributes of a newly built parser. The server runs
+    each step of a stream in a separate task, so a context variable could not separate streams.
 Upstream
     vllm-mlx 0.4.1 builds parsers for each request (#649, #652, #654).
 Retire when
@@ -25,7 +24,8 @@ from functools import partial
 from types import coroutine
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 PARSERS = ("_reasoning_parser", "_tool_parser_instance")
 
@@ -33,36 +33,36 @@ PARSERS = ("_reasoning_parser", "_tool_parser_instance")
 States = dict[Any, dict[str, Any]]
 
 
-async def with_own_parsers(stream: Any) -> AsyncIterator[Any]:
-    """Yield what an async generator yields; the server's parsers are its own whenever it runs."""
+async def separate_parsers(generator: Any) -> AsyncIterator[Any]:
+    """Yield a stream's items; whenever it runs, the server's parsers have its attributes."""
     own: States = {}
     try:
         while True:
             try:
-                item = await stepped(stream.__anext__().__await__(), own)
+                item = await run_step(generator.__anext__().__await__(), own)
             except StopAsyncIteration:
                 return
             yield item
     finally:
-        await stream.aclose()
+        await generator.aclose()
 
 
 @coroutine
-def stepped(step: Any, own: States) -> Generator[Any, Any, Any]:
+def run_step(step: Any, own: States) -> Generator[Any, Any, Any]:
     """Await one step of a stream.
 
-    A step waits and runs in turns, and other streams run while it waits. So the parsers get the
-    stream's attributes before each turn, and the server's after it.
+    A step alternates between running and waiting, and other streams run while it waits. So the
+    parsers get the stream's attributes before each run, and the server's after it.
     """
     resume = partial(step.send, None)
     while True:
-        servers = exchanged(own)
+        servers = swap_attributes(own)
         try:
             awaited = resume()
         except StopIteration as done:
             return done.value
         finally:
-            own.update(exchanged(servers))
+            own.update(swap_attributes(servers))
             del resume  # an error that it throws would refer to itself
         try:
             resume = partial(step.send, (yield awaited))
@@ -71,26 +71,26 @@ def stepped(step: Any, own: States) -> Generator[Any, Any, Any]:
         del awaited
 
 
-def exchanged(states: States) -> States:
-    """Give the parsers these attributes, or those of a new parser; return what they had."""
+def swap_attributes(states: States) -> States:
+    """Give the parsers these attributes, or those of a new parser; returns the previous ones."""
     had = {}
-    for parser in dict.fromkeys([*states, *parsers()]):
+    for parser in dict.fromkeys([*states, *find_parsers()]):
         had[parser] = vars(parser)
-        parser.__dict__ = states[parser] if parser in states else new(parser)
+        parser.__dict__ = states[parser] if parser in states else build_attributes(parser)
     return had
 
 
-def parsers() -> Iterator[Any]:
+def find_parsers() -> Iterator[Any]:
     """The parsers that the server shares between streams."""
     server = vars(importlib.import_module("vllm_mlx.server"))
     return (server[name] for name in PARSERS if server.get(name) is not None)
 
 
-def new(parser: Any) -> dict[str, Any]:
-    """The attributes of a new parser that is built as the server builds it.
+def build_attributes(parser: Any) -> dict[str, Any]:
+    """The attributes of a parser that is built as the server builds it.
 
-    It keeps what a constructor does not set, such as a vocabulary that is already read. A parser
-    whose constructor asks for more stays shared.
+    It keeps what a constructor does not set, such as a vocabulary that was already read. A parser
+    whose constructor requires more arguments stays shared.
     """
     built = copy(parser)
     tokenizer = (parser.model_tokenizer,) if hasattr(parser, "model_tokenizer") else ()
@@ -106,17 +106,10 @@ PATCH = Patch(
     id="vllm-stream-parsers",
     every_model=True,
     summary="vllm-mlx: concurrent streams mix up reasoning and content",
-    targets=(
-        Target(
-            "vllm-mlx",
-            "vllm_mlx.server",
-            "_disconnect_guard",
-            around(
-                lambda guard, generator, *args, **kwargs: guard(
-                    with_own_parsers(generator), *args, **kwargs
-                )
-            ),
-            fingerprint_of=("stream_chat_completion",),
-        ),
+    targets=argument(
+        "vllm_mlx.server:_disconnect_guard",
+        "generator",
+        separate_parsers,
+        fingerprint_of=("stream_chat_completion",),
     ),
 )

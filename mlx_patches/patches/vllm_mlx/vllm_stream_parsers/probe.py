@@ -1,4 +1,4 @@
-"""Streams two answers of vllm-mlx's server at the same time, and compares them with one alone."""
+"""Streams two answers of vllm-mlx's server concurrently, and compares each with its solo run."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ REASONING = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a stream's reasoning or content depends on the stream beside it."""
+    """Red if a stream's reasoning or content depends on a concurrent stream."""
     server = imported(target.module)
     reasoning = imported("vllm_mlx.reasoning")
     for name, answers in REASONING.items():
         parser = reasoning.get_parser(name)()
         with mock.patch.multiple(server, _reasoning_parser=parser, _model_name="tiny"):
-            alone = [parted(*asyncio.run(beside(server, [answer]))) for answer in answers]
-            both = [parted(events) for events in asyncio.run(beside(server, answers))]
-        for seen, wanted in zip(both, alone, strict=True):
+            solo = [join_deltas(*asyncio.run(run_streams(server, [answer]))) for answer in answers]
+            both = [join_deltas(events) for events in asyncio.run(run_streams(server, answers))]
+        for seen, wanted in zip(both, solo, strict=True):
             if seen != wanted:
-                return Result(True, f"{name}: (reasoning, content) is {seen}, alone {wanted}")
-    return Result(False, f"streams side by side are as alone with {', '.join(REASONING)}")
+                return Result(True, f"{name}: (reasoning, content) is {seen}, solo {wanted}")
+    return Result(False, f"concurrent streams equal solo runs with {', '.join(REASONING)}")
 
 
-async def beside(server: ModuleType, answers: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The events of each answer, streamed in turns: one of each, then the next of each."""
-    streams = [stream(server, answer) for answer in answers]
+async def run_streams(server: ModuleType, answers: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The events of each answer, streamed concurrently: one event of each in turn."""
+    streams = [open_stream(server, answer) for answer in answers]
     events: list[list[str]] = [[] for _ in answers]
     running = list(range(len(answers)))
     while running:
@@ -59,8 +59,8 @@ async def beside(server: ModuleType, answers: Sequence[Sequence[str]]) -> list[l
     return events
 
 
-def stream(server: ModuleType, answer: Sequence[str]) -> AsyncIterator[str]:
-    """The server's own stream of an answer that an engine generates piece by piece."""
+def open_stream(server: ModuleType, answer: Sequence[str]) -> AsyncIterator[str]:
+    """The server's own stream of an answer that an engine generates text by text."""
 
     async def stream_chat(**_: Any) -> AsyncIterator[Any]:
         for i, text in enumerate(answer):
@@ -86,16 +86,16 @@ def stream(server: ModuleType, answer: Sequence[str]) -> AsyncIterator[str]:
     )
 
 
-def deltas(events: Sequence[str]) -> list[dict[str, Any]]:
-    """What each server-sent event adds to a message."""
+def read_deltas(events: Sequence[str]) -> list[dict[str, Any]]:
+    """The part of a message in each server-sent event."""
     data = [event.removeprefix("data: ").strip() for event in events]
     return [json.loads(text)["choices"][0]["delta"] for text in data if text.startswith("{")]
 
 
-def parted(events: Sequence[str]) -> tuple[str, str]:
+def join_deltas(events: Sequence[str]) -> tuple[str, str]:
     """(reasoning, content) of a stream."""
     reasoning = content = ""
-    for delta in deltas(events):
+    for delta in read_deltas(events):
         reasoning += delta.get("reasoning_content") or delta.get("reasoning") or ""
         content += delta.get("content") or ""
     return reasoning, content
