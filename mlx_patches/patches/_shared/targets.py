@@ -17,6 +17,13 @@ BASES = (("mlx-lm", "mlx_lm.models.base"), ("mlx-vlm", "mlx_vlm.models.base"))
 SAMPLERS = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils"))
 # mlx-vlm's batch generator; the second from 0.6 on.
 GENERATORS = (("mlx-vlm", "mlx_vlm.generate"), ("mlx-vlm", "mlx_vlm.generate.ar"))
+
+
+def vlm_generators(name: str) -> tuple[str, ...]:
+    """The places of a name of mlx-vlm's batch generator."""
+    return tuple(f"{module}:{name}" for _, module in GENERATORS)
+
+
 # ``LRUPromptCache`` of mlx-lm's server.
 PROMPT_CACHES = (("mlx-lm", "mlx_lm.server"), LM_CACHES)
 

@@ -1,4 +1,4 @@
-"""``max_kv_size`` is silently ignored where a model makes its own caches.
+"""``max_kv_size`` is silently ignored for models that make their own caches.
 
 Why
     ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, and that takes no

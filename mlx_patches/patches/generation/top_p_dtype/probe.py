@@ -16,7 +16,7 @@ _DRAWS = 100
 
 
 def probe(target: Target) -> Result:
-    """Red where the nucleus is too small or too large."""
+    """Red if the nucleus is too small or too large."""
     function = require(target)
     return _drawn(function) if target.name == "top_p_sampling" else _kept(function)
 

@@ -10,7 +10,7 @@ _TOKENS, _PROBABLE = 8, (5, 2)
 
 
 def probe(target: Target) -> Result:
-    """Red where a row does not draw its own token."""
+    """Red if a row does not draw its own token."""
     import mlx.core as mx
 
     sample = require(target)
