@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 
+from mlx_patches.lab import engine
+from mlx_patches.lab.alone_scenarios import inputs_of, whole_model
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
 
-from ..releases.models import images_cell
+from ..releases.models import build_or_skip, images_cell
 
 # Beyond the rounding of float32: position ids of another prompt are off by 0.0009.
 NEAR = 1e-5
@@ -94,12 +97,31 @@ def test_other_models_are_unchanged(family, affected):
     ("family", "pixels", "wanted"),
     [("falcon_ocr.language", 5, None), ("falcon_ocr.language", None, 2), ("gemma3.gemma3", 5, 2)],
 )
-def test_only_images_of_these_models_skip_chunking(family, pixels, wanted):
+def test_only_affected_images_skip_chunking(family, pixels, wanted):
     """The check of another patch may let this layer run."""
     assert image_prompts.skip_chunking(2, model_of(family), pixels) == wanted
 
 
-def test_a_step_without_images_keeps_its_settings():
+def test_text_with_kv_bits_is_chunked(ungated):
+    """``kv-bits-refused`` changes the same function."""
+    model = build_or_skip("mlx-vlm:qwen2_5_vl")
+    ungated("image-prompts", "kv-bits-refused")
+    prompt, sizes = mx.array([[5, 9, 2, 7, 3, 8]]), []
+
+    class Recorder(type(model.module)):
+        def __call__(self, *args, **kwargs):
+            sizes.append((args[0] if args else kwargs["inputs_embeds"]).shape[1])
+            return super().__call__(*args, **kwargs)
+
+    whole = whole_model(model, None)
+    whole.language_model.__class__ = Recorder
+    step = engine.generate_module(model).generate_step
+    options = {**inputs_of(prompt, None), "kv_bits": 8, "kv_group_size": 32}
+    assert list(step(prompt, whole, max_tokens=2, prefill_step_size=2, **options))
+    assert max(sizes) == 2
+
+
+def test_step_without_images_keeps_settings():
     """The check of another patch may let this layer run."""
     generator = generator_of(None)
     seen = image_prompts.start_image(lambda one: one.prefill_batch_size, generator)
