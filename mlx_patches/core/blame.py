@@ -1,8 +1,8 @@
-"""Whose failure an error is: that of one layer of a chain, or the release's own.
+"""Attributes an error to a layer of a chain or to the release.
 
-A layer is known by its code object, so no two layers of a composition may share one:
-``with_own_code`` makes copies. What is looked at is the path of frames from the guard to the place
-where the error, or the error that it was raised from, was raised.
+A layer is identified by its code object, so no two layers of a composition may share one:
+``with_own_code`` makes copies. The path of frames is searched from the guard to the line that
+raised the error, or its first cause.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def blame(
     guard: CodeType | None,
     recorder: CodeType | None,
 ) -> tuple[str, bool]:
-    """The patch whose layer failed, and whether the error was raised in a patch's own code.
+    """The patch whose layer failed, and whether a patch's own code raised the error.
 
-    The layer is the innermost one on the path; the outermost one if none is there, or if the call
-    returned None. The code is a patch's or a release's, whichever has the innermost frame: frames
-    of other packages belong to the code that called them. What another guard on the path let
-    through is not this chain's, up to the original below that guard.
+    The layer is the innermost one on the path; the outermost one if the path has none, or if the
+    call returned None. The code is a patch's or a release's, whichever has the innermost frame:
+    frames of other packages belong to the code that called them. Errors that another guard on the
+    path passed on do not belong to this chain, up to the original below that guard.
 
     Args:
         guard: the code of the functions that run chains.
@@ -42,7 +42,7 @@ def blame(
     layers = {id(code_of(function)): index for index, function in enumerate(functions)}
     ours = {_module_of(function) for function in functions}
     releases = {*DISTRIBUTIONS, _module_of(original).partition(".")[0] if original else ""}
-    # Endless recursion passes through guards that leave it to the outermost one.
+    # Endless recursion passes through guards, which leave it to the outermost one.
     is_judged = not isinstance(error, RecursionError)
     found, is_ours, is_below_guard = 0, True, False
     for frame in _path(error)[1:]:  # the first one is the guard's own
@@ -81,12 +81,12 @@ def _path(error: BaseException | None) -> list[FrameType]:
 
 
 def _is_of_a_patch(module: str) -> bool:
-    """Whether a module is a patch's, and not the probe beside it, which is a caller."""
+    """Whether a module belongs to a patch, and is not its probe, which is a caller."""
     return module.startswith(_PATCHES) and not module.rpartition(".")[2].startswith("probe")
 
 
 def inner_function(step: Any) -> Any:
-    """The function that a layer runs: that of a partial, a bound method or a callable object."""
+    """The function that a layer runs, inside a partial, bound method or callable object."""
     while isinstance(step, functools.partial):
         step = step.func
     if isinstance(step, MethodType):
@@ -95,7 +95,7 @@ def inner_function(step: Any) -> Any:
 
 
 def with_own_code(step: Any) -> Any:
-    """A layer that does the same and shares no code object with another one."""
+    """A copy of a layer with a code object that no other layer shares."""
     if isinstance(step, functools.partial):
         made: Any = functools.partial(with_own_code(step.func), *step.args, **step.keywords)
     elif type(step) is FunctionType:  # not a proxy of one
@@ -119,6 +119,6 @@ def code_of(function: Any) -> CodeType | None:
 
 
 def _module_of(function: Any) -> str:
-    """The module whose code a function is; that of a wrapper is the wrapper's own."""
+    """The module that defines a function's code; for a wrapper, the wrapper's own."""
     scope = getattr(function, "__globals__", None) or {}
     return str(scope.get("__name__") or getattr(function, "__module__", ""))

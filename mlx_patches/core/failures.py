@@ -1,9 +1,9 @@
-"""Counts the failures of patches in calls, and tells which patch is to be withdrawn.
+"""Counts the failures of patches in calls, and decides whether to withdraw a patch.
 
-What a request does never decides what the process runs. A failure that the release's code answered
-withdraws nothing, however many there are. A patch is withdrawn only if it fails whatever it is
-given: a call got its error, and no call has ever succeeded with it at that attribute. A patch of
-the profile ``security`` is never withdrawn.
+A request must not decide what the process runs. Failures in which the release's code produced the
+result never withdraw a patch, however many there are. A patch is withdrawn only if it always fails:
+a call raised its error, and no call has succeeded with it at that attribute. Patches of the profile
+``security`` are never withdrawn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FRAMES = 3
 
 
 class Failures:
-    """The failures of one patch: how many there were, and the last one in a sentence."""
+    """The failures of one patch: their number, and a description of the last one."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -60,7 +60,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def locate(error: BaseException | None) -> str:
-    """Where an error was raised: the innermost lines of its traceback."""
+    """The innermost lines of an error's traceback."""
     trace = error.__traceback__ if error is not None else None
     lines = []
     while trace is not None:

@@ -1,34 +1,35 @@
-"""Runs the layers of one function of a site, and decides what a call gets where a layer fails.
+"""Runs the layers of one function of a site, and decides the result of a call if a layer fails.
 
-A layer fails if it raises, or if it returns None where the original returned a value or was not
-entered, unless its annotation or its target says that it may.
+A layer fails if it raises, or if it returns None although the original returned a value or was not
+entered, unless its annotation or its target allows None.
 
-- The original was not entered in this call: the call goes on without the layer, as if the patch
-  were not there. If that raises as well, its error is the release's own, and nothing failed. The
-  same holds if a layer called it with arguments that its parameters do not take.
-- The original was entered once, with the call's arguments, and returned: the call gets its result.
-- Otherwise state may have changed, and running the original again could feed a cache the same
-  tokens twice: the call gets the error.
+- The original was not entered in this call: the call continues without the layer, as if the patch
+  were not there. If that raises as well, the error is the release's own, and nothing failed. The
+  same applies if a layer called the original with arguments that it does not accept.
+- The original was entered once, with the call's arguments, and returned: the call returns its
+  result.
+- In all other cases state may have changed, and running the original again could feed a cache the
+  same tokens twice: the call raises the error.
 
 An error whose innermost frame is in a release's code is the release's own, and so is one that
-leaves the original: nothing failed, unless the original answers the call. If the innermost frame is
-a patch's, then its layer failed, or an object that the layer handed to the release (a view, a
-callback). Frames of other packages belong to the code that called them; what another site's guard
-let through is not ours. A ``refusal`` is a patch's answer, not a failure. Where a layer of a
-security patch fails, the call is refused.
+leaves the original: nothing failed, unless the original's result is used. If the innermost frame is
+a patch's, its layer failed, or an object that the layer passed to the release (a view, a callback).
+Frames of other packages belong to the code that called them; errors that another site's guard
+passed on are not ours. A ``refusal`` is intended, not a failure. If a layer of a security patch
+fails, the call is refused.
 
-A failure is that of the innermost layer in the traceback. No two layers of a composition share a
-code object, so a frame belongs to one of them.
+A failure belongs to the innermost layer in the traceback. No two layers of a composition share a
+code object, so a frame belongs to exactly one of them.
 
-``Policy`` hears of a failure once the call has its answer, so that what the release rejects as
-well counts for nothing; and of the first success after each failure.
+Failures are reported to ``Policy`` once the call has its result, so errors that the release raises
+as well are not counted; so is the first success after each failure.
 
 A call costs two frames, the installed function and the recorder of the original's entries, and one
-more for each layer. Where every layer has a check (``Target.when``) and all checks say that
-nothing is to be done, a call costs one frame and those of the checks.
+more per layer. If every layer has a check (``Target.when``) and all checks return False, a call
+costs one frame and those of the checks.
 
-A generator or a coroutine function stays one, and its layers run when its body would: when it is
-first resumed. What it raises later is not caught.
+A generator or coroutine function stays one, and its layers run when its body would: when it is
+first resumed. Errors that it raises later are not caught.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Failure(Record):
 
     Args:
         error: the exception; None if the layer returned None.
-        answer: what the call got, in words.
-        reached_host: the call got the error, after the original was entered.
+        answer: the outcome of the call, in words.
+        reached_host: the call raised the error, after the original was entered.
     """
 
     patch: str
@@ -69,13 +70,13 @@ CALL_REFUSED = "the call was refused"
 
 
 class Policy(Record):
-    """What a site does with its layers' failures.
+    """How a site handles failing layers.
 
     Args:
         report: called with each failure.
         succeeded: called with the patches of a call's layers at its first success, and at the
             first one after a failure.
-        strict: raise each failure to the host, and report none.
+        strict: raise each failure to the host instead of reporting it.
     """
 
     report: Callable[[Failure], None]
@@ -91,8 +92,8 @@ class Composition:
         body: the outermost layer's function; the original if there is no layer, None if there is
             neither.
         steps: the layers' functions, the outermost first.
-        without: composes anew without a patch's layer; None if nothing is left that may run.
-        answers_none: a layer may return None where the original returns a value.
+        without: composes again without a patch's layer; returns None if nothing is left to run.
+        answers_none: a layer may return None although the original returns a value.
         checks: the layers' ``Target.when``, each after its patch's id; empty if a layer has none.
         security: the ids of the security patches among the layers'.
     """
@@ -132,7 +133,7 @@ class Chain:
 
     Args:
         original: the release's own function; None if the release has none.
-        like: the function whose name and signature ``installed`` takes over.
+        like: the function whose name and signature ``installed`` copies.
     """
 
     __slots__ = ("_calls", "_run", "composition", "entered", "installed", "original", "policy")
@@ -156,7 +157,7 @@ class Chain:
         calls = self._calls
         original: Any = self.original
 
-        # ``kwargs`` are passed on only if there are any, which saves 50 ns a call.
+        # ``kwargs`` are passed on only if there are any, which saves 50 ns per call.
         def run(*args: Any, **kwargs: Any) -> Any:
             composition = self.composition
             body: Any = composition.body
@@ -206,7 +207,7 @@ class Chain:
         return run
 
     def _may_be_none(self, entries: Sequence[Sequence[Any]]) -> bool:
-        """Whether a layer's None can be the call's result, by what the original returned."""
+        """Whether a layer's None can be the call's result, given the original's results."""
         result = entries[-1][2] if entries else self.original
         return result is None or result is _PENDING
 
@@ -239,7 +240,7 @@ class Chain:
                 is_security = patch in current.security
                 is_kept = not is_security and _returned_once(entries, args, kwargs)
                 rest = None if entries or is_security else current.without(patch)
-                # Endless recursion is a layer's, wherever it exceeded the limit.
+                # Endless recursion belongs to a layer, wherever it exceeded the limit.
                 is_ours = is_ours or (isinstance(error, RecursionError) and len(entries) > 1)
                 has_answer = not strict and (is_kept or rest is not None)
                 if error is not None and (
@@ -285,7 +286,7 @@ class Chain:
 
 
 def resembling(function: Function, like: Function) -> Function:
-    """``functools.wraps``, and the defaults, which no call of ``(*args, **kwargs)`` uses."""
+    """Apply ``functools.wraps``; copy the defaults too, which ``(*args, **kwargs)`` ignores."""
     functools.update_wrapper(function, like)
     made: Any = function
     made.__defaults__ = getattr(like, "__defaults__", None)
@@ -296,7 +297,7 @@ def resembling(function: Function, like: Function) -> Function:
 def _of_kind(run: Function, like: Function) -> Function:
     """A generator or coroutine function that calls ``run`` once it is resumed, if ``like`` is one.
 
-    It keeps no arguments: the release's own function may have dropped them.
+    It keeps no reference to the arguments, which the release's function may have dropped.
     """
 
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -340,7 +341,7 @@ def _of_kind(run: Function, like: Function) -> Function:
 
 
 def _recorder(original: Function, calls: _Calls) -> Function:
-    """Wrap the original so that each entry is recorded in the call that it belongs to."""
+    """Wrap the original; each entry is recorded in the call that it belongs to."""
     is_python = code_of(original) is not None
 
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -353,7 +354,7 @@ def _recorder(original: Function, calls: _Calls) -> Function:
             result = entry[2] = original(*args, **kwargs)
         except TypeError as error:
             if is_python and error.__traceback__ is not None and not error.__traceback__.tb_next:
-                entries.pop()  # its parameters do not take these arguments: none of it ran
+                entries.pop()  # it does not accept these arguments: nothing ran
             raise
         return result
 
@@ -377,7 +378,7 @@ def _returned_once(
 
 
 def name_patch(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """The error that strict mode raises: a SystemExit would end the process without a message."""
+    """The error that strict mode raises; a SystemExit would exit without a message."""
     if not isinstance(error, Exception):
         return _as_exception(error, patch, site)
     error.add_note(f"raised by the patch {patch} of mlx_patches in {site}")
@@ -385,7 +386,7 @@ def name_patch(error: BaseException | None, patch: str, site: str) -> BaseExcept
 
 
 def _as_exception(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """The error that the host gets if the call cannot return a result: never a SystemExit."""
+    """The error that the host gets if the call has no result; never a SystemExit."""
     if isinstance(error, Exception):
         return error
     what = f"returned None in {site}" if error is None else f"failed in {site}: {error!r}"
