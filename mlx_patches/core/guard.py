@@ -21,8 +21,8 @@ fails, the call is refused.
 A failure belongs to the innermost layer in the traceback. No two layers of a composition share a
 code object, so a frame belongs to exactly one of them.
 
-Failures are reported to ``Policy`` once the call has its result, so errors that the release raises
-as well are not counted; so is the first success after each failure.
+A failure is reported to ``Policy`` once the call has its result, so errors that the release raises
+as well are not counted. The first success after a failure is reported too.
 
 A call costs two frames, the installed function and the recorder of the original's entries, and one
 more per layer. If every layer has a check (``Target.when``) and all checks return False, a call
