@@ -51,7 +51,7 @@ def start(
     started.announces = wanted is None and starts(sys.orig_argv, COMMANDS, [*DISTRIBUTIONS])
     from .import_hook import Watcher
 
-    # These include hosts: a host imports some of its own modules before MLX.
+    # These include hosts: a host imports some of its modules before MLX.
     _watcher = Watcher(DISTRIBUTIONS, _first_import, strict())
     _watcher.install()
     if any(name in sys.modules for name in DISTRIBUTIONS):

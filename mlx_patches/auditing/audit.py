@@ -36,7 +36,7 @@ from .verdict import ModelVerdict, PatchState, headline, patch_severity
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
 _OPTIONAL = "optional: request it by id"
-# What a process says of a target whose code it has not seen.
+# The reason that a process reports for a target whose code it has not seen.
 _BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 
 

@@ -61,7 +61,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     prints: dict[str, str | None] = {}
     for name in target.bodies:
         body = _lookup(module, name)
-        if isinstance(body, type):  # it has no code of its own: from its module's file
+        if isinstance(body, type):  # a class has no code: read its module's file
             file = Path(getattr(module, "__file__", None) or "")
             parsed = _parse(file, frozenset([name])) if file.suffix == ".py" else None
             prints[name] = (parsed or {}).get(name)

@@ -62,7 +62,7 @@ def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
         NotApplicable: the release cannot batch one of the model's caches.
     """
 
-    def batched(layer: Any) -> Any:
+    def to_batch(layer: Any) -> Any:
         caches, kind = importlib.import_module(type(layer).__module__), type(layer).__name__
         if kind == "KVCache":
             return caches.BatchKVCache(list(padding))
@@ -70,7 +70,7 @@ def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
             return caches.BatchRotatingKVCache(layer.max_size, list(padding))
         raise NotApplicable(f"no batch cache for {kind}")
 
-    return [batched(layer) for layer in model.make_cache()]
+    return [to_batch(layer) for layer in model.make_cache()]
 
 
 def difference(
@@ -79,7 +79,7 @@ def difference(
     """The largest absolute difference of logits over rows and steps; NaN if any is NaN.
 
     The prompts are prefilled as one left-padded batch. Then each step feeds every row the next
-    token of its own continuation.
+    token of its continuation.
 
     Args:
         prompts: token ids of each row, of any lengths.

@@ -158,13 +158,13 @@ def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[
     """
     mx: Any = importlib.import_module("mlx.core")
 
-    def made(shape: tuple[int, int], length: int) -> Any:
+    def draw(shape: tuple[int, int], length: int) -> Any:
         return mx.random.normal((1, shape[0], length, shape[1]))
 
     def block(length: int) -> Any:
         return SimpleNamespace(
-            keys=[made(keys, length) for keys, _ in layers],
-            values=[made(values, length) for _, values in layers],
+            keys=[draw(keys, length) for keys, _ in layers],
+            values=[draw(values, length) for _, values in layers],
         )
 
     return [
@@ -213,15 +213,15 @@ def go_on_from_file(
     return Result(before != after, f"after a token: {after}, not saved {before}")
 
 
-def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
+def record_messages(act: Callable[[], Any]) -> tuple[Any, list[str]]:
     """Call ``act``; returns its result and the messages that mlx_patches logged meanwhile."""
-    heard: list[str] = []
+    messages: list[str] = []
     listener = logging.Handler()
-    listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("mlx_patches")
     logger.addHandler(listener)
     try:
-        return act(), heard
+        return act(), messages
     finally:
         logger.removeHandler(listener)
 

@@ -94,7 +94,7 @@ def process_unpadded(
     if any(stop < length for _, stop in spans):
         shape = (len(spans), length)
         kwargs = {
-            name: left_align(value, spans) if getattr(value, "shape", ())[:2] == shape else value
+            name: align_left(value, spans) if getattr(value, "shape", ())[:2] == shape else value
             for name, value in kwargs.items()
         }
     return process(generator, own, **kwargs)
@@ -163,7 +163,7 @@ def cut_arguments(
     return recompute_delta(own)
 
 
-def left_align(value: Any, spans: Sequence[Span]) -> Any:
+def align_left(value: Any, spans: Sequence[Span]) -> Any:
     """Shift the padding of an array (prompts, length, ...) to the left."""
     import mlx.core as mx
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import listened, require_own
+from ....probes.fixtures import record_messages, require_own
 
 SIZE = 4
 _TOKENS = 3 * SIZE
@@ -18,7 +18,7 @@ _serial = itertools.count()
 def probe(target: Target) -> Result:
     """Red if a cache outgrows the limit without a warning."""
     make, module = require_own(target), importlib.import_module(target.module)
-    caches, messages = listened(lambda: make(make_model(module), SIZE))
+    caches, messages = record_messages(lambda: make(make_model(module), SIZE))
     held = max(map(feed_tokens, caches))
     if held <= SIZE:
         return Result(False, f"the caches hold {held} of {_TOKENS} tokens")

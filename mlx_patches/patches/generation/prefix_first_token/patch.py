@@ -30,7 +30,7 @@ ENDED = "_mlx_patches_first_logits"
 
 
 def end_with_rows(step: Callable[..., int], batch: Any) -> int:
-    """Process a chunk of the prompts that ends at the latest where the next row ends."""
+    """Process a chunk of the prompts that ends no later than the next row."""
     if not any(batch._right_pad_per_row or ()):
         return step(batch)
     size, start = batch.prefill_step_size, batch._processed_prompt_columns

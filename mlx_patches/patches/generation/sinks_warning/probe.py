@@ -9,7 +9,7 @@ import itertools
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import listened
+from ....probes.fixtures import record_messages
 
 # A new size each time: the patch warns once per size.
 SIZES = itertools.count(8)
@@ -19,13 +19,13 @@ def probe(target: Target) -> Result:
     """Red if a batch's window drops the first tokens without a warning."""
     module = importlib.import_module(target.module)
     if "max_kv_size" not in inspect.signature(module.BatchGenerator).parameters:
-        raise NotApplicable("the batch generator of this release takes no max_kv_size")
+        raise NotApplicable("the batch generator of this release has no max_kv_size")
     caches = importlib.import_module("mlx_lm.models.cache")
     size = next(SIZES)
     if hasattr(caches.BatchRotatingKVCache(size, [0]), "keep"):
         return Result(False, "a batch's window keeps first tokens")
     model = tiny("mlx-lm", "llama").module
-    made, messages = listened(lambda: module.BatchGenerator(model, max_kv_size=size))
+    made, messages = record_messages(lambda: module.BatchGenerator(model, max_kv_size=size))
     close = getattr(made, "close", None)
     if close is not None:
         close()
