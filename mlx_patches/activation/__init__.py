@@ -1,1 +1,1 @@
-"""Which patches a process gets, and when: sessions, import hooks, activation at start-up."""
+"""Activates patches in processes: sessions, import hooks, activation at start-up."""

@@ -1,7 +1,7 @@
 """Activation by a ``.pth`` file: waits for the first MLX package, then applies.
 
-Standard library only, and little of it: this runs at the start of every process of an
-enabled environment, most of which never import MLX.
+Standard library only, and little of it: it runs at the start of every process of an enabled
+environment, most of which never import MLX.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def start(
     if host and not wanted:
         if not starts(sys.orig_argv, scripts, modules):
             return
-        os.environ[SWITCH] = "1"  # its worker processes have other command lines
-    # Where MLX_PATCHES is set, ``run`` or a host has said it, or the user knows.
+        os.environ[SWITCH] = "1"  # its worker processes have different command lines
+    # If MLX_PATCHES is set, ``run`` or a host has logged it, or the user set it.
     started.announces = wanted is None and starts(sys.orig_argv, COMMANDS, [*DISTRIBUTIONS])
     from .import_hook import Watcher
 
-    # These include hosts: a host imports some of its own modules before the first of MLX.
+    # These include hosts: a host imports some of its modules before MLX.
     watched = [*DISTRIBUTIONS]
     if starts(sys.orig_argv, [*FRONTS], [*FRONTS.values()]):
         watched.append("starlette")  # this process checks the requests
@@ -62,7 +62,7 @@ def start(
 
 
 def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) -> bool:
-    """Whether a command line of Python runs one of these scripts or a module of these packages."""
+    """Whether a Python command line runs one of these scripts or a module of these packages."""
     arguments = iter(argv[1:])
     for argument in arguments:
         if is_short(argument) and argument.endswith("m"):
@@ -82,7 +82,7 @@ def is_short(argument: str) -> bool:
 
 
 def active() -> bool:
-    """True where this process waits, or has waited, for a package to patch."""
+    """Whether this process waits, or has waited, for a package to patch."""
     return _watcher is not None
 
 
@@ -115,15 +115,15 @@ def _warn_of_junk() -> None:
 
 def _apply() -> None:
     assert _watcher is not None
-    # Some harnesses put back a sys.meta_path that has this watcher and lacks the session's.
+    # Some harnesses restore a sys.meta_path that has this watcher and lacks the session's.
     again = f"{__package__.partition('.')[0]}.auto" in sys.modules
     try:
-        from .. import auto  # applies on import, raises only where strict
+        from .. import auto  # applies on import, raises only if strict
 
         if again:
             auto.activate()
     except Exception:
-        if not _watcher.strict:  # else it stays: the next import raises again
+        if not _watcher.strict:  # if strict, it stays: the next import raises again
             _watcher.uninstall()
         raise
     _watcher.uninstall()

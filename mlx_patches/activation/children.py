@@ -1,8 +1,8 @@
-"""Child processes that measure: they import nothing from the working directory.
+"""Starts child processes that measure and do not import from the working directory.
 
 ``python -m`` and ``python -c`` put the working directory first on the path. It may be the folder
-of the model that is measured, whose files would then replace the environment's packages. Entries
-of ``PYTHONPATH`` stay in effect.
+of the measured model, whose files would then shadow the environment's packages. Entries of
+``PYTHONPATH`` stay in effect.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment variables of a measuring process and of the processes that it starts.
+    """The environment variables of a measuring process and of its child processes.
 
-    No patches are activated automatically.
+    They switch off automatic activation.
     """
     return {**os.environ, SWITCH: "0", "PYTHONSAFEPATH": "1"}

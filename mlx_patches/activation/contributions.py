@@ -1,11 +1,11 @@
 """Loads the patches and hosts that other packages declare by entry point.
 
 An entry point in the group ``mlx_patches.patches`` is a ``Contribution``: a patch. One in the group
-``mlx_patches.hosts`` is a ``Host``: how a server's processes are started. No entry point is loaded
-of a distribution that ``MLX_PATCHES_DISABLE`` names.
+``mlx_patches.hosts`` is a ``Host``, which describes how a server's processes are started. Entry
+points of a distribution that ``MLX_PATCHES_DISABLE`` names are not loaded.
 
-Patches are searched for at start-up, where ``importlib_metadata`` would cost too much; hosts only
-by the commands.
+Patches are searched for at start-up, for which ``importlib_metadata`` is too slow; hosts only by
+the commands.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
 
 
 def blocked(names: Collection[str]) -> list[str]:
-    """The distributions that declare patches and are switched off, by name or with ``all``.
+    """The distributions that declare patches and are switched off, by name or by ``all``.
 
     Reads all metadata: not for start-up.
     """
@@ -91,7 +91,7 @@ def blocked(names: Collection[str]) -> list[str]:
 
 
 def is_blocked(distribution: str, blocked: Collection[str]) -> bool:
-    """Whether the user switched a distribution's contributions off, however it is spelled."""
+    """Whether the user switched off a distribution's contributions, in any spelling of its name."""
     return ALL in blocked or canonical(distribution) in map(canonical, blocked)
 
 
@@ -105,9 +105,9 @@ def is_known(name: str) -> bool:
 
 
 def declaring(group: str) -> list[importlib.metadata.Distribution]:
-    """The distributions with entry points in a group; the first on ``sys.path`` of each name.
+    """The distributions with entry points in a group, for each name the first on ``sys.path``.
 
-    It searches each ``entry_points.txt`` for the group's heading: parsing them all costs 5 ms.
+    Searches each ``entry_points.txt`` for the group's heading, since parsing them all costs 5 ms.
     """
     heading = f"[{group}]".encode()
     folders = [folder for place in dict.fromkeys(sys.path) for folder in _metadata_folders(place)]
@@ -117,7 +117,7 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
     first: dict[str, str] = {}
     for folder in folders:
         name = canonical(os.path.basename(folder).removesuffix(INFO).rpartition("-")[0])
-        # An uninstall's leftovers have no METADATA: they do not hide an installed one.
+        # The leftovers of an uninstall have no METADATA, and must not hide an installed one.
         if name not in first or not os.path.exists(os.path.join(first[name], "METADATA")):
             first[name] = folder
     found = [folder for folder in first.values() if folder in declared]

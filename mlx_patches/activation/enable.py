@@ -1,4 +1,4 @@
-"""Writes the file that activates the patches into an environment, and removes it."""
+"""Writes the file that activates the patches in an environment, and removes it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NAME = "mlx_patches_boot.pth"
 START_NAME = "mlx_patches_boot.start"
 START_FROM = (3, 15)
 
-# Runs when sys.path is complete. If mlx_patches was removed and left this file behind, it does
-# nothing; in strict mode it raises, so that no process starts without its patches.
+# Runs when sys.path is complete. If mlx_patches was removed but this file was not, it does nothing;
+# in strict mode it raises, so that no process starts without its patches.
 SOURCE = """
 def _defer(site):
     after = site.execsitecustomize
@@ -53,7 +53,7 @@ def line(limit: Host | None = None, profile: str = SAFE) -> str:
 
 
 def limit_to(host: str) -> Host:
-    """Return how an installed host's processes are started, from its own metadata.
+    """Return how an installed host's processes are started, according to its metadata.
 
     Raises:
         MlxPatchesError: it is not installed, or installs no command.
@@ -84,7 +84,7 @@ def limit_to(host: str) -> Host:
 
 
 def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
-    """Write the file, for all processes or for one host's; returns its path.
+    """Write the file, for all processes or those of one host; returns its path.
 
     Raises:
         MlxPatchesError: site-packages cannot be written, or there is no such profile.
@@ -106,9 +106,9 @@ def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file at once: a process that starts meanwhile executes the old one or the new one.
+    """Replace a file atomically: a process that starts meanwhile executes the old or the new one.
 
-    A link in its place is replaced, and its target stays as it is.
+    A link at the path is replaced; its target is unchanged.
     """
     descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=path.parent)
     try:

@@ -1,7 +1,7 @@
-"""Our patches of hosts that are installed only from git.
+"""Patches of hosts that are installed only from git.
 
 These hosts have no release to measure, so the matrix has no rules for their patches. The patches
-are added like those of other packages if their host is installed; ``NOTE`` is appended to each
+are added, like those of other packages, if their host is installed; ``NOTE`` is appended to each
 reason that the audit reports for them.
 """
 

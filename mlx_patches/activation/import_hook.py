@@ -1,9 +1,9 @@
 """Calls back when a module of a watched package has been completely imported.
 
 Standard library only, so that it can wait in a process that never imports MLX. wrapt's
-post-import hooks name one module each, import wrapt at once (14 ms) and fire on a module that
-is still half-imported; a ``Watcher`` covers whole packages, survives ``importlib.reload`` and waits
-until the module is complete. An exception of the callback is logged; it reaches the host's import
+post-import hooks are for one module each, import wrapt at once (14 ms) and run while the module is
+still half-imported; a ``Watcher`` covers whole packages, survives ``importlib.reload`` and waits
+until the module is complete. Exceptions of the callback are logged; they reach the host's import
 only in strict mode.
 """
 
@@ -28,7 +28,7 @@ Module = type(sys)
 
 
 class Watcher:
-    """A finder that returns the specs of other finders, with a call after their loading."""
+    """A finder that returns the specs of other finders and calls back after loading."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Watcher:
         return self._watching and self not in sys.meta_path
 
     def install(self) -> None:
-        """Watch from now on; modules that are half-imported now are reported when complete."""
+        """Start watching; modules that are half-imported now are reported when complete."""
         self._watching = True
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
-        prefixes = tuple(self.packages)  # start-up pays for each of a thousand modules
+        prefixes = tuple(self.packages)  # start-up checks a thousand modules
         for name, module in list(sys.modules.items()):
             if not (name.startswith(prefixes) and self.watches(name)):
                 continue
@@ -74,7 +74,7 @@ class Watcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Let the finders behind this one find the module, and wrap its loader."""
+        """Find the module with the finders after this one, and wrap its loader."""
         finders = list(sys.meta_path)
         if not self.watches(name) or self not in finders:
             return None
@@ -109,7 +109,7 @@ class Watcher:
         """The ``get_code`` by which ``python -m`` and ``runpy`` run a module."""
 
         def get_code(name: str) -> CodeType | None:
-            from .main_module import code_of  # parses: only where a module is run
+            from .main_module import code_of  # parses: only if a module is run
 
             code = code_of(name, loader)
             as_main[name] = code is not None
@@ -133,7 +133,7 @@ class Watcher:
 
 
 def _warn(message: str) -> None:
-    import logging  # only once there is something to say: it costs 8 ms at start-up
+    import logging  # only when needed: it costs 8 ms at start-up
 
     logging.getLogger("mlx_patches").warning(message, exc_info=True)
 
@@ -141,8 +141,8 @@ def _warn(message: str) -> None:
 class _AwaitedSpec(ModuleSpec):
     """A spec that reports when its module is complete.
 
-    The import system's last act on a module is to clear ``_initializing`` on its spec. Nothing
-    else marks the end of an import that began before the watcher was installed.
+    The import system's last step is to clear ``_initializing`` on the module's spec. Nothing else
+    marks the end of an import that began before the watcher was installed.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

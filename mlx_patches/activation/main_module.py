@@ -1,8 +1,8 @@
 """Runs a watched module as ``__main__``, for ``python -m`` and ``runpy``.
 
-Python would execute a second copy of the module's code, which no patch reaches. Instead the module
-is imported under its own name, as its console script imports it, and then only the body of its
-``if __name__ == "__main__":`` is executed, in the module's own namespace.
+Python would execute a second copy of the module's code, which no patch reaches. Instead, the module
+is imported under its own name, as its console script does, and then only the body of its
+``if __name__ == "__main__":`` is executed in the module's namespace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def code_of(name: str, loader: Any) -> CodeType | None:
     """The code to execute in place of a module's; None if it has no source or no guard."""
     try:
         body = ast.parse(loader.get_source(name) or "").body
-    except Exception:  # not text, or not Python: its own loader says so
+    except Exception:  # not text, or not Python: the module's loader reports it
         return None
     found = [
         statement

@@ -1,8 +1,8 @@
 """Writes a small file for each process with patches in effect; ``processes`` reads them.
 
 The files are in a folder that only their user can read. They omit a command's arguments, which may
-hold secrets. A process holds a lock on its file; if a file is not locked, its process has ended and
-the file is stale. Nothing here raises: a host does not depend on these files.
+contain secrets. A process holds a lock on its file; if a file is not locked, its process has ended
+and the file is stale. Nothing in this module raises: hosts do not depend on these files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECONDS = 1.0
 
 
 class Presence:
-    """This process's file. The first ``tell`` creates it, the process's end removes it.
+    """This process's file. The first ``tell`` creates it; it is removed when the process exits.
 
     Threads take turns: once one has closed a descriptor, its number may belong to another file.
     """
@@ -39,7 +39,7 @@ class Presence:
         self._in_turn(self._write, {**content, "host": started_as()})
 
     def forget(self) -> None:
-        """Remove the file of this process; a parent's stays."""
+        """Remove the file of this process, but not a parent's."""
         self._in_turn(self._remove)
 
     def after_fork_in_child(self) -> None:
@@ -47,7 +47,7 @@ class Presence:
         self._turn = threading.Lock()
 
     def _in_turn(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Do it, unless another thread keeps the lock: a host does not wait for its file."""
+        """Act, unless another thread holds the lock for long: a host must not wait for its file."""
         if not self._turn.acquire(timeout=SECONDS):
             return
         try:
@@ -110,7 +110,7 @@ def is_ours_alone(place: Path) -> bool:
 
 
 def started_as() -> str:
-    """The script or module that this process was started as, without its arguments."""
+    """The script or module that this process runs, without its arguments."""
     words = sys.orig_argv[1:]
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == "-m":
@@ -123,7 +123,7 @@ def started_as() -> str:
 
 
 def lock(file: int) -> bool:
-    """Lock a file; False if its process, which holds the lock until it ends, has it."""
+    """Lock a file; False if its process holds the lock, which it does until it exits."""
     try:
         import fcntl
     except ImportError:  # Windows: there are no such locks

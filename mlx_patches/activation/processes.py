@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..core.files import quoted
 from .presence import folder, is_ours_alone, lock
 
-# In bytes. Our files are small: a larger one is not ours.
+# In bytes. Our files are small; a larger one is not ours.
 LIMIT = 100_000
 
 
@@ -19,9 +19,9 @@ class Process(NamedTuple):
     """A process with patches in effect.
 
     Args:
-        host: what it was started as: a script's name, or ``-m MODULE``.
-        withdrawn: the id of each patch that failed whatever it was given, and how.
-        failures: the id of each patch that failed in calls, and how.
+        host: the command: a script's name, or ``-m MODULE``.
+        withdrawn: the id of each patch that always failed, and its error.
+        failures: the id of each patch that failed in calls, and its error.
     """
 
     pid: int
@@ -34,7 +34,7 @@ class Process(NamedTuple):
 
 
 def processes() -> list[Process]:
-    """The processes of this user that have patches in effect; removes files of ended ones."""
+    """This user's processes with patches in effect; removes the files of ended ones."""
     place = folder()
     try:
         files = sorted(place.glob("*.json")) if is_ours_alone(place) else []
@@ -76,7 +76,7 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # not permitted: it runs, as another user
+        pass  # not permitted: it runs as another user
     return True
 
 

@@ -1,7 +1,7 @@
 """Profiles: named sets of patches.
 
 A patch belongs to a profile by its folder below ``mlx_patches/patches``, or by naming it
-(``Patch.profiles``), as patches do that refuse input which the release accepts.
+(``Patch.profiles``), as patches that reject input do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Profile(Record):
     Args:
         areas: folders below ``mlx_patches/patches`` whose default patches belong to it.
         models: importing a model activates the patches that its entry in the matrix names.
-        names: patches that name one of these profiles belong to it too.
+        names: patches that name one of these profiles belong to it as well.
     """
 
     areas: frozenset[str] = frozenset()
@@ -34,15 +34,15 @@ BATCH = frozenset({"caches", "positions", "masks", "models"})
 SERVER = frozenset({"generation", "server", "loading", "vllm_mlx", "omlx"})
 
 PROFILES = {
-    # Each row of a batch gets the result that it gets alone.
+    # Each row of a batch gets the result of a single request.
     "batch": Profile(BATCH, models=True),
-    # Servers and generators answer every request.
+    # Servers and generators answer all requests.
     "server": Profile(SERVER),
-    # Requests and model folders reach only what the user allowed.
+    # Requests and model folders reach only what the user allows.
     "security": Profile(names=frozenset({"security"})),
     SAFE: Profile(BATCH | SERVER, models=True, names=frozenset({SAFE})),
 }
-# The default of `apply()`: no patch in it refuses input that the release accepts.
+# The default of `apply()`: none of its patches rejects input that the release accepts.
 DEFAULT = "batch,server"
 
 

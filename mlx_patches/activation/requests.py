@@ -1,7 +1,8 @@
-"""What this process requests: in effect is the union of what its requests hold.
+"""The patches that this process requests: the union of its requests is in effect.
 
-``apply()`` holds one request for good, and each ``patched()`` block one of its own. So blocks may
-nest and overlap, in threads and in tasks: the end of one takes out what no other request holds.
+``apply()`` adds to one permanent request, and each ``patched()`` block has its own. So blocks may
+nest and overlap, in threads and in tasks: the end of one removes the patches that no other request
+holds.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ class Request:
         self.patches: dict[str, Patch] = {}
         # The (distribution, model) pairs whose entries were added.
         self.entries: set[tuple[str, str]] = set()
-        # What the user took out since: an entry does not add it again.
+        # Ids the user removed; a model's entry must not re-add them.
         self.taken_out: set[str] = set()
 
 
 class Requests:
-    """The requests that are held. Whoever changes them holds the manager's lock."""
+    """The current requests. Change them only under the manager's lock."""
 
     def __init__(self) -> None:
         # Replaced as a whole: other threads iterate.
@@ -40,7 +41,7 @@ class Requests:
         return list({p.id: p for one in self.held for p in list(one.patches.values())}.values())
 
     def by_model(self) -> list[Request]:
-        """The requests to which imports add."""
+        """The requests that grow when models are imported."""
         return [one for one in self.held if one.by_model]
 
     def drop(self, request: Request) -> None:
@@ -48,9 +49,9 @@ class Requests:
         self.held = tuple(one for one in self.held if one is not request)
 
     def keep(self, request: Request) -> None:
-        """Hold a request for good, as one with that of the calls before."""
+        """Make a request permanent, merged with those of previous calls."""
         if request not in self.held:
-            return  # another thread has restored meanwhile
+            return  # another thread has restored it meanwhile
         if (old := self._lasting) in self.held and old is not None:
             self.drop(old)
             request.patches = old.patches | request.patches
@@ -60,7 +61,7 @@ class Requests:
         self._lasting = request
 
     def take_out(self, ids: Iterable[str]) -> None:
-        """Take patches out of every request."""
+        """Remove patches from every request."""
         for request in self.held:
             request.taken_out |= {*ids}
             for id_ in ids:

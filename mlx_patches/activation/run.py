@@ -1,7 +1,7 @@
 """``mlx-patches run -- COMMAND``: starts a host with the patches, without ``enable``.
 
-The command's own interpreter starts with our ``sitecustomize`` first on its path, which also runs
-the ``sitecustomize`` that it hides. Child processes inherit the path.
+The command's own interpreter starts with our ``sitecustomize`` first on its path, which then runs
+the ``sitecustomize`` that it shadows. Child processes inherit the path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .settings import SAFE, SWITCH
 LAUNCH = Path(__file__).parent / "launch"
 # Options that make an interpreter ignore PYTHONPATH.
 ISOLATED = ("E", "I")
-# The shell expression with which a relocatable script names its own folder.
+# The shell expression by which a relocatable script finds its own folder.
 BESIDE = '"$(dirname -- "$(realpath -- "$0")")"/'
 ISOLATED_BOOT = (
     "import sys, runpy; from mlx_patches.activation.boot import start; start(); "
@@ -45,7 +45,7 @@ class Launch:
 
 
 def launch(command: Sequence[str], profile: str = "") -> Launch:
-    """How to start a command with the patches.
+    """Prepare a command line that starts a command with the patches.
 
     Args:
         profile: the profile; by default that of ``MLX_PATCHES_PROFILE``, or ``safe``.
@@ -56,7 +56,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     """
     profile = profile or settings.profile() or SAFE
     choose(profile)
-    # An environment that is not activated has its commands beside our interpreter.
+    # The commands of an environment that is not activated are next to our interpreter.
     found = shutil.which(command[0]) or shutil.which(
         command[0], path=os.path.dirname(sys.executable)
     )
@@ -64,7 +64,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         name = quoted(command[0]) or "''"
         raise MlxPatchesError(f"{name}: no such command on PATH, or it is not executable")
     if is_python(Path(found)):
-        # The interpreter's own options are before the script or module.
+        # The interpreter's own options precede the script or module.
         ends = ("-c", "-m", "-")
         own = itertools.takewhile(lambda a: a[:1] == "-" and a not in ends, command[1:])
         options = list(filter(is_short, own))
@@ -109,7 +109,7 @@ def interpreter_of(script: Path) -> list[str] | None:
     except ValueError:  # an unclosed quote
         return None
     if words and Path(words[0]).name in ("sh", "bash") and second.startswith(b"'''exec'"):
-        # Installers write this line if the path is too long, has a space, or may change.
+        # Installers write this line if the path is too long, contains a space, or may change.
         line = second[len(b"'''exec'") :].decode(errors="replace").strip()
         name = line.removeprefix(BESIDE)
         words = shlex.split(name)[:1]
@@ -122,7 +122,7 @@ def interpreter_of(script: Path) -> list[str] | None:
 
 
 def _beginning(program: Path) -> bytes:
-    """The first bytes of a file; empty if it may be executed but not read."""
+    """The first bytes of a file; empty if it can be executed but not read."""
     try:
         with open(program, "rb") as file:
             return file.read(2048)

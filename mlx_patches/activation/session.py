@@ -1,7 +1,7 @@
-"""The patches that this process requests, and when: the session behind ``mlx_patches.apply``.
+"""The session behind ``mlx_patches.apply``: holds this process's requests and follows its imports.
 
-No lock of ours is held while entry points load, hooks run or factories run: each of them may
-import, and an import may wait for another thread that wants the lock.
+Our locks are not held while entry points load, hooks run or factories run: each of them may import,
+and an import may wait for another thread that needs the lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger("mlx_patches")
 
 
 class Session:
-    """The patches that this process requested. Requesting one again changes nothing.
+    """The patches that this process requested. Repeated requests have no effect.
 
     ``contribute`` adds the patches of other packages.
     """
@@ -72,7 +72,7 @@ class Session:
     def enabled(self) -> tuple[str, ...]:
         """The optional patches that ``MLX_PATCHES_ENABLE`` names.
 
-        Unknown ids are logged and skipped: a typo must not take a host down.
+        Unknown ids are logged and skipped: a typo must not stop a host.
         """
         known = []
         for id_ in settings.enabled():
@@ -85,8 +85,8 @@ class Session:
     def contribute(self) -> None:
         """Add the patches of git-only hosts and of other packages, once; log invalid ones.
 
-        Loads entry points, which may import anything. A call that arrives meanwhile, from the
-        same thread or another, proceeds without these patches.
+        Loads entry points, which may import anything. A call that arrives meanwhile, from this
+        thread or another, proceeds without these patches.
         """
         with self.manager.lock:
             if self._contributed:
@@ -210,7 +210,7 @@ class Session:
             self._presence.after_fork_in_child()
 
     def _activate(self, request: Request, wanted: list[Patch], strict: bool) -> Report:
-        """Hold a request, and put its patches in effect; drop it where that raises."""
+        """Hold a request, and apply its patches; drop it if that raises."""
         names = [*MODELS, *HOST_MODELS, *(t.module for patch in wanted for t in patch.targets)]
         with self.manager.lock:
             self._requests.held += (request,)
@@ -233,7 +233,7 @@ class Session:
         return _report(outcomes)
 
     def _drop(self, request: Request) -> None:
-        """End a request, and take out the patches that no other one holds."""
+        """End a request, and remove the patches that no other one holds."""
         with self.manager.lock:
             self._requests.drop(request)
             self._unwatch()
@@ -244,7 +244,7 @@ class Session:
         return any(patch_id in request.patches for request in self._requests.held)
 
     def _unwatch(self) -> None:
-        """Watch imports no longer, if nothing is requested."""
+        """Stop watching imports if nothing is requested."""
         if self._watcher is not None and not self._requests.held:
             self._watcher.uninstall()
 
@@ -282,7 +282,7 @@ class Session:
         try:
             return profiles.choose(names)
         except MlxPatchesError as error:
-            # A typo must not take a host down, nor leave it without patches.
+            # A typo must neither stop a host nor leave it without patches.
             logger.warning("mlx_patches: %s: %s", settings.PROFILE, error)
             return profiles.choose(settings.SAFE)
 
@@ -292,7 +292,7 @@ class Session:
         return frozenset(self.enabled) | self.registry.in_profiles(self._choose(names).names)
 
     def _log_once(self) -> None:
-        """Log once for each release that patches are in effect for it."""
+        """Log once per release that patches are in effect for it."""
         layers = self._layers()
         ids = {layer.patch for layer in layers}
         used = {layer.target.distribution for layer in layers}
@@ -343,7 +343,7 @@ class Session:
         return any(t.distribution in core or self.installed(t.distribution) for t in patch.targets)
 
     def has_code(self, patch_id: str) -> bool:
-        """False for one of our patches whose only distribution is not installed."""
+        """False for one of our patches if its only distribution is not installed."""
         package = self.registry.distribution(patch_id)
         return package is None or self.installed(package) is not None
 
@@ -353,7 +353,7 @@ class Session:
         models: Iterable[str] | None,
         profile: str | None,
     ) -> tuple[list[Patch], bool]:
-        """What a call requests, and whether it follows the models' entries."""
+        """The patches that a call requests, and whether it follows the models' entries."""
         ids, types = self._ids(patches), self._models(models)
         chosen = self._profile(profile, named=ids is not None or types is not None)
         places = [(model, name) for model in types or () for name in MODEL_PACKAGES.values()]
@@ -372,7 +372,7 @@ class Session:
         return sorted(found, key=lambda patch: self.registry.rank(patch.id)), by_model
 
     def _preview(self, patch: Patch) -> list[Outcome]:
-        """What a request of the patch would do."""
+        """The outcomes that a request of the patch would have."""
         return self._switched_off(patch) or self.manager.apply(patch, dry_run=True)
 
     def _switched_off(self, patch: Patch) -> list[Outcome]:
@@ -384,7 +384,7 @@ class Session:
         ]
 
     def _add(self, request: Request, patch: Patch, strict: bool) -> list[Outcome]:
-        """Add a patch to a request, and put it in effect; the caller rebinds."""
+        """Add a patch to a request, and apply it; the caller rebinds."""
         if outcomes := self._switched_off(patch):
             return outcomes
         with self.manager.lock:
@@ -437,13 +437,13 @@ class Session:
     def _entries_of(
         self, entries: Iterable[tuple[str, str]], taken_out: Collection[str] = ()
     ) -> list[Patch]:
-        """The patches that models' entries name, but for those that were taken out."""
+        """The patches that models' entries name, except removed ones."""
         ids = [id_ for name, model in entries for id_ in self.gate.patches_for(model, name)]
         return [self.registry.declared(id_) for id_ in ids if id_ not in taken_out]
 
 
 def _report(outcomes: Iterable[Outcome]) -> Report:
-    """The last outcome of each target of each patch."""
+    """The last outcome of each patch and target."""
     return Report(tuple({(one.patch, one.target): one for one in outcomes}.values()))
 
 
@@ -496,7 +496,7 @@ def session() -> Session:
         if _session is None:
             _session = Session(catalogue.builtin(), CompatMatrix.builtin())
         made = _session
-    made.contribute()  # outside of the lock: it imports
+    made.contribute()  # outside the lock: it imports
     return made
 
 

@@ -1,10 +1,10 @@
-"""Reads the environment variables; they hold for one process and its children."""
+"""Reads the environment variables, which apply to one process and its children."""
 
 from __future__ import annotations
 
 import os
 
-# Switches activation on or off for one process and its children, whatever was enabled.
+# Switches activation on or off for one process and its children, overriding `enable`.
 SWITCH = "MLX_PATCHES"
 ON = {"1", "true", "yes", "on"}
 OFF = {"0", "false", "no", "off"}
@@ -32,7 +32,7 @@ def switch() -> bool | None:
 
 
 def junk() -> str:
-    """What is wrong with ``MLX_PATCHES``, as a sentence; empty if its value is known."""
+    """A sentence about an unknown value of ``MLX_PATCHES``; empty if it is known."""
     value = os.environ.get(SWITCH, "").strip()
     if not value or value.lower() in ON | OFF:
         return ""
@@ -51,7 +51,7 @@ def warn_of_junk() -> None:
 
 
 def disabled() -> frozenset[str]:
-    """What is switched off: patch ids, distributions that contribute patches, or ``all``."""
+    """The names that are switched off: patch ids, contributing distributions, or ``all``."""
     return frozenset(_names(DISABLE))
 
 
@@ -71,7 +71,7 @@ def profile() -> str:
 
 
 def strict() -> bool:
-    """Whether a patch that is needed but not in effect, or that fails, raises an error."""
+    """Whether needed patches that are not in effect, or that fail, raise an error."""
     return os.environ.get(STRICT, "").strip().lower() not in {"", *OFF}
 
 

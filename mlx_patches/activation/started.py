@@ -1,13 +1,13 @@
-"""How this process was started; ``boot`` notes it.
+"""How this process was started, recorded by ``boot``.
 
 Standard library only, and little of it, as in ``boot``.
 """
 
 from __future__ import annotations
 
-# The host that this environment was enabled for; empty if for all hosts or none.
+# The host that this environment was enabled for; empty for all hosts or none.
 host = ""
-# The profile that this process was started with; None if none was named.
+# The profile that this process was started with; None for the default.
 profile: str | None = None
-# Whether a line is due that says that patches are on: it is a server that ``run`` did not start.
+# Whether to log that patches are on: this process is a server that ``run`` did not start.
 announces = False

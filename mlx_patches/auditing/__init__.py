@@ -1,1 +1,1 @@
-"""The audit: the installed releases, their known defects, and which of these are repaired."""
+"""The audit: the installed releases, their known defects, and the repaired ones."""

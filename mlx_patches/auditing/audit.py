@@ -1,7 +1,7 @@
 """The audit: the installed releases, each patch's verdict on them, and the patches in effect.
 
-It reads the live objects for the patches of this process and the source files for the others, so
-that it imports neither MLX nor a release.
+It reads live objects for the patches of this process and source files for all others, so it imports
+neither MLX nor a release.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .verdict import ModelVerdict, PatchState, headline, patch_severity
 JSON_SCHEMA = 1
 ANY = frozenset(SEVERITIES)
 _OPTIONAL = "optional: request it by id"
-# What a process says of a target whose code it has not seen.
+# The reason that a process reports for a target whose code it has not seen.
 _BY_NUMBER = (Status.PENDING, Status.FIXED_UPSTREAM, Status.NOT_AFFECTED)
 
 
@@ -56,7 +56,7 @@ class ModelReport:
 
     @property
     def own_patches(self) -> tuple[str, ...]:
-        """Patches that the folder itself needs: a release does not use all its stop tokens."""
+        """Patches that the folder needs because a release does not use all its stop tokens."""
         return ("extra-eos",) if self.unused_stops else ()
 
     @property
@@ -80,7 +80,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Audit:
-    """The report. ``outcomes`` has one entry for each patch and target.
+    """The report. ``outcomes`` has one entry per patch and target.
 
     ``verdicts`` are about the model, or about every measured family of the installed releases.
     ``unaudited`` has the reasons why nothing could be audited, ``environment`` is the prefix of the
@@ -132,7 +132,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """One line for each defect or problem that is not repaired here."""
+        """One line per defect or problem that is not repaired here."""
         lines = [*self.problems]
         if self.model is not None:
             lines += [
@@ -176,7 +176,7 @@ class Audit:
             for id_, modules in missing.items()
             if seen[id_] & IN_EFFECT and all(name.startswith(MODEL_CODE) for name in modules)
         }
-        # Needed by the evidence, but no target is installed.
+        # Needed according to the evidence, but no target is installed.
         absent = {id_ for id_, statuses in seen.items() if statuses == {Status.ABSENT}}
         active = self.active or (not by_choice and any(one.by_choice for one in self.outcomes))
         return PatchState(active, frozenset(missing) | absent, partly)
@@ -190,7 +190,7 @@ class Audit:
 
     @property
     def refusing(self) -> tuple[str, ...]:
-        """The optional patches of the profile ``security`` that would repair something here."""
+        """The optional patches of the profile ``security`` that apply to the installed releases."""
         limits = session().registry.in_profiles(["security"])
         ids = (o.patch for o in self.outcomes if o.reason.startswith(_OPTIONAL))
         return tuple(dict.fromkeys(id_ for id_ in ids if id_ in limits))
@@ -202,11 +202,11 @@ class Audit:
         return tuple(id_ for id_ in self.needed if id_ in missing)
 
     def exit_code(self, strict: bool = False, fail_on: Collection[str] = FAIL_ON) -> int:
-        """0: nothing is wrong, or all of it is repaired here; 1: a finding; 2: not measured.
+        """0: nothing is wrong, or everything is repaired here; 1: a finding; 2: not measured.
 
         Args:
-            strict: count defects that the user chose not to repair as findings; without a model
-                also families that stay wrong with the patches.
+            strict: count defects that the user chose not to repair as findings, and without a
+                model the families that stay wrong with the patches.
         """
         if self.problems:
             return 1
@@ -233,7 +233,7 @@ class Audit:
         """The JSON form; docs/audit-json.md describes it.
 
         Args:
-            cells: with every scenario of every family; those of a model's verdicts always.
+            cells: include every scenario of every family; a model's verdicts always have them.
         """
         here, cells = self.here(), cells or self.model is not None
         return {
@@ -278,7 +278,7 @@ def audit(
     """See ``mlx_patches.audit``.
 
     Args:
-        models: also make the table of affected models.
+        models: include the table of affected models.
         evidence: distribution to evidence of the model's own config, measured for this audit.
     """
     current = preflight.session_of_readable()
@@ -294,7 +294,7 @@ def audit(
     whens = [*(one.when for one in matrix.broken_sets), *(one.when for one in matrix.warnings)]
     known = map(current.installed, sorted({name for when in whens for name in when}))
     versions = {one.name: one.version for one in known if one is not None}
-    # Beside the CPU.
+    # Besides the CPU.
     devices = ("metal",) if platform.system() == "Darwin" else ()
 
     needed = partial(may_need, current)
@@ -351,7 +351,7 @@ def audit(
 
 
 def fixed_in(outcome: Outcome) -> str:
-    """The releases that have repaired a defect themselves; empty if none has."""
+    """The releases that fixed a defect themselves; empty if none did."""
     rule = session().matrix.rule(outcome.patch, outcome.distribution)
     return rule.fixed if rule else ""
 
@@ -361,11 +361,11 @@ def outcomes_of(
 ) -> Iterator[Outcome]:
     """The state of patches' targets here, or in processes of a host.
 
-    It comes from this process if that has decided it, else from the files.
+    It is taken from this process if it has decided it, and from the files if not.
 
     Args:
         reached: the modules that an audited model runs; a patch's targets in other models are
-            left out, unless the patch is needed there alone.
+            skipped, unless the patch is needed only there.
     """
     current = session()
     known = {(o.patch, o.target): o for o in current.status(held_elsewhere=True)}
@@ -390,7 +390,7 @@ def outcomes_of(
 
 
 def _active(current: Session, host: str | None = None) -> bool:
-    """Whether processes of this host get patches; without one, those the environment is for."""
+    """Whether processes of this host are patched; without a host, those that `enable` named."""
     limit, same = SERVERS.get(started.host, started.host), canonical
     by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
     return current.active or (by_itself and not settings.off())
@@ -435,7 +435,7 @@ def may_need(current: Session, patch: Patch, target: Target) -> bool:
 
 
 def _declared(module: str) -> tuple[str, ...]:
-    """All names that patches declare in files of this name, so that each file is parsed once."""
+    """All names that patches declare in a file, so that each file is parsed once."""
     return tuple(_declared_by_file().get(module.rpartition(".")[2], ()))
 
 

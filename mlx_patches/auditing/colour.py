@@ -1,4 +1,4 @@
-"""Whether the command line may print in colour; without rich, which takes long to import."""
+"""Decides whether the command line prints in colour, without the slow import of rich."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def in_colour() -> bool:
-    """Whether a terminal may be sent colours and bold type."""
+    """Whether to print colours and bold type."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Replacements of the releases' functions by other packages, and whether they still fit."""
+"""Finds functions that other packages replaced, and checks whether the replacements still fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..core.foreign import describe
 from ..core.packages import MODELS
 from ..core.record import fields
 
-# Prefix, in lower case, of the attributes that a host sets on objects it changed, to the host.
+# Lower-case prefix of the attributes by which a host marks objects that it changed, to the host.
 MARKERS = {"_batch_patched": "vllm-mlx", "_omlx_": "omlx", "_rapid_": "rapid-mlx"}
 
 
@@ -30,7 +30,7 @@ class Foreign:
         target: ``module:Class.method``; with a marker also ``module:Class`` or
             ``module:function``.
         by: ``module:name`` of the replacement; with a marker, the host that sets it.
-        lacks: parameters of the release's method that the replacement does not take, although
+        lacks: parameters of the release's method that the replacement does not accept, although
             the release's callers may pass them.
         marker: the marker attribute; empty if the function itself is a replacement.
     """
@@ -59,9 +59,9 @@ class Foreign:
 
 
 def replaced() -> list[Foreign]:
-    """The methods of imported releases that a package other than mlx_patches replaced.
+    """The methods of imported releases that other packages than mlx_patches replaced.
 
-    A wrapper whose chain ends at the release's own function is not a replacement.
+    A wrapper around the release's own function is not a replacement.
     """
     found = []
     installers = cache(distributions.installers)  # read on first use
@@ -86,7 +86,7 @@ def marked() -> list[Foreign]:
     for name, module in _modules():
         for path, obj in _markable(module):
             for marker, host in _markers(obj):
-                # Listed once, although other modules import the same function by name.
+                # Listed once, even if other modules import the same function by name.
                 found.setdefault((id(obj), marker), Foreign(f"{name}:{path}", host, (), marker))
     return list(found.values())
 
@@ -109,7 +109,7 @@ def _markable(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _markers(obj: Any) -> Iterator[tuple[str, str]]:
-    """An object's markers and their hosts; a host that undoes its change sets its marker False."""
+    """An object's markers and their hosts; a host that undoes a change sets its marker to False."""
     if not callable(obj):
         return
     for name, value in list(getattr(obj, "__dict__", {}).items()):

@@ -17,7 +17,7 @@ from . import screen
 from .audit import Audit, fixed_in
 from .verdict import patch_severity
 
-# In bytes. GitHub accepts 65 kB in a comment; people read less.
+# In bytes. GitHub accepts comments of 65 kB; people read less.
 MAX_REPORT = 8_000
 _ROWS = 40
 _VARIABLES = (settings.SWITCH, settings.DISABLE, settings.ENABLE, settings.STRICT)
@@ -31,7 +31,7 @@ def as_json(report: Audit, code: int, cells: bool) -> str:
 
 
 def markdown(report: Audit, code: int) -> str:
-    """The verdict, the facts beside it and the patches not in effect, in Markdown."""
+    """The verdict, further facts and the patches that are not in effect, in Markdown."""
     lines = [f"**{_escaped(text)}**  " for text in screen.verdict(report).splitlines()]
     lines += ["", *(f"- {_escaped(text.strip())}" for text in screen.facts(report))]
     found = screen.effects(report)
@@ -94,7 +94,7 @@ def bug_report(report: Audit) -> str:
 
 
 def sarif(report: Audit, code: int) -> str:
-    """SARIF 2.1.0 for code scanners: one result for each needed patch that is not in effect."""
+    """SARIF 2.1.0 for code scanners: one result per needed patch that is not in effect."""
     found = screen.effects(report)
     targets: dict[str, list[str]] = {}
     for one in report.outcomes:
@@ -143,5 +143,5 @@ def _location(target: str) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """A text escaped for a cell of a Markdown table."""
+    """Escape a text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

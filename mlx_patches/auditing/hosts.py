@@ -23,10 +23,9 @@ class HostReport:
 
     Args:
         broken: sets of installed releases, with the host or MLX, that cannot work.
-        open: the needed patches that are not in effect and that activation puts into effect.
-        blocked: the needed patches that activation does not put into effect: drifted, in
-            conflict, failed, …
-        limited_to: the other host that this environment is enabled for; empty if there is none.
+        open: the needed patches that are not in effect, but would be after activation.
+        blocked: the needed patches that activation cannot apply: drifted, in conflict, failed, …
+        limited_to: the other host that this environment is enabled for, or empty.
     """
 
     installed: Installed
@@ -64,7 +63,7 @@ class HostReport:
 
     @property
     def finding(self) -> bool:
-        """Whether the user has to do something."""
+        """Whether the user must act."""
         return bool(self.broken or self.unmet or self.open or self.blocked)
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,9 +107,9 @@ def report(
 
 
 def used_by(host: str) -> set[str]:
-    """The distributions that a host runs: itself, what it requires, and what that requires.
+    """The distributions that a host runs: itself and its requirements, transitively.
 
-    A host that requires no model package outright, but with an extra, may run each of them.
+    A host that requires model packages only by extras may run each of them.
     """
     from .recommend import host_limits
 

@@ -1,4 +1,4 @@
-"""The lab's evidence of the installed code, whatever number the code carries."""
+"""The lab's evidence about the installed code, whatever its version number."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .modules import Find, modules_of, package_of_models, source_files
 
 
 class Match(NamedTuple):
-    """Where a family's installed code was measured.
+    """The release set in which a family's installed code was measured.
 
     Args:
         set: the release set with the same code; empty if there is none.
-        nearest: the set to compare with: that of the installed version, else the newest.
-        changed: the family's modules whose code is not that of the nearest set.
+        nearest: the set to compare with: that of the installed version, or the newest.
+        changed: the family's modules whose code differs from the nearest set's.
     """
 
     set: str
@@ -27,7 +27,7 @@ class Match(NamedTuple):
     changed: tuple[str, ...] = ()
 
     def note(self, here: Installed) -> str:
-        """How the installed code differs from the measured code, in a sentence; may be empty."""
+        """A sentence on how the installed code differs from the measured code; may be empty."""
         own = f"{here.name} {here.version}"
         if self.set:
             return f"the same code was measured as {self.set}" if self.set != own else ""
@@ -47,7 +47,7 @@ class Match(NamedTuple):
 
 
 def instead(here: Installed, installed: Iterable[Installed]) -> list[str]:
-    """The releases to install for a measured one: the nearest set's that are not installed."""
+    """The releases to install to get measured ones: the nearest set's, if not installed."""
     nearest = code.sets_of(here.name, here.version)[:1]
     own = set(map(str, installed))
     wanted = [f"{one} {v}" for name in nearest for one, v in code.releases_of(name).items()]
@@ -55,7 +55,7 @@ def instead(here: Installed, installed: Iterable[Installed]) -> list[str]:
 
 
 def gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> list[str]:
-    """The patches that the nearest measured release needs, and for which this one has no code."""
+    """The patches that the nearest measured release needs, but whose code this one lacks."""
     distribution, version = release.split()
     found: dict[str, set[str]] = {}
     for one in outcomes:
@@ -69,16 +69,16 @@ def gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> lis
 
 
 def measured(here: Installed, family: str) -> Match:
-    """Where the installed code of one family was measured."""
+    """The set in which one family's installed code was measured."""
     names = code.sets_of(here.name, here.version)
     modules = modules_of(package_of_models(here.name), family)
     return _find(names, sorted(filter(source_file, modules)), source_file)
 
 
 def measured_families(here: Installed) -> Iterator[tuple[str, Match]]:
-    """Where each family of the nearest set was measured, for an installed release.
+    """The sets in which the families of an installed release were measured.
 
-    Hashes the files that the families run: 0.1 s. Follows imports only if they differ.
+    Hashes the files that the families run, which takes 0.1 s. Follows imports only if they differ.
     """
     find, package = source_files().get, package_of_models(here.name)
     names = code.sets_of(here.name, here.version)

@@ -21,8 +21,8 @@ class Listed(NamedTuple):
     Args:
         profiles: the profiles that it belongs to; empty if it must be requested by its id.
         origin: the distribution that contributes it; empty for patches of mlx_patches.
-        status: the status of one target: a needed one that is not in effect, else one in effect,
-            else one that is not needed; ``absent`` if no target is installed.
+        status: the status of one target: preferably a needed one that is not in effect, then one
+            in effect, then one that is not needed; ``absent`` if no target is installed.
     """
 
     patch: str
@@ -63,7 +63,7 @@ def listed(profile: str | None = None) -> list[Listed]:
 
 
 def _status(outcomes: Sequence[Outcome]) -> str:
-    """The status of one target: needed and not in effect, else in effect, else not needed."""
+    """The status of one target: needed but not in effect, then in effect, then not needed."""
     statuses = [one.status for one in outcomes]
     needed = [one for one in statuses if one not in NOT_NEEDED]
     open_ = [one for one in needed if one not in IN_EFFECT]
@@ -72,7 +72,7 @@ def _status(outcomes: Sequence[Outcome]) -> str:
 
 
 def only_in(patch: Patch) -> list[str]:
-    """The only models and servers that run what a patch repairs here; empty if others may."""
+    """The only models and servers that run the code of a patch here; empty if others may."""
     current, found = session(), set()
     for target in patch.targets:
         if target.supports or current.installed(target.distribution) is None:

@@ -1,4 +1,4 @@
-"""The verdicts on the models of the installed releases, from the evidence of these releases."""
+"""The verdicts on the models of the installed releases, from the evidence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .verdict import Measured, ModelVerdict, judge
 Needs = Callable[[Patch, Target], bool]
 # Distribution to its evidence.
 Evidence = Mapping[str, Mapping[str, Any]]
-# Distribution to model to the patches that its cells needed, for models with every repair traced.
+# Distribution to model to the patches that its cells need, for models with every repair traced.
 Needed = Mapping[str, Mapping[str, Sequence[str]]]
 
 
@@ -37,10 +37,10 @@ def verdicts_of_model(
 
     Args:
         families: distribution to the module that implements the model in it.
-        measured: distribution to evidence of the model's own config, which replaces the
-            evidence of its family.
-        config: the model's own config; scenarios that need layers that it lacks do not count.
-        model_type: the user's name of the model, which other families may implement.
+        measured: distribution to evidence of the model's own config, which replaces its family's
+            evidence.
+        config: the model's own config; scenarios that need layers that it lacks are skipped.
+        model_type: the model's name as the user typed it, which other families may implement.
     """
     found, find = [], cache(source_file)
     for distribution, family in families.items():
@@ -60,7 +60,7 @@ def verdicts_of_model(
         metal = _metal(where, family)
         if metal is None:
             metal = metal_branches(package_of_models(distribution), family, find)
-        alone = [  # without which a request alone gets wrong text
+        alone = [  # without them, a single request gets wrong output
             patch.id
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
@@ -74,10 +74,10 @@ def verdicts_of_model(
 def _with_own(
     own: Mapping[str, Any] | None, evidence: Mapping[str, Any] | None, family: str
 ) -> Mapping[str, Any] | None:
-    """Evidence of a model's own config, completed by that of its family.
+    """Evidence of a model's own config, completed by its family's.
 
-    What repairs a scenario of the family is taken to repair it with this config. A scenario that
-    did not end in time is taken to be as in the family.
+    The patches that repair a scenario of the family are assumed to repair it with this config. A
+    scenario that timed out is assumed to have the family's result.
     """
     if not own or not evidence:
         return own
@@ -94,7 +94,7 @@ def _with_own(
 def _without_windows(
     current: Session, evidence: Mapping[str, Any], family: str
 ) -> Mapping[str, Any]:
-    """Evidence for a config without sliding windows: what only such a cache gets wrong is "n"."""
+    """Evidence for a config without sliding windows: defects of their caches become "n"."""
     windows = {
         patch.id
         for patch in current.registry.each_declared()
@@ -134,13 +134,13 @@ def affected_models(
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
 
-    Measurements of a model in this release outrank its entry in the matrix, which may come from
+    Measurements of a model in this release override its entry in the matrix, which may come from
     other releases. In both cases a patch counts only if the model runs a target that needs it: a
     target in the model's own module, in a module that it imports, or in its distribution's engine.
-    Targets in other families, or in distributions that the model does not use, do not count.
+    Targets in other families, or in distributions that the model does not use, are ignored.
 
     Args:
-        measured: the patches measured on the installed releases, see ``needed_here``.
+        measured: the result of ``needed_here``.
     """
 
     @cache
@@ -168,7 +168,7 @@ def affected_models(
 
 
 def needed_here(current: Session) -> Needed:
-    """The patches that models needed in the lab, for the installed code that it measured."""
+    """The patches that models needed in the lab, if it measured the installed code."""
 
     @cache  # most families were measured in one set
     def needed(where: installed_code.Match) -> Mapping[str, Sequence[str]]:
@@ -190,7 +190,7 @@ def _installed(current: Session) -> list[Installed]:
 
 
 def _metal(where: installed_code.Match, family: str) -> Sequence[str] | None:
-    """A family's branches that only Metal takes, if its code was measured."""
+    """A family's modules with Metal-only code, if its code was measured."""
     marked = store.metal_branches(where.set)
     return None if marked is None else marked.get(family, ())
 
@@ -204,7 +204,7 @@ def possible(
 ) -> list[str]:
     """The patches that a family may need, for repairs that were not traced.
 
-    These are the patches of its entry and, of the patches for every model, those of model code.
+    These are the patches of its entry, and the patches of model code that are for every model.
 
     Args:
         modules: the modules that the model runs; by default every module counts.
@@ -231,7 +231,7 @@ def reached(families: Mapping[str, str]) -> set[str]:
 
 
 def met(module: str, reached: Collection[str]) -> bool:
-    """Whether a module is none of models, or one that the families run."""
+    """Whether a module has no models, or the families run it."""
     return module in reached or not module.startswith(MODEL_CODE)
 
 
@@ -248,7 +248,7 @@ def always_met(current: Session, reached: Collection[str]) -> set[str]:
 def _likely(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
     """The possible patches whose targets the family runs and that its cells may need.
 
-    A patch is left out if a release with its defect was traced and no family there needed it.
+    A patch is skipped if a release with its defect was traced and no family of it needed the patch.
     """
     entry = current.gate.patches_for(family, distribution)
     reached = modules_of(package_of_models(distribution), family, cache(source_file))

@@ -39,9 +39,9 @@ class ModelFolder:
 
 
 def folder_of(model: str) -> ModelFolder | None:
-    """The model's folder if the text is its path or that of its ``config.json``, else None.
+    """The model's folder if the text is its path or that of its ``config.json``, or None.
 
-    A name on the Hub is the folder to which it was downloaded; nothing is looked up there.
+    A name on the Hub stands for its download folder; the Hub itself is not contacted.
 
     Raises:
         MlxPatchesError: the text is a path without a model.
@@ -67,7 +67,7 @@ def folder_of(model: str) -> ModelFolder | None:
 
 
 def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
-    """Why a text is no model's folder, and what to give instead."""
+    """Why a text is not a model's folder, and the remedy."""
     if is_file and path.suffix == ".gguf":
         return "a GGUF file, which mlx-lm does not serve: give a model's folder, or a model type"
     if is_file:
@@ -81,7 +81,7 @@ def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
 
 
 def _cached(name: str) -> Path | None:
-    """The folder in the Hub's cache of a model's newest downloaded revision."""
+    """The folder of a model's newest downloaded revision in the Hub's cache."""
     folder = _hub_cache() / f"models--{name.replace('/', '--')}"
     try:
         revision = (folder / "refs" / "main").read_text("ascii").strip()
@@ -92,7 +92,7 @@ def _cached(name: str) -> Path | None:
 
 
 def _hub_cache() -> Path:
-    """Where huggingface_hub keeps what it downloads."""
+    """The download folder of huggingface_hub."""
     if place := os.environ.get("HF_HUB_CACHE"):
         return Path(place)
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -116,7 +116,7 @@ def read_folder(path: Path) -> ModelFolder:
 def unused_stops(folder: ModelFolder, package: str) -> list[int]:
     """The stop tokens of a folder that the installed release of a package does not use.
 
-    A release uses those at the top of ``config.json``; newer ones replace them by those of
+    Releases use those at the top of ``config.json``; newer ones replace them with those of
     ``generation_config.json``.
     """
     used = folder.eos.get("config.json", [])
@@ -127,11 +127,11 @@ def unused_stops(folder: ModelFolder, package: str) -> list[int]:
 
 
 def may_slide(config: Mapping[str, Any], module: str) -> bool:
-    """Whether a model may have layers with a sliding window; False only if its config says no.
+    """Whether a model may have sliding-window layers; False only if its config excludes them.
 
     Args:
         config: the model's ``config.json``.
-        module: the module that implements the model, whose defaults count for absent keys.
+        module: the module that implements the model, whose defaults apply to absent keys.
     """
     inner = config.get("text_config")
     text = inner if isinstance(inner, dict) else config
@@ -161,7 +161,7 @@ def implementations(model_type: str) -> dict[str, str]:
         # Some modules have a hyphen in their name, such as lfm2-vl.
         plain = name.replace("-", "_")
         if plain.isidentifier() and not plain.startswith("__") and len(plain) < MAX_NAME:
-            for one in (plain, name):  # the latter if both exist
+            for one in (plain, name):  # the second if both exist
                 if source_file(f"{package}.{one}"):
                     found[distribution] = one
     return found
@@ -177,7 +177,7 @@ def unknown_type(name: str, installed: Sequence[str], known: Iterable[str]) -> M
 def hint(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the closest known type, or where to find a model's type."""
     known = set(known)
-    # A type that is known, and not installed here, is no misspelling of another one.
+    # A known type that is not installed here is not a misspelling.
     return WHERE if name in known else did_you_mean(name.lower(), known) or WHERE
 
 

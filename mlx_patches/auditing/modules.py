@@ -1,7 +1,7 @@
-"""The models' modules in the installed releases, read from their source: files, imports, branches.
+"""Reads the models' modules of the installed releases: files, imports, Metal-only code.
 
-Imports are found by regular expressions, because parsing two hundred files a package would take too
-long. Only ``metal_branches`` parses files: it follows single definitions.
+Imports are found by regular expressions, because parsing two hundred files per package would take
+too long. Only ``metal_branches`` parses files: it follows single definitions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..core.patch import Target
 _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w.]+)", re.MULTILINE)
 _NAME = re.compile(r"\w+")
-# Prefixes of the modules of models and of their building blocks.
+# Prefixes of the modules with models and their building blocks.
 MODEL_CODE = tuple(f"{one}." for one in MODEL_PACKAGES)
 
 # Returns the source file of a module.
 Find = Callable[[str], Path | None]
-# A module, and a name at its top level; an empty name stands for the whole module.
+# A module and a top-level name in it; an empty name stands for the whole module.
 Place = tuple[str, str]
 
 
@@ -74,16 +74,16 @@ def runs(target: Target, package: str, reached: Collection[str]) -> bool:
 
 
 def metal_branches(package: str, family: str, find: Find = source_file) -> tuple[str, ...]:
-    """The modules in which a family's code has a branch that only Metal takes.
+    """The modules in which a family has Metal-only code.
 
-    The lab measures on a CPU, where such a branch does not run. A family has one where its code
-    names, directly or through other definitions, a function or class that checks for Metal or for
-    the default device, or that makes a Metal kernel.
+    The lab measures on a CPU, on which such code does not run. A family has some if its code uses,
+    directly or through other definitions, a function or class that checks for Metal or for the
+    default device, or that makes a Metal kernel.
     """
     left = [
         (module, name)
         for module in _with_submodules(f"{package}.{family}", find)
-        # These make inputs, configs and weight files; the model does not run them.
+        # These build inputs, configs and weight files; the model does not run them.
         if not module.rpartition(".")[2].startswith(("processing", "config", "convert"))
         for name in _read(module, find(module)).uses
     ]
@@ -136,9 +136,9 @@ def _imports(module: str, path: Path) -> tuple[str, ...]:
 class _Code:
     """A parsed file; empty if it is missing or not Python.
 
-    ``uses`` maps each definition at the top level to what it names: (name, "") and, of another
-    module, (alias, name). ``metal`` has those that check for Metal. ``imports`` maps a name here to
-    its place, and ``stars`` are the modules from which everything is imported.
+    ``uses`` maps each top-level definition to the names that it uses: (name, "") and, of another
+    module, (alias, name). ``metal`` has the definitions that check for Metal. ``imports`` maps a
+    name to its place, and ``stars`` are the modules from which everything is imported.
     """
 
     def __init__(self, module: str, path: Path | None):
@@ -155,7 +155,7 @@ class _Code:
             self._define(statement)
 
     def _define(self, node: ast.stmt, in_check: bool = False) -> None:
-        """Add what a statement defines; ``in_check``: it is inside a check for Metal."""
+        """Add a statement's definitions; ``in_check``: it is inside a check for Metal."""
         names: list[str] = []
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names = [node.name]
@@ -176,7 +176,7 @@ class _Code:
                 self.metal.add(name)
 
     def _examine(self, tree: ast.AST) -> tuple[set[Place], bool]:
-        """What some code uses, and whether it checks for Metal; its imports are the module's."""
+        """The names that code uses, and whether it checks for Metal; resolved by the imports."""
         uses: set[Place] = set()
         metal, left = False, [tree]
         while left:
@@ -199,7 +199,7 @@ class _Code:
                 calls = (_last(one.func) for one in sides if isinstance(one, ast.Call))
                 metal |= "default_device" in calls
             elif isinstance(node, ast.Call) and _last(node.func) == "isinstance":
-                left += node.args[:1]  # the class in a type check is not run here
+                left += node.args[:1]  # a type check does not run its class
                 continue
             left += ast.iter_child_nodes(node)
         return uses, metal
@@ -209,7 +209,7 @@ _read = cache(_Code)
 
 
 def _defined(module: str, use: Place, find: Find) -> Iterator[Place]:
-    """Where what a definition of a module uses is defined."""
+    """The places of the names that a module's definition uses."""
     name, member = use
     if not member:
         yield from _places(module, name, find)
@@ -220,9 +220,9 @@ def _defined(module: str, use: Place, find: Find) -> Iterator[Place]:
 
 
 def _places(module: str, name: str, find: Find, depth: int = 8) -> Iterator[Place]:
-    """Where a module's name is defined, following imports; only in packages of models."""
+    """The places of a module's name, following imports in packages of models."""
     package, _, inside = module.partition(".")
-    # The engine checks for Metal only to limit memory: that does not change how a model runs.
+    # The engine checks for Metal only to limit memory, which does not affect a model's results.
     if not depth or package not in MODELS or inside.partition(".")[0] == "generate":
         return
     here = _read(module, find(module))

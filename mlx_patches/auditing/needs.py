@@ -42,7 +42,7 @@ def needs(model: str) -> tuple[Need, ...]:
     verdicts = verdicts_of_model(current, found, partial(may_need, current))
     needed: dict[Need, None] = {}
     for patch in [current.registry.declared(id_) for one in verdicts for id_ in one.patches]:
-        # One for each distribution whose code has the defect.
+        # One per distribution whose code has the defect.
         reasons = {}
         for target in patch.targets:
             verdict = judge_file(current, patch, target)

@@ -1,4 +1,4 @@
-"""Checks whether an environment can be audited: an unreadable one must not get an all-clear."""
+"""Checks whether an environment can be audited; an unreadable one must not pass."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def unaudited(
     families: Mapping[str, str],
     names: Callable[[str], tuple[str, ...]],
 ) -> tuple[str, ...]:
-    """The reasons why the environment cannot be audited, a sentence each; empty if it can.
+    """The reasons why the environment cannot be audited, one sentence each; empty if it can.
 
     Args:
         families: distribution to the audited model's module; empty without a model.
@@ -86,7 +86,7 @@ def _broken_metadata(current: Session) -> Iterator[str]:
             except InvalidVersion:
                 problem = f"has no valid version: {here.version[:40]!r}"
                 yield f"the metadata of {distribution} {problem}: {again}"
-        # Rapid-MLX has its own package of this name, and no patch targets it.
+        # Rapid-MLX contains its own package of this name, which no patch targets.
         elif file and not set(map(canonical, installers().get(package, ()))) - {distribution}:
             yield f"{file.parent} exists, but {distribution} has no metadata: {again}"
 

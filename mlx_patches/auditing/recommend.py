@@ -1,4 +1,4 @@
-"""The releases in which a model is right, from the lab's evidence."""
+"""Recommends releases in which a model is right, from the lab's evidence."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SUMMARY = Path(__file__).parents[1] / "evidence" / "summary.json"
 class Recommendation:
     """Release sets, newest first, for one model of one distribution.
 
-    ``green`` are right without the patches, ``repaired`` with them, ``red`` not even with them.
-    ``other`` has the sets that cannot batch and those not measured, by the verdict's word.
+    ``green`` sets are right without the patches, ``repaired`` ones with them, ``red`` ones wrong
+    with them. ``other`` has the sets that cannot batch or were not measured, by verdict.
     ``best_green`` is the newest of ``green``, ``best_repaired`` the newest of both; with a host,
     only sets that its requirements admit count.
     """
@@ -41,7 +41,7 @@ class Recommendation:
 
     @property
     def alone(self) -> dict[str, tuple[str, ...]]:
-        """Release set to what stays wrong with the patches for a request alone."""
+        """Release set to the defects of single requests that the patches do not repair."""
         found = {}
         for name in self.versions:
             held, prefill = outside.held(name, self.family), outside.own_prefill(name, self.family)
@@ -53,7 +53,7 @@ class Recommendation:
 
     @property
     def with_images(self) -> dict[str, str]:
-        """Release set to why a batch with images stays wrong there with the patches."""
+        """Release set to why a batch with images stays wrong with the patches."""
         why = outside.IMAGES_WHY.get(self.family, "")
         return {
             name: why
@@ -123,13 +123,13 @@ def recommend(
 
 
 def known_families() -> list[str]:
-    """Every family that the lab has evidence of."""
+    """Every family that the lab measured."""
     sets = load_summary()["sets"].values()
     return list(dict.fromkeys(name for one in sets for name in one["families"]))
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence that the wheel includes.
+    """The summary of the lab's evidence in the wheel.
 
     Raises:
         MlxPatchesError: it is missing or broken.

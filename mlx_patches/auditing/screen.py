@@ -17,16 +17,16 @@ from .installed_code import gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
-# What the further lines of a wrapped fact begin with.
+# The indentation of a wrapped fact's further lines.
 _INDENT = "    "
-# Below this width a sentence stands under its patch, not beside it.
+# Below this width a sentence is below its patch, not next to it.
 NARROW = 60
-# A line of text, or a table: its heads and its rows.
+# A line of text, or a table of heads and rows.
 Part = str | tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def verdict(report: Audit) -> str:
-    """The verdict in one sentence; for a model, one sentence for each package."""
+    """The verdict in one sentence; for a model, one sentence per package."""
     if report.unaudited:
         return f"Nothing could be audited: {report.unaudited[0]}"
     if report.model is not None:
@@ -89,7 +89,7 @@ def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
     """The lines of the verdict, and the lines of the other facts."""
     head = _wrapped(verdict(report).splitlines(), width)
     problem = report.model.folder.problem if report.model and report.model.folder else ""
-    # It names a file, so it is not wrapped.
+    # It contains a path, so it is not wrapped.
     return head, [
         *([f"  {problem}"] if problem else []),
         *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, _INDENT),
@@ -138,7 +138,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def facts(report: Audit) -> Iterator[str]:
-    """The facts beside the verdict, one sentence each."""
+    """The facts below the verdict, one sentence each."""
     yield from report.unaudited[1:]
     if report.unaudited:
         return
@@ -184,7 +184,7 @@ def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
 
 
 def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
-    """How many families have each effect, the worst first, and how many only in the engine."""
+    """The number of families with each effect, the worst first, and of those only in the engine."""
     found: Counter[str] = Counter()
     for one in verdicts:
         cells = [cell for cell in one.wrong if cell.severity != words.FEATURE]
@@ -199,7 +199,7 @@ def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
 
 def _model_facts(report: Audit) -> Iterator[str]:
     here = report.here()
-    # Only the scenarios of the worst verdict; the headline of a right one names them itself.
+    # Only the scenarios of the worst verdict; the headline of a right one already names them.
     for one in worst(report)[:1]:
         if (open_ := one.wrong_here(here)) and one.verdict != words.RIGHT:
             names = scenarios_of(open_)
@@ -215,7 +215,7 @@ def _model_facts(report: Audit) -> Iterator[str]:
 
 
 def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
-    """One line for each patch, the worst first, and the number of patches not shown."""
+    """One line per patch, the worst first, and the number of patches not shown."""
     if report.unaudited:
         return []
     found = effects(report)
@@ -250,7 +250,7 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
 
 
 def commands(report: Audit) -> list[str]:
-    """The command that fixes, the one that undoes and the one that proves."""
+    """The commands that apply the patches, undo that, and prove a defect."""
     if report.unaudited:
         return []
     commands = []
@@ -284,7 +284,7 @@ def commands(report: Audit) -> list[str]:
 
 
 def _measured_instead(report: Audit) -> list[str]:
-    """The measured releases to stay on, where the installed code was not measured."""
+    """The measured releases to use if the installed code was not measured."""
     unknown = {one.distribution for one in report.verdicts if not one.result}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
     stale = [one for one in report.distributions if one.name in unknown]
@@ -316,7 +316,7 @@ def _proof(report: Audit) -> str:
 
 
 def measured(report: Audit) -> str:
-    """The devices and dtypes of the evidence; a line for each release if they differ."""
+    """The devices and dtypes of the evidence; one line per release if they differ."""
     if report.model is None or report.measured:
         return _measured(report.verdicts, report.measured, report.model is not None)
     lines = {one.release: _measured([one], None, True) for one in worst(report)}
@@ -329,7 +329,7 @@ def measured(report: Audit) -> str:
 
 
 def single_requests(report: Audit) -> list[str]:
-    """Lines that name what a model's single requests were compared with."""
+    """Lines on the references for a model's single requests."""
     if report.model is None or not report.verdicts:
         return []
     here, found = report.here(), {}
@@ -396,7 +396,7 @@ def _many(count: int, word: str, plural: str = "s") -> str:
 
 
 def details(report: Audit, show_all: bool) -> Iterator[Part]:
-    """What ``audit -v`` adds: a model's scenarios or the families, and the targets."""
+    """The part for ``audit -v``: a model's scenarios or the families, and the targets."""
     yield f"\nInstalled: {', '.join(map(str, report.distributions)) or 'nothing'}"
     if model := report.model:
         entry = "its own entry" if model.known else "the default entry"

@@ -1,4 +1,4 @@
-"""The tables of the command line, in a module of their own: other commands need no rich."""
+"""The tables of the command line, in a separate module: other commands do not need rich."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _STYLES = {
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError, which ``main`` handles, if its reader is gone."""
+    """A console that raises BrokenPipeError if its reader is gone; ``main`` handles it."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def make_console() -> Console:
-    """Standard output. Piped, it is for programs and logs: lines of up to 400 characters."""
+    """Standard output. If piped, to programs and logs, lines may have 400 characters."""
     if not sys.stdout.isatty():
         return _Console(width=400, no_color=True)
     return _Console() if in_colour() else _Console(color_system=None)

@@ -1,4 +1,4 @@
-"""Verdicts on a model on the installed releases, from the lab's evidence.
+"""Verdicts on models in the installed releases, from the lab's evidence.
 
 The audit, ``recommend``, ``needs`` and the report page use only this module and
 ``evidence.words`` for a model's verdict, so that they cannot contradict each other.
@@ -27,7 +27,8 @@ class PatchState(NamedTuple):
     Args:
         active: whether processes of this environment apply patches.
         missing: the patches that an installed release needs and that are not in effect.
-        partly: those of them that are in effect elsewhere, and the models' modules where not.
+        partly: the missing patches that are in effect in some modules, and the models' modules
+            that lack them.
     """
 
     active: bool
@@ -35,7 +36,7 @@ class PatchState(NamedTuple):
     partly: Mapping[str, Collection[str]] = MappingProxyType({})
 
     def lacks(self, patch: str, model: ModelVerdict) -> bool:
-        """Whether a patch is not in effect in code that a model runs."""
+        """Whether a patch is missing in code that a model runs."""
         if patch not in self.partly:
             return patch in self.missing
         run = _modules_of(package_of_models(model.distribution), model.family)
@@ -83,19 +84,19 @@ class CellVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one family, in the release set that has its installed code.
+    """The measurements of one family, in the release set with its installed code.
 
     Args:
         evidence: that set's evidence from the lab; None if there is none.
         note: how the installed releases differ from the measured ones, or why the family was not
             measured.
-        metal: the modules in which the family's code has a branch that only Metal takes.
-        alone: the patches without which a request alone gets wrong text too. Scenarios cannot
-            show that, because each compares a batch with the request alone.
-        held: what the model type computes alone, against another implementation; None if it was
-            not held against one.
+        metal: the modules in which the family has Metal-only code.
+        alone: the patches without which even a single request gets wrong output. Scenarios cannot
+            show that, because each compares a batch with single requests.
+        held: the model type's single-request results, compared with another implementation; None
+            if they were not compared.
         prefill: whether its decode equals its own prefill; None if that was not measured.
-        images: what a batch with images does in the release's engine; empty if not measured.
+        images: the results of a batch with images in the release's engine; empty if not measured.
     """
 
     evidence: Mapping[str, Any] | None = None
@@ -116,10 +117,10 @@ class ModelVerdict:
         measured: what it is based on.
         cells: the scenarios that apply to the family.
         inapplicable: the number of scenarios that do not apply.
-        patches: the patches that repair it: the traced ones, else those that its entry names.
+        patches: the patches that repair it: the traced ones, or those that its entry names.
         traced: whether every repair was traced to its patches.
-        note: that of ``measured``, or why the family has no result.
-        defects: its configs that are not equal; of a folder, those that its own config has.
+        note: the note of ``measured``, or why the family has no result.
+        defects: its configs that are not equal; for a folder, those that match its own config.
         own: whether the defects are of a folder.
     """
 
@@ -153,7 +154,7 @@ class ModelVerdict:
 
     @property
     def wrong_with_patches(self) -> tuple[CellVerdict, ...]:
-        """The scenarios that are wrong with the patches too, or were not measured with them."""
+        """The scenarios that are wrong even with the patches, or were not measured with them."""
         return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
 
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
@@ -161,7 +162,7 @@ class ModelVerdict:
         return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
 
     def wrong_alone(self, here: PatchState) -> bool:
-        """Whether a single request gets wrong text in this environment, whatever the config."""
+        """Whether a single request gets wrong output in this environment, whatever the config."""
         return any(here.lacks(id_, self) for id_ in self.measured.alone)
 
     def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
@@ -178,9 +179,9 @@ class ModelVerdict:
         )
 
     def fails_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
-        """Those that the model has; without its folder, a config as models were released.
+        """The wrong configs that the model has; without its folder, the published ones.
 
-        With its own prefill, if that differs.
+        Includes its own prefill, if that differs.
         """
         cells = (*self.defects, *([self.measured.prefill] if self.measured.prefill else []))
         return tuple(one for one in self._open(cells, here) if self.own or one.is_usual)
@@ -201,12 +202,12 @@ class ModelVerdict:
             return 1
         if self.verdict == NOT_MEASURED:
             return 2
-        if self.result == words.CANNOT_BATCH:  # also where a patch refuses the batch
+        if self.result == words.CANNOT_BATCH:  # also if a patch refuses the batch
             return int(FEATURE in fail_on)
         return int(any(cell.severity in fail_on for cell in self.wrong_here(here)))
 
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
-        """The JSON form; ``cells``: with every scenario."""
+        """The JSON form; ``cells``: include every scenario."""
         held, prefill, images = self.measured.held, self.measured.prefill, self.measured.images
         return {
             **fields(self, "family", "distribution", "version", "verdict"),
@@ -266,7 +267,7 @@ def judge(
     """The verdict on one family.
 
     Args:
-        possible: returns the patches that the family may need, where a repair was not traced.
+        possible: returns the patches that the family may need, if a repair was not traced.
         config: the model's own config.
     """
     evidence, note = measured.evidence, measured.note
@@ -321,7 +322,7 @@ def judge(
 def scenarios_of(cells: Iterable[CellVerdict]) -> list[str]:
     """The words for the scenarios of these cells, each once.
 
-    Devices and dtypes are named only where none of the cells is of a CPU in float32.
+    Devices and dtypes are named only if none of the cells is from a CPU in float32.
     """
     places: dict[str, list[str]] = {}
     for cell in cells:
@@ -361,7 +362,7 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
 
 
 def alone(one: ModelVerdict, here: PatchState) -> str:
-    """The end of a verdict: what is wrong for a single request, and with which configs."""
+    """The end of a verdict: the defects of single requests, and their configs."""
     open_ = one.fails_alone(here)
     long = list(filter(_is_alone, one.fails_with_images(here)))
     crashes = [cell for cell in open_ if cell.crash]
@@ -400,7 +401,7 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     if one.verdict == RIGHT and one.measured.alone:
         wrongs = "as released it gives wrong text, even for a single request"
         return f"{name} is repaired {where}: {wrongs}"
-    if one.verdict == RIGHT:  # what is open is of severity feature
+    if one.verdict == RIGHT:  # the open defects are of severity feature
         lacks = ", ".join(scenarios_of(open_))
         but = f", except {lacks}" if lacks else ""
         return f"{name} is right in a batch {where}: {count - wrong} of {count} scenarios{but}"
@@ -415,7 +416,7 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
 
 
 def with_patches(still: int) -> str:
-    """The end of a sentence that counts what is wrong as released."""
+    """The end of a sentence that counts defects as released."""
     return f", {still} even with the patches" if still else ", all repaired by the patches"
 
 
@@ -427,12 +428,12 @@ def _verb(cells: Iterable[CellVerdict | outside.HeldCell]) -> str:
 
 
 def patch_severity(patch_id: str) -> str:
-    """The severity of a patch's defect; the worst for a patch that names none of our words."""
+    """The severity of a patch's defect; the worst if it is not one of our words."""
     registry = session().registry
     named = registry.declared(patch_id).severity if patch_id in registry else WRONG_TEXT
     return named if named in SEVERITIES else WRONG_TEXT
 
 
 def worst_first(ids: Iterable[str]) -> list[str]:
-    """Patches sorted by severity, the worst first; the order within one severity is kept."""
+    """Patches sorted by severity, the worst first; the sort is stable."""
     return sorted(ids, key=lambda id_: SEVERITIES.index(patch_severity(id_)))

@@ -85,12 +85,12 @@ def _path(error: BaseException | None) -> list[FrameType]:
 
 
 def _is_of_a_patch(module: str) -> bool:
-    """Whether a module is a patch's, and not the probe beside it, which is a caller."""
+    """Whether a module belongs to a patch, and is not its probe, which is a caller."""
     return module.startswith(_PATCHES) and not module.rpartition(".")[2].startswith("probe")
 
 
 def inner_function(step: Any) -> Any:
-    """The function that a layer runs: that of a partial, a bound method or a callable object."""
+    """The function that a layer runs, inside a partial, bound method or callable object."""
     while isinstance(step, functools.partial):
         step = step.func
     if isinstance(step, MethodType):

@@ -1,8 +1,8 @@
 """Functions with the parameters of a released function, compiled when a site is composed.
 
-A patch's named function lists the arguments that it reads: those before a ``/`` by their place in
-the call, the others by the released function's own names. The compiled function takes the call as
-the released one would, so reading an argument costs no search per call.
+The parameters of a patch's named function are the arguments that it reads: those before a ``/`` by
+position, the others by the released function's own names. The compiled function has the released
+one's signature, so reading an argument needs no look-up per call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Parameters:
         self.defaults |= released.__kwdefaults__ or {}
 
     def declare(self) -> str:
-        """The text between the parentheses of the ``def``."""
+        """The source text between the parentheses of the ``def``."""
         parts = [*map(self._declare, self.positional)]
         if self._positional_only:
             parts.insert(self._positional_only, "/")
@@ -55,14 +55,14 @@ class Parameters:
         return f"{name}=_default_{name}" if name in self.defaults else name
 
     def forward(self, /, **changed: str) -> str:
-        """The text of the arguments that pass the call on; ``changed`` are expressions by name."""
+        """The source text that passes the arguments on; ``changed`` are expressions by name."""
         parts = [changed.get(name, name) for name in self.positional]
         parts += [f"*{self.args}"] if self.args else []
         parts += [f"{name}={changed.get(name, name)}" for name in self.keyword]
         return ", ".join([*parts, *([f"**{self.kwargs}"] if self.kwargs else [])])
 
     def read(self, function: Function, taken: int = 0) -> str:
-        """The text of the arguments that a patch's function reads, after ``taken`` other ones.
+        """The source text of the arguments that a patch's function reads, after ``taken`` others.
 
         Raises:
             MlxPatchesError: the released function has no such parameter.
@@ -75,7 +75,7 @@ class Parameters:
         return ", ".join(parts)
 
     def find(self, name: str) -> str:
-        """The text that reads one argument by its name.
+        """The source text that reads one argument by its name.
 
         Raises:
             MlxPatchesError: the released function has no such parameter.
@@ -92,7 +92,7 @@ class Parameters:
         Args:
             body: its statements, on one line.
             owner: the patch's function; the compiled one counts as code of its module.
-            names: what the body uses besides the parameters.
+            names: further names that the body uses.
         """
         name = self.name if self.name.isidentifier() else "call"
         scope = {f"_default_{key}": value for key, value in self.defaults.items()}
@@ -108,13 +108,13 @@ def _compile(source: str) -> CodeType:
 
 
 class ByName(NamedTuple):
-    """A check of a call that reads its arguments as a patch's function does."""
+    """A check of a call that reads arguments by name, as a patch's named function does."""
 
     check: Function
 
 
 def compile_check(check: Function | ByName, function: Function) -> Function:
-    """A check that takes the whole call of ``function``.
+    """Compile a check that takes all arguments of ``function``.
 
     Raises:
         MlxPatchesError: the check reads a parameter that ``function`` lacks.

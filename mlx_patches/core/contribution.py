@@ -1,4 +1,4 @@
-"""The objects that packages declare by entry point: a patch of their own, or a host."""
+"""The objects that packages declare by entry point: a patch or a host."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Contribution(NamedTuple):
     Args:
         patch: the patch. Its module's docstring has the sections Why, How, Upstream and Retire
             when.
-        affected: distribution to the releases that have the defect, as a version specifier.
-        note: appended to the reason of each of its outcomes.
-        fixed: distribution to the releases that repaired the defect, as a version specifier.
+        affected: distribution to the releases with the defect, as a version specifier.
+        note: appended to the reason of each outcome.
+        fixed: distribution to the releases that fixed the defect, as a version specifier.
     """
 
     patch: Patch
@@ -27,7 +27,7 @@ class Contribution(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A server that runs models of mlx-lm or mlx-vlm in its processes.
+    """A server that runs mlx-lm or mlx-vlm models in its processes.
 
     Args:
         name: its distribution.

@@ -39,10 +39,10 @@ class Installed(NamedTuple):
 def find(name: str) -> Installed | None:
     """Return the installed distribution of this name, or None.
 
-    A copy of a model package that nothing installed, in a host's folder or on ``PYTHONPATH``, has
-    the version that it gives itself. Otherwise it is the first ``Version:`` line of METADATA, read
-    without the email parser, whose import alone takes several milliseconds. A dist-info without
-    METADATA, which an incomplete uninstall leaves behind, does not count.
+    The version is the first ``Version:`` line of METADATA, read without the email parser, whose
+    import takes several milliseconds. A dist-info without METADATA, left behind by an incomplete
+    uninstall, is ignored. The version of a model package that was copied rather than installed, to
+    a host's folder or to ``PYTHONPATH``, is the one in its code.
 
     Raises:
         MlxPatchesError: METADATA is not text.
@@ -63,7 +63,7 @@ def find(name: str) -> Installed | None:
 
 
 def _find_copy(name: str) -> Installed | None:
-    """A model package without metadata, by the number in its own code."""
+    """A model package without metadata, with the version in its code."""
     package = canonical(name).replace("-", "_")
     for module in ("_version", "version") if package in MODELS else ():
         file = source_file(f"{package}.{module}")
@@ -109,7 +109,7 @@ def canonical(name: str) -> str:
 
 
 def source_file(module: str) -> Path | None:
-    """The source file of a module, found without importing it or its parents."""
+    """Find the source file of a module without importing it or its parents."""
     top, *parts = module.split(".")
     spec = _find_package(top)
     if spec is None:
@@ -137,7 +137,7 @@ def line_of(file: Path, name: str) -> int:
 
 
 def is_shadowed(name: str, module: str) -> bool:
-    """Whether an installed distribution has a module, but Python finds another one of that name."""
+    """Whether Python finds another module in place of an installed distribution's."""
     for distribution in importlib.metadata.distributions(name=name):
         own = Path(str(distribution.locate_file(module.replace(".", "/") + ".py")))
         found = source_file(module)
@@ -145,7 +145,7 @@ def is_shadowed(name: str, module: str) -> bool:
     return False
 
 
-# (package, sys.path) to its spec: an audit looks up hundreds of modules in a few packages.
+# Specs by (package, sys.path): an audit looks up hundreds of modules in a few packages.
 _packages: dict[tuple[str, tuple[str, ...]], ModuleSpec] = {}
 
 

@@ -18,7 +18,7 @@ class MlxPatchesWarning(UserWarning):
 
 
 def refusal(error: Exception) -> Exception:
-    """Mark an error that a patch raises on purpose, so that the guard passes it on to the host.
+    """Mark an error that a patch raises on purpose: the guard passes it on to the host.
 
     The guard treats any other error of a patch as a failure, and falls back to the release's code.
     """
@@ -27,9 +27,9 @@ def refusal(error: Exception) -> Exception:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether the user interrupted the process: a ``raise`` in a package's code is no interrupt.
+    """Whether the user interrupted the process; a ``raise`` in a package's code does not count.
 
-    A signal's KeyboardInterrupt comes between two instructions.
+    A signal raises KeyboardInterrupt between two instructions.
     """
     trace = error.__traceback__
     if not isinstance(error, KeyboardInterrupt) or trace is None:

@@ -19,7 +19,7 @@ _FRAMES = 3
 
 
 class Failures:
-    """The failures of one patch: how many there were, and the last one in a sentence."""
+    """The failures of one patch: their number, and a description of the last one."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -60,7 +60,7 @@ def describe(error: BaseException | None) -> str:
 
 
 def locate(error: BaseException | None) -> str:
-    """Where an error was raised: the innermost lines of its traceback."""
+    """The innermost lines of an error's traceback."""
     trace = error.__traceback__ if error is not None else None
     lines = []
     while trace is not None:

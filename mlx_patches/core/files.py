@@ -1,4 +1,4 @@
-"""Reads untrusted files with a size limit, and our own; quotes text so that it is safe to print."""
+"""Reads untrusted files with a size limit, and packaged files; quotes text for safe printing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(path: Path, limit: int, what: str) -> bytes:
     """Return a file's bytes.
 
     Args:
-        path: a regular file. Devices and pipes are refused, since reading them may never end.
+        path: a regular file. Devices and pipes are rejected, since reading them may hang.
         limit: in bytes. At most one more is read, even if the file grows meanwhile.
         what: what the file should be (``a config``), for the message.
 
@@ -52,5 +52,5 @@ def quoted(text: object) -> str:
 
 
 def printable(text: object) -> str:
-    """Text as one line without control characters, which a terminal would obey."""
+    """Text as one line without control characters, which could control a terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))

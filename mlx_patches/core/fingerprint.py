@@ -1,7 +1,7 @@
 """A function's fingerprint: a hash of its canonical AST.
 
-Docstrings, positions, comments and formatting do not count, and the hash is the same on every
-supported Python, so that evidence measured on one holds on the others.
+Docstrings, positions, comments and formatting are ignored, and the hash is the same on every
+supported Python, so evidence measured on one applies to the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def hash_object(obj: Any) -> str | None:
-    """Fingerprint of a live function, method or property; None where it has no source."""
+    """Fingerprint of a live function, method or property; None if it has no source."""
     known = _known_print(obj)
     if known is not None:
         return known
@@ -36,7 +36,7 @@ def hash_object(obj: Any) -> str | None:
 
 
 def parse_function(function: Any) -> ast.AST | None:
-    """The tree of a live function; None where it has no source."""
+    """The tree of a live function; None if it has no source."""
     try:
         return _parse(_source(function))
     except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
@@ -60,7 +60,7 @@ def _known_print(obj: Any) -> str | None:
 def _source(function: Any) -> str:
     """``inspect.getsource`` without its search for the module, which takes 20 ms."""
     code = function.__code__
-    # For any code compiled as "<string>", Python 3.13 would return the source of ``-c``.
+    # Python 3.13 returns the source of ``-c`` for any code compiled as "<string>".
     named = not code.co_filename.startswith("<")
     lines = linecache.getlines(code.co_filename, function.__globals__) if named else []
     if not lines:
@@ -72,10 +72,10 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Fingerprints of the definitions in a source file, without importing it.
 
     Args:
-        names: qualified names; those that the file does not define are left out.
+        names: qualified names; those that the file does not define are skipped.
 
     Raises:
-        OSError, SyntaxError: where the file cannot be read or parsed.
+        OSError, SyntaxError: the file cannot be read or parsed.
     """
     names = list(names)
     entry = known_files.entry_of(str(path))
@@ -110,7 +110,7 @@ def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
 
 
 def combined(prints: Mapping[str, str | None]) -> str | None:
-    """One fingerprint for several bodies; None where one of them has no source."""
+    """One fingerprint for several bodies; None if one of them has no source."""
     if None in prints.values():
         return None
     if len(prints) == 1:
@@ -130,7 +130,7 @@ def functions_of(obj: Any) -> Iterator[Any]:
     """Yield the plain functions behind an attribute, without their wrappers."""
     for accessor in accessors(obj):
         if accessor is not None:
-            # Start-up asks for hundreds, and few have a wrapper.
+            # Start-up checks hundreds, and few have a wrapper.
             yield inspect.unwrap(accessor) if hasattr(accessor, "__wrapped__") else accessor
 
 
@@ -148,7 +148,7 @@ def _parse(source: str) -> ast.AST:
 
 
 def _find(tree: ast.AST, path: list[str]) -> list[Any]:
-    """All definitions of a qualified name: a property has one for each accessor."""
+    """All definitions of a qualified name: a property has one per accessor."""
     scopes: list[Any] = [tree]
     for name in path:
         scopes = [node for scope in scopes for node in _definitions(scope) if node.name == name]
@@ -179,7 +179,7 @@ def _canonical(node: Any) -> str:
         if field == "body" and isinstance(node, _Definition):
             value = _without_docstring(value)
         elif field == "values" and isinstance(node, ast.JoinedStr):
-            # Python 3.12 puts empty constants beside nested format specifications.
+            # Python 3.12 puts empty constants next to nested format specifications.
             value = [part for part in value if getattr(part, "value", None) != ""]
         if value is None or value == [] or field in _DROPPED:
             continue

@@ -1,4 +1,4 @@
-"""Finds other packages that wrapped or replaced a patched function, or still refer to it."""
+"""Finds other packages that wrapped or replaced a patched function, or still hold the original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def function_of(obj: Any) -> Any:
 
 
 def covers(live: Any, ours: Any) -> bool:
-    """Whether ``live`` is a wrapper around the object that we installed, or its function."""
+    """Whether ``live`` is a wrapper around our installed object, or its function."""
     import wrapt
 
     try:
@@ -32,7 +32,7 @@ def covers(live: Any, ours: Any) -> bool:
 
 
 def relink(live: Any, ours: Any, original: Any) -> bool:
-    """Make a wrapt wrapper around our object wrap the original instead; False if there is none."""
+    """Let a wrapt wrapper around our object wrap the original instead; False if there is none."""
     import wrapt
 
     for link in wrapt.wrapper_chain(live):
@@ -54,7 +54,7 @@ def wrapper_above(live: Any, ours: Any) -> Any:
 
 
 def replaced_by(original: Any, module: ModuleType) -> str:
-    """The name of another module's function that replaced one of this module; empty if none did.
+    """The name of a function that replaced one of this module from outside; empty if none did.
 
     A wrapper around the module's own function is not a replacement: our layers go on top of it.
     """
@@ -90,14 +90,14 @@ CELL = "a cell"
 def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dict[str, str]:
     """Find other modules, functions, partials and closures that still refer to an original.
 
-    Searches the whole heap, which takes up to a second in a large process: only on request.
+    Searches the whole heap, which takes up to a second in a large process: run on request only.
 
     Args:
         originals: path to the original function of a module.
-        ours: our own objects that refer to an original; they do not count.
+        ours: our own objects that refer to an original; they are ignored.
 
     Returns:
-        Path to the description of one holder; paths without a holder are left out.
+        Path to the description of one holder; paths without a holder are skipped.
     """
     held = _held(originals, ours)
     if held:  # perhaps only by uncollected garbage
@@ -115,7 +115,7 @@ def _held(originals: Mapping[str, Any], ours: Iterable[Any]) -> dict[str, str]:
                 continue
             if name := _holder(referrer):
                 held[path] = name
-                if name != CELL:  # which says least
+                if name != CELL:  # the least informative
                     break
     return held
 

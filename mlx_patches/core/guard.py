@@ -47,8 +47,8 @@ class Failure(Record):
 
     Args:
         error: the exception; None if the layer returned None.
-        answer: what the call got, in words.
-        reached_host: the call got the error, after the original was entered.
+        answer: the outcome of the call, in words.
+        reached_host: the call raised the error, after the original was entered.
     """
 
     patch: str
@@ -70,7 +70,7 @@ class Policy(Record):
         report: called with each failure.
         succeeded: called with the patches of a call's layers at its first success, and at the
             first one after a failure.
-        strict: raise each failure to the host, and report none.
+        strict: raise each failure to the host instead of reporting it.
     """
 
     report: Callable[[Failure], None]
@@ -86,8 +86,8 @@ class Composition:
         body: the outermost layer's function; the original if there is no layer, None if there is
             neither.
         steps: the layers' functions, the outermost first.
-        without: composes anew without a patch's layer; None if nothing is left that may run.
-        answers_none: a layer may return None where the original returns a value.
+        without: composes again without a patch's layer; returns None if nothing is left to run.
+        answers_none: a layer may return None although the original returns a value.
         checks: the layers' ``Target.when``, each after its patch's id; empty if a layer has none.
         security: the ids of the security patches among the layers'.
     """
@@ -127,7 +127,7 @@ class Chain:
 
     Args:
         original: the release's own function; None if the release has none.
-        like: the function whose name and signature ``installed`` takes over.
+        like: the function whose name and signature ``installed`` copies.
     """
 
     __slots__ = ("_calls", "_run", "composition", "entered", "installed", "original", "policy")
@@ -151,7 +151,7 @@ class Chain:
         calls = self._calls
         original: Any = self.original
 
-        # ``kwargs`` are passed on only if there are any, which saves 50 ns a call.
+        # ``kwargs`` are passed on only if there are any, which saves 50 ns per call.
         def run(*args: Any, **kwargs: Any) -> Any:
             composition = self.composition
             body: Any = composition.body
@@ -201,7 +201,7 @@ class Chain:
         return run
 
     def _may_be_none(self, entries: Sequence[Sequence[Any]]) -> bool:
-        """Whether a layer's None can be the call's result, by what the original returned."""
+        """Whether a layer's None can be the call's result, given the original's results."""
         result = entries[-1][2] if entries else self.original
         return result is None or result is _PENDING
 
@@ -234,7 +234,7 @@ class Chain:
                 is_security = patch in current.security
                 is_kept = not is_security and _returned_once(entries, args, kwargs)
                 rest = None if entries or is_security else current.without(patch)
-                # Endless recursion is a layer's, wherever it exceeded the limit.
+                # Endless recursion belongs to a layer, wherever it exceeded the limit.
                 is_ours = is_ours or (isinstance(error, RecursionError) and len(entries) > 1)
                 has_answer = not strict and (is_kept or rest is not None)
                 if error is not None and (
@@ -291,7 +291,7 @@ def copy_metadata(function: Function, like: Function) -> Function:
 def _match_kind(run: Function, like: Function) -> Function:
     """A generator or coroutine function that calls ``run`` once it is resumed, if ``like`` is one.
 
-    It keeps no arguments: the release's own function may have dropped them.
+    It keeps no reference to the arguments, which the release's function may have dropped.
     """
 
     def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -338,7 +338,7 @@ def _match_kind(run: Function, like: Function) -> Function:
 
 
 def _recorder(original: Function, calls: _Calls) -> Function:
-    """Wrap the original so that each entry is recorded in the call that it belongs to."""
+    """Wrap the original; each entry is recorded in the call that it belongs to."""
     is_python = code_of(original) is not None
 
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -351,7 +351,7 @@ def _recorder(original: Function, calls: _Calls) -> Function:
             result = entry[2] = original(*args, **kwargs)
         except TypeError as error:
             if is_python and error.__traceback__ is not None and not error.__traceback__.tb_next:
-                entries.pop()  # its parameters do not take these arguments: none of it ran
+                entries.pop()  # it does not accept these arguments: nothing ran
             raise
         return result
 
@@ -375,7 +375,7 @@ def _returned_once(
 
 
 def name_patch(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """The error that strict mode raises: a SystemExit would end the process without a message."""
+    """The error that strict mode raises; a SystemExit would exit without a message."""
     if not isinstance(error, Exception):
         return _as_exception(error, patch, site)
     error.add_note(f"raised by the patch {patch} of mlx_patches in {site}")
@@ -383,7 +383,7 @@ def name_patch(error: BaseException | None, patch: str, site: str) -> BaseExcept
 
 
 def _as_exception(error: BaseException | None, patch: str, site: str) -> BaseException:
-    """The error that the host gets if the call cannot return a result: never a SystemExit."""
+    """The error that the host gets if the call has no result; never a SystemExit."""
     if isinstance(error, Exception):
         return error
     what = f"returned None in {site}" if error is None else f"failed in {site}: {error!r}"

@@ -1,7 +1,7 @@
-"""Guards a function that a layer hands to the release, by the rules of ``guard``.
+"""Guards a function that a layer passes to the release, by the rules of ``guard``.
 
-The release may call it when the layer's own call has ended: from a generator, or from a loop in
-another thread. There the guard of the layer's site catches nothing.
+The release may call it after the layer's own call: from a generator, or from a loop in another
+thread. The guard of the layer's site does not catch its errors there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Fu
     """A function that calls ``wrapper(released, *args, **kwargs)`` in ``released``'s place.
 
     Args:
-        patch: the id of the patch whose layer hands it to the release.
-        wrapper: where it fails, ``released`` answers.
+        patch: the id of the patch whose layer passes it to the release.
+        wrapper: if it fails, ``released`` is called.
     """
 
     def report(failure: Failure) -> None:

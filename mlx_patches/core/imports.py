@@ -1,4 +1,4 @@
-"""Whether a module's code has run to its end. Standard library only: loaded at start-up."""
+"""Checks whether a module's import is complete. Standard library only: loaded at start-up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ TYPE_CHECKING = False  # as typing has it; importing typing costs 5 ms
 if TYPE_CHECKING:
     from types import ModuleType
 
-# The ids of modules whose code has ended and whose import hooks are running: the import system
+# The ids of modules whose code has run and whose import hooks are running: the import system
 # clears ``_initializing`` only after the hooks.
 ended: set[int] = set()
-# The modules that were started as ``__main__``, and whether they run under their own name instead.
+# The modules started as ``__main__``, and whether they run under their own name instead.
 as_main: dict[str, bool] = {}
 
 
@@ -22,7 +22,7 @@ def complete(module: ModuleType) -> bool:
 
 
 def imported(name: str) -> bool:
-    """Whether a module's import has ended, with its hooks."""
+    """Whether a module's import is complete, including its hooks."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     return isinstance(module, type(sys)) and not getattr(spec, "_initializing", False)

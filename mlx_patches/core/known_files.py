@@ -1,6 +1,6 @@
 """Fingerprints of the releases' files, by the hash of the file.
 
-A released file is recognised by its bytes, so that activation parses nothing. The table is
+Released files are recognised by their bytes, so activation does not parse them. The table is
 written by tools/known_files.py; a file that is not in it is parsed.
 """
 
@@ -16,8 +16,8 @@ from .files import packaged
 
 TABLE = Path(__file__).parent / "known_files.txt"
 
-# Qualified name to its fingerprint and the first line of each of its definitions; None for a
-# name that the file does not define.
+# Qualified name to its fingerprint and the first line of each definition; None for a name that the
+# file does not define.
 Entry = dict[str, tuple[str, list[int]] | None]
 
 

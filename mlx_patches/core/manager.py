@@ -1,8 +1,8 @@
-"""Puts patches in effect and takes them out: plan, compose, write, check, roll back.
+"""Applies and removes patches: plan, compose, write, check, roll back.
 
-Factories may import, and an import may wait for another thread that wants the lock. Therefore they
-run outside the lock. Their result is written under the lock if no other thread has changed the site
-since; otherwise it is composed again.
+Factories run outside the lock, since they may import, and an import may wait for another thread
+that needs the lock. Their result is written under the lock if no other thread has changed the site
+since; if one has, it is composed again.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:  # at start-up a protocol costs 0.4 ms
         """Decides whether a target needs its patch; ``matrix.gate.Gate`` implements it."""
 
         def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
-            """The verdict on a target; ``found`` is None where its module is not imported."""
+            """The verdict on a target; ``found`` is None if its module is not imported."""
 
 
 logger = logging.getLogger("mlx_patches")
 
-# How many seconds a fork waits for another thread that is writing.
+# How many seconds a fork waits for a thread that is writing.
 FORK_SECONDS = 5.0
-# A target in one of these states holds back others of its patch.
+# A target in one of these states holds back the other targets of its patch.
 _BLOCKING = frozenset({Status.DRIFTED, Status.CONFLICT})
 
 
-# A target that needs its patch and may get it, as it was found, and why it needs the patch.
+# A target that will be patched, as it was found, and why it needs the patch.
 _Ready = tuple[Target, Found, str]
 
 
 class _StaleError(Exception):
-    """Another thread reloaded a module during a write: plan again."""
+    """Another thread reloaded a module during a write; the patch must be planned again."""
 
 
 class _Change(Record):
@@ -71,13 +71,13 @@ class _Change(Record):
 class Manager:
     """The patches in effect in this process, and the sites that they share.
 
-    Thread-safe. Never imports a target's module: what is not imported yet stays ``pending``
-    until ``apply`` is called again for it.
+    Thread-safe. Never imports a target's module: a target whose module is not imported stays
+    ``pending`` until ``apply`` is called again.
 
     Args:
         registry: ranks the patches at a site, and completes the targets of patches whose module is
-            not imported. By default patches stack in the order in which they are applied, and
-            targets are complete.
+            not imported. By default patches stack in order of application, and targets are
+            complete.
         strict: raise a layer's failure to the host.
         on_failure: called after the first failure of each kind, and after a withdrawal.
     """
@@ -96,9 +96,9 @@ class Manager:
         self.lock = threading.RLock()
         self._rank = registry.rank if registry else self._by_arrival
         self._arrivals: dict[str, int] = {}
-        # They stay when their layers are taken out: other modules may hold their functions.
+        # They stay when their layers are removed: other modules may hold their functions.
         self._sites: dict[str, Site] = {}
-        # Sites that others followed: a module was reloaded, or another package's object is below
+        # Sites that were superseded: a module was reloaded, or another package's object is below
         # the newer site. Whoever wrapped a former one's object may put it back.
         self._former: list[Site] = []
         self._aliases = Aliases()
@@ -122,7 +122,7 @@ class Manager:
         wanted: Callable[[], bool] = lambda: True,
         rebind: bool = True,
     ) -> list[Outcome]:
-        """Put a patch in effect wherever its modules are imported.
+        """Apply a patch to its imported modules.
 
         Args:
             patch: the patch. Applying it again covers modules that were imported since.
@@ -130,8 +130,8 @@ class Manager:
             dry_run: decide everything, change nothing.
             wanted: called just before the write; False cancels it. Another thread may have
                 restored the patch meanwhile.
-            rebind: also in the modules that imported a target by name; False leaves them to
-                ``rebind``, which serves several patches at once.
+            rebind: also patch the modules that imported a target by name; False leaves them to
+                ``rebind``, which handles several patches at once.
 
         Raises:
             MlxPatchesError: with ``strict`` only.
@@ -157,7 +157,7 @@ class Manager:
         return outcomes
 
     def rebind(self) -> None:
-        """Put what was written in effect in the modules that imported it by name."""
+        """Update the modules that imported a changed value by name."""
         with self.lock:
             self._aliases.rebind()
 
@@ -166,7 +166,7 @@ class Manager:
         patches: Iterable[str] | None = None,
         kept: Callable[[str], bool] = lambda patch_id: False,
     ) -> list[Outcome]:
-        """Take patches out, all by default, the outermost first.
+        """Remove patches, all by default, the outermost first.
 
         Once a site has no layer left, its attribute holds the original object again. A
         third-party wrapper on top of ours stays.
@@ -228,7 +228,7 @@ class Manager:
 
         Args:
             held_elsewhere: search the heap for other references to the originals, and report
-                those targets as ``late``. Takes up to a second in a large process.
+                their targets as ``late``. Takes up to a second in a large process.
         """
         self._recall_sites()
         with self.lock:
@@ -241,12 +241,12 @@ class Manager:
         return [self._checked(outcome, sites, held) for outcome in ledger.values()]
 
     def sites(self) -> list[Site]:
-        """The sites that have a layer, in the order in which they were made."""
+        """The sites that have a layer, in order of creation."""
         with self.lock:
             return [site for site in (*self._former, *self._sites.values()) if site.layers]
 
     def _recall_sites(self) -> None:
-        """Make a former site the current one again where its object was put back."""
+        """Make a former site current again if its object was put back."""
         with self.lock:
             for site in reversed(self._former[:]):
                 newer = self._sites[site.path]
@@ -261,7 +261,7 @@ class Manager:
             self._aliases.rebind()
 
     def after_fork(self, in_child: bool) -> None:
-        """Release the lock; make a new one in a child, where its holder may not exist."""
+        """Release the lock; make a new one in a child, in which its holder may not exist."""
         if in_child:
             self.lock = threading.RLock()
         else:
@@ -308,7 +308,7 @@ class Manager:
     # -- plan ------------------------------------------------------------------------------
 
     def _plan(self, patch: Patch) -> tuple[list[Outcome], list[_Ready]]:
-        """Decide every target; one that cannot be patched holds back those that belong to it."""
+        """Decide every target; one that cannot be patched holds back those that depend on it."""
         decided = [(target, self._decide(patch, target)) for target in patch.targets]
         settled = [(target, one) for target, one in decided if isinstance(one, Outcome)]
         outcomes = [one for _, one in settled]
@@ -337,7 +337,7 @@ class Manager:
             and known.status in _SETTLED
             and self._decided_for.get(key, self) is module
         ):
-            return known  # it holds until the module object changes
+            return known  # valid until the module object changes
         if module is None:
             verdict = self.gate.decide(patch, target, None)
             if verdict.ok:
@@ -401,7 +401,7 @@ class Manager:
             return outcomes
 
     def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
-        """Enter a patch's outcomes in the ledger, in the order of its targets."""
+        """Record a patch's outcomes in the ledger, in the order of its targets."""
         order = [target.path for target in patch.targets]
         for outcome in sorted(outcomes, key=lambda one: order.index(one.target)):
             self._ledger[outcome.patch, outcome.target] = outcome
@@ -419,19 +419,19 @@ class Manager:
         return _Change(site, site.compose_without(patch.id, layer), before, known)
 
     def _site(self, target: Target, found: Found, known: Site | None) -> Site:
-        """The site of a target: the known one, unless its owner or original is another one."""
+        """The site of a target: the known one, unless its owner or original has changed."""
         if known and known.owner is found.owner and known.original is found.original:
             return known
         path, owner, original = target.path, found.owner, found.original
         failed = functools.partial(self.failed, path)
         succeeded = functools.partial(self._succeeded, path)
         policy = Policy(failed, succeeded, self.strict, path)
-        # Whoever imported it from the same module keeps the former object, which has its layers.
+        # Importers of the same module keep the former object, which has its layers.
         lost = known if known and known.layers and known.owner is not owner else None
         return Site(path, owner, original, policy, self._aliases, lost)
 
     def _is_current(self, change: _Change) -> bool:
-        """Whether no other thread has changed the site, or reloaded its module, meanwhile."""
+        """Whether no other thread has changed the site or reloaded its module meanwhile."""
         site, known = change.site, change.known
         # A new site's original was read without the lock: it must not be another site's function.
         ours = site is not known and known and known.layers and site.original is known.live
@@ -444,7 +444,7 @@ class Manager:
         )
 
     def _write(self, changes: list[_Change], rebind: bool) -> None:
-        """Write all changes and check that they are in effect; on an error undo them all."""
+        """Write all changes and check that they are in effect; on an error, undo them all."""
         replaced = {change.site.path: self._sites.get(change.site.path) for change in changes}
         written: list[_Change] = []
         try:
@@ -477,7 +477,7 @@ class Manager:
     def _remove(
         self, site: Site, patch: str, kept: Callable[[str], bool] = lambda patch_id: False
     ) -> str | None:
-        """Take a patch's layer out of a site; the caller rebinds.
+        """Remove a patch's layer from a site; the caller rebinds.
 
         Returns:
             Why that failed, or an empty string; None if the patch is ``kept``.
@@ -531,7 +531,7 @@ class Manager:
                 self._on_failure()
 
     def _withdraw(self, patch: Patch, reason: str) -> None:
-        """Take out a patch that fails whatever it is given."""
+        """Remove a patch that always fails."""
         for site in self.sites():
             layer = site.layer_of(patch.id)
             if layer is not None:
@@ -552,7 +552,7 @@ _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT}
 
 
 def held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
-    """Why a target of a patch is not applied beside others of that patch; empty if it is."""
+    """Why other targets of its patch hold a target back; empty if none does."""
     for other, outcome in decided:
         if outcome.status in _BLOCKING and other.holds_back(target):
             return f"held back: {outcome.target} is {outcome.status}"
@@ -560,7 +560,7 @@ def held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
 
 
 def unseen(module: str) -> str:
-    """Why a target of an imported module has no patch."""
+    """Why a target of an imported module is not patched."""
     return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
@@ -575,7 +575,7 @@ def _awaited(module: str) -> str:
 
 
 def _others_failed(patch: Patch, settled: list[Outcome], reason: str) -> list[Outcome]:
-    """The outcomes of a patch that was taken out: failed wherever they are not settled."""
+    """The outcomes of a removed patch: failed unless they are settled."""
     decided = {outcome.target for outcome in settled}
     failed = [
         _outcome(patch, target, Status.FAILED, reason)

@@ -1,4 +1,4 @@
-"""Reads the JSON files beside a model's weights, and the stop tokens in them."""
+"""Reads the JSON files next to a model's weights, and the stop tokens in them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .errors import MlxPatchesError
 MAX_CONFIG_BYTES = 10_000_000
 # The fields with a model's sliding window.
 WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size")
-# The kind of each field that this package reads: a type, [a type] for a list of it, or the fields
-# of an object.
+# The type of each field that this package reads: a type, [a type] for a list, or the fields of an
+# object.
 _ROPE: dict[str, Any] = {"rope_type": str, "type": str}
 _ROPES = {**_ROPE, "full_attention": _ROPE}
 _TEXT = {
@@ -32,11 +32,11 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole numb
 def stop_ids(
     folder: Path, config: dict[str, Any] | None = None
 ) -> tuple[dict[str, list[int]], str]:
-    """Read the stop tokens that a model's folder names.
+    """Read the stop tokens in a model's folder.
 
     Args:
         folder: the model's folder; missing files are skipped.
-        config: its ``config.json``, if it was read already.
+        config: its ``config.json``, if already read.
 
     Returns:
         File name to its stop tokens, and the problems of broken files with their remedies, as one
@@ -68,7 +68,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The ``config.json`` of a model's folder.
 
     Raises:
-        MlxPatchesError: it cannot be read, or a field that this package reads has another kind.
+        MlxPatchesError: it cannot be read, or a field that this package reads has the wrong type.
     """
     path = folder / "config.json"
     config = read_object(path)
@@ -78,7 +78,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _odd_field(name: str, value: Any, kind: Any) -> str:
-    """The first field in a value that is of another kind, as a sentence; empty if there is none."""
+    """The first field in a value with the wrong type, as a sentence; empty if there is none."""
     wanted: type = kind if isinstance(kind, type) else type(kind)
     if not _is_a(value, wanted):
         return f"{name} is {shown(value)}, not {_NAMES[wanted]}"
@@ -86,7 +86,7 @@ def _odd_field(name: str, value: Any, kind: Any) -> str:
     if isinstance(kind, list):
         inner = ((f"{name}[{index}]", one, kind[0]) for index, one in enumerate(value))
     elif isinstance(kind, dict):
-        # A value that counts as false, such as null, is none to every reader.
+        # Every reader treats a false value, such as null, as missing.
         found = (key for key in kind if value.get(key))
         inner = ((f"{name}.{key}".lstrip("."), value[key], kind[key]) for key in found)
     return next(filter(None, (_odd_field(*one) for one in inner)), "")
@@ -106,7 +106,7 @@ def is_number(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value for a message: short, however large or deeply nested it is."""
+    """A value for a message, cut short if it is large or deeply nested."""
     return files.quoted(reprlib.repr(value))
 
 

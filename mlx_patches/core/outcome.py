@@ -1,4 +1,4 @@
-"""What happened to each patch in this process, with the reason."""
+"""The outcome of each patch in this process, with the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Status(StrEnum):
     LOST = "lost"
 
 
-# In effect, or will be as soon as the module is imported.
+# In effect now, or as soon as the module is imported.
 IN_EFFECT = frozenset({Status.APPLIED, Status.PENDING})
 # There is nothing to repair.
 NOT_NEEDED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
@@ -45,8 +45,8 @@ class Verdict(NamedTuple):
 class Outcome(NamedTuple):
     """One target of one patch: its status and the reason, in a sentence.
 
-    ``by_choice`` marks a patch that the user switched off or did not request: it is a finding only
-    with ``--strict``.
+    ``by_choice`` marks a patch that the user switched off or did not request, which is a finding
+    only with ``--strict``.
     """
 
     patch: str
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
 
 
 class Report(tuple[Outcome, ...]):
-    """A tuple of outcomes, one for each target of each patch."""
+    """A tuple of outcomes, one per patch and target."""
 
     __slots__ = ()
 
@@ -90,7 +90,7 @@ class Report(tuple[Outcome, ...]):
 
     @property
     def applied(self) -> tuple[Outcome, ...]:
-        """The outcomes that are in effect now."""
+        """The outcomes in effect now."""
         return self.with_status(Status.APPLIED)
 
     @property

@@ -1,4 +1,4 @@
-"""The one table of packages: what we patch, and which distribution each comes from."""
+"""The packages that we patch or check, and their distributions."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from __future__ import annotations
 DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx"}
 # The packages that hold model code.
 MODELS = ("mlx_lm", "mlx_vlm")
-# The package that holds a distribution's models, to that distribution.
+# Packages with model code, to their distributions.
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}
-# The packages of hosts that bring model code of their own, which no evidence covers.
+# The packages of hosts that contain their own model code, which the evidence does not cover.
 HOST_MODELS = ("vllm_mlx.models", "omlx.models")
-# The distributions that run a model. Every audit lists them, besides hosts.
+# The distributions that run models. Every audit lists them, besides hosts.
 CORE = ("mlx", *MODEL_PACKAGES.values())
-# Distributions whose releases are not measured: a patch changes how each of them is used.
+# Distributions whose releases are not measured: patches change how other code uses them.
 UNMEASURED = frozenset(
     {"transformers", "jinja2", "starlette", "referencing", "mlx-openai-server", "rapid-mlx"}
 )
-# Servers that are known by their command, to the distribution that installs it.
+# Servers that are recognised by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
 # Servers whose first process imports none of these packages, and the package that runs them.
 FRONTS = {"mlx-openai-server": "app"}
-# The commands of servers that load a model and answer requests.
+# The commands of servers that load a model and serve requests.
 COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "omlx")
 
 

@@ -27,7 +27,7 @@ class Target(NamedTuple):
         name: its qualified name in that module (``BatchKVCache.extract``).
         factory: builds the replacement from the original. It runs whenever the attribute's layers
             are composed, possibly several times, and must have no other effect. Functions
-            arrive inside a recorder: ``inspect.unwrap`` returns the release's own function.
+            arrive wrapped in a recorder: ``inspect.unwrap`` returns the release's own function.
         fingerprint_of: the functions whose code carries the defect, by qualified name; their hash
             is the target's fingerprint. By default the target itself.
         defines_new_attribute: the release does not define the attribute and the patch adds it.
@@ -37,8 +37,8 @@ class Target(NamedTuple):
             without calling the original. So may a function whose return annotation has ``None``.
             Any other such None is a failure of the patch.
         when: a cheap check of a call's arguments, for a function or method that every step calls:
-            False if the replacement would only return the original's result. A call for which
-            all layers of the attribute say False runs the original alone.
+            False if the replacement would only return the original's result. If the checks of
+            all layers return False, the call runs only the original.
     """
 
     distribution: str
@@ -68,11 +68,11 @@ class Target(NamedTuple):
         return tuple(dict.fromkeys((self.name, owner, *self.bodies)))
 
     def holds_back(self, other: Target) -> bool:
-        """Whether another target of the patch is not applied where this one cannot be.
+        """Whether another target of the patch is not applied if this one cannot be.
 
-        Half a patch is worse than none, but one model's code says nothing about another model's:
-        only targets of the same model or module count, and those of the caches, which every model
-        has. So the result does not depend on what a process has imported.
+        Half a patch is worse than none, but models do not depend on each other's code: only
+        targets of the same model or module hold each other back, and those of the caches, which
+        every model has. So the result does not depend on what a process has imported.
         """
         return self.distribution == other.distribution and (
             self._part in ("cache", "base") or self._part == other._part
@@ -80,7 +80,7 @@ class Target(NamedTuple):
 
     @property
     def _part(self) -> str:
-        """The model that a target belongs to; else its module."""
+        """The model that a target belongs to, or its module."""
         return self.module.partition(".models.")[2].partition(".")[0] or self.module
 
 
@@ -93,8 +93,8 @@ class Patch(NamedTuple):
         targets: what it replaces. Either all targets that a release needs are applied, or none.
         module: the module that declares the patch. Built-in patches get it from the catalogue.
         probe: ``module:function`` of the reproducer, red without the patch. A module that begins
-            with a dot is beside the patch's own.
-        severity: what the defect does to a user, a word of ``evidence.words.SEVERITIES``.
+            with a dot is relative to the patch's folder.
+        severity: the effect on users, a word of ``evidence.words.SEVERITIES``.
         every_model: it is applied whatever model is loaded. Other patches are applied only if the
             model's entry in the matrix names them.
         wrong_alone: the models, separated by spaces, whose published configs are wrong even for a
@@ -175,15 +175,15 @@ class Attribute(property):
     """An instance attribute whose value is converted when it is read or written.
 
     Values stay in the instance's ``__dict__`` under their own name, so existing objects keep
-    working when the attribute is added and when it is removed. Where a function of the patch
-    fails, the plain value is read or stored. ``report`` is called with the error; the attribute's
-    site sets it.
+    working when the attribute is added and when it is removed. If a function of the patch fails,
+    the plain value is read or stored. ``report`` is called with the error; the attribute's site
+    sets it.
 
     Args:
         name: the attribute.
         read: ``read(instance) -> value``; the plain value by default.
         write: ``write(value) -> value`` converts what is stored.
-        put: ``put(instance, value)`` stores the value itself, in place of ``write``.
+        put: ``put(instance, value)`` stores the value, in place of ``write``.
     """
 
     report: Callable[[BaseException | None], None]
@@ -231,23 +231,23 @@ class Attribute(property):
 
     @property
     def __wrapped__(self) -> Any:
-        """``wrapt.MISSING``: tells wrapt that it wraps nothing and can be deleted."""
+        """``wrapt.MISSING``: for wrapt, this object wraps nothing and can be deleted."""
         import wrapt
 
         return wrapt.MISSING
 
 
 def may_return_none(function: Any) -> bool:
-    """Whether the return annotation of a patch's function says that it may return None."""
+    """Whether the return annotation of a patch's function allows None."""
     return "None" in str(getattr(function, "__annotations__", {}).get("return", ""))
 
 
 def detach_dict(instance: Any) -> dict[str, Any]:
-    """Give an instance a ``__dict__`` with keys of its own, and return it.
+    """Give an instance a ``__dict__`` with unshared keys, and return it.
 
     Instances of a class share the keys of their dicts. In Python 3.11 and 3.12, once such a
-    ``__dict__`` was read from outside, each attribute of the instance is looked up the slow way:
-    0.4 us an update of a cache. With keys of its own it is not.
+    ``__dict__`` was read from outside, every attribute look-up of the instance is slow: 0.4 us per
+    update of a cache. Unshared keys avoid that.
     """
     held: dict[str, Any] = {**instance.__dict__}
     instance.__dict__ = held

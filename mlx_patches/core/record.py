@@ -1,4 +1,4 @@
-"""Plain objects of annotated fields: a dataclass or a named tuple costs start-up 0.3 ms each."""
+"""Plain objects with annotated fields: each dataclass or named tuple costs start-up 0.3 ms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, dataclass_transform
 
 @dataclass_transform()
 class Record:
-    """Takes its fields in their order or by name; a class attribute is a field's default."""
+    """Accepts its fields by position or name; a class attribute is a field's default."""
 
     def __init__(self, *values: Any, **named: Any):
         for name, value in zip(type(self).__annotations__, values, strict=False):

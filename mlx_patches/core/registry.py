@@ -1,7 +1,7 @@
 """All patches by id.
 
-A table of declarations lists every patch's place and targets, so that start-up can decide all of
-them and import only the modules of patches that it puts in effect.
+A table of declarations lists every patch's place and targets, so that start-up can decide about all
+of them and import only the modules of the patches that it applies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .patch import Patch, Target
 
 logger = logging.getLogger("mlx_patches")
 
-# The keys of a row that are not a patch's fields, or in another form.
+# The keys of a row that are not fields of a patch, or have a different form.
 _OURS = ("place", "distribution", "targets")
 
 
@@ -48,7 +48,7 @@ class Registry:
         self._origins[patch.id] = origin
 
     def today(self, name: str) -> str:
-        """The id of today for a former one, with a warning; any other name unchanged."""
+        """The current id for a former one, with a warning; any other name unchanged."""
         if not name or name in self:
             return name
         for patch in self.each_declared():
@@ -61,7 +61,7 @@ class Registry:
         """Return a patch.
 
         Raises:
-            MlxPatchesError: there is none of this id.
+            MlxPatchesError: no patch has this id.
         """
         patch_id = self.today(patch_id)
         if patch_id not in self:
@@ -81,7 +81,7 @@ class Registry:
         It has no ``doc``, and its targets have no factory and no check: see ``complete``.
 
         Raises:
-            MlxPatchesError: there is none of this id.
+            MlxPatchesError: no patch has this id.
         """
         patch_id = self.today(patch_id)
         if patch_id in self._declared:
@@ -129,7 +129,7 @@ class Registry:
 
     def in_profiles(self, names: Collection[str]) -> frozenset[str]:
         """The ids of the patches that name one of these profiles."""
-        if not names:  # then start-up need not know all patches
+        if not names:  # start-up avoids reading all patches
             return frozenset()
         wanted = set(names)
         return frozenset(p.id for p in self.each_declared() if wanted & set(p.profiles))
@@ -166,9 +166,9 @@ class Registry:
         return {patch.id: self._describe(patch) for patch in self}
 
     def _describe(self, patch: Patch) -> dict[str, Any]:
-        """Its place, its only distribution, and its fields that are not the default.
+        """A patch's place, its only distribution, and its fields that differ from the default.
 
-        Its targets are without factory and check.
+        The targets have no factory and no check.
         """
         known, default = ("id", "targets", "module", "doc"), Patch._field_defaults
         fields = patch._asdict().items()

@@ -1,6 +1,6 @@
 """Finds a target in this process, or in its source file.
 
-The gate decides both in the same way, so that an audit of files agrees with a patched process.
+The gate decides both in the same way, so an audit of files agrees with a patched process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Found(Record):
 
     Args:
         body: the fingerprint of the code that carries the defect; None if it has no source.
-        missing: why there is nothing to patch, in a sentence; empty if the target was found.
+        missing: why there is nothing to patch, as a sentence; empty if the target was found.
         foreign: the name of another package's function that replaced the target; empty if none.
         owner: the live module or class; None in a file.
         original: the live attribute without our layers, ``MISSING`` if there is none.
@@ -42,7 +42,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     """Find a target in its module.
 
     Args:
-        originals: path to the original object, for paths where a site of ours is in effect.
+        originals: path to the original object, for paths at which our sites are in effect.
     """
     owner: Any = module
     *parents, attribute = target.name.split(".")
@@ -52,7 +52,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             return Found(missing=f"{target.module} has no class {name}")
         if owner.__module__ != module.__name__:
             return Found(missing=f"{name} comes from {owner.__module__}")
-        if owner.__name__ != name:  # its file does not define that name either
+        if owner.__name__ != name:  # the file does not define that name either
             return Found(missing=f"{name} is another name of {owner.__name__}")
     live = vars(owner).get(attribute, MISSING)
     original = originals.get(target.path, live)
@@ -61,7 +61,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     prints: dict[str, str | None] = {}
     for name in target.bodies:
         body = _lookup(module, name)
-        if isinstance(body, type):  # it has no code of its own: from its module's file
+        if isinstance(body, type):  # a class has no code: read its module's file
             file = Path(getattr(module, "__file__", None) or "")
             parsed = _parse(file, frozenset([name])) if file.suffix == ".py" else None
             prints[name] = (parsed or {}).get(name)
@@ -122,7 +122,7 @@ def _is_defined_in_file(target: Target) -> bool:
 
 
 def _lookup(module: ModuleType, name: str) -> Any:
-    """What a module defines under a name; its file has no class that it imports."""
+    """The object that a module defines under a name; imported classes are not in its file."""
     scope: Any = module
     for part in name.split("."):
         scope = vars(scope).get(part, MISSING) if hasattr(scope, "__dict__") else MISSING

@@ -1,11 +1,12 @@
-"""A site: one attribute of a release that patches change, and the only code that writes to it.
+"""A site: one attribute of a release that patches change. Only this module writes to it.
 
-A site holds the release's own object and the ordered layers of all patches there. The installed
-object stays in place while layers are added and removed: each change composes the chain anew. When
-the last layer is removed, the original object itself is put back.
+A site holds the release's own object and the ordered layers of all patches on it. The installed
+object stays in place while layers are added and removed: each change composes the chain again. When
+the last layer is removed, the original object is restored.
 
 A site of a function, method, class method, static method or property installs functions that run a
-``Chain``; so does a function that a patch adds. Any other value is installed as it is, unguarded.
+``Chain``; so does a function that a patch adds. Any other value is installed unchanged and
+unguarded.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Site:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers in effect here, the innermost first."""
+        """The layers in effect, the innermost first."""
         return self.composed.layers
 
     def _chain(self, original: Any, like: Any) -> Chain | None:
@@ -120,7 +121,7 @@ class Site:
         parts: list[tuple[str, Any]] = []
         for layer in ordered:
             if value is MISSING and not layer.target.defines_new_attribute:
-                continue  # another patch adds what it wraps, and is not in effect
+                continue  # the patch that adds its original is not in effect
             made = layer.target.factory(value)
             if _is_same(made, value):
                 raise MlxPatchesError(f"the replacement of {self.path} is the original")
@@ -133,7 +134,7 @@ class Site:
         return Composed(ordered, value, tuple(parts), self._compile_checks(ordered))
 
     def _compile_checks(self, layers: Sequence[Layer]) -> tuple[Step, ...]:
-        """The layers' checks of a call; none if a layer must see every call."""
+        """The layers' checks of a call; none if a layer must run in every call."""
         checks = [(one.patch, one.target.when) for one in layers if one.target.when]
         if self._kind in (None, property) or len(checks) < len(layers):
             return ()
@@ -155,13 +156,13 @@ class Site:
         return self.compose([*(one for one in self.layers if one.patch != patch), *more])
 
     def layer_of(self, patch: str) -> Layer | None:
-        """A patch's layer here, or None."""
+        """A patch's layer on this site, or None."""
         return next((one for one in self.layers if one.patch == patch), None)
 
     # -- writing ---------------------------------------------------------------------------
 
     def install(self, composed: Composed) -> None:
-        """Put a composition in effect; one without layers puts the original back."""
+        """Put a composition in effect; without layers, restore the original."""
         covered = self.is_covered()
         if not composed.parts:
             self._clear_chains()
@@ -174,10 +175,10 @@ class Site:
                 self._set_attribute(installed)
         else:
             self._set_attribute(composed.value)
-        self.composed = composed  # last: after an interrupt, who writes again finds the layers
+        self.composed = composed  # last: after an interrupt, the next write finds the layers
 
     def swap_layers(self, composed: Composed) -> None:
-        """Put a composition in effect; what replaced the attribute since stays."""
+        """Put a composition in effect; a later replacement of the attribute stays."""
         if self.current() is self.live:
             self.install(composed)
             return
@@ -186,7 +187,7 @@ class Site:
         self.composed = composed
 
     def uninstall(self) -> str:
-        """Put the original back, without layers; returns why that failed, or an empty string.
+        """Restore the original; returns why that failed, or an empty string.
 
         Under a third-party wrapper the installed object stays, and runs only the original.
         """
@@ -204,14 +205,14 @@ class Site:
             else:
                 self._rebind(self.live, self.original)
                 self.live = self.live if covered else self.original
-        except Exception:  # the attribute cannot be written, and runs only the original
+        except Exception:  # the attribute cannot be written; it runs only the original
             self.composed = Composed((), self._bottom)
             raise
         self.composed = Composed((), self._bottom)
         return ""
 
     def _clear_chains(self) -> None:
-        """Make every chain run only its original."""
+        """Let every chain run only its original."""
         for chain in filter(None, self._chains):
             chain.composition = Composition(chain.original)
 
@@ -227,7 +228,7 @@ class Site:
                 chain.composition = self._composition(chain, index, composed)
 
     def _composition(self, chain: Chain, index: int, composed: Composed) -> Composition:
-        """What the chain of one accessor runs."""
+        """The composition that the chain of one accessor runs."""
         layers = composed.layers
         steps: list[Step] = []
         below = chain.entered
@@ -238,7 +239,7 @@ class Site:
                 below = step
         body = accessors(composed.value)[index] if steps else chain.original
         without = functools.partial(self._composition_without, chain, index, layers)
-        # A setter returns nothing, and neither does ``__init__``.
+        # A setter returns None, and so does ``__init__``.
         none = index > 0 or self.attribute == "__init__"
         none = none or any(layer.target.answers_none for layer in layers)
         none = none or any(may_return_none(inner_function(step)) for _, step in steps)
@@ -248,7 +249,7 @@ class Site:
     def _composition_without(
         self, chain: Chain, index: int, layers: Sequence[Layer], patch: str
     ) -> Composition | None:
-        """What the chain of one accessor runs without a patch's layer."""
+        """The composition of one accessor's chain without a patch's layer."""
         rest = [one for one in layers if one.patch != patch]
         try:
             composed = self.compose(rest)
@@ -261,7 +262,7 @@ class Site:
         return self._composition(chain, index, composed)
 
     def _inherited(self) -> Function | None:
-        """What a call of an added method runs without the patch: a base class's method."""
+        """The method that a call of an added one runs without the patch: a base class's."""
         owner, name = self.owner, self.attribute
         if not isinstance(owner, type) or not any(name in vars(base) for base in owner.__mro__[1:]):
             return None
@@ -282,7 +283,7 @@ class Site:
     def _set_attribute(self, value: Any) -> None:
         """Write the attribute; other modules get it in the aliases' next pass.
 
-        Each step can be done again: an interrupt may come before any of them.
+        Each step can be repeated: an interrupt may come before any of them.
         """
         there = self.current()
         if value is not there:
@@ -290,7 +291,7 @@ class Site:
                 delattr(self.owner, self.attribute)
             else:
                 setattr(self.owner, self.attribute, value)
-        if not (value is there is self.live):  # else the modules that imported it hold it already
+        if not (value is there is self.live):  # else its importers already hold it
             self._rebind(there, value)
             self.live = value
 
@@ -301,7 +302,7 @@ class Site:
                 if old is not value and old is not MISSING:
                     self._aliases.add(self.attribute, old, value, self.owner)
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- checking --------------------------------------------------------------------------
 
     def problem(self) -> str:
         """Why the installed object is not in effect; empty if it is."""
@@ -315,7 +316,7 @@ class Site:
         return f"{self.path} was replaced by {describe(live)}"
 
     def is_in_place(self) -> bool:
-        """Whether the attribute holds the installed object, also if it has no layers any more."""
+        """Whether the attribute holds the installed object, even if it has no layers left."""
         live = self.current()
         if live is self.original or self.owner is not current_owner(self.path):
             return False
@@ -341,7 +342,7 @@ class Site:
             yield from chain.cells()
 
     def current(self) -> Any:
-        """The value of the attribute now."""
+        """The current value of the attribute."""
         return vars(self.owner).get(self.attribute, MISSING)
 
 
@@ -357,8 +358,8 @@ def current_owner(path: str) -> Any:
 class Aliases:
     """Replaces the values of sites in the modules that imported them by name.
 
-    A pass visits each of about a thousand modules, so the changes of several sites are collected
-    for one pass. Not thread-safe: a manager calls it under its lock.
+    A pass visits about a thousand modules, so the changes of several sites are collected for one
+    pass. Not thread-safe: the manager calls it under its lock.
     """
 
     def __init__(self) -> None:
@@ -394,7 +395,7 @@ class Aliases:
                     # Another thread may have changed or removed the name meanwhile.
                     if mine and module is not owner and held.get(key) is old:
                         held[key] = new
-        self._changes = []  # not before: after an interrupt the next pass starts again
+        self._changes = []  # not before: after an interrupt the next pass starts over
 
 
 def _kind(obj: Any) -> type | None:
@@ -420,7 +421,7 @@ def _is_same(made: Any, value: Any) -> bool:
 
 
 def _with_own_code(made: Any, below: Sequence[Any]) -> Any:
-    """A factory's result, whose new functions share no code object with the layers below it."""
+    """A factory's result; its new functions share no code object with the layers below."""
     held = [function for part in below for function in accessors(part) if function is not None]
     taken = {id(code) for function in held if (code := code_of(inner_function(function)))}
     functions = [
@@ -443,7 +444,7 @@ def _like(obj: Any, functions: Sequence[Any]) -> Any:
 def _bindable(function: Any) -> Any:
     """A plain function that calls a method which another package replaced with an object.
 
-    Such an object receives its instance only when it is bound.
+    Such an object receives the instance only when it is bound.
     """
     if function is None or type(function) is FunctionType:
         return function

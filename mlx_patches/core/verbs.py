@@ -7,10 +7,10 @@
     by_rows(places)                     the call: once per row of its first array
     tensors(places, change)             before: the checkpoint that ``sanitize`` receives
 
-A place is ``package.module:Qualified.name``; ``places`` is one or several. The named function's
-parameters are what it reads of the call: those before a ``/`` by position, the others by the
-release's names; so does the check ``when``. Further keywords are those of ``Target``. A repair
-that is a subsystem wraps the function instead.
+A place is ``package.module:Qualified.name``; ``places`` is one or several. The parameters of the
+named function are the arguments that it reads: those before a ``/`` by position, the others by the
+release's names. The check ``when`` reads arguments in the same way. Further keywords are those of
+``Target``. A repair that needs more than that wraps the function instead.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def argument(places: Places, name: str, change: Function, **options: Any) -> tup
 
 
 def result(places: Places, change: Function, **options: Any) -> tuple[Target, ...]:
-    """Targets that return what ``change`` makes of the result, its first parameter."""
+    """Targets whose result ``change`` replaces; the result is its first parameter."""
 
     def build(released: Function) -> Function:
         known = Parameters(released)
@@ -64,7 +64,7 @@ def result(places: Places, change: Function, **options: Any) -> tuple[Target, ..
 
 
 def after(places: Places, amend: Function, **options: Any) -> tuple[Target, ...]:
-    """Targets after whose call ``amend`` changes state; the result stays."""
+    """Targets after whose call ``amend`` changes state; the result is unchanged."""
 
     def build(released: Function) -> Function:
         known = Parameters(released)
@@ -83,7 +83,7 @@ def by_rows(places: Places, is_batch: Function, **options: Any) -> tuple[Target,
     """
 
     def call(released: Function, rows: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_batch(rows):  # another patch's layer may let this one run
+        if not is_batch(rows):  # another patch's check may let this one run
             return released(rows, *args, **kwargs)
         import mlx.core as mx
 
@@ -98,7 +98,7 @@ def tensors(places: Places, change: Function, **options: Any) -> tuple[Target, .
 
 
 def wrap(places: Places, wrapper: Function, **options: Any) -> tuple[Target, ...]:
-    """Targets that ``wrapper(released, *args, **kwargs)`` replaces, where no verb fits."""
+    """Targets that ``wrapper(released, *args, **kwargs)`` replaces, if no verb fits."""
     return _targets(places, around(wrapper), **options)
 
 

@@ -1,6 +1,6 @@
 """The code that the lab measured: a hash of each file that a model family runs.
 
-A file is recognised by its bytes, else by its canonical AST, so that comments do not count.
+A file is recognised by its bytes, or by its canonical AST, which ignores comments.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ..core import fingerprint
 from ..core.packages import DISTRIBUTIONS
 from .store import reading
 
-# Written by tools/mark_code.py. ``sets``: a release set to its model packages' releases.
-# ``modules``: a module to rows of a file's digest, its fingerprint, and the releases that have it.
+# Written by tools/mark_code.py. ``sets``: release set to the releases of its model packages.
+# ``modules``: module to rows of a file's digest, its fingerprint, and the releases that have it.
 TABLE = Path(__file__).parent / "code.json"
 Find = Callable[[str], Path | None]
 
@@ -49,7 +49,7 @@ def modules_of(name: str) -> list[str]:
 
 
 def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
-    """Those of the modules whose installed code is not the code of a measured set."""
+    """The modules whose installed code differs from that of a measured set."""
     releases = releases_of(name)
     return [
         module
@@ -60,13 +60,13 @@ def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
 
 
 def describe(content: bytes) -> tuple[str, str]:
-    """A file's digest, and its fingerprint."""
+    """The digest and fingerprint of a file."""
     return _digest(content), fingerprint.hash_module(content)
 
 
 @functools.cache
 def _measured_in(module: str, file: Path) -> Collection[str | None]:
-    """The versions in which the module has the code of this file."""
+    """The versions in which the module has this file's code."""
     rows = _table()["modules"].get(module, ())
     try:
         content = file.read_bytes()

@@ -1,9 +1,9 @@
-"""What model types compute alone, held against an implementation that is not the release's.
+"""Single-request results of model types, compared with an independent implementation.
 
-And what ``tools/measure_alone.py`` measures of a family: ``own_prefill``, what it decodes alone,
-held against its own prefill; ``with_images``, whole models with images in a batch.
+Also the measurements of ``tools/measure_alone.py``: ``own_prefill``, a family's single-request
+decode compared with its own prefill; ``with_images``, whole models with images in a batch.
 
-One file for each release set that was held: ``tools/measure_reference.py`` writes it from the rows
+There is one file per measured release set: ``tools/measure_reference.py`` writes it from the rows
 of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
 A broken file raises ``MlxPatchesError``.
 """
@@ -21,19 +21,19 @@ from ..core.errors import MlxPatchesError
 from ..core.model_files import WINDOWS, is_number, shown
 from . import store, words
 
-# The small config, and the mark of a file that spells its rope settings as transformers 4 did.
+# The small config, and the suffix of a config with the rope settings of transformers 4.
 PLAIN, OLD = "plain", " old"
 THETA, WINDOW = "theta", "window"
 _ROPE = "rope type "
-# The scenario that holds a model's decode against its own prefill: no config, and no outside.
+# The scenario that compares a model's decode with its own prefill, not with another implementation.
 PREFILL = "own-prefill"
-# The scenarios of whole models with images in the release's engine, and why no patch mends what
-# stays wrong in them, by family.
+# The scenarios of whole models with images in the release's engine, and by family why no patch
+# repairs those that stay wrong.
 FEATURES, IN_PIECES = "features", "features-in-pieces"
-# The scenario of prompts with images alone, in pieces.
+# The scenario of single requests with images in chunked prefill.
 IMAGES_ALONE = "features-alone"
 IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
-# The results of a model type: equal, equal with the patches, not even then, not comparable.
+# The results of a model type: equal, equal with the patches, different with them, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 
 
@@ -42,7 +42,7 @@ class HeldCell(NamedTuple):
 
     Args:
         name: the config's name in the lab, see ``lab/reference.py``, or the scenario's.
-        pair: its letters: without the patches, and with them.
+        pair: its letters, without the patches and with them.
         crash: a model with this config does not load or run.
         needs: the patches that turn it green.
     """
@@ -54,7 +54,7 @@ class HeldCell(NamedTuple):
 
     @property
     def is_usual(self) -> bool:
-        """Whether folders of released models are of this config."""
+        """Whether folders of published models have this config."""
         return self.name in (PLAIN + OLD, PREFILL)
 
     @property
@@ -64,7 +64,7 @@ class HeldCell(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What such a config has that others lack."""
+        """A description of the config, in contrast to others."""
         base = self.name.removesuffix(OLD)
         if base == PREFILL:
             return "chunked prefill" if self.crash else "its own prefill"
@@ -78,13 +78,13 @@ class HeldCell(NamedTuple):
         return f"{name} {value}" if is_field else _ROPE + name.split()[0]
 
     def is_open(self, active: bool, missing: Collection[str]) -> bool:
-        """Whether it is red where the patches are ``active``, all but the ``missing`` ones."""
+        """Whether it is red if the patches are ``active``, except the ``missing`` ones."""
         if words.is_red(self.pair):
             return True
         return "r" in self.pair and (not active or any(id_ in missing for id_ in self.needs))
 
     def is_of(self, config: Mapping[str, Any], old: bool) -> bool:
-        """Whether a folder's config has what this one has; ``old``: its spelling is."""
+        """Whether a folder's config matches this one; ``old``: it has the old spelling."""
         base = self.name.removesuffix(OLD)
         if base in (PLAIN, THETA):
             return (self.name != base) == old
@@ -106,14 +106,14 @@ class HeldCell(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A model type's cells; ``outside`` names the other implementation and its version."""
+    """A model type's cells; ``outside`` is the other implementation and its version."""
 
     outside: str
     cells: tuple[HeldCell, ...]
 
     @property
     def comparable(self) -> bool:
-        """Whether one plain config is equal: else the lab's config itself may be at fault."""
+        """Whether the plain config is equal; if not, the lab's config itself may be at fault."""
         plain = [one for one in self.cells if one.name.removesuffix(OLD) == PLAIN]
         return any(one.pair[-1] == "g" for one in plain)
 
@@ -129,7 +129,7 @@ class Held(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """How many configs are equal, and which are not, as released and with the patches."""
+        """A sentence: how many configs are equal, and which are not, as released and repaired."""
         if not self.comparable:
             return f"Single requests could not be compared with {self.outside}."
         unlike = self.defects()
@@ -144,10 +144,10 @@ class Held(NamedTuple):
         return f"{'; '.join(filter(None, parts))}."
 
     def defects(self, config: dict[str, Any] | None = None) -> tuple[HeldCell, ...]:
-        """The configs with other logits than the outside's, as released.
+        """The configs whose logits differ from the outside's, as released.
 
         Args:
-            config: only what this model's config has.
+            config: return only those that match this model's config.
         """
         if not self.comparable:
             return ()
@@ -161,19 +161,19 @@ class Held(NamedTuple):
 
 
 def folder() -> Path:
-    """The folder of the files: beside the lab's evidence."""
+    """The folder of the files, next to the lab's evidence."""
     return store.folder().parent / "reference"
 
 
 def held(release: str, *names: str) -> Held | None:
-    """The cells of the first of these model types that was held in a release; None if none was."""
+    """The cells of the first of these model types that was measured in a release, or None."""
     types = held_types(release)
     return next((types[name] for name in names if name in types), None)
 
 
 @functools.cache
 def held_types(release: str) -> Mapping[str, Held]:
-    """Each model type that was held in a measured release, such as ``mlx-lm 0.32.2``."""
+    """Each model type that was compared in a measured release, such as ``mlx-lm 0.32.2``."""
     file = folder() / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
@@ -183,12 +183,12 @@ def held_types(release: str) -> Mapping[str, Held]:
 
 
 def own_prefill(release: str, family: str) -> HeldCell | None:
-    """Whether a request alone decodes what the family's own prefill says; None if not measured."""
+    """Whether a single request's decode equals the family's prefill; None if not measured."""
     return _measured(release, PREFILL).get(family)
 
 
 def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
-    """What a whole model of the family does with images, in a batch and alone in pieces.
+    """A whole model's results with images, in a batch and in chunked prefill of a single request.
 
     Empty if not measured.
     """
@@ -199,7 +199,7 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
 def beside(
     release: str, family: str, model_type: str = ""
 ) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...]]:
-    """What was measured of a family beside the lab's scenarios: the three subjects above."""
+    """The measurements of a family besides the lab's scenarios: the three subjects above."""
     return (
         held(release, model_type, family),
         own_prefill(release, family),
@@ -219,7 +219,7 @@ def _measured(release: str, scenario: str) -> Mapping[str, HeldCell]:
             found.get(part, {}).get(scenario, {})
             for part in ("needs", "details_without", "details_with")
         )
-        # A crash that the patches turn into wrong text is the worse for it.
+        # A crash that the patches turn into wrong text is worse.
         said = {**said, **said_after}
         return {
             family: HeldCell(
@@ -243,13 +243,13 @@ def _cells(found: Mapping[str, Any], kind: str) -> tuple[HeldCell, ...]:
 def _pairs(found: Mapping[str, Any], key: str) -> dict[str, str]:
     """The letters of a key's cells that are green or red, without the patches and with them."""
     before, after = (found.get(part, {}).get(key, {}) for part in ("without", "with"))
-    # Some families are built, and some configs are loaded, with the patches alone.
+    # Some families are built, and some configs are loaded, only with the patches.
     pairs = {name: before.get(name, "n") + after.get(name, "") for name in {**before, **after}}
     return {name: pair for name, pair in pairs.items() if set(pair) & {"g", "r"}}
 
 
 def listed(cells: Sequence[HeldCell]) -> str:
-    """A list of what the configs of these cells have, each once."""
+    """The descriptions of these cells' configs, each once, as a list."""
     found = dict.fromkeys(cell.words for cell in cells)
     ropes = [name.removeprefix(_ROPE) for name in found if name.startswith(_ROPE)]
     others = [name for name in found if not name.startswith(_ROPE)]

@@ -1,4 +1,4 @@
-"""What a probe returns, and what probes and scenarios raise for code that a release lacks."""
+"""The result of a probe, and the exception for code that a release lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A probe's result. ``figure`` is the measured number, None where the probe measures none."""
+    """A probe's result. ``figure`` is the measured number, None if the probe measures none."""
 
     red: bool
     detail: str
@@ -15,4 +15,4 @@ class Result:
 
 
 class NotApplicable(Exception):
-    """The release lacks the code that is exercised; the message names that code."""
+    """The release lacks the code that is tested; the message names that code."""

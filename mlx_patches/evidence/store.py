@@ -1,7 +1,7 @@
-"""The lab's evidence: one file for each release set, one letter for each cell's result.
+"""The lab's evidence: one file per release set, one letter per cell result.
 
-Cells were measured without patches and, some, also with every patch that the release admits.
-Measurements on another device or dtype than a CPU in float32 are in files of their own,
+All cells were measured without patches, some also with every patch that applies to the release.
+Measurements on other devices or dtypes than a CPU in float32 are in separate files,
 ``SET-DEVICE-DTYPE.json``; their cells are read as further cells of the set, with the device and
 dtype in their names. A broken file raises ``MlxPatchesError``.
 """
@@ -20,17 +20,17 @@ from ..core.errors import MlxPatchesError
 from . import words
 
 _HERE = Path(__file__).parent
-# Release to family to the modules with a branch that only Metal takes: tools/mark_code.py.
+# Release to family to the modules with Metal-only code, written by tools/mark_code.py.
 METAL = _HERE / "metal.json"
 _PLAIN = (words.CPU, words.FLOAT32)
-# The name of a set that may be part of a file's name: broken metadata may contain anything.
+# A set's name that is safe in a file name: broken metadata may contain anything.
 _SET = re.compile(r"[\w-]+ [\w.+!-]{1,100}")
 # The keys of a file whose values are by family and cell.
 _CELLS = ("without", "with", "details_without", "details_with", "needs", "companions")
 
 
 def folder() -> Path:
-    """The folder of the evidence: beside the code in a wheel, below ``tools`` in a checkout."""
+    """The folder of the evidence: next to the code in a wheel, below ``tools`` in a checkout."""
     inside = _HERE / "lab"
     return inside if inside.exists() else _HERE.parents[1] / "tools" / "evidence" / "lab"
 
@@ -73,7 +73,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn the errors of a broken file of evidence into one line that names it."""
+    """Turn the errors of a broken evidence file into one line that names it."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -91,7 +91,7 @@ def measured_on(evidence: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join one set's evidence of all devices and dtypes; a CPU's in float32 stays as it is."""
+    """Join a set's evidence of all devices and dtypes; that of a CPU in float32 is unchanged."""
     plain = [one for one in parts if measured_on(one) == _PLAIN]
     facts = {name: one for name, one in parts[0].items() if name not in _CELLS}
     found = plain[0] if plain else {**facts, "without": {}}
@@ -105,7 +105,7 @@ def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Add the cells of another device or dtype to a set's evidence, if they are green or red.
 
-    A cell that was insensitive or not built there says nothing about the other devices and dtypes.
+    Insensitive or unbuilt cells are skipped: they are no evidence about other devices and dtypes.
     """
     place, result = measured_on(other), dict(evidence)
     pairs = {
@@ -123,8 +123,8 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
     if "needs" in evidence:
-        # A scenario that the patches repair there, and that was not traced there, is taken to need
-        # the patches that it needs on a CPU in float32.
+        # A repaired scenario that was not traced on this device is assumed to need the same patches
+        # as on a CPU in float32.
         needs = result["needs"] = {family: dict(one) for family, one in result["needs"].items()}
         for (family, name), pair in pairs.items():
             if pair == "rg" and (ids := evidence["needs"].get(family, {}).get(name)) is not None:
@@ -134,9 +134,9 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
 
 @functools.cache
 def metal_branches(name: str) -> Mapping[str, Sequence[str]] | None:
-    """Family to the modules with a branch that only Metal takes, in one set.
+    """Family to the modules with Metal-only code, in one set.
 
-    Families without such a module are left out; None if the set was not examined.
+    Families without such a module are skipped; None if the set was not examined.
     """
     with reading(METAL):
         found: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(METAL.read_bytes())
@@ -144,7 +144,7 @@ def metal_branches(name: str) -> Mapping[str, Sequence[str]] | None:
 
 
 def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Family to the patches that its cells need; without families with an untraced cell."""
+    """Family to the patches that its cells need; families with an untraced cell are skipped."""
     found = {}
     for family, pairs in cell_pairs(evidence).items():
         needs = evidence.get("needs", {}).get(family, {})
@@ -169,7 +169,7 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 @functools.cache
 def traced() -> tuple[tuple[str, ...], frozenset[str]]:
-    """The sets in which every repair was traced to patches, and the patches that a cell needed."""
+    """The sets in which every repair was traced to patches, and the patches that cells needed."""
     found = load()
     needs = [cells.values() for one in found for cells in one.get("needs", {}).values()]
     ids = frozenset(id_ for cells in needs for cell in cells for id_ in cell)
@@ -177,7 +177,7 @@ def traced() -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def is_traced(evidence: Mapping[str, Any]) -> bool:
-    """Whether a set was measured with the patches, and the needs of every repair are known."""
+    """Whether a set was measured with the patches and every repair was traced."""
     needs = evidence.get("needs", {})
     return "with" in evidence and all(
         name in needs.get(family, {})

@@ -1,8 +1,8 @@
-"""The vocabulary of a cell, which the lab, its evidence and their readers share.
+"""The vocabulary of cells, shared by the lab, its evidence and their readers.
 
-A cell is one scenario of one family. It has two *results*: without the patches and, if measured,
-with them; evidence has a letter for each, joined to a pair. A red cell has a *severity*. The cells
-of a family give the family's result, and that its *verdict*, which is what users read.
+A cell is one scenario of one family. It has two *results*, without the patches and, if measured,
+with them; the evidence stores a pair of letters. A red cell has a *severity*. The cells of a family
+determine its result, and the result its *verdict*, which users read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INSENSITIVE, NOT_BUILT, NOT_RUN = "insensitive", "not-built", "not-run"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 DTYPES = (FLOAT32, BFLOAT16)
 CPU, CUDA, METAL = "cpu", "cuda", "metal"
-# The branch that Metal takes, and its kernels' logic, run on a CPU: never counted as Metal.
+# Metal-only code with emulated kernels on a CPU, which never counts as Metal.
 METAL_EMULATED = "metal-emulated"
 DEVICES = {
     CPU: "a CPU",
@@ -28,20 +28,20 @@ DEVICES = {
     METAL_EMULATED: "Metal-only code, emulated on a CPU",
 }
 
-# The variants of tiny configs; ``lab.variants`` says what each changes.
+# The variants of tiny configs, described in ``lab.variants``.
 VARIANTS = (
     *("linear", "dynamic", "llama3", "yarn", "longrope", "full-attention", "own-keys"),
     *("tied", "untied", "sinks", "dense", "experts"),
 )
 
-# The results of a cell, the worst first, and their letters in evidence. ``NOT_RUN`` has none: a
-# kernel could not be emulated, and evidence lacks the cell.
+# The results of a cell, the worst first, and their letters in the evidence. ``NOT_RUN`` has none: a
+# kernel could not be emulated, and the evidence lacks the cell.
 NOT_APPLICABLE = "n/a"
 RESULTS = (RED, NOT_RUN, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
 LETTERS = {GREEN: "g", RED: "r", NOT_APPLICABLE: "n", INSENSITIVE: "i", NOT_BUILT: "x"}
 
 # The results of a family in a release set: ``repaired`` is red without the patches, green with
-# them. ``cannot-batch``: no scenario with several rows applies to it.
+# them. ``cannot-batch``: no scenario with several rows applies.
 REPAIRED, CANNOT_BATCH = "repaired", "cannot-batch"
 FAMILY_RESULTS = (GREEN, REPAIRED, RED, CANNOT_BATCH, INSENSITIVE, NOT_BUILT)
 
@@ -49,23 +49,23 @@ FAMILY_RESULTS = (GREEN, REPAIRED, RED, CANNOT_BATCH, INSENSITIVE, NOT_BUILT)
 RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
 VERDICTS = {GREEN: RIGHT, REPAIRED: "repaired", RED: WRONG, CANNOT_BATCH: "cannot batch"}
 
-# What a defect does to a user, the worst first; ``feature``: something is refused or slow, or a
-# rarely used setting does not work in a batch.
+# The effect of a defect on users, the worst first; ``feature``: something is rejected or slow, or
+# a rarely used setting does not work in a batch.
 SEVERITIES = ("wrong-text", "crash", "memory", "security", "feature")
 WRONG_TEXT, CRASH, MEMORY, SECURITY, FEATURE = SEVERITIES
 FAIL_ON = frozenset({WRONG_TEXT, CRASH, SECURITY})
-# The start of a cell's detail if the cell raised.
+# How a cell's detail starts if the cell raised.
 _RAISED = re.compile(r"\w+(Error|Exception|Interrupt|Warning)\b")
 
 
 class Scenario(NamedTuple):
-    """A scenario of the lab, as it is described to users.
+    """A scenario of the lab, as described to users.
 
     Args:
         words: what a server does in it.
         severity: the severity of a red cell; a red cell with an exception is a ``crash``.
         batch: several rows run together.
-        engine: it is of the release's own engine or batch functions, which a host may not use.
+        engine: it tests the release's own engine or batch functions, which a host may not use.
     """
 
     words: str
@@ -103,7 +103,7 @@ SCENARIOS = {
     "cache-dtype": Scenario("the cache dtype when a request joins", MEMORY),
     "batch-generate": Scenario("batch_generate", engine=True),
     "batch-generate-images": Scenario("batch_generate with images", engine=True),
-    # The lab's process ended before all scenarios had run.
+    # The lab's process exited before all scenarios had run.
     "process": Scenario("the whole run", CRASH, batch=False),
 }
 
@@ -117,7 +117,7 @@ def scenario(name: str) -> Scenario:
 
 
 def scenario_order(name: str) -> tuple[int, str]:
-    """A sort key for cells: in the order of ``SCENARIOS``, a CPU's in float32 first."""
+    """A sort key for cells: the order of ``SCENARIOS``, a CPU in float32 first."""
     base, _, place = name.partition("@")
     known = list(SCENARIOS)
     return known.index(base) if base in SCENARIOS else len(known), place
@@ -155,15 +155,15 @@ def severity_of(name: str, detail: str) -> str:
 def family_result(pairs: Mapping[str, str]) -> str:
     """The result of a family, by its cells.
 
-    A scenario of severity ``feature`` does not count: a family whose answers are right in every
-    other scenario is right, and the verdict names the scenario.
+    Scenarios of severity ``feature`` are ignored: a family that is right in all others is right,
+    and the verdict names these scenarios.
     """
     if any(pair[0] == "x" for pair in pairs.values()):
         return NOT_BUILT
     counted = [pair for name, pair in pairs.items() if scenario(name).severity != FEATURE]
     if any(map(is_red, counted)):
         return RED
-    # The release refuses a batch, or a patch does in its place.
+    # The release or a patch refuses the batch.
     refused = all(pair[-1] == "n" for name, pair in pairs.items() if scenario(name).batch)
     if refused and not any(pair == "rg" for pair in counted):
         return CANNOT_BATCH

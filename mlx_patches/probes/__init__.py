@@ -1,7 +1,7 @@
 """Reproducers: each is red without its patch and green with it, on a CPU, in seconds.
 
-A probe is a function of a target: ``probe(target) -> Result``. It imports the installed release
-and uses that release's own API. Each probe runs in its own child process.
+A probe is a function of a target: ``probe(target) -> Result``. It imports the installed release and
+uses its API. Each probe runs in its own child process.
 """
 
 from __future__ import annotations

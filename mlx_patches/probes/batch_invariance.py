@@ -1,4 +1,4 @@
-"""Batch invariance of tiny models: each row's logits in a batch, and the same row run alone."""
+"""Batch invariance of tiny models: each row's logits in a batch and in a solo run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 TOLERANCE = 1e-3
-# Every tiny model knows at least so many tokens.
+# Every tiny model has at least this many tokens.
 VOCABULARY = 64
 
 
@@ -40,7 +40,7 @@ def family_of(target: Target) -> str:
 
 
 def config_class(distribution: str, family: str) -> Any:
-    """The class of a family's config; of the whole model's in mlx-vlm."""
+    """The class of a family's config; in mlx-vlm, of the whole model's."""
     if distribution == "mlx-lm":
         return importlib.import_module(f"mlx_lm.models.{family}").ModelArgs
     return importlib.import_module(f"mlx_vlm.models.{family}.config").ModelConfig
@@ -56,13 +56,13 @@ def tiny_of(target: Target) -> Any:
 
 
 def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
-    """The caches of a left-padded batch, also in a release without a batch engine.
+    """The caches of a left-padded batch, even in a release without a batch engine.
 
     Raises:
-        NotApplicable: the release batches no cache of a kind that the model has.
+        NotApplicable: the release cannot batch one of the model's caches.
     """
 
-    def batched(layer: Any) -> Any:
+    def to_batch(layer: Any) -> Any:
         caches, kind = importlib.import_module(type(layer).__module__), type(layer).__name__
         if kind == "KVCache":
             return caches.BatchKVCache(list(padding))
@@ -70,16 +70,16 @@ def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
             return caches.BatchRotatingKVCache(layer.max_size, list(padding))
         raise NotApplicable(f"no batch cache for {kind}")
 
-    return [batched(layer) for layer in model.make_cache()]
+    return [to_batch(layer) for layer in model.make_cache()]
 
 
 def difference(
     model: Any, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
 ) -> float:
-    """The largest absolute difference of logits over rows and steps; NaN where any is NaN.
+    """The largest absolute difference of logits over rows and steps; NaN if any is NaN.
 
     The prompts are prefilled as one left-padded batch. Then each step feeds every row the next
-    token of its own continuation.
+    token of its continuation.
 
     Args:
         prompts: token ids of each row, of any lengths.
@@ -121,18 +121,18 @@ def relative(said: Any, wanted: Any) -> float:
 
 
 def off_by(said: Any, wanted: Any, tolerance: float, whose: str = "output's") -> Result:
-    """Red where two arrays differ by more than a tolerance, relative to their scale."""
+    """Red if two arrays differ by more than a tolerance, relative to their scale."""
     worst = relative(said, wanted)
     return Result(not worst <= tolerance, f"off by {worst:.2g} of the {whose} scale", worst)
 
 
 def largest(figures: Sequence[float]) -> float:
-    """The largest figure, or NaN if any is NaN: ``max`` alone may skip a NaN."""
+    """The largest figure, or NaN if any is NaN, which ``max`` may skip."""
     return next(filter(math.isnan, figures), max(figures))
 
 
 def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:
-    """Red where a batch of random prompts of these lengths differs from each row run alone."""
+    """Red if a batch of random prompts of these lengths differs from the rows' solo runs."""
     prompts, continuations = random_rows(lengths, steps)
     figure = difference(model, prompts, continuations)
     red = not figure <= TOLERANCE  # a NaN is red
@@ -141,7 +141,7 @@ def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Res
 
 
 def measure_each(model: Any, lengths: Sequence[Sequence[int]]) -> Result:
-    """The first red result of batches of prompts of these lengths, or that of the first batch."""
+    """The first red result of batches of prompts of these lengths, or the first batch's result."""
     results = (measure(model, one) for one in lengths)
     first = next(results)
     return first if first.red else next((result for result in results if result.red), first)

@@ -1,8 +1,8 @@
 """Runs probes in their own process: ``python -m mlx_patches.probes.child``.
 
 Prints one JSON line. ``--patched`` applies the patch first if the matrix admits it. ``--force``
-applies it in any case, so that a range can be measured before the matrix has it. With several
-patches, each is removed before the next is applied.
+always applies it, so that a range can be measured before the matrix has it. With several patches,
+each is removed before the next is applied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     session = activation.session()
     for patch in map(session.registry.get, options.patch):
         manager = Manager(open_gate(patch)) if options.force else session.manager
-        # As apply() does: a patch that the user switched off stays off.
+        # As in apply(), a patch that the user switched off stays off.
         applied = options.patched and (options.force or not session.switched_off(patch.id))
         for target in patch.targets:
             if options.distribution not in (None, target.distribution):
@@ -73,7 +73,7 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         # mlx-vlm 0.6.0 to 0.6.3 create Metal kernels when they are imported.
         verdict = "n/a" if "No Metal back-end" in str(error) else "red"
         row.update(verdict=verdict, detail=engine.where(error), figure=None)
-    if manager is not None and patch.id in manager.failures:  # the probe saw unpatched code
+    if manager is not None and patch.id in manager.failures:  # the probe ran unpatched code
         row.update(verdict="red", detail=manager.failures[patch.id].last, figure=None)
     return row
 

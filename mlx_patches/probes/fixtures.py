@@ -1,4 +1,4 @@
-"""What probes share: small caches, prefixes and inputs, other patches beside."""
+"""Shared by probes: small caches, prefixes and inputs, and the application of other patches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cache_of(target: Target) -> Any:
 
 
 def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
-    """Make a batch cache; ``window`` is the size of a rotating one, in tokens."""
+    """Make a batch cache; ``window`` is the size of a rotating one in tokens."""
     if "Rotating" in cache_class.__name__:
         return cache_class(window, left_padding)
     if "Turbo" in cache_class.__name__:
@@ -58,7 +58,7 @@ def keys_and_values(batch: int, tokens: int) -> Any:
 
 
 def require_own(target: Target) -> Any:
-    """Return what a target names, which its module and its class themselves define.
+    """Return the object that a target names; its own module and class must define it.
 
     Raises:
         NotApplicable: the module only imports it, or the class only inherits it.
@@ -73,10 +73,10 @@ def require_own(target: Target) -> Any:
 
 
 def require(target: Target) -> Any:
-    """Return what a target names, the module's own or not.
+    """Return the object that a target names, even if its module only imports it.
 
     Raises:
-        NotApplicable: it has not.
+        NotApplicable: the release lacks it.
     """
     scope: Any = importlib.import_module(target.module)
     for part in target.name.split("."):
@@ -87,10 +87,10 @@ def require(target: Target) -> Any:
 
 
 def class_of(target: Target) -> Any:
-    """Return the class of a target, the module's own or not.
+    """Return the class of a target, even if its module only imports it.
 
     Raises:
-        NotApplicable: the release has no such class, or the class lacks what the target names.
+        NotApplicable: the release has no such class, or the class lacks the target's attribute.
     """
     require(target)
     return getattr(importlib.import_module(target.module), target.name.partition(".")[0])
@@ -98,7 +98,7 @@ def class_of(target: Target) -> Any:
 
 @contextlib.contextmanager
 def without_variable(name: str) -> Iterator[None]:
-    """Leave an environment variable out inside the block."""
+    """Unset an environment variable inside the block."""
     with mock.patch.dict(os.environ):
         os.environ.pop(name, None)
         yield
@@ -106,9 +106,9 @@ def without_variable(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
-    """Apply these patches inside the block, so that other defects do not show.
+    """Apply these patches inside the block, to hide other defects.
 
-    One that was deleted is left out: no supported release has its defect any more.
+    Deleted patches are skipped: no supported release has their defects any more.
     """
     from ..core.manager import Manager
     from ..patches import catalogue
@@ -126,7 +126,7 @@ def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
 
 
 def bare_generator(module: Any, **state: Any) -> Any:
-    """A batch generator of mlx-vlm with this state alone: it is neither constructed nor closed."""
+    """A batch generator of mlx-vlm with only this state; it is neither constructed nor closed."""
     nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
     nothing["__module__"] = module.__name__
     generator = type("Generator", (module.BatchGenerator,), nothing)()
@@ -135,7 +135,7 @@ def bare_generator(module: Any, **state: Any) -> Any:
 
 
 def batch_of_prompts(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
-    """A ``PromptProcessingBatch`` of mlx-vlm for prompts of which these rests are left to read."""
+    """A ``PromptProcessingBatch`` of mlx-vlm for prompts whose rests are not processed yet."""
     import mlx.core as mx
 
     given: dict[str, Any] = {
@@ -150,21 +150,21 @@ def batch_of_prompts(kind: Any, rests: Sequence[Sequence[int]], model: Any, **op
 
 
 def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
-    """What mlx-vlm's prefix cache finds for prompts: a prefix of each length, in one block.
+    """The hits of mlx-vlm's prefix cache: a prefix of each length, in one block.
 
     Args:
         layers: the heads and width of each layer's keys, and those of its values.
-        lengths: of the prefixes; None is found for 0.
+        lengths: the lengths of the prefixes; 0 is a miss.
     """
     mx: Any = importlib.import_module("mlx.core")
 
-    def made(shape: tuple[int, int], length: int) -> Any:
+    def draw(shape: tuple[int, int], length: int) -> Any:
         return mx.random.normal((1, shape[0], length, shape[1]))
 
     def block(length: int) -> Any:
         return SimpleNamespace(
-            keys=[made(keys, length) for keys, _ in layers],
-            values=[made(values, length) for _, values in layers],
+            keys=[draw(keys, length) for keys, _ in layers],
+            values=[draw(values, length) for _, values in layers],
         )
 
     return [
@@ -176,7 +176,7 @@ def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[
 
 
 def make_fed_cache(cache: Any, length: int) -> Any:
-    """Feed the cache tokens 1, 2, ... in one piece; returns the cache."""
+    """Feed the cache tokens 1, 2, ... in one chunk; returns the cache."""
     import mlx.core as mx
 
     tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
@@ -197,11 +197,11 @@ def feed_one_by_one(cache: Any, length: int) -> Any:
 def go_on_from_file(
     caches: Any, kept: list[Any], feed: Callable[[list[Any], int], list[Any]]
 ) -> Result:
-    """Red where caches do not go on from a file as they do unsaved.
+    """Red if caches loaded from a file continue differently than unsaved ones.
 
     Args:
         caches: the release's module of caches.
-        feed: feeds caches so many tokens; returns what they hold.
+        feed: feeds caches a number of tokens; returns their contents.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/cache.safetensors"
@@ -213,20 +213,20 @@ def go_on_from_file(
     return Result(before != after, f"after a token: {after}, not saved {before}")
 
 
-def listened(act: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """Call ``act``; returns its result, and the messages that mlx_patches logged meanwhile."""
-    heard: list[str] = []
+def record_messages(act: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Call ``act``; returns its result and the messages that mlx_patches logged meanwhile."""
+    messages: list[str] = []
     listener = logging.Handler()
-    listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("mlx_patches")
     logger.addHandler(listener)
     try:
-        return act(), heard
+        return act(), messages
     finally:
         logger.removeHandler(listener)
 
 
-# Patches for the defects that many models have in a batch, beside the one that is probed.
+# Patches for defects that many models have in a batch, besides the probed one.
 BATCH_PATCHES = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 

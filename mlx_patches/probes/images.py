@@ -1,4 +1,4 @@
-"""What the lab's scenarios of images say of whole tiny models, as a probe's result."""
+"""Results of the lab's image scenarios for whole tiny models, as a probe's result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def images_result(
 
 
 def pieces_result(families: Sequence[str], others: tuple[str, ...]) -> Result:
-    """The worst cell of prompts in pieces; alone where the release's engine takes no images.
+    """The worst cell of chunked prompts; solo if the release's engine accepts no images.
 
     Raises:
         NotApplicable: the release has none of the families.

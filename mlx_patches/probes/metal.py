@@ -1,4 +1,4 @@
-"""Runs a release's branch that only Metal takes, emulated where there is no Metal."""
+"""Runs a release's Metal-only code, emulated if there is no Metal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import NotApplicable
 
 @contextmanager
 def metal_branch(module: ModuleType) -> Iterator[None]:
-    """Let an imported module that asked for Metal take its branch.
+    """Let an imported module that checked for Metal run its Metal-only code.
 
     Raises:
         NotApplicable: this machine has no Metal and cannot emulate it.
@@ -34,7 +34,7 @@ def metal_branch(module: ModuleType) -> Iterator[None]:
 
 
 def _forget(module: ModuleType) -> None:
-    """Forget the kernels, or that there are none, which the module's functions keep."""
+    """Clear the module's cached kernels, or the cached absence of them."""
     for value in vars(module).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()

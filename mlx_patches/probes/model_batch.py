@@ -1,4 +1,4 @@
-"""Compares a left-padded batch on a tiny model of the target's family with its rows alone."""
+"""Compares a left-padded batch with solo runs, on a tiny model of the target's family."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _STEPS = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where the batch raises, or a row's logits differ from those alone."""
+    """Red if the batch raises, or a row's logits differ from its solo run."""
     return compared(target, CHUNK)
 
 
 def whole(target: Target) -> Result:
-    """The same with whole prompts: in chunks, some of these models are wrong even alone."""
+    """The same with whole prompts: in chunks, some of these models are wrong even solo."""
     return compared(target, max(map(len, PROMPTS)))
 
 
 def compared(target: Target, size: int) -> Result:
-    """Compare the logits of a batch, fed in chunks of this size, with those of its rows alone."""
+    """Compare the logits of a batch, fed in chunks of this size, with those of solo runs."""
     from ..lab import engine
 
     model = tiny_of(target)
@@ -90,7 +90,7 @@ def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
 
 
 def alone(model: Any, prompt: list[int]) -> list[Any]:
-    """One row's logits when it runs alone."""
+    """One row's logits in a solo run."""
     from ..lab import engine
 
     engine.forget(model)

@@ -80,7 +80,7 @@ class Kind:
         return ""
 
     def _apart(self, cache: Any, index: int, start: int, end: int, row: int) -> float:
-        """The relative distance between a row's tokens and those of the row alone."""
+        """The relative distance between a row's tokens in a batch and in a solo run."""
         import mlx.core as mx
 
         there = self._plain(self.solo(row, end - start), 0, 0, end - start)

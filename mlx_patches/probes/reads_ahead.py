@@ -11,7 +11,7 @@ _LAST = 11
 
 
 def probe(target: Target) -> Result:
-    """Red where a token's logits depend on a token that follows it."""
+    """Red if a token's logits depend on a token that follows it."""
     from ..lab import EXACT
 
     model = tiny("mlx-vlm", family_of(target))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 TINY = "mlx_patches_tiny"
-# The tokenizer's own stop token, then ids that only one place in the files names. Id 0 counts.
+# The tokenizer's own stop token, then ids that only one place in the files has. Id 0 counts.
 OWN = 1
 IN_CONFIG = 2
 IN_TEXT_CONFIG = 3

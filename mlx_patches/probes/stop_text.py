@@ -1,4 +1,4 @@
-"""An answer whose tokens do not end where its stop string begins, and what must become of it."""
+"""Checks the handling of a stop string that begins within a token."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ STOP = "END"
 
 
 def judged(texts: Iterable[str], stopped: object) -> Result:
-    """Red where the answer goes on after the stop string, or the text before it is not whole.
+    """Red if the answer continues after the stop string, or the text before it is incomplete.
 
     Args:
-        texts: what the server says of ``PIECES``.
+        texts: the texts that the server sends for ``PIECES``.
         stopped: whether it has stopped the generation.
     """
     said = "".join(texts)

@@ -9,7 +9,7 @@ from unittest import mock
 
 
 class Asked(Exception):
-    """Raised in place of the model's call; its argument is the call's keyword arguments."""
+    """Raised in place of the model's call, with the call's keyword arguments."""
 
 
 def asked(module: Any, **options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a whole model makes of two images in a prompt, and of each in a prompt of its own."""
+"""Compares two images in one prompt with each image in a separate prompt."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from . import NotApplicable, Result
 from .batch_invariance import tiny
 
 TOLERANCE = 1e-4
-# The values that have an axis of tokens, the second one.
+# The values whose second axis is tokens.
 BY_TOKEN = ("inputs_embeds", "deepstack_visual_embeds")
 
 
 def compare_images(family: str) -> Result:
-    """Red where a model's tiny version embeds an image otherwise beside another one than alone.
+    """Red if a tiny model embeds an image differently next to another one.
 
     Raises:
-        NotApplicable: the release's model cannot be built, or takes no two images.
+        NotApplicable: the release's model cannot be built, or does not accept two images.
     """
     import mlx.core as mx
 

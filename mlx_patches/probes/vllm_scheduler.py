@@ -1,4 +1,4 @@
-"""vllm-mlx's own scheduler around a tiny model, for one request at a time."""
+"""vllm-mlx's own scheduler with a tiny model, for one request at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Server:
         config: settings of the release's ``SchedulerConfig``.
 
     Raises:
-        NotApplicable: the release does not import here, or lacks a setting.
+        NotApplicable: the release cannot be imported here, or lacks a setting.
     """
 
     def __init__(self, model: Any, **config: Any):
@@ -38,7 +38,7 @@ class Server:
         self._count = 0
 
     def answer(self, prompt: Sequence[int], **settings: Any) -> list[int]:
-        """The tokens of a greedy answer; ``settings`` are of the release's ``SamplingParams``.
+        """The tokens of a greedy answer; ``settings`` are for the release's ``SamplingParams``.
 
         Raises:
             RuntimeError: the answer does not end within ``_STEPS`` steps.
@@ -77,12 +77,12 @@ def llama(layer_types: Sequence[str] = ("full_attention",) * _LAYERS) -> Any:
 
 
 def sliding_llama() -> Any:
-    """The same with every second layer a sliding one."""
+    """The same with a sliding window in every second layer."""
     return llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
 
 
 def windowed_llama() -> Any:
-    """The same with full layers only, but rotating caches of ``WINDOW`` tokens."""
+    """The same with only full layers, but rotating caches of ``WINDOW`` tokens."""
     from mlx_lm.models.cache import RotatingKVCache
 
     model = llama()

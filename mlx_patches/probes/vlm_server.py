@@ -1,4 +1,4 @@
-"""The server of mlx-vlm without a model, for probes of what it does with an answer."""
+"""mlx-vlm's server without a model, for probes of how it handles an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def silent(pieces: Iterable[str]) -> Any:
-    """A generator without its thread, which answers every request in these pieces."""
+    """A generator without its thread; it answers every request with these text segments."""
     server: Any = importlib.import_module("mlx_vlm.server")
     pieces = list(pieces)
     reasons = [None] * (len(pieces) - 1) + ["length"]

@@ -37,20 +37,20 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def alone(model):
+def solo(model):
     return [answers(model, [prompt])[0] for prompt in PROMPTS]
 
 
 @needs_vlm
-def test_prompt_order(applied, model, alone):
-    assert answers(model, PROMPTS) == alone
-    assert answers(model, PROMPTS[::-1]) == alone[::-1]
+def test_prompt_order(applied, model, solo):
+    assert answers(model, PROMPTS) == solo
+    assert answers(model, PROMPTS[::-1]) == solo[::-1]
 
 
 @needs_vlm
-def test_right_padding_tokenizer(applied, model, alone):
-    said = offline.batch_generate(model, PROMPTS, COUNT, padding_side="right")
-    assert [[one.token for one in row] for row in said] == alone
+def test_right_padding_tokenizer(applied, model, solo):
+    rows = offline.batch_generate(model, PROMPTS, COUNT, padding_side="right")
+    assert [[one.token for one in row] for row in rows] == solo
 
 
 @needs_vlm
@@ -76,16 +76,16 @@ class Generator:
         return list(range(len(prompts)))
 
 
-def inserted(mask, generator, prompts, **kwargs):
-    """The arguments that a generator gets for prompts that were embedded with this mask."""
+def insert_prompts(mask, generator, prompts, **kwargs):
+    """Insert prompts that were embedded with this mask; returns what the generator gets."""
 
     def generate(model):
         model.get_input_embeddings(mask=mask)
-        wrapped = batch_generate.inserted
-        return wrapped(Generator.insert, generator, prompts, 9, **kwargs)
+        insert = batch_generate.insert_unpadded
+        return insert(Generator.insert, generator, prompts, 9, **kwargs)
 
     model = SimpleNamespace(get_input_embeddings=lambda mask: None)
-    assert batch_generate.generated(generate, model) == [0, 1]
+    assert batch_generate.generate_unpadded(generate, model) == [0, 1]
     return generator.given
 
 
@@ -99,7 +99,7 @@ ROWS = [{"inputs_embeds": 1}, {"inputs_embeds": 2}]
 )
 def test_unpadded_prompts_are_unchanged(mask):
     prompts = [[1, 2, 3], [4, 5, 6]]
-    given, kwargs = inserted(mask, Generator(), prompts, prompt_kwargs=ROWS)
+    given, kwargs = insert_prompts(mask, Generator(), prompts, prompt_kwargs=ROWS)
     assert given is prompts
     assert kwargs["prompt_kwargs"] is ROWS
 
@@ -107,20 +107,22 @@ def test_unpadded_prompts_are_unchanged(mask):
 def test_prompts_with_holes_are_unchanged():
     prompts = [[1, 2, 3], [4, 5, 6]]
     mask = mx.array([[1, 0, 1], [1, 1, 1]])
-    assert inserted(mask, Generator(), prompts, prompt_kwargs=ROWS)[0] is prompts
+    assert insert_prompts(mask, Generator(), prompts, prompt_kwargs=ROWS)[0] is prompts
 
 
 def test_given_mask_is_kept():
     prompts, mask = [[0, 1], [2, 3]], mx.array([[0, 1], [1, 1]])
-    given, kwargs = inserted(mask, Generator(), prompts, prompt_kwargs=ROWS, attention_mask=mask)
+    given, kwargs = insert_prompts(
+        mask, Generator(), prompts, prompt_kwargs=ROWS, attention_mask=mask
+    )
     assert given is prompts
     assert kwargs["attention_mask"] is mask
 
 
 def test_no_lookup_outside_generate():
-    assert batch_generate.padded_spans([[1, 2]]) is None
+    assert batch_generate.find_padded_spans([[1, 2]]) is None
     generator, prompts = Generator(), [[0, 1], [2, 3]]
-    batch_generate.inserted(Generator.insert, generator, prompts, prompt_kwargs=ROWS)
+    batch_generate.insert_unpadded(Generator.insert, generator, prompts, prompt_kwargs=ROWS)
     assert generator.given[0] is prompts
 
 
@@ -133,7 +135,9 @@ def test_padding_is_removed():
         "grid": mx.array([[1, 4, 4]]),
         "more": "text",
     }
-    own = batch_generate.cut(row, (1, 4), 4, lambda name, value, length: name == "position_ids")
+    own = batch_generate.cut_arguments(
+        row, (1, 4), 4, lambda name, value, length: name == "position_ids"
+    )
     assert own["inputs_embeds"].tolist() == [[[1], [2], [3]]]
     assert own["position_ids"].tolist() == [[[0, 1, 2]]] * 3
     assert own["rope_deltas"].tolist() == [[0]]
@@ -143,14 +147,14 @@ def test_padding_is_removed():
 
 
 def test_image_deltas_are_kept():
-    # Three image patches share a position: later positions are two less than the column number.
+    # Three image patches share a position: later positions are the column number minus two.
     row = {"position_ids": mx.array([[0, 1, 1, 1, 2]]), "rope_deltas": mx.array([[-9]])}
     assert batch_generate.recompute_delta(row)["rope_deltas"].tolist() == [[-2]]
     assert "rope_deltas" not in batch_generate.recompute_delta({"position_ids": mx.array([[0]])})
 
 
 def test_pad_token_is_found():
-    spans = batch_generate.spans_by_padding
+    spans = batch_generate.find_spans_by_token
     assert spans([[0, 0, 5], [7, 8, 9]], 0) == [(2, 3), (0, 3)]
     assert spans([[5, 0, 0], [7, 0, 9]], 0) == [(0, 1), (0, 3)]
     # The padding token is also the first token of every prompt.
@@ -161,10 +165,10 @@ def test_pad_token_is_found():
 
 
 def test_embeddings_are_left_padded():
-    told = {}
+    passed = {}
 
     def process(generator, prompts, **kwargs):
-        told.update(kwargs, prompts=prompts)
+        passed.update(kwargs, prompts=prompts)
 
     model = SimpleNamespace(get_input_embeddings=lambda mask: None)
     mask = mx.array([[1, 0], [1, 1]])
@@ -173,17 +177,19 @@ def test_embeddings_are_left_padded():
     def generate(view):
         view.get_input_embeddings(mask=mask)
         prompts = [(0, [5, 0], 9), (1, [6, 7], 9)]
-        batch_generate.processed(process, Generator(), prompts, inputs_embeds=embeds, more=None)
+        batch_generate.process_unpadded(
+            process, Generator(), prompts, inputs_embeds=embeds, more=None
+        )
 
-    batch_generate.generated(generate, model)
-    assert told["prompts"] == [(0, [5], 9), (1, [6, 7], 9)]
-    assert told["inputs_embeds"].tolist() == [[[0], [5]], [[6], [7]]]
-    assert told["more"] is None
+    batch_generate.generate_unpadded(generate, model)
+    assert passed["prompts"] == [(0, [5], 9), (1, [6, 7], 9)]
+    assert passed["inputs_embeds"].tolist() == [[[0], [5]], [[6], [7]]]
+    assert passed["more"] is None
 
 
-def prompts_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("padded_spans", "spans_by_padding"):
+def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("find_padded_spans", "find_spans_by_token"):
         monkeypatch.setattr(batch_generate, name, lambda *_: None)
 
 
-MUTANTS = {"padded-prompts": prompts_with_their_padding}
+MUTANTS = {"padded-prompts": keep_padding}

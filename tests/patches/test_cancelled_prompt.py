@@ -1,4 +1,4 @@
-"""``cancelled-prompt``: what the remaining rows' caches expect, whoever was cancelled."""
+"""``cancelled-prompt``: the remaining rows' caches are right, whichever row was cancelled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import pytest
 from mlx_patches.lab import generators
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import rows as cache_rows
-from mlx_patches.patches.generation.cancelled_prompt.probe import ANSWER, RESTS, read, start
+from mlx_patches.patches.generation.cancelled_prompt.probe import (
+    ANSWER,
+    RESTS,
+    feed_rest,
+    start_batch,
+)
 
 from ..releases.models import build_or_skip, prefix_engine
 
@@ -19,7 +24,7 @@ def kind(ungated):
     """The release's class of a batch of prompts, patched."""
     found = prefix_engine().PromptProcessingBatch
     if not hasattr(found, "remove"):
-        pytest.skip("this release takes no row out of prompts in reading")
+        pytest.skip("this release removes no row during prefill")
     ungated("cancelled-prompt")
     return found
 
@@ -31,13 +36,13 @@ def kind(ungated):
     "rests", [RESTS, ((1,), (2, 3, 4), (5, 6, 7, 8, 9)), ((1, 2), (3, 4), (5, 6))]
 )
 def test_remaining_rows_are_right(kind, dropped, rests):
-    masked, held, padding = read(kind, dropped, rests)
+    masked, held, padding = feed_rest(kind, dropped, rests)
     assert masked == padding == 0
     assert held == [[*rest, *ANSWER] for row, rest in enumerate(rests) if row not in dropped]
 
 
 def test_all_rows_can_be_cancelled(kind):
-    batch = start(kind, RESTS)
+    batch = start_batch(kind, RESTS)
     for row in (1, 0, 2):
         batch.remove(row)
     assert batch.uids == [] and batch.prompt_cache == []
@@ -46,7 +51,7 @@ def test_all_rows_can_be_cancelled(kind):
 @pytest.mark.parametrize("dropped", [(), (0,), (2,), (0, 1), (0, 2), (1, 2)])
 def test_common_left_padding_is_removed(kind, dropped):
     rests = ((1, 2, 3, 4), (5, 6), (7, 8, 9))
-    masked, held, padding = read(kind, dropped, rests, left=True)
+    masked, held, padding = feed_rest(kind, dropped, rests, left=True)
     assert masked == padding == 0
     kept = [rest for row, rest in enumerate(rests) if row not in dropped]
     assert [
@@ -54,9 +59,8 @@ def test_common_left_padding_is_removed(kind, dropped):
     ] == [[*rest, *ANSWER] for rest in kept]
 
 
-# A request is cancelled while the prompts that came with it are read: the only one with padding,
-# the longest, the longest after others have been fed without it, and the longest of a batch that
-# is padded on the left.
+# A request is cancelled during prefill: the only padded one, the longest, the longest after others
+# were fed without it, and the longest of a left-padded batch.
 CANCELLED = (
     "mlx-vlm:plamo2 prefill_batch_size=2 prefix=1; add row=1 text=1 length=1 tokens=1; "
     "add row=2 text=1 length=2 tokens=1; add row=5 text=1 length=2 tokens=1; "
@@ -71,25 +75,25 @@ CANCELLED = (
 )
 
 
-def cancelled(line: str) -> list[str]:
-    """What is wrong in a walk with a cancelled request."""
+def run_walk(line: str) -> list[str]:
+    """Run a walk with a cancelled request; returns its faults."""
     model = build_or_skip(line.split()[0])
     batch = getattr(generators.generate_module(model), "PromptProcessingBatch", None)
     if not hasattr(batch, "remove"):
-        pytest.skip("the release takes no row out of prompts in reading")
+        pytest.skip("the release removes no row during prefill")
     return walk.run(model, program.parse(line))
 
 
 @pytest.mark.parametrize("line", CANCELLED)
 def test_cancel_during_prefill(line, patched):
-    assert cancelled(line) == []
+    assert run_walk(line) == []
 
 
 @pytest.mark.parametrize("line", CANCELLED[1:3])
 def test_mutant_keeps_merged_padding(monkeypatch, line, patched):
     recurrent = pytest.importorskip("mlx_patches.patches.models.recurrent_padding.patch")
     monkeypatch.setattr(recurrent, "put_back", lambda cache, own: None)
-    assert cancelled(line)
+    assert run_walk(line)
 
 
 def test_mutant_forgets_removed_padding(monkeypatch, patched):
@@ -97,9 +101,9 @@ def test_mutant_forgets_removed_padding(monkeypatch, patched):
     monkeypatch.setattr(
         cache_rows, "write_rows", lambda layer, held, dropped=(): write(layer, held)
     )
-    assert cancelled(CANCELLED[2])
+    assert run_walk(CANCELLED[2])
 
 
 def test_mutant_forgets_announced_padding(monkeypatch, patched):
     monkeypatch.setattr(cache_rows, "RIGHT", ())
-    assert cancelled(CANCELLED[1])
+    assert run_walk(CANCELLED[1])

@@ -1,4 +1,4 @@
-"""``detokenizer-text``: random tokens are streamed as decoded, in the release's pieces if right."""
+"""``detokenizer-text``: random tokens are streamed as decoded; right segments are unchanged."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from mlx_patches.patches._shared.byte_letters import LETTERS
 from mlx_patches.patches.generation.detokenizer_text import patch
 
 from ..releases.conftest import is_tested
+from .mutants import recoded
 
 SPACE, CUT = "\u2581", "\ufffd"
-# Older transformers remove spaces from its texts, which is another patch's matter.
+# Older transformers remove spaces from its texts; another patch repairs that.
 CLEANED = "cleaned byte-level"
 
 
 @pytest.fixture
 def load(distribution, tmp_path):
-    """Makes the tokenizer of a kind, as the release loads it."""
+    """A function that makes a tokenizer of a kind, as the release loads it."""
 
     def make(name):
         folder = tmp_path / name
@@ -33,19 +34,19 @@ def load(distribution, tmp_path):
     return make
 
 
-def pieces(detokenizer, tokens):
-    """What each token adds to the text, and the end."""
+def stream_segments(detokenizer, tokens):
+    """The segment of each token, and the last one."""
     detokenizer.reset()
-    said = []
+    segments = []
     for token in tokens:
         detokenizer.add_token(token)
-        said.append(detokenizer.last_segment)
+        segments.append(detokenizer.last_segment)
     detokenizer.finalize()
-    return [*said, detokenizer.last_segment]
+    return [*segments, detokenizer.last_segment]
 
 
-def sent(utils, tokenizer, tokens):
-    """What a server of mlx-vlm sends for each token, and at the end; nothing by other releases."""
+def send_texts(utils, tokenizer, tokens):
+    """The texts that mlx-vlm's server sends per token and at the end; empty in other releases."""
     if not hasattr(utils, "_ServerTokenStreamer"):
         return []
     own = utils._ServerTokenStreamer(tokenizer, utils.make_streaming_detokenizer(tokenizer))
@@ -58,8 +59,8 @@ def sequences(name, has_bytes):
     names = vocabulary(KINDS[name])
     odd = [names.index(one) for one in (*SPECIAL, *ADDED)]
     odd += range(len(names), len(names) + PADDED)
-    # Where a tokenizer has bytes beside its pieces, it decodes a character beside a byte that is
-    # none as no character either: no beginning of a character is drawn.
+    # A sentencepiece tokenizer with byte tokens decodes a character next to an invalid byte as
+    # invalid too: no first byte of a character is drawn.
     single = [token for token, one in enumerate(names) if len(one) == 1]
     if has_bytes:
         single += [token for token, one in enumerate(names) if "<0x80>" <= one < "<0xC"]
@@ -82,12 +83,15 @@ def outcome(stream, *args):
 def test_streamed_text_equals_decoded_text(name, distribution, load, ungated):
     utils = importlib.import_module(f"{distribution.replace('-', '_')}.tokenizer_utils")
     decode = load("byte-level" if name == TEKKEN else name).decode
-    # Up to mlx-vlm 0.3.9 it takes each byte for a letter.
+    # mlx-vlm up to 0.3.9 streams each byte as a letter.
     has_bytes = distribution == "mlx-lm" or hasattr(utils.SPMStreamingDetokenizer, "_flush_bytes")
     every = list(sequences(name, has_bytes))
     released = load(name)
     before = [
-        (outcome(pieces, released.detokenizer, one), outcome(sent, utils, released, one))
+        (
+            outcome(stream_segments, released.detokenizer, one),
+            outcome(send_texts, utils, released, one),
+        )
         for one in every
     ]
     ungated("detokenizer-text")
@@ -95,9 +99,9 @@ def test_streamed_text_equals_decoded_text(name, distribution, load, ungated):
     same = 0
     for tokens, old in zip(every, before, strict=True):
         wanted = whole(decode(tokens))
-        ways = pieces(patched.detokenizer, tokens), sent(utils, patched, tokens)
+        ways = stream_segments(patched.detokenizer, tokens), send_texts(utils, patched, tokens)
         for now, then in zip(ways, old, strict=True):
-            # mlx-vlm ends a text without a sign for bytes that are no character.
+            # mlx-vlm ends a text without a replacement character for invalid bytes.
             if now and distribution == "mlx-vlm":
                 assert "".join(now).replace(CUT, "") == wanted.replace(CUT, ""), tokens
             elif now:
@@ -115,10 +119,10 @@ def test_reset_and_copy(distribution, load, ungated):
     tokens = [names.index(one) for one in (SPACE, f"{SPACE}it", f"{SPACE}is")]
     detokenizer = tokenizer.detokenizer
     for _ in range(2):
-        assert "".join(pieces(detokenizer, tokens)) == " it is"
-        assert "".join(pieces(detokenizer, tokens[1:])) == "it is"
+        assert "".join(stream_segments(detokenizer, tokens)) == " it is"
+        assert "".join(stream_segments(detokenizer, tokens[1:])) == "it is"
     other = copy.copy(detokenizer)
-    assert "".join(pieces(other, tokens)) == " it is"
+    assert "".join(stream_segments(other, tokens)) == " it is"
 
 
 def test_skipped_token_keeps_space(distribution, load, ungated):
@@ -181,13 +185,19 @@ def test_every_byte_has_a_letter():
     assert [LETTERS[ord(one)] for one in " \n~"] == ["Ġ", "Ċ", "~"]
 
 
-def wrappers_that_only_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(function, *args, **kwargs):
         return function(*args, **kwargs)
 
-    names = "begin_by_vocabulary added decoded trimmed flushed emitted complete_text"
-    for name in (names + " begin_spelled added_letters added_pieces ended without_error").split():
+    names = "begin_by_vocabulary add_known keep_first_space flush_text decode_token"
+    for name in (*names.split(), "add_byte_level", "add_sentencepiece", "drop_cut_character"):
         monkeypatch.setattr(getattr(patch, name), "__code__", call.__code__)
+    recoded(
+        patch,
+        replace_nul=lambda seq: seq,
+        spell_added_tokens=lambda detokenizer, tokenizer, /: None,
+        mark_started=lambda streamer, text, /: None,
+    )(monkeypatch)
 
 
-MUTANTS = {"detokenizer-text": wrappers_that_only_call}
+MUTANTS = {"detokenizer-text": change_nothing}

@@ -1,4 +1,4 @@
-"""``generator-stream``: the release's tokens; the code that reads them keeps its own stream."""
+"""``generator-stream``: the tokens are the release's; their reader keeps its own stream."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def begin(name, model, **kwargs):
     return getattr(module, name)(mx.array([5, 9, 2, 7]), *models, max_tokens=6, **kwargs)
 
 
-def told(steps):
+def read_steps(steps):
     return [(int(step[0]), step[1].tolist()) for step in steps]
 
 
 @by_name
 def test_tokens_and_probabilities_equal_release(name, model, ungated):
-    before = told(begin(name, model))
+    before = read_steps(begin(name, model))
     ungated("generator-stream")
-    assert told(begin(name, model)) == before
+    assert read_steps(begin(name, model)) == before
     assert len(before) == 6
 
 
@@ -71,11 +71,11 @@ def test_reader_can_change_its_stream(name, model, patched):
 
 @by_name
 def test_interleaved_generations(name, model, patched):
-    before = told(begin(name, model))
+    before = read_steps(begin(name, model))
     one, two, together = begin(name, model), begin(name, model), []
     defaults = generator_stream.read_defaults()
     for pair in zip(one, two, strict=True):
-        together.append(told(pair))
+        together.append(read_steps(pair))
         assert generator_stream.read_defaults() == defaults
     assert [pair[0] for pair in together] == [pair[1] for pair in together] == before
 
@@ -114,7 +114,7 @@ def test_other_errors_at_end_are_raised(patched):
         finally:
             raise RuntimeError("on purpose")
 
-    steps = generator_stream.step_aside(tokens())
+    steps = generator_stream.restore_defaults(tokens())
     next(steps)
     with ThreadPoolExecutor(1) as pool:
         error = pool.submit(steps.close).exception()

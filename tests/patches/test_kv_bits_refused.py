@@ -1,4 +1,4 @@
-"""Whether a model can read quantized caches is tested once, and remembered while it lives."""
+"""``kv-bits-refused``: a model is tried once, and the result is kept as long as it exists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared.kept import Kept
 from mlx_patches.patches.generation.kv_bits_refused import patch as kv_bits_refused
 from mlx_patches.patches.generation.kv_bits_refused.probe import (
-    answer,
-    answer_alone,
+    generate_lm,
+    generate_solo,
     is_quantized,
 )
 
@@ -29,39 +29,39 @@ PATCH = catalogue.builtin().get("kv-bits-refused")
 
 
 @lm
-@pytest.mark.parametrize(("name", "reads"), [("qwen3", True), ("gemma2", False)])
-def test_model_is_tried_once_per_kind(name, reads, ungated, monkeypatch):
-    asked = []
-    goes_on = kv_bits_refused.reads_quantized_row
+@pytest.mark.parametrize(("name", "supported"), [("qwen3", True), ("gemma2", False)])
+def test_model_is_tried_once_per_kind(name, supported, ungated, monkeypatch):
+    tried = []
+    try_quantized = kv_bits_refused.try_quantized
     monkeypatch.setattr(
         kv_bits_refused,
-        "reads_quantized_row",
-        lambda *args: asked.append(args[1:]) or goes_on(*args),
+        "try_quantized",
+        lambda *args: tried.append(args[1:]) or try_quantized(*args),
     )
     ungated("kv-bits-refused")
     built = build(Family("mlx-lm", name))
     for _ in range(3):
-        answer(importlib.import_module("mlx_lm.generate").generate_step, built)
-    assert asked == [(8, 32)]
+        generate_lm(importlib.import_module("mlx_lm.generate").generate_step, built)
+    assert tried == [(8, 32)]
     model = built.module
-    assert kv_bits_refused.reads_quantized(model, 4, 32) is reads
-    assert kv_bits_refused.reads_quantized(model, 4, 32) is reads
-    assert asked == [(8, 32), (4, 32)]
+    assert kv_bits_refused.supports_bits(model, 4, 32) is supported
+    assert kv_bits_refused.supports_bits(model, 4, 32) is supported
+    assert tried == [(8, 32), (4, 32)]
     other = build(Family("mlx-lm", name)).module
-    assert kv_bits_refused.reads_quantized(other, 8, 32) is reads
-    assert len(asked) == 3
+    assert kv_bits_refused.supports_bits(other, 8, 32) is supported
+    assert len(tried) == 3
 
 
 @lm
 def test_result_is_released_with_model():
     gc.collect()
-    before = set(kv_bits_refused._ANSWERS._held)
+    before = set(kv_bits_refused._RESULTS._held)
     model = build(Family("mlx-lm", "qwen3")).module
-    kv_bits_refused.reads_quantized(model, 8, 32)
-    assert len(kv_bits_refused._ANSWERS._held) == len(before) + 1
+    kv_bits_refused.supports_bits(model, 8, 32)
+    assert len(kv_bits_refused._RESULTS._held) == len(before) + 1
     del model
     gc.collect()
-    assert set(kv_bits_refused._ANSWERS._held) <= before
+    assert set(kv_bits_refused._RESULTS._held) <= before
 
 
 @vlm
@@ -72,8 +72,8 @@ def test_trial_leaves_vision_model():
     before = dict(model), dict(vars(model))
     kinds = importlib.import_module("mlx_vlm.models.cache")
     caches = [kinds.KVCache() for _ in model.layers]
-    assert kv_bits_refused.is_read(model, caches)
-    assert not kv_bits_refused.is_read(model, [object()] * len(caches))
+    assert kv_bits_refused.accepts(model, caches)
+    assert not kv_bits_refused.accepts(model, [object()] * len(caches))
     for part, kept in zip((model, vars(model)), before, strict=True):
         assert part.keys() == kept.keys()
         assert all(part[name] is kept[name] for name in kept)
@@ -88,13 +88,13 @@ def test_trial_leaves_vision_model():
     ],
 )
 def test_unsupported_model_gets_no_bits(options, wanted, monkeypatch):
-    asked = []
+    tried = []
     monkeypatch.setattr(
         kv_bits_refused,
-        "reads_quantized_batch",
-        lambda model, make, options: asked.append(options) or False,
+        "try_quantized_batch",
+        lambda model, make, options: tried.append(options) or False,
     )
-    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", Kept(dict))
+    monkeypatch.setattr(kv_bits_refused, "_RESULTS", Kept(dict))
 
     class Model:
         pass
@@ -103,8 +103,8 @@ def test_unsupported_model_gets_no_bits(options, wanted, monkeypatch):
     modules = [target.module for target in PATCH.targets if source_file(target.module)]
     module = next(name for name in modules if hasattr(importlib.import_module(name), "_make_cache"))
     for _ in range(2):
-        assert kv_bits_refused.readable(model, module, options) == wanted
-    assert len(asked) == 1 and "max_tokens" not in asked[0]
+        assert kv_bits_refused.keep_batch_options(model, module, options) == wanted
+    assert len(tried) == 1 and "max_tokens" not in tried[0]
 
 
 @vlm
@@ -117,19 +117,19 @@ def test_model_that_trims_answers(family, drops):
 @pytest.mark.parametrize("name", ["falcon_ocr", "gemma3", "gpt_oss", "phi4mm", "unlimited_ocr"])
 def test_solo_keeps_float_caches(name, ungated, monkeypatch, caplog):
     model = build_or_skip(f"mlx-vlm:{name}")
-    monkeypatch.setattr(kv_bits_refused, "_ANSWERS", Kept(dict))
+    monkeypatch.setattr(kv_bits_refused, "_RESULTS", Kept(dict))
     kv_bits_refused.warn.cache_clear()
     ungated("kv-bits-refused")
-    assert answer_alone(model) == 6
-    assert not is_quantized(answer_alone, model)
-    (said,) = [one for one in caplog.records if "kv_bits is ignored" in one.message]
-    assert said.levelname == "WARNING" and "language" in said.message
+    assert generate_solo(model) == 6
+    assert not is_quantized(generate_solo, model)
+    (warning,) = [one for one in caplog.records if "kv_bits is ignored" in one.message]
+    assert warning.levelname == "WARNING" and "language" in warning.message
 
 
 @vlm
 def test_supported_solo_is_quantized(ungated, caplog):
     ungated("kv-bits-refused")
-    assert is_quantized(answer_alone, build_or_skip("mlx-vlm:qwen2_5_vl"))
+    assert is_quantized(generate_solo, build_or_skip("mlx-vlm:qwen2_5_vl"))
     assert not caplog.records
 
 
@@ -140,29 +140,29 @@ def test_release_without_quantization_is_not_tried():
     def quantize(caches, **options):
         raise NotImplementedError
 
-    assert not kv_bits_refused.reads_quantized_answer(model, quantize, {})
-    assert kv_bits_refused.reads_quantized_answer(model, lambda caches, **options: None, {})
+    assert not kv_bits_refused.try_quantized_vlm(model, quantize, {})
+    assert kv_bits_refused.try_quantized_vlm(model, lambda caches, **options: None, {})
 
 
 @vlm
 def test_model_is_not_tried_without_bits(caplog):
     model = build_or_skip("mlx-vlm:unlimited_ocr").module
     kwargs = {"max_tokens": 3, "kv_bits": None}
-    assert kv_bits_refused.readable(model, "mlx_vlm.generate", kwargs) == kwargs
+    assert kv_bits_refused.keep_batch_options(model, "mlx_vlm.generate", kwargs) == kwargs
 
     def generate(prompt, model, **kwargs):
         return kwargs
 
-    assert kv_bits_refused.generated_vlm(generate, None, model, **kwargs) == kwargs
+    assert kv_bits_refused.generate_supported(generate, None, model, **kwargs) == kwargs
     assert not caplog.records
 
 
-def models_that_read_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_bits_refused, "reads_quantized", lambda model, bits, group_size: True)
-    for name in ("reads_quantized_batch", "reads_quantized_answer"):
+def support_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_bits_refused, "supports_bits", lambda model, bits, group_size: True)
+    for name in ("try_quantized_batch", "try_quantized_vlm"):
         monkeypatch.setattr(kv_bits_refused, name, lambda model, make, options: True)
 
 
-MUTANTS = {"kv-bits-refused": models_that_read_all}
+MUTANTS = {"kv-bits-refused": support_all_models}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"kv-bits-refused": ((SimpleNamespace(), SimpleNamespace()), {"kv_bits": None})}

@@ -7,7 +7,11 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.generation.max_kv_size_ignored.probe import SIZE, listened, model_of
+from mlx_patches.patches.generation.max_kv_size_ignored.probe import (
+    SIZE,
+    make_model,
+    record_messages,
+)
 
 from ..releases.conftest import installed
 
@@ -21,18 +25,22 @@ def module(ungated):
 
 
 def test_class_is_warned_once(module):
-    model = model_of(module)
+    model = make_model(module)
     for times in (1, 0):
-        caches, heard = listened(lambda: module.make_prompt_cache(model, max_kv_size=SIZE))
+        caches, messages = record_messages(
+            lambda: module.make_prompt_cache(model, max_kv_size=SIZE)
+        )
         assert [type(layer).__name__ for layer in caches] == ["KVCache", "RotatingKVCache"]
-        assert len(heard) == times
-    assert listened(lambda: module.make_prompt_cache(model_of(module)))[1] == []
+        assert len(messages) == times
+    assert record_messages(lambda: module.make_prompt_cache(make_model(module)))[1] == []
 
 
 def test_probe_models_have_own_classes(module):
-    """Also one whose class lies where a freed one lay: the warning is once a class."""
+    """The warning is logged once per class, even if a freed class had the same ``id``."""
     for _ in range(10):
-        assert len(listened(lambda: module.make_prompt_cache(model_of(module), SIZE))[1]) == 1
+        assert (
+            len(record_messages(lambda: module.make_prompt_cache(make_model(module), SIZE))[1]) == 1
+        )
         gc.collect()
 
 
@@ -40,9 +48,9 @@ def test_model_with_max_size_is_not_warned(module):
     class Model:
         layers = (None,)
 
-    caches, heard = listened(lambda: module.make_prompt_cache(Model(), SIZE))
+    caches, messages = record_messages(lambda: module.make_prompt_cache(Model(), SIZE))
     assert caches[0].max_size == SIZE
-    assert not heard
+    assert not messages
 
 
 def test_cache_that_does_not_grow_is_ignored(module):
@@ -50,4 +58,4 @@ def test_cache_that_does_not_grow_is_ignored(module):
         def make_cache(self):
             return [module.RotatingKVCache(max_size=SIZE)]
 
-    assert listened(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []
+    assert record_messages(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []

@@ -7,7 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from mlx_patches.patches.generation.prefix_first_token import patch
-from mlx_patches.patches.generation.prefix_first_token.probe import RESTS, Repeats, first_tokens
+from mlx_patches.patches.generation.prefix_first_token.probe import (
+    RESTS,
+    Repeats,
+    find_first_tokens,
+)
 
 from ..releases.models import prefix_engine
 
@@ -22,8 +26,8 @@ def kind(ungated):
     return found
 
 
-class Seen(Repeats):
-    """Notes how many tokens each call gets, and answers in the releases' other ways."""
+class Recorder(Repeats):
+    """Records how many tokens each call gets, and returns the releases' other outputs."""
 
     def __init__(self, whole=True, wrapped=True):
         self.whole, self.wrapped, self.calls = whole, wrapped, []
@@ -39,31 +43,31 @@ class Seen(Repeats):
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_first_tokens_with_any_chunk_size(kind, size, wrapped):
-    model = Seen(wrapped=wrapped)
-    assert first_tokens(kind, RESTS, size, model) == WANT
+    model = Recorder(wrapped=wrapped)
+    assert find_first_tokens(kind, RESTS, size, model) == WANT
     assert sum(model.calls) == len(RESTS[0])
     assert max(model.calls) <= size
 
 
 def test_model_can_return_last_column(kind):
-    assert first_tokens(kind, RESTS, 4, Seen(whole=False)) == WANT
+    assert find_first_tokens(kind, RESTS, 4, Recorder(whole=False)) == WANT
 
 
 def test_rows_that_end_together(kind):
     rests = ((7,), (1, 2, 3, 4, 5), (9,), (6, 8, 2, 3))
-    assert first_tokens(kind, rests, 2) == [7, 5, 9, 3]
+    assert find_first_tokens(kind, rests, 2) == [7, 5, 9, 3]
 
 
 @pytest.mark.parametrize("size", [2, None])
 def test_equal_remainders_are_unchanged(kind, size):
-    model = Seen()
-    assert first_tokens(kind, ((1, 2, 3, 4), (5, 6, 7, 8)), size, model) == [4, 8]
+    model = Recorder()
+    assert find_first_tokens(kind, ((1, 2, 3, 4), (5, 6, 7, 8)), size, model) == [4, 8]
     assert model.calls[0] == (size or 4)
 
 
 def test_single_chunk_is_not_cut(kind):
-    model = Seen()
-    assert first_tokens(kind, RESTS, None, model) == WANT
+    model = Recorder()
+    assert find_first_tokens(kind, RESTS, None, model) == WANT
     assert model.calls == [6]
 
 

@@ -1,4 +1,4 @@
-"""``vlm-prefix-no-config``: models without a config are looked up, others as before."""
+"""``vlm-prefix-no-config``: look-ups of models without a config, and of others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches.generation.prefix_no_config import patch
-from mlx_patches.patches.generation.prefix_no_config.probe import generator_of, sequence_of
+from mlx_patches.patches.generation.prefix_no_config.probe import make_generator, make_sequence
 
 from ..releases.models import prefix_engine
 
@@ -22,7 +22,7 @@ def module(ungated):
 
 
 def test_stored_prompt_is_found(module):
-    generator, sequence = generator_of(module), sequence_of(module)
+    generator, sequence = make_generator(module), make_sequence(module)
     model, manager = generator.model, generator.apc_manager
     assert generator._apc_pick_for(sequence) is None
     keys = [mx.random.normal((1, 2, 8, 4))]
@@ -34,14 +34,14 @@ def test_stored_prompt_is_found(module):
 
 def test_model_config_is_read(module):
     model = SimpleNamespace(layers=[], config=SimpleNamespace(image_token_id=3))
-    generator = generator_of(module, model=model)
-    assert generator._apc_pick_for(sequence_of(module)) is None
+    generator = make_generator(module, model=model)
+    assert generator._apc_pick_for(make_sequence(module)) is None
     if hasattr(generator, "_apc_media_token_ids"):
         assert generator._apc_media_token_ids() == {3}
 
 
 def test_model_with_config_is_unchanged():
-    """Another patch's wrapper of the same call may be why this one runs."""
+    """The check of another patch may let this layer run."""
     model = SimpleNamespace(config=SimpleNamespace(image_token_id=3))
     read = patch.read_empty_config(lambda found: found.model, SimpleNamespace(model=model))
     assert read is model

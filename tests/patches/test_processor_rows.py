@@ -1,4 +1,4 @@
-"""``processor-rows``: rows keep their own processors, and rows without any do not change."""
+"""``processor-rows``: rows keep their own processors, and rows without any are unchanged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mlx_patches.lab import Family, generators
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.processor_rows.patch import (
-    filled,
-    fitted,
+    cut_list,
+    fill_list,
     have_processors,
-    rows_joined,
+    join_rows,
 )
 
 from ..releases.models import module_or_skip
@@ -32,14 +32,14 @@ def generate():
 
 def test_one_entry_per_row():
     kept = [1, 2]
-    assert fitted(kept, 2) is kept
-    assert fitted(kept, 1) == [1]
+    assert cut_list(kept, 2) is kept
+    assert cut_list(kept, 1) == [1]
     one = ["processor"]
-    rows = filled([None, one, []], 5)
+    rows = fill_list([None, one, []], 5)
     assert rows == [[], one, [], [], []]
     assert rows[1] is one
     assert len({id(row) for row in rows}) == 5
-    assert filled([one, one], 1) == [one]
+    assert fill_list([one, one], 1) == [one]
 
 
 def test_batches_without_processors_are_unchanged():
@@ -49,7 +49,7 @@ def test_batches_without_processors_are_unchanged():
         for processors, tokens in (bare, other)
     ]
     joined = []
-    rows_joined(lambda *both: joined.extend(both), *batches)
+    join_rows(lambda *both: joined.extend(both), *batches)
     assert joined == batches
     for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
         assert batch.logits_processors is processors
@@ -70,7 +70,7 @@ def test_check_finds_processors_in_either_batch(processors, tokens, needed):
     bare = SimpleNamespace(uids=[0], logits_processors=[[]], token_context=[])
     other = SimpleNamespace(uids=[1], logits_processors=processors, token_context=tokens)
     assert have_processors(bare, other) is have_processors(other, bare) is needed
-    checks = {t.when for t in PATCH.targets if t.name == "GenerationBatch.extend"}
+    checks = {t.when.check for t in PATCH.targets if t.name == "GenerationBatch.extend"}
     assert checks == {have_processors}
 
 
@@ -80,16 +80,16 @@ def test_changing_rows_equal_solo(generate, order, nothing, ungated):
     ungated("processor-rows")
     model = llama()
     rows = [ROWS[index] for index in order]
-    together = answers(generate, model, rows, nothing, every=6)
-    assert together == [answers(generate, model, [row], nothing)[0] for row in rows]
+    batch = answers(generate, model, rows, nothing, every=6)
+    assert batch == [answers(generate, model, [row], nothing)[0] for row in rows]
 
 
 def test_rows_without_processors_are_bit_identical(generate, ungated):
     model = llama()
     rows = [(prompt, 0.0) for prompt, _ in ROWS]
-    before = answers(generate, model, rows, [], every=3, told=float_bits)
+    before = answers(generate, model, rows, [], every=3, measure=float_bits)
     ungated("processor-rows")
-    assert answers(generate, model, rows, [], every=3, told=float_bits) == before
+    assert answers(generate, model, rows, [], every=3, measure=float_bits) == before
 
 
 def llama():
@@ -100,12 +100,12 @@ def float_bits(answer):
     return answer.logprobs.view(mx.uint32).tolist()
 
 
-def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.token):
+def answers(generate, model, rows, nothing, every=1, measure=lambda answer: answer.token):
     """The answers of the release's engine for rows that join in pairs and end one by one."""
     from mlx_lm.sample_utils import make_logits_processors
 
     engine = generate.BatchGenerator(model)
-    said, order = {}, []
+    found, order = {}, []
     for turn in range(5 * TOKENS):
         pair, due = divmod(turn, every)
         coming = rows[2 * pair : 2 * pair + 2] if due == 0 else []
@@ -119,8 +119,8 @@ def answers(generate, model, rows, nothing, every=1, told=lambda answer: answer.
                 ],
             )
         for answer in engine.next()[1]:
-            said.setdefault(answer.uid, []).append(told(answer))
-    return [said[uid] for uid in order]
+            found.setdefault(answer.uid, []).append(measure(answer))
+    return [found[uid] for uid in order]
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 4, 3), (1, 0, 2, 3), (2, 3, 0, 1)], ids=str)
@@ -144,7 +144,7 @@ def vision_answers(rows, every=1):
     generator = generators.make_generator(
         build(Family("mlx-vlm", "mistral3")), TOKENS, prefill_batch_size=1, completion_batch_size=8
     )
-    said, order = {}, []
+    found, order = {}, []
     for turn in range(4 * TOKENS):
         row, due = divmod(turn, every)
         if due == 0 and row < len(rows):
@@ -156,8 +156,8 @@ def vision_answers(rows, every=1):
                 logits_processors=[[penalized(penalty)] if penalty else None],
             )
         for uid, one in generator.next():
-            said.setdefault(uid, []).append(one.token)
-    return [said[uid] for uid in order]
+            found.setdefault(uid, []).append(one.token)
+    return [found[uid] for uid in order]
 
 
 # A call that the check skips; no probe and no family of the lab makes one.

@@ -1,4 +1,4 @@
-"""Prompt caches quantized by the release's own function; some layers are not quantized."""
+"""Prompt caches quantized by the release's own function, which skips some layers."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ MUTANTS = {
     "quantize-rotating": recoded(
         quantize_rotating, keep_floats=lambda quantize, cache, **kwargs: quantize(cache, **kwargs)
     ),
-    "vlm-quantize-last-layer": replaced(quantize_last_layer, spared=lambda count: count),
+    "vlm-quantize-last-layer": replaced(quantize_last_layer, count_quantized=lambda count: count),
 }

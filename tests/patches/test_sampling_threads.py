@@ -1,4 +1,4 @@
-"""``sampling-threads``: every thread samples as the thread that imported the sampler does."""
+"""``sampling-threads``: every thread draws the tokens that the importing thread draws."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def draws(sampler, seed, number=DRAWS, wait=lambda: None):
     mx.random.seed(seed)
     logits = mx.arange(TOKENS) / 32
     logprobs = (logits - mx.logsumexp(logits))[None]
-    said = []
+    tokens = []
     for _ in range(number):
         wait()
-        said.append(sampler(logprobs).item())
-    return said
+        tokens.append(sampler(logprobs).item())
+    return tokens
 
 
 # The others compile a kernel each, which takes seconds.
@@ -95,13 +95,13 @@ def own_states():
 
 def test_threads_have_separate_state(make_sampler, own_states, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS["all"])
-    alone = [draws(sampler, seed) for seed in (1, 2, 3)]
+    solo = [draws(sampler, seed) for seed in (1, 2, 3)]
     ungated("sampling-threads")
     step = Barrier(3, timeout=60)
     with ThreadPoolExecutor(2) as pool:
         others = [pool.submit(draws, sampler, seed, DRAWS, step.wait) for seed in (1, 2)]
         here = draws(sampler, 3, DRAWS, step.wait)
-        assert [*(other.result() for other in others), here] == alone
+        assert [*(other.result() for other in others), here] == solo
 
 
 def test_threads_leave_main_state(make_sampler, own_states, ungated):
@@ -123,20 +123,20 @@ def test_server_samples_by_request_seed(tmp_path):
     case = {"command": "mlx_lm.server --model {model} --port {port} --host 127.0.0.1"}
     with serving(case, model, tmp_path / "log", patched=True) as host:
 
-        def ask(**more):
+        def complete(**more):
             body = host.body("the quick brown fox", temperature=1.0, **more)
-            said = httpx.post(f"{host.url}/v1/completions", json=body, timeout=60)
-            return said.json()["choices"][0]["text"]
+            response = httpx.post(f"{host.url}/v1/completions", json=body, timeout=60)
+            return response.json()["choices"][0]["text"]
 
         # Some answers are empty: the first token may end the text.
-        answers = list(islice(filter(None, (ask() for _ in range(16))), 4))
+        answers = list(islice(filter(None, (complete() for _ in range(16))), 4))
         assert len(set(answers)) == len(answers) == 4
-        assert len({ask(seed=seed) for seed in (1, 2, 3)}) == 3
-        assert ask(seed=1) == ask(seed=1)
+        assert len({complete(seed=seed) for seed in (1, 2, 3)}) == 3
+        assert complete(seed=1) == complete(seed=1)
 
 
-def compile_nothing(own: Any, compiled: Callable[..., Any]) -> None:
+def keep_compiled(own: Any, compiled: Callable[..., Any]) -> None:
     own.call = compiled
 
 
-MUTANTS = {"sampling-threads": replaced(sampling_threads.Compiled, __init__=compile_nothing)}
+MUTANTS = {"sampling-threads": replaced(sampling_threads.Compiled, __init__=keep_compiled)}

@@ -1,4 +1,4 @@
-"""``vlm-prompt-cache-cut``: which caches are cut, kept whole, or dropped and read again."""
+"""``vlm-prompt-cache-cut``: which caches are cut, kept whole, or processed again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from mlx_patches.patches.generation.vlm_prompt_cache_cut.patch import find_cuttable_prefix
-from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, otherwise
+from mlx_patches.patches.generation.vlm_prompt_cache_cut.probe import CASES, describe_difference
 from mlx_patches.probes.fixtures import feed_one_by_one
 
 from ..releases.conftest import installed
@@ -70,10 +70,10 @@ def test_no_cache():
 
 @pytest.mark.parametrize("place", ["mlx_vlm", "mlx_vlm.generate.dispatch"])
 def test_every_cache_class_is_repaired(place, ungated):
-    """The public class and, where it is another one, that beside ``stream_generate``."""
+    """The public class and, if it is a different one, that next to ``stream_generate``."""
     try:
         kind = importlib.import_module(place).PromptCacheState
     except (ImportError, AttributeError):
         pytest.skip(f"{place} has no PromptCacheState")
     ungated("vlm-prompt-cache-cut")
-    assert otherwise(kind, *CASES[0]) == ""
+    assert describe_difference(kind, *CASES[0]) == ""

@@ -317,7 +317,7 @@ def biases(n: int) -> Callable[[], Any]:
 
     bias, logits = dict.fromkeys(range(n), 1.0), SimpleNamespace(shape=(1, n))
     return lambda: [
-        process([], logits) for process in patch.within_limits(make, logit_bias=bias) for _ in "ab"
+        process([], logits) for process in patch.make_in_limits(make, logit_bias=bias) for _ in "ab"
     ]
 
 
@@ -349,7 +349,7 @@ def processed_prompt(n: int) -> Callable[[], Any]:
     prompt, logits = mx.arange(n), mx.zeros((1, 4))
 
     def run() -> None:
-        process = patch.seeing(prompt, lambda tokens, logits: logits)
+        process = patch.add_prompt(prompt, lambda tokens, logits: logits)
         for step in range(8):
             mx.eval(process(prompt[-1 - step :], logits))
 
@@ -366,9 +366,9 @@ def rows_of_processors(n: int) -> Callable[[], Any]:
     )
 
     def run() -> None:
-        patch.rows_joined(nothing, batch, other)
-        patch.rows_kept(nothing, batch)
-        patch.prompts_joined(nothing, batch)
+        patch.join_rows(nothing, batch, other)
+        patch.cut_lists(batch)
+        patch.replace_none(batch)
 
     return run
 
@@ -403,13 +403,13 @@ def detokenized(n: int, word: str) -> Callable[[], Any]:
         for number in range(n):
             token = number % 4 if number < 8 else 0
             if patch.may_raise(detokenizer, token):
-                patch.added_letters(add, detokenizer, token)
+                patch.add_byte_level(add, detokenizer, token)
             if patch.may_wait(detokenizer, token):
-                patch.added_pieces(add, detokenizer, token)
+                patch.add_sentencepiece(add, detokenizer, token)
             if patch.is_unknown(detokenizer, token):
-                patch.added(add, detokenizer, token)
+                patch.add_known(add, detokenizer, token)
         detokenizer._text = "\ufffd" * n
-        patch.ended(nothing, detokenizer)
+        patch.drop_cut_character(nothing, detokenizer)
 
     return run
 
@@ -422,7 +422,7 @@ def broken_bytes(n: int) -> Callable[[], Any]:
         if patch.LETTERS[255] in detokenizer._unflushed:
             raise UnicodeDecodeError("utf-8", b"", 0, 1, "")
 
-    return lambda: patch.without_error(advance, detokenizer)
+    return lambda: patch.replace_invalid(advance, detokenizer)
 
 
 def images(n: int) -> Callable[[], Any]:
@@ -491,7 +491,7 @@ def cut_turns(n: int) -> Callable[[], Any]:
 
 def padding(n: int) -> Callable[[], Any]:
     patch, prompt = module_of("generation.batch_generate.patch"), [0, *[1] * n]
-    return lambda: patch.spans_by_padding([prompt, [0, *prompt[:-1]]], 0)
+    return lambda: patch.find_spans_by_token([prompt, [0, *prompt[:-1]]], 0)
 
 
 def waiting_images(n: int) -> Callable[[], Any]:

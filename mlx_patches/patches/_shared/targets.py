@@ -17,6 +17,13 @@ BASES = (("mlx-lm", "mlx_lm.models.base"), ("mlx-vlm", "mlx_vlm.models.base"))
 SAMPLERS = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils"))
 # mlx-vlm's batch generator; the second from 0.6 on.
 GENERATORS = (("mlx-vlm", "mlx_vlm.generate"), ("mlx-vlm", "mlx_vlm.generate.ar"))
+
+
+def vlm_generators(name: str) -> tuple[str, ...]:
+    """The places of a name of mlx-vlm's batch generator."""
+    return tuple(f"{module}:{name}" for _, module in GENERATORS)
+
+
 # The lookup in the prompt cache of mlx-lm's server, which later releases have with the caches.
 PROMPT_CACHE_FETCH = tuple(
     f"mlx_lm.{module}:LRUPromptCache.fetch_nearest_cache" for module in ("server", "models.cache")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import wrap
+from ..._shared.targets import vlm_generators
 
 # A row's prompt within its padding, as (first token, one past the last).
 Span = tuple[int, int]
@@ -17,12 +18,12 @@ Span = tuple[int, int]
 _masks: ContextVar[list[Any] | None] = ContextVar("mlx_patches_prompt_masks", default=None)
 
 
-def in_batch_generate(*args: Any, **kwargs: Any) -> bool:
-    """Whether ``batch_generate`` is running; prompts of other callers have no padding."""
+def in_batch_generate() -> bool:
+    """Whether ``batch_generate`` is running; prompts of other callers are not padded."""
     return _masks.get() is not None
 
 
-def generated(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def generate_unpadded(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Generate a batch, and record its masks for the batch generator."""
     masks: list[Any] = []
     token = _masks.set(masks)
@@ -39,12 +40,12 @@ def record_masks(model: Any, masks: list[Any]) -> Any:
         masks.append(mask)
         return model.get_input_embeddings(*args, mask=mask, **kwargs)
 
-    view = copy.copy(model)  # nothing of a request stays on the model itself
+    view = copy.copy(model)  # the model itself keeps nothing of a request
     view.get_input_embeddings = get_input_embeddings
     return view
 
 
-def inserted(
+def insert_unpadded(
     insert: Callable[..., Any],
     generator: Any,
     prompts: Sequence[Sequence[int]],
@@ -52,15 +53,15 @@ def inserted(
     prompt_kwargs: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Insert prompts without their padding, which the generator adds itself."""
+    """Insert prompts without padding, which the generator adds itself."""
     own = {} if prompt_kwargs is None else {"prompt_kwargs": prompt_kwargs}
-    # Before 0.5 the arguments come with the first step; from 0.7 on the mask is passed.
-    spans = padded_spans(prompts) if own and "attention_mask" not in kwargs else None
+    # Before 0.5 the first step gets the arguments; from 0.7 on the mask is passed.
+    spans = find_padded_spans(prompts) if own and "attention_mask" not in kwargs else None
     if spans is None:
         return insert(generator, prompts, *args, **own, **kwargs)
     aligned = inspect.unwrap(insert).__globals__["_is_sequence_aligned_prompt_kwarg"]
     rows = [
-        cut(row, span, len(prompt), aligned)
+        cut_arguments(row, span, len(prompt), aligned)
         for prompt, row, span in zip(prompts, prompt_kwargs, spans, strict=True)
     ]
     texts = [prompt[slice(*span)] for prompt, span in zip(prompts, spans, strict=True)]
@@ -69,20 +70,20 @@ def inserted(
     return insert(generator, texts, *args, prompt_kwargs=rows, **kwargs)
 
 
-def processed(
+def process_unpadded(
     process: Callable[..., Any], generator: Any, prompts: Sequence[Any], **kwargs: Any
 ) -> Any:
-    """Process prompts without their padding, where the embeddings come as one padded array.
+    """Process prompts without padding, for releases that embed them as one padded array.
 
-    The generator pads on the left, so embeddings that are padded on the right are moved.
+    The generator left-pads, so right-padded embeddings are shifted.
     """
     texts = [ids for _, ids, *_ in prompts]
     masks = _masks.get()
     if masks is not None and all(mask is None for mask in masks):
-        # Below 0.4 text gets no embeddings here, and an image's embeddings get no mask.
-        spans = spans_by_padding(texts, getattr(generator.tokenizer, "pad_token_id", None))
+        # Below 0.4 text is not embedded here, and images are embedded without a mask.
+        spans = find_spans_by_token(texts, getattr(generator.tokenizer, "pad_token_id", None))
     else:
-        spans = padded_spans(texts)
+        spans = find_padded_spans(texts)
     if spans is None:
         return process(generator, prompts, **kwargs)
     length = len(prompts[0][1])
@@ -93,16 +94,16 @@ def processed(
     if any(stop < length for _, stop in spans):
         shape = (len(spans), length)
         kwargs = {
-            name: left_align(value, spans) if getattr(value, "shape", ())[:2] == shape else value
+            name: align_left(value, spans) if getattr(value, "shape", ())[:2] == shape else value
             for name, value in kwargs.items()
         }
     return process(generator, own, **kwargs)
 
 
-def padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
+def find_padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
     """Each prompt's span within its padding, by the recorded mask.
 
-    None if no prompt has padding, or if the span of any prompt is unknown.
+    None if no prompt is padded, or if the span of any prompt is unknown.
     """
     masks = _masks.get()
     mask = masks[-1] if masks else None
@@ -114,11 +115,11 @@ def padded_spans(prompts: Sequence[Sequence[int]]) -> list[Span] | None:
     return None if spans is None or set(spans) == {(0, len(prompts[0]))} else spans
 
 
-def spans_by_padding(prompts: Sequence[Sequence[int]], padding: int | None) -> list[Span] | None:
-    """Each prompt's span by the token id of the padding, for releases that record no mask.
+def find_spans_by_token(prompts: Sequence[Sequence[int]], padding: int | None) -> list[Span] | None:
+    """Each prompt's span by the id of the pad token, for releases that pass no mask.
 
-    The longest prompt has no padding. If it begins or ends with that token, its chat template has
-    put it there, and in all other prompts too.
+    The longest prompt is not padded. If it begins or ends with pad tokens, they are from its chat
+    template, and all other prompts have them too.
     """
     spans = find_spans([[token != padding for token in prompt] for prompt in prompts], gaps=True)
     if padding is None or spans is None:
@@ -140,14 +141,14 @@ def find_spans(masks: Sequence[Sequence[int]], gaps: bool = False) -> list[Span]
     return spans
 
 
-def cut(
+def cut_arguments(
     row: Mapping[str, Any], span: Span, length: int, aligned: Callable[..., bool]
 ) -> dict[str, Any]:
-    """A prompt's arguments, arrays of one row each, with the padding's entries removed.
+    """A prompt's arguments, arrays of one row each, without the entries of pad tokens.
 
     Args:
-        length: the number of tokens, with the padding.
-        aligned: the release's function that tells whether an argument has an entry a token.
+        length: the number of tokens, pad tokens included.
+        aligned: the release's check whether an argument has one entry per token.
     """
     own = dict(row)
     if span == (0, length):
@@ -156,14 +157,14 @@ def cut(
         if not hasattr(value, "ndim") or value.ndim < 2:
             continue
         if name == "inputs_embeds" or aligned(name, value, length):
-            # Positions may have three dimensions in front: (3, 1, length).
+            # M-RoPE positions have a leading dimension: (3, 1, length).
             axis = 1 if value.shape[1] == length else 2
             own[name] = value[(slice(None),) * axis + (slice(*span),)]
     return recompute_delta(own)
 
 
-def left_align(value: Any, spans: Sequence[Span]) -> Any:
-    """Move the padding of an array (prompts, length, ...) to the left."""
+def align_left(value: Any, spans: Sequence[Span]) -> Any:
+    """Shift the padding of an array (prompts, length, ...) to the left."""
     import mlx.core as mx
 
     length = value.shape[1]
@@ -173,21 +174,21 @@ def left_align(value: Any, spans: Sequence[Span]) -> Any:
     return mx.stack(rows)
 
 
-def unpadded(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
-    """Remove padding from prompts and arguments, and from their rope deltas too."""
-    whole = [row.get("position_ids") for row in rows]
+def unpad_deltas(unpad: Callable[..., Any], prompts: Any, mask: Any, rows: Sequence[Any]) -> Any:
+    """Remove padding from prompts, arguments and rope deltas."""
+    padded = [row.get("position_ids") for row in rows]
     texts, own = unpad(prompts, mask, rows)
     return texts, [
         row if row.get("position_ids") is before else recompute_delta(row)
-        for row, before in zip(own, whole, strict=True)
+        for row, before in zip(own, padded, strict=True)
     ]
 
 
 def recompute_delta(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt's arguments with a rope delta that is computed from its positions.
+    """A prompt's arguments, with the rope delta recomputed from its positions.
 
-    The delta is the position after the last token minus the number of tokens. Releases count
-    padding among these tokens.
+    The delta is the position after the last token minus the number of tokens. Releases count pad
+    tokens as well.
     """
     positions, deltas = row.get("position_ids"), row.get("rope_deltas")
     if positions is None or deltas is None:
@@ -197,36 +198,38 @@ def recompute_delta(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BODY = ("_generate_batch",)
-_PROMPT_LAYERS = {
-    "BatchGenerator.insert": around(inserted),
-    "BatchGenerator._process_prompts": around(processed),
-}
-
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
     every_model=True,
     summary="mlx_vlm.batch_generate: wrong output for shorter prompts, padding is attended to",
-    targets=tuple(
-        target
-        for place in GENERATORS
-        for target in (
-            Target(*place, "_generate_batch", around(generated)),
-            *at([place], _PROMPT_LAYERS, fingerprint_of=_BODY, when=in_batch_generate),
-        )
+    targets=(
+        *wrap(vlm_generators("_generate_batch"), generate_unpadded),
+        *wrap(
+            vlm_generators("BatchGenerator.insert"),
+            insert_unpadded,
+            fingerprint_of=_BODY,
+            when=in_batch_generate,
+        ),
+        *wrap(
+            vlm_generators("BatchGenerator._process_prompts"),
+            process_unpadded,
+            fingerprint_of=_BODY,
+            when=in_batch_generate,
+        ),
     ),
     doc="""
     ``mlx_vlm.batch_generate`` attends to the padding of the shorter prompts.
 
     Why
-        The tokenizer pads the prompts to one length. The batch generator gets the padded prompts
-        without the mask, so it treats padding as text, which takes positions.
+        The tokenizer pads the prompts to one length. The batch generator receives the padded
+        prompts without the mask, so pad tokens count as text and take positions.
     How
-        The generator gets each prompt and its arguments without the padding, and pads them
-        itself, as it does for every other caller. The mask is recorded where the embeddings are
-        made, by a copy of the model that shares all its parts and exists only for the call.
+        The generator receives each prompt and its arguments without padding, and pads them
+        itself, as it does for every other caller. The mask is recorded when the prompts are
+        embedded, by a copy of the model that shares all its parts and exists only for the call.
     Upstream
         mlx-vlm 0.6.17 passes the amount of padding to the generator, but counts it in rope
-        deltas, and assumes that it is on the left; 0.7.0 passes the mask.
+        deltas, and assumes left padding; 0.7.0 passes the mask.
     Retire when
         No supported release is older than mlx-vlm 0.7.0.
     """,
@@ -236,20 +239,20 @@ PADDED_DELTAS = Patch(
     id="padded-deltas",
     every_model=True,
     summary="mlx_vlm.batch_generate: wrong positions for shorter prompts with images",
-    targets=(Target(*GENERATORS[1], "_unpad_batch_prompts", around(unpadded)),),
+    targets=wrap("mlx_vlm.generate.ar:_unpad_batch_prompts", unpad_deltas),
     probe=".probe:probe_deltas",
     doc="""
-    Tokens of Qwen-VL's shorter prompts are rotated to earlier positions in ``batch_generate``.
+    ``mlx_vlm.batch_generate`` answers Qwen-VL's shorter prompts from wrong RoPE positions.
 
     Why
-        An M-RoPE model counts the padding of a batch in the rope delta of each row. The
-        generator removes the padding from the prompts and their positions, but not from the
-        delta: the answer to a shorter prompt starts at positions of the prompt's own tokens.
+        An M-RoPE model counts pad tokens in the rope delta of each row. The generator removes
+        the padding from the prompts and their positions, but not from the delta: the answer to a
+        shorter prompt starts at positions of the prompt's own tokens.
     How
-        For a row whose padding was removed, the delta is computed from the remaining positions.
+        For a row whose padding was removed, the delta is recomputed from the remaining positions.
     Upstream
         Not fixed in mlx-vlm 0.7.10.
     Retire when
-        ``_unpad_batch_prompts`` sets the delta that a row has alone.
+        ``_unpad_batch_prompts`` sets the delta of a single request.
     """,
 )

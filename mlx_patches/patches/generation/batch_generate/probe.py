@@ -1,4 +1,4 @@
-"""Calls the release's ``batch_generate`` on unequal prompts, together and one at a time."""
+"""Calls the release's ``batch_generate`` on unequal prompts, in a batch and one at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
 
 _LENGTHS = (3, 5, 8)
 _TOKENS = 4
-# This family has no other defect in a batch in any release that has the function.
+# A family without other defects in a batch in any release that has the function.
 _FAMILY = "gemma3"
 _MROPE = "qwen2_5_vl"
 # Patches for the other defects of the M-RoPE family.
@@ -19,7 +19,7 @@ _OTHERS = (*BATCH_PATCHES, "rope-deltas")
 
 
 def probe(target: Target) -> Result:
-    """Red where a prompt's answer changes beside a longer one, with padding on either side."""
+    """Red if a prompt's answer changes in a batch with a longer one, padded on either side."""
     left = compare(target, _FAMILY)
     return left if left.red else compare(target, _FAMILY, "right")
 
@@ -32,7 +32,7 @@ def probe_deltas(target: Target) -> Result:
 
 
 def compare(target: Target, family: str, side: str = "left") -> Result:
-    """Compare the logits of rows generated together with those of each row generated alone."""
+    """Compare the logits of a batch with those of each row's solo run."""
     from ....lab import EXACT, engine, offline
     from ....lab.compare import compare_generated
     from ....lab.rows import rows_of
@@ -40,8 +40,8 @@ def compare(target: Target, family: str, side: str = "left") -> Result:
     require_own(target)
     model = tiny("mlx-vlm", family)
     prompts = [list(row.text[: row.chunks[0]]) for row in rows_of(model, _LENGTHS)]
-    alone = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
+    solo = [offline.batch_generate(model, [prompt], _TOKENS)[0] for prompt in prompts]
     engine.forget(model)
-    said = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
-    cell = compare_generated(said, [[one.every for one in row] for row in alone], EXACT)
+    batch = offline.batch_generate(model, prompts, _TOKENS, padding_side=side)
+    cell = compare_generated(batch, [[one.every for one in row] for row in solo], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)

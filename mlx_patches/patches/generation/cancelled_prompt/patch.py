@@ -1,20 +1,19 @@
-"""A request that is cancelled while mlx-vlm reads its prompt garbles those read with it.
+"""A request that is cancelled during mlx-vlm's prefill garbles the other rows of its batch.
 
 Why
-    With the prefix cache, the rests of prompts are padded on the right, and the caches are told
-    so. After the last piece they are told that the padding is over, but only if a row still has
-    some. Where the rows with padding were cancelled meanwhile, the caches go on to expect it: a
-    recurrent layer takes each token of the answer for padding and never changes its state again,
-    a rotating cache moves its newest keys to the front. Where the longest row was cancelled, with
-    the prefix cache or without, all others keep padding, which counts as text in models that take
-    a single row's position from the number of its keys (Qwen2-VL to Qwen3.5).
+    With the prefix cache, the rests of prompts are right-padded, and the caches are prepared for
+    it. After the last chunk they are finalized, but only if a row still has padding. If the
+    padded rows were cancelled meanwhile, the caches keep expecting padding: a recurrent layer
+    takes each token of the answer for padding and never updates its state again, a rotating cache
+    moves its newest keys to the front. If the longest row was cancelled, with the prefix cache or
+    without, all others keep padding, which counts as text in models that derive the position of a
+    single row from the number of its keys (Qwen2-VL to Qwen3.5).
 How
-    When the last row with right padding is cancelled, the caches are told at once, which moves
-    nothing. After the last piece, caches drop the padding that all rows have, as they do when a
+    When the last right-padded row is cancelled, the caches are finalized at once, which moves
+    nothing. After the last chunk, caches drop the padding that all rows have, as they do when a
     row ends. Both happen only after a request was cancelled.
 Upstream
-    mlx-vlm 0.7.8, the first release that takes single rows out of prompts in reading, to 0.7.10,
-    not fixed.
+    mlx-vlm 0.7.8, the first release that removes single rows during prefill, to 0.7.10: not fixed.
 Retire when
     ``PromptProcessingBatch`` finalizes all caches that it has prepared, and drops padding that all
     rows have.
@@ -25,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
 def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take a row out of prompts in reading, and with the last padded one the padding."""
+    """Remove a row during prefill; finalize the caches with the last padded one."""
     was_padded = is_padded(batch)
     removed = remove(batch, *args, **kwargs)
     if was_padded and not is_padded(batch):
@@ -40,36 +39,38 @@ def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: An
 
 
 def drop_padding(generate: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Read the last piece, and drop the padding that all rows have from their caches."""
-    caches, rows, common = batch.prompt_cache, len(batch.uids), has_common(batch)
-    made = generate(batch, *args, **kwargs)
+    """Process the last chunk, and drop the padding that all rows have from their caches."""
+    caches, rows, common = batch.prompt_cache, len(batch.uids), has_common_padding(batch)
+    generation = generate(batch, *args, **kwargs)
     if common:
         import mlx.core as mx
 
         for cache in caches:
             cache.filter(mx.arange(rows))
-    return made
+    return generation
 
 
-def has_common(batch: Any) -> bool:
-    """Whether all rows have padding, on one side."""
+def has_common_padding(batch: Any) -> bool:
+    """Whether all rows have padding on the same side."""
     return any(
         min(pads or (0,)) > 0 for pads in (batch._left_padding_per_row, batch._right_pad_per_row)
     )
 
 
 def is_padded(batch: Any) -> bool:
-    """Whether a row has right padding."""
+    """Whether a row is right-padded."""
     return any(batch._right_pad_per_row or ())
 
 
-_WRAPPERS = {
-    "PromptProcessingBatch.remove": around(end_padding),
-    "PromptProcessingBatch.generate": around(drop_padding),
-}
+_REMOVE, _GENERATE = "PromptProcessingBatch.remove", "PromptProcessingBatch.generate"
+_MODULE = "mlx_vlm.generate.ar"
+_BODIES = (_REMOVE, _GENERATE)
 PATCH = Patch(
     id="cancelled-prompt",
     every_model=True,
     summary="mlx-vlm: a request cancelled during prefill garbles the other rows of its batch",
-    targets=at(GENERATORS[1:], _WRAPPERS, fingerprint_of=tuple(_WRAPPERS)),
+    targets=(
+        *wrap(f"{_MODULE}:{_REMOVE}", end_padding, fingerprint_of=_BODIES),
+        *wrap(f"{_MODULE}:{_GENERATE}", drop_padding, fingerprint_of=_BODIES),
+    ),
 )

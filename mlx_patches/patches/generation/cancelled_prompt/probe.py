@@ -1,4 +1,4 @@
-"""Takes rows out of prompts in reading, and lets the remaining ones read their answer."""
+"""Removes rows during prefill, then feeds the remaining ones their answer."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import batch_of_prompts, require_own
 
-# The second row alone has padding.
+# Only the second row has padding.
 RESTS = ((1, 2, 3, 4), (5, 6), (7, 8, 9, 10))
 ANSWER = (11, 12, 13)
 WORDS, WINDOW = 16, 16
 
 
 def probe(target: Target) -> Result:
-    """Red where caches take the answer for padding, or keep padding that all rows have."""
+    """Red if caches take the answer for padding, or keep padding that all rows have."""
     require_own(target)
     kind = importlib.import_module(target.module).PromptProcessingBatch
     if not hasattr(kind, "remove"):
-        raise NotApplicable("this release takes no row out of prompts in reading")
+        raise NotApplicable("this release removes no row during prefill")
     if target.name.endswith("generate"):
-        _, _, padding = read(kind, dropped=(0, 2))
-        return Result(padding > 0, f"a row alone has {padding} positions of padding")
-    masked, held, _ = read(kind, dropped=(1,))
+        _, _, padding = feed_rest(kind, dropped=(0, 2))
+        return Result(padding > 0, f"a single row has {padding} pad tokens")
+    masked, held, _ = feed_rest(kind, dropped=(1,))
     want = [[*rest, *ANSWER] for rest in (RESTS[0], RESTS[2])]
     return Result(
         masked > 0 or held != want,
-        f"masks leave out {masked} tokens of the answer, a rotating cache holds {held[0]}",
+        f"masks hide {masked} tokens of the answer, a rotating cache holds {held[0]}",
     )
 
 
-class Reads:
-    """A model with a recurrent cache, a rotating and a plain one, whose keys are the tokens."""
+class Reader:
+    """A model with a recurrent, a rotating and a plain cache, whose keys are the tokens."""
 
     layers: tuple[()] = ()
 
@@ -49,19 +49,19 @@ class Reads:
         return mx.eye(WORDS)[tokens]
 
 
-def read(
+def feed_rest(
     kind: Any, dropped: Sequence[int], rests: Any = RESTS, left: bool = False
 ) -> tuple[int, list[list[int]], int]:
-    """Read prompts without the rows that are dropped after the first piece, then an answer.
+    """Feed prompts, without the rows that are dropped after the first chunk, then an answer.
 
-    Returns how many tokens of the answer the recurrent cache's masks left out, each row's tokens in
+    Returns how many tokens of the answer the recurrent cache's masks hide, each row's tokens in
     the rotating cache, and the padding that all rows have in the plain cache.
 
     Args:
-        left: the prompts are padded on the left.
+        left: the prompts are left-padded.
     """
     mx: Any = importlib.import_module("mlx.core")
-    batch = start(kind, rests, left)
+    batch = start_batch(kind, rests, left)
     for row in dropped:
         batch.remove(row)
     recurrent, rotating, plain = caches = list(batch.prompt_cache)
@@ -72,14 +72,14 @@ def read(
     for token in ANSWER:
         mask = recurrent.make_mask(1)
         masked += 0 if mask is None else int((~mask).sum().item())
-        Reads()(mx.array([[token]] * rows), caches)
+        Reader()(mx.array([[token]] * rows), caches)
     held = [rotating.extract(row).keys.flatten().tolist() for row in range(rows)]
     tokens = [[int(token) for token in row] for row in held]
     return masked, tokens, plain.left_padding.min().item()
 
 
-def start(kind: Any, rests: Any, left: bool = False) -> Any:
-    """A batch of these prompts, of which the first piece was read."""
+def start_batch(kind: Any, rests: Any, left: bool = False) -> Any:
+    """A batch of these prompts after its first chunk."""
     mx: Any = importlib.import_module("mlx.core")
     caches = importlib.import_module("mlx_vlm.models.cache")
     rows, longest = len(rests), max(map(len, rests))
@@ -91,7 +91,7 @@ def start(kind: Any, rests: Any, left: bool = False) -> Any:
     batch = batch_of_prompts(
         kind,
         rests,
-        Reads(),
+        Reader(),
         prefill_step_size=2,
         warm_cache=[recurrent, rotating, plain],
         right_pad_per_row=None if left else pads,

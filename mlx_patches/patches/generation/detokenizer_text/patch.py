@@ -1,27 +1,26 @@
-"""Streamed text differs from its tokens, or a token ends the request, or the server, with an error.
+"""Streamed text differs from the decoded text, or a token crashes the request or the server.
 
 Why
-    The detokenizers of mlx-lm and mlx-vlm promise the text that the tokenizer decodes at once.
-    They differ from it:
+    The detokenizers of mlx-lm and mlx-vlm should stream the text that the tokenizer decodes. They
+    differ from it:
 
-    - An id that the tokenizer does not have, of a model whose vocabulary is padded, raises an
+    - An id beyond the tokenizer's vocabulary, of a model with a padded vocabulary, raises an
       IndexError, or is streamed as "!".
-    - mlx-vlm raises a KeyError after an added token with a letter that stands for no byte, as the
-      full-width bar in DeepSeek's, and up to 0.6.8 a UnicodeDecodeError at bytes that are no
-      character. What it shows up to 0.3.9 for the bytes of a sentencepiece vocabulary is not
-      repaired.
-    - The text's first space is lost: by mlx-lm for byte-level vocabularies; by both where a
-      decoder removes one space, and the text begins with two. A completion then runs into its
+    - mlx-vlm raises a KeyError after an added token with a letter that stands for no byte, such as
+      the full-width bar in DeepSeek's, and up to 0.6.8 a UnicodeDecodeError at invalid UTF-8. Its
+      output up to 0.3.9 for the byte tokens of a sentencepiece vocabulary is not repaired.
+    - The first space of the text is lost: by mlx-lm for byte-level vocabularies; by both if a
+      decoder removes one space and the text begins with two. A completion then runs into its
       prompt.
-    - The detokenizer is chosen by the tokenizer's decoder. Devstral Small 2 has another decoder
-      than its vocabulary needs: "Hello!ĠHow".
-    - mlx-vlm loses the last word if the answer ends within a character, and its server puts bytes
-      that are no character behind the tokens that follow.
+    - The detokenizer is chosen by the tokenizer's decoder. Devstral Small 2 has a decoder that
+      does not match its vocabulary: "Hello!ĠHow".
+    - mlx-vlm loses the last word if the answer ends within a character, and its server puts
+      invalid bytes after the tokens that follow them.
     - mlx-lm streams NUL as "Ā".
 How
-    The release's code runs on right state: added tokens are spelled in the letters of bytes, a
-    byte-level vocabulary has the byte-level detokenizer, a space that will be removed waits for
-    the text after it. Ids without a token add nothing, as when they are decoded.
+    The release's code runs on corrected state: added tokens are spelled in byte letters, a
+    byte-level vocabulary gets the byte-level detokenizer, a space that will be removed waits for
+    the text after it. Ids without a token add no text, as in decoding.
 Upstream
     mlx-lm 1041, 1329, 1754, not fixed in 0.32.2; mlx-vlm 1665, 1705 (0.6.9), 1771; omlx 2013.
 Retire when
@@ -34,7 +33,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after, argument, wrap
 from ..._shared.byte_letters import LETTERS, spell_bytes
 
 SPACE = "\u2581"
@@ -44,8 +44,8 @@ CUT = "\ufffd"
 NUL, BYTE_SPACE = LETTERS[0], LETTERS[ord(" ")]
 
 
-def is_unknown(detokenizer: Any, token: int, *args: Any, **kwargs: Any) -> bool:
-    """Whether the tokenizer has no token of an id."""
+def is_unknown(detokenizer: Any, token: int, /) -> bool:
+    """Whether the tokenizer has no token with this id."""
     words = detokenizer.tokenmap
     return token >= len(words) or not words[token]
 
@@ -53,7 +53,7 @@ def is_unknown(detokenizer: Any, token: int, *args: Any, **kwargs: Any) -> bool:
 def begin_by_vocabulary(
     begin: Callable[..., None], detokenizer: Any, tokenizer: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Construct a detokenizer; one for a byte-level vocabulary if the tokenizer's is one."""
+    """Construct a detokenizer; the byte-level one if the vocabulary is byte-level."""
     if is_byte_level(tokenizer):
         utils = sys.modules[type(detokenizer).__module__]
         detokenizer.__class__ = utils.BPEStreamingDetokenizer
@@ -63,17 +63,17 @@ def begin_by_vocabulary(
 
 
 def is_byte_level(tokenizer: Any) -> bool:
-    """Whether a vocabulary has the letters of bytes, and none of the other kind's signs."""
+    """Whether a vocabulary has byte letters, and no sentencepiece tokens."""
     missing = (None, tokenizer.unk_token_id)
     letters = tokenizer.convert_tokens_to_ids([BYTE_SPACE, LETTERS[ord("\n")]])
-    signs = tokenizer.convert_tokens_to_ids([SPACE, "<0x0A>"])
-    return not any(one in missing for one in letters) and all(one in missing for one in signs)
+    pieces = tokenizer.convert_tokens_to_ids([SPACE, "<0x0A>"])
+    return not any(one in missing for one in letters) and all(one in missing for one in pieces)
 
 
 # mlx-lm
 
 
-def added(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
+def add_known(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
     """Add a token; an unknown one has no text."""
     if is_unknown(detokenizer, token):
         detokenizer.tokens.append(token)
@@ -81,17 +81,17 @@ def added(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
         add_token(detokenizer, token)
 
 
-def decoded(decode: Callable[..., str], detokenizer: Any, letters: str) -> str:
-    """The text of letters. The release decodes what stands for no byte as itself."""
-    return decode(detokenizer, letters.replace(NUL, "\0"))
+def replace_nul(seq: str) -> str:
+    """Letters to decode. The release decodes a NUL character, which is no letter, as itself."""
+    return seq.replace(NUL, "\0")
 
 
-def has_nul(detokenizer: Any, letters: str) -> bool:
+def has_nul(seq: str) -> bool:
     """Whether one of the letters stands for NUL."""
-    return NUL in letters
+    return NUL in seq
 
 
-def trimmed(trim: Callable[..., str], detokenizer: Any, text: str) -> str:
+def keep_first_space(trim: Callable[..., str], detokenizer: Any, text: str) -> str:
     """A text with its first space, unless the tokenizer removes it before the next character."""
     cleans = getattr(detokenizer, "clean_spaces", False)
     if detokenizer.text or (cleans and text[1:].startswith(detokenizer._space_matches)):
@@ -99,19 +99,19 @@ def trimmed(trim: Callable[..., str], detokenizer: Any, text: str) -> str:
     return text
 
 
-def is_at_start(detokenizer: Any, *args: Any, **kwargs: Any) -> bool:
+def is_at_start(detokenizer: Any, /) -> bool:
     """Whether no text was streamed yet."""
     return not detokenizer.text
 
 
-def flushed(flush: Callable[..., None], detokenizer: Any, *args: Any, **kwargs: Any) -> None:
-    """Add what is held to the text, unless it is the space that is removed from its start."""
+def flush_text(flush: Callable[..., None], detokenizer: Any, *args: Any, **kwargs: Any) -> None:
+    """Add the buffer to the text, unless it is the space that is removed from the start."""
     if not holds_first_space(detokenizer):
         flush(detokenizer, *args, **kwargs)
 
 
-def holds_first_space(detokenizer: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether a space is held that is removed from the text's start, and nothing else."""
+def holds_first_space(detokenizer: Any, /) -> bool:
+    """Whether the buffer is a space that is removed from the start of the text."""
     if detokenizer._unflushed not in SPACES:
         return False
     return detokenizer.trim_space and not detokenizer.text
@@ -120,28 +120,25 @@ def holds_first_space(detokenizer: Any, *args: Any, **kwargs: Any) -> bool:
 # mlx-vlm
 
 
-def begin_spelled(
-    begin: Callable[..., None], detokenizer: Any, tokenizer: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Construct a detokenizer whose tokens all consist of the letters of bytes."""
-    begin(detokenizer, tokenizer, *args, **kwargs)
+def spell_added_tokens(detokenizer: Any, tokenizer: Any, /) -> None:
+    """Spell the added tokens of a new detokenizer in byte letters."""
     for word, token in tokenizer.get_added_vocab().items():
         if not detokenizer._byte_decoder.keys() >= set(word):
             detokenizer.tokenmap[token] = spell_bytes(word)
 
 
-def added_letters(
+def add_byte_level(
     add_token: Callable[..., None], detokenizer: Any, token: int, *args: Any, **kwargs: Any
 ) -> None:
-    """Add a token to those of a byte-level vocabulary."""
+    """Add a token of a byte-level vocabulary; an unknown one has no text."""
     if not is_unknown(detokenizer, token):
-        without_error(add_token, detokenizer, token, *args, **kwargs)
+        replace_invalid(add_token, detokenizer, token, *args, **kwargs)
 
 
-def without_error(
+def replace_invalid(
     advance: Callable[..., None], detokenizer: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Advance; bytes that are no character become the sign for that."""
+    """Advance; invalid bytes become the replacement character."""
     try:
         advance(detokenizer, *args, **kwargs)
     except UnicodeDecodeError:
@@ -150,18 +147,18 @@ def without_error(
         advance(detokenizer, *args, **kwargs)
 
 
-def may_raise(detokenizer: Any, token: int, *args: Any, **kwargs: Any) -> bool:
-    """Whether a token is unknown, or ends a word of other bytes than ASCII."""
+def may_raise(detokenizer: Any, token: int, /) -> bool:
+    """Whether a token is unknown, or ends a word that is not ASCII."""
     if is_unknown(detokenizer, token):
         return True
     begins = detokenizer.tokenmap[token][0] == BYTE_SPACE
     return begins and not detokenizer._unflushed.lstrip(BYTE_SPACE).isascii()
 
 
-def added_pieces(
+def add_sentencepiece(
     add_token: Callable[..., None], detokenizer: Any, token: int, *args: Any, **kwargs: Any
 ) -> None:
-    """Add a token; the space that is removed from the text's start waits for it."""
+    """Add a token; the space that is removed from the start of the text waits for it."""
     if is_unknown(detokenizer, token):
         return
     # mlx-vlm up to 0.3.9 has no buffer.
@@ -171,78 +168,63 @@ def added_pieces(
         detokenizer._unflushed = SPACE + detokenizer._unflushed
 
 
-def may_wait(detokenizer: Any, token: int, *args: Any, **kwargs: Any) -> bool:
-    """Whether a token is unknown, or comes after a space that waits."""
+def may_wait(detokenizer: Any, token: int, /) -> bool:
+    """Whether a token is unknown, or follows a waiting space."""
     return is_unknown(detokenizer, token) or holds_first_space(detokenizer)
 
 
-def ended(finalize: Callable[..., None], detokenizer: Any) -> None:
-    """End the text, without a cut character: the release streams no segment that ends in one."""
-    without_error(finalize, detokenizer)
-    if hasattr(detokenizer, "_text"):  # of which ``text`` is made
+def drop_cut_character(finalize: Callable[..., None], detokenizer: Any) -> None:
+    """End the text without a cut character: the release streams no segment that ends in one."""
+    replace_invalid(finalize, detokenizer)
+    if hasattr(detokenizer, "_text"):  # ``text`` is derived from it
         detokenizer._text = detokenizer._text.rstrip(CUT)
     else:
         detokenizer.text = detokenizer.text.rstrip(CUT)
 
 
-def emitted(emit: Callable[..., str], streamer: Any, text: str) -> str:
-    """A text to be sent. Only the first one loses a space, also if nothing is left of it."""
-    sent = emit(streamer, text)
+def mark_started(streamer: Any, text: str, /) -> None:
+    """Mark a server's stream as started: only its first text loses a space, even if it is one."""
     streamer._started = streamer._started or bool(text)
-    return sent
 
 
-def is_not_started(streamer: Any, text: str) -> bool:
+def is_not_started(streamer: Any, /) -> bool:
     """Whether a server's stream has sent nothing yet."""
     return not streamer._started
 
 
-def complete_text(tell: Callable[..., str], streamer: Any, token: int) -> str:
-    """A token's text, behind the bytes that are held, if the token does not complete them."""
-    held = streamer._decoder.decode(b"", final=True) if cuts(streamer, token) else ""
-    return str(held) + tell(streamer, token)
+def decode_token(decode: Callable[..., str], streamer: Any, token: int) -> str:
+    """A token's text, after the held bytes if the token does not continue them."""
+    held = streamer._decoder.decode(b"", final=True) if cuts_character(streamer, token) else ""
+    return str(held) + decode(streamer, token)
 
 
-def cuts(streamer: Any, token: int) -> bool:
-    """Whether bytes are held, and a token is not one byte more."""
+def cuts_character(streamer: Any, token: int, /) -> bool:
+    """Whether bytes are held, and the token is not a byte."""
     return bool(streamer._decoder.buffer) and True not in streamer._is_byte_token[token : token + 1]
 
 
-def _targets(distribution: str, *changes: tuple[str, Any, Any]) -> tuple[Target, ...]:
-    module = f"{distribution.replace('-', '_')}.tokenizer_utils"
-    return tuple(
-        Target(distribution, module, name, around(wrapper), when=when)
-        for name, wrapper, when in changes
-    )
-
-
 _BYTES, _PIECES = "BPEStreamingDetokenizer", "SPMStreamingDetokenizer"
-_SERVER = "_ServerTokenStreamer"
+_LM, _VLM = "mlx_lm.tokenizer_utils", "mlx_vlm.tokenizer_utils"
+_SERVER = f"{_VLM}:_ServerTokenStreamer"
 PATCH = Patch(
     id="detokenizer-text",
     every_model=True,
     summary="mlx-lm and mlx-vlm: streamed text differs from its tokens, or crashes ('Hello!ĠHow')",
     targets=(
-        *_targets(
-            "mlx-lm",
-            (f"{_BYTES}.add_token", added, is_unknown),
-            (f"{_BYTES}._decode_bytes", decoded, has_nul),
-            (f"{_BYTES}._maybe_trim_space", trimmed, is_at_start),
-            (f"{_PIECES}.__init__", begin_by_vocabulary, None),
-            (f"{_PIECES}.add_token", added, is_unknown),
-            (f"{_PIECES}._try_flush", flushed, holds_first_space),
-        ),
-        *_targets(
-            "mlx-vlm",
-            (f"{_BYTES}.__init__", begin_spelled, None),
-            (f"{_BYTES}.add_token", added_letters, may_raise),
-            (f"{_BYTES}.finalize", ended, None),
-            (f"{_PIECES}.__init__", begin_by_vocabulary, None),
-            (f"{_PIECES}.add_token", added_pieces, may_wait),
-            (f"{_PIECES}.finalize", ended, None),
-            ("NaiveStreamingDetokenizer.finalize", ended, None),
-            (f"{_SERVER}._emit_text", emitted, is_not_started),
-            (f"{_SERVER}._spm_text_for_token", complete_text, cuts),
-        ),
+        *wrap(f"{_LM}:{_BYTES}.add_token", add_known, when=is_unknown),
+        *argument(f"{_LM}:{_BYTES}._decode_bytes", "seq", replace_nul, when=has_nul),
+        *wrap(f"{_LM}:{_BYTES}._maybe_trim_space", keep_first_space, when=is_at_start),
+        *wrap(f"{_LM}:{_PIECES}.__init__", begin_by_vocabulary),
+        *wrap(f"{_LM}:{_PIECES}.add_token", add_known, when=is_unknown),
+        *wrap(f"{_LM}:{_PIECES}._try_flush", flush_text, when=holds_first_space),
+        *after(f"{_VLM}:{_BYTES}.__init__", spell_added_tokens),
+        *wrap(f"{_VLM}:{_BYTES}.add_token", add_byte_level, when=may_raise),
+        *wrap(f"{_VLM}:{_BYTES}.finalize", drop_cut_character),
+        *wrap(f"{_VLM}:{_PIECES}.__init__", begin_by_vocabulary),
+        *wrap(f"{_VLM}:{_PIECES}.add_token", add_sentencepiece, when=may_wait),
+        *wrap(f"{_VLM}:{_PIECES}.finalize", drop_cut_character),
+        *wrap(f"{_VLM}:NaiveStreamingDetokenizer.finalize", drop_cut_character),
+        *after(f"{_SERVER}._emit_text", mark_started, when=is_not_started),
+        *wrap(f"{_SERVER}._spm_text_for_token", decode_token, when=cuts_character),
     ),
 )

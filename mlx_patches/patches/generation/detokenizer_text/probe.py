@@ -1,4 +1,4 @@
-"""Streams a few tokens of a tiny tokenizer by the class of each repaired function."""
+"""Streams a few tokens of a tiny tokenizer with the class of each repaired function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ....probes import NotApplicable, Result
 from ..._shared.byte_letters import LETTERS
 
 BYTE_LEVEL, PIECES = "byte-level", "sentencepiece"
-# Of an id beyond the vocabulary.
+# Stands for an id beyond the vocabulary.
 PADDED = ""
 SPACE = "\u2581"
 BYTES_OWNER, PIECES_OWNER = "BPEStreamingDetokenizer", "SPMStreamingDetokenizer"
@@ -45,22 +45,21 @@ CASES: dict[str, tuple[Case, ...]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a case is streamed otherwise, or raises."""
+    """Red if a case is streamed wrongly, or raises."""
     owner = target.name.partition(".")[0]
     module = importlib.import_module(target.module)
     if not hasattr(module, owner):
         raise NotApplicable(f"this release has no {owner}")
     if target.name == PIECES_END and not hasattr(module.SPMStreamingDetokenizer, "_flush_bytes"):
-        raise NotApplicable("this release has letters for the bytes of a character")
+        raise NotApplicable("this release streams the bytes of a character as letters")
     for case in CASES[target.name]:
-        said = differs(target, owner, case)
-        if said:
-            return Result(True, said)
+        if fault := describe_difference(target, owner, case):
+            return Result(True, fault)
     return Result(False, "streamed as decoded")
 
 
-def differs(target: Target, owner: str, case: Case) -> str:
-    """How a case is streamed otherwise than it should be; empty if it is not."""
+def describe_difference(target: Target, owner: str, case: Case) -> str:
+    """Describe how a case is streamed wrongly; empty if it is right."""
     from transformers import AutoTokenizer
 
     name, words, wanted = case

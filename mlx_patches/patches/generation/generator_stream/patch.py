@@ -17,21 +17,17 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import result
 
 Defaults = tuple[Any, Any]
 
 
-def generated(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Any]:
-    """The tokens of an answer, one by one, with the reader's own default stream."""
-    return step_aside(generate(*args, **kwargs))
-
-
-def step_aside(tokens: Any) -> Iterator[Any]:
+def restore_defaults(tokens: Any) -> Iterator[Any]:
     """Yield a generator's items, each with the reader's own device and stream as the defaults."""
     thread, own = get_ident(), None
     try:
@@ -86,8 +82,8 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx-lm: a generation that is not consumed to its end breaks later calls in its thread",
-    targets=tuple(
-        Target("mlx-lm", "mlx_lm.generate", name, around(generated))
-        for name in ("generate_step", "speculative_generate_step")
+    targets=result(
+        ["mlx_lm.generate:generate_step", "mlx_lm.generate:speculative_generate_step"],
+        restore_defaults,
     ),
 )

@@ -12,7 +12,7 @@ from ....probes.batch_invariance import tiny
 
 
 def probe(target: Target) -> Result:
-    """Red where the caller's default stream changes, or closing the generator raises."""
+    """Red if the caller's default stream changes, or closing the generator raises."""
     import mlx.core as mx
 
     model = tiny("mlx-lm", "llama").module

@@ -1,19 +1,19 @@
-"""Prompts with images of five models get wrong text, or fail, beside others or in pieces.
+"""Five models answer prompts with images wrongly, or crash, in a batch or in chunked prefill.
 
 Why
-    Ernie 4.5 VL and Hunyuan VL number an image's tokens from the whole prompt, also if they are
-    fed a piece of it. Falcon OCR, Cohere Compass and Llama 3.2 Vision are given masks, features or
-    states of an image that mlx-vlm's batch generator cannot join with another prompt's, or cuts
-    once more than the model expects.
+    Ernie 4.5 VL and Hunyuan VL compute the positions of an image's tokens from the whole prompt,
+    even when they process a chunk of it. Falcon OCR, Cohere Compass and Llama 3.2 Vision receive
+    masks, features or states of an image that mlx-vlm's batch generator cannot join with another
+    prompt's, or that it cuts although the model does so too.
 How
-    A prompt with an image of these models is read whole and by itself, through the generator's own
-    settings, in force while it begins to read it. Texts are read together as before, and all answer
-    in one batch. An image's position ids come with its prompt in Hunyuan VL, and stay on the model
-    for no other.
+    These models process a prompt with an image in one chunk and in a batch of one: the generator's
+    own settings are changed while it starts the prompt. Text prompts share a batch as before, and
+    all rows decode in one batch. Hunyuan VL receives an image's position ids with its prompt, and
+    the model does not keep them for other prompts.
 Upstream
-    Not mended in mlx-vlm 0.7.10.
+    Not fixed in mlx-vlm 0.7.10.
 Retire when
-    None of these families is red in the lab's scenarios of features.
+    None of these families is red in the lab's ``features`` scenarios.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import argument, result, wrap
+from ..._shared.targets import vlm_generators
 
 _HUNYUAN = "hunyuan_vl"
 FAMILIES = {"cohere_compass", "ernie4_5_moe_vl", "falcon_ocr", _HUNYUAN, "mllama"}
-# Arguments of a prompt that only an image brings.
+# The arguments that only prompts with an image have.
 IMAGE = (
     "pixel_values",
     "image_grid_thw",
@@ -38,16 +39,16 @@ IMAGE = (
 _ARGUMENTS = 3
 
 
-def is_concerned(model: Any) -> bool:
-    """Whether a model, or a language model, is of one of the families."""
+def is_affected(model: Any) -> bool:
+    """Whether a model, or a language model, belongs to one of the families."""
     package, _, rest = type(model).__module__.partition(".models.")
     return package == "mlx_vlm" and rest.partition(".")[0] in FAMILIES
 
 
 def count_texts(generator: Any) -> int | None:
-    """How many texts wait in front of the first prompt with an image.
+    """How many text prompts wait before the first prompt with an image.
 
-    None if no such prompt is among those that the generator would read next.
+    None if no such prompt is among those that the generator would start next.
     """
     following = generator._unprocessed_sequences[: generator.prefill_batch_size]
     images = (index for index, one in enumerate(following) if has_image(one))
@@ -60,52 +61,49 @@ def has_image(sequence: Sequence[Any]) -> bool:
     return any(arguments.get(name) is not None for name in IMAGE)
 
 
-def has_images_next(generator: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the generator would read a prompt with an image of one of the families next."""
+def has_images_next(generator: Any, /) -> bool:
+    """Whether the generator would start a prompt with an image for one of the families next."""
     waiting = getattr(generator, "_unprocessed_sequences", None)
-    return bool(waiting) and is_concerned(generator.model) and count_texts(generator) is not None
+    return bool(waiting) and is_affected(generator.model) and count_texts(generator) is not None
 
 
-def read_alone(following: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
-    """The generator's step, in which it begins to read texts, or one prompt with an image."""
+def start_image(step: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+    """A step of the generator in which it starts only text prompts, or one with an image."""
+    if not has_images_next(generator):  # another patch's check let this layer run
+        return step(generator, *args, **kwargs)
     texts = count_texts(generator)
-    size, piece = generator.prefill_batch_size, generator.prefill_step_size
+    batch_size, step_size = generator.prefill_batch_size, generator.prefill_step_size
     generator.prefill_batch_size = texts or 1
     if not texts:
         generator.prefill_step_size = None
     try:
-        return following(generator, *args, **kwargs)
+        return step(generator, *args, **kwargs)
     finally:
-        generator.prefill_batch_size, generator.prefill_step_size = size, piece
+        generator.prefill_batch_size, generator.prefill_step_size = batch_size, step_size
 
 
-def is_image(
-    input_ids: Any, model: Any, pixel_values: Any = None, *args: Any, **kwargs: Any
-) -> bool:
-    """Whether an answer is to a prompt with an image, by a model of one of the families."""
-    return pixel_values is not None and is_concerned(model)
+def is_image(model: Any, pixel_values: Any) -> bool:
+    """Whether a model of one of the families answers a prompt with an image."""
+    return pixel_values is not None and is_affected(model)
 
 
-def read_whole(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The tokens of an answer to a prompt that is read in one piece."""
-    return generate(*args, **{**kwargs, "prefill_step_size": None})
+def skip_chunking(prefill_step_size: Any, model: Any, pixel_values: Any) -> Any:
+    """The size of the prompt's chunks; None, a single chunk, for a prompt with an image."""
+    return None if is_image(model, pixel_values) else prefill_step_size
 
 
-def embed_with_positions(embed: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Hunyuan VL: a prompt's embeddings, with its position ids if it has an image."""
-    features = embed(model, *args, **kwargs)
+def add_positions(features: Any, model: Any, /) -> Any:
+    """The embeddings of a prompt for Hunyuan VL, with its position ids if it has an image."""
     if getattr(features, "position_ids", None) is None:
         features.position_ids = getattr(model.language_model, "_position_ids", None)
     return features
 
 
-def forget_positions(
-    init: Callable[..., None], batch: Any, model: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Begin to read prompts; Hunyuan VL forgets an image's position ids, as for a prompt alone."""
+def drop_positions(model: Any) -> Any:
+    """The model of a batch of prompts; Hunyuan VL's without the position ids of an image."""
     if type(model).__module__ == f"mlx_vlm.models.{_HUNYUAN}.language":
         model._position_ids = None
-    init(batch, model, *args, **kwargs)
+    return model
 
 
 PATCH = Patch(
@@ -116,19 +114,17 @@ PATCH = Patch(
         "images in batches and chunks"
     ),
     targets=(
-        *at(GENERATORS, {"BatchGenerator._next": around(read_alone)}, when=has_images_next),
-        *at(GENERATORS, {"generate_step": around(read_whole)}, when=is_image),
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{_HUNYUAN}.{_HUNYUAN}",
-            "Model.get_input_embeddings",
-            around(embed_with_positions),
+        *wrap(vlm_generators("BatchGenerator._next"), start_image, when=has_images_next),
+        *argument(
+            vlm_generators("generate_step"), "prefill_step_size", skip_chunking, when=is_image
+        ),
+        *result(
+            f"mlx_vlm.models.{_HUNYUAN}.{_HUNYUAN}:Model.get_input_embeddings",
+            add_positions,
             supports=True,
         ),
-        *at(
-            GENERATORS,
-            {"PromptProcessingBatch.__init__": around(forget_positions)},
-            supports=True,
+        *argument(
+            vlm_generators("PromptProcessingBatch.__init__"), "model", drop_positions, supports=True
         ),
     ),
 )

@@ -1,20 +1,20 @@
-"""Generation with ``kv_bits`` fails mid-text on a model that cannot read quantized caches.
+"""Generation with ``kv_bits`` crashes midway for models that do not support quantized caches.
 
 Why
     ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
     have quantized caches from the start. Gemma 2 and 4, Phi, DeepSeek V3 and others compute with
     the keys and values themselves, which are tuples of arrays in a quantized cache; gpt-oss uses
     attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older
-    answer tokens, and the quantized ones that take their place keep them.
+    answer tokens, and the quantized ones that replace them keep them.
 How
     Each model is tried once before generation: it is fed a token with quantized caches. MLX is
     lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
-    ``kv_bits`` is ignored, with one warning a model class. It is also ignored for a model whose own
-    caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
+    ``kv_bits`` is ignored, with one warning per model class. It is also ignored for models whose
+    own caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The release refuses ``kv_bits`` before it generates, or every family reads quantized caches.
+    The release rejects ``kv_bits`` before it generates, or every family supports quantized caches.
 """
 
 from __future__ import annotations
@@ -26,58 +26,53 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, around
+from ....core.verbs import argument
 from ..._shared.kept import Kept
 from ..._shared.targets import GENERATORS, at
 
 logger = logging.getLogger("mlx_patches")
 
-# The arguments of mlx-vlm that ask for quantized caches; without them caches hold floats.
+# The arguments of mlx-vlm that select quantized caches; without them caches hold floats.
 _BITS = ("kv_bits", "kv_key_bits", "kv_value_bits", "kv_key_scheme", "kv_value_scheme")
 _OPTIONS = (*_BITS, "kv_group_size", "kv_quant_scheme")
 
-# For a model, whether it reads caches quantized in a way.
-_ANSWERS: Kept[dict[Any, bool]] = Kept(dict)
+# By model and quantization: whether the model supports such caches.
+_RESULTS: Kept[dict[Any, bool]] = Kept(dict)
 
 
-def generated(
-    generate: Callable[..., Any],
-    prompt: Any,
-    model: Any,
-    *args: Any,
-    kv_bits: int | None = None,
-    kv_group_size: int = 64,
-    **kwargs: Any,
-) -> Any:
-    """The tokens of an answer, one by one; without ``kv_bits`` if a model cannot use it."""
-    if kv_bits is not None:
-        draft = kwargs.get("draft_model", args[0] if args else None)
-        for one in (model, draft):
-            if one is not None and not reads_quantized(one, kv_bits, kv_group_size):
-                warn(f"{type(one).__module__}.{type(one).__qualname__}")
-                kv_bits = None
-                break
-    return generate(prompt, model, *args, kv_bits=kv_bits, kv_group_size=kv_group_size, **kwargs)
+def drop_bits(kv_bits: Any, model: Any, kv_group_size: Any) -> Any:
+    """The ``kv_bits`` of a generation; None if its model does not support them."""
+    if kv_bits is None or supports_bits(model, kv_bits, kv_group_size):
+        return kv_bits
+    warn(f"{type(model).__module__}.{type(model).__qualname__}")
+    return None
 
 
-def reads_quantized(model: Any, bits: int, group_size: int) -> bool:
+def drop_bits_of_both(kv_bits: Any, model: Any, draft_model: Any, kv_group_size: Any) -> Any:
+    """The ``kv_bits`` of speculative decoding; None if a model does not support them."""
+    kv_bits = drop_bits(kv_bits, model, kv_group_size)
+    return drop_bits(kv_bits, draft_model, kv_group_size)
+
+
+def supports_bits(model: Any, bits: int, group_size: int) -> bool:
     """Whether a model can be called after its caches were quantized."""
     key = bits, group_size
-    return tried_once(model, key, lambda: reads_quantized_row(model, *key))
+    return try_once(model, key, lambda: try_quantized(model, *key))
 
 
-def tried_once(model: Any, key: Any, succeeds: Callable[[], bool]) -> bool:
-    """The result of a model's trial, kept as long as the model exists; ``succeeds`` makes it."""
-    answers = _ANSWERS.of(model)
-    if key not in answers:
-        answers[key] = succeeds()
-    return answers[key]
+def try_once(model: Any, key: Any, try_model: Callable[[], bool]) -> bool:
+    """The result of a model's trial, kept as long as the model exists."""
+    results = _RESULTS.of(model)
+    if key not in results:
+        results[key] = try_model()
+    return results[key]
 
 
-def reads_quantized_row(model: Any, bits: int, group_size: int) -> bool:
+def try_quantized(model: Any, bits: int, group_size: int) -> bool:
     """Feed a token, quantize the caches and feed another; whether the last call succeeds.
 
-    True also if an earlier step fails: then the release's own error is left to occur.
+    True also if an earlier step fails: the release will then raise its own error.
     """
     import mlx.core as mx
 
@@ -98,38 +93,36 @@ def reads_quantized_row(model: Any, bits: int, group_size: int) -> bool:
     return True
 
 
-def generated_vlm(
+def generate_supported(
     generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The tokens of an answer of mlx-vlm; without quantized caches if its model reads none."""
-    if not asks_for_bits(**kwargs):  # another patch's layer let this one run
+    """mlx-vlm's tokens of an answer; with float caches if its model does not support others."""
+    if not has_bits(**kwargs):  # another patch's layer let this one run
         return generate(prompt, model, *args, **kwargs)
     quantize = sys.modules[generate.__module__].maybe_quantize_kv_cache
-    taken = inspect.signature(quantize).parameters
+    accepted = inspect.signature(quantize).parameters
     options = {
         name: kwargs.get(name, parameter.default)
         for name, parameter in inspect.signature(generate).parameters.items()
-        if name in _OPTIONS and name in taken
+        if name in _OPTIONS and name in accepted
     }
     language = getattr(model, "language_model", model)
-    own = readable_options(language, kwargs, options, reads_quantized_answer, quantize)
+    own = keep_supported(language, kwargs, options, try_quantized_vlm, quantize)
     return generate(prompt, model, *args, **own)
 
 
-def reads_quantized_answer(
-    model: Any, quantize: Callable[..., Any], options: dict[str, Any]
-) -> bool:
-    """Whether a language model of mlx-vlm reads a token after the release quantized its caches.
+def try_quantized_vlm(model: Any, quantize: Callable[..., Any], options: dict[str, Any]) -> bool:
+    """Whether mlx-vlm's language model accepts a token after the release quantized its caches.
 
-    False also if the release cannot quantize them, or they would keep what its own caches drop.
-    True if the model reads no token with floats either: then the release's own error is left to
-    occur.
+    False also if the release cannot quantize them, or they would keep what the model's own caches
+    drop. True if the model does not accept float caches either: the release will then raise its
+    own error.
     """
     try:
         if drops_answers(model):
             return False
         caches = sys.modules["mlx_vlm.models.cache"].make_prompt_cache(model)
-        if not is_read(model, caches):
+        if not accepts(model, caches):
             return True
     except Exception:
         return True
@@ -137,78 +130,77 @@ def reads_quantized_answer(
         quantize(caches, quantized_kv_start=0, **options)
     except Exception:
         return False
-    return is_read(model, caches)
+    return accepts(model, caches)
 
 
-def init_readable(
+def init_supported(
     init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Make a batch generator of mlx-vlm; without quantized caches if its model reads none."""
-    init(generator, model, *args, **readable(model, type(generator).__module__, kwargs))
+    """Make mlx-vlm's batch generator; with float caches if its model does not support others."""
+    init(generator, model, *args, **keep_batch_options(model, type(generator).__module__, kwargs))
 
 
-def asks_for_bits(*args: Any, **kwargs: Any) -> bool:
-    """Whether a call of mlx-vlm asks for quantized caches; it names the arguments."""
+def has_bits(*args: Any, **kwargs: Any) -> bool:
+    """Whether a call of mlx-vlm selects quantized caches, which it does by keyword."""
     return any(kwargs.get(name) is not None for name in _BITS)
 
 
-def readable(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A batch generator's arguments, without those for quantized caches if it reads none."""
-    if not asks_for_bits(**kwargs):  # another patch's layer let this one run
+def keep_batch_options(model: Any, module: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A batch generator's arguments, without ``kv_bits`` if its model does not support them."""
+    if not has_bits(**kwargs):  # another patch's layer let this one run
         return kwargs
     options = {name: kwargs[name] for name in _OPTIONS if name in kwargs}
     make = sys.modules[module]._make_cache
-    return readable_options(model, kwargs, options, reads_quantized_batch, make)
+    return keep_supported(model, kwargs, options, try_quantized_batch, make)
 
 
-def readable_options(
+def keep_supported(
     model: Any,
     kwargs: dict[str, Any],
     options: dict[str, Any],
-    reads: Callable[..., bool],
+    try_model: Callable[..., bool],
     function: Callable[..., Any],
 ) -> dict[str, Any]:
-    """A call's arguments, without those for quantized caches if the model cannot read them.
+    """A call's arguments, without ``kv_bits`` if its model does not support them.
 
     Args:
         options: those of the quantization.
-        reads: the trial, ``reads(model, function, options)``.
+        try_model: the trial, ``try_model(model, function, options)``.
         function: the release's, which makes or quantizes the caches.
     """
-    key = reads, *sorted((name, str(value)) for name, value in options.items())
-    if tried_once(model, key, lambda: reads(model, function, options)):
+    key = try_model, *sorted((name, str(value)) for name, value in options.items())
+    if try_once(model, key, lambda: try_model(model, function, options)):
         return kwargs
     warn(f"{type(model).__module__}.{type(model).__qualname__}")
     return {name: value for name, value in kwargs.items() if name not in _BITS}
 
 
-def reads_quantized_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
-    """Whether a language model of mlx-vlm reads a token with the caches that ``make`` makes.
+def try_quantized_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
+    """Whether mlx-vlm's language model accepts a token with the caches that ``make`` makes.
 
-    False if they would keep what its own caches drop.
-
-    True also if the caches cannot be made, or the model cannot read floats either: then the
-    release's own error is left to occur.
+    False if they would keep what the model's own caches drop. True also if the caches cannot be
+    made, or the model does not accept float caches either: the release will then raise its own
+    error.
     """
     try:
         if drops_answers(model):
             return False
-        return is_read(model, make(model, [0], **options)) or not is_read(model, make(model, [0]))
+        return accepts(model, make(model, [0], **options)) or not accepts(model, make(model, [0]))
     except Exception:
         return True
 
 
 def drops_answers(model: Any) -> bool:
-    """Whether a model's caches drop older tokens of an answer, and keep the prompt."""
-    own = model.make_cache() if hasattr(model, "make_cache") else ()
-    return any(hasattr(layer, "prefill_length") for layer in own)
+    """Whether a model's caches drop older tokens of an answer, but not of the prompt."""
+    caches = model.make_cache() if hasattr(model, "make_cache") else ()
+    return any(hasattr(layer, "prefill_length") for layer in caches)
 
 
-def is_read(model: Any, caches: Any) -> bool:
-    """Whether a model reads a token with these caches. Its own attributes stay as they are."""
+def accepts(model: Any, caches: Any) -> bool:
+    """Whether a model accepts a token with these caches. Its own attributes stay unchanged."""
     import mlx.core as mx
 
-    # A module keeps its arrays in itself, as a dict.
+    # A module is a dict of its arrays.
     own = [vars(model), *([model] if isinstance(model, dict) else [])]
     before = [dict(part) for part in own]
     try:
@@ -226,7 +218,7 @@ def is_read(model: Any, caches: Any) -> bool:
 
 @cache
 def warn(model: str) -> None:
-    """Log a warning, once a model class."""
+    """Log a warning, once per model class."""
     logger.warning("mlx_patches: %s cannot read quantized caches: kv_bits is ignored", model)
 
 
@@ -239,22 +231,24 @@ PATCH = Patch(
         "models; now ignored with a warning"
     ),
     targets=(
-        *(
-            Target(
-                "mlx-lm",
-                "mlx_lm.generate",
-                name,
-                around(generated),
-                fingerprint_of=(name, "maybe_quantize_kv_cache"),
-            )
-            for name in ("generate_step", "speculative_generate_step")
+        *argument(
+            "mlx_lm.generate:generate_step",
+            "kv_bits",
+            drop_bits,
+            fingerprint_of=("generate_step", "maybe_quantize_kv_cache"),
         ),
-        *at(GENERATORS, {"generate_step": around(generated_vlm)}, when=asks_for_bits),
+        *argument(
+            "mlx_lm.generate:speculative_generate_step",
+            "kv_bits",
+            drop_bits_of_both,
+            fingerprint_of=("speculative_generate_step", "maybe_quantize_kv_cache"),
+        ),
+        *at(GENERATORS, {"generate_step": around(generate_supported)}, when=has_bits),
         *at(
             GENERATORS,
-            {"BatchGenerator.__init__": around(init_readable)},
+            {"BatchGenerator.__init__": around(init_supported)},
             fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
-            when=asks_for_bits,
+            when=has_bits,
         ),
     ),
 )

@@ -19,51 +19,51 @@ from ....probes.fixtures import require_own
 _PROMPT = [5, 9, 2, 7]
 _TOKENS = 6
 _BITS = {"kv_bits": 8, "kv_group_size": 32, "quantized_kv_start": 2}
-# Families that read quantized caches, and that do not; in mlx-vlm the first of the latter that a
-# release has is tried, in a batch or alone.
-_READS = {"mlx-lm": "qwen3", "mlx-vlm": "qwen2_5_vl"}
-_LM_REFUSES = ("gemma2", "phi")
-_BATCH_REFUSES, _ALONE_REFUSES = ("gemma4", "falcon_ocr"), ("falcon_ocr", "gemma3")
+# Families that support quantized caches, and that do not; in mlx-vlm the first of the latter that
+# a release has is tried, in a batch or as a single request.
+_SUPPORTED = {"mlx-lm": "qwen3", "mlx-vlm": "qwen2_5_vl"}
+_LM_UNSUPPORTED = ("gemma2", "phi")
+_BATCH_UNSUPPORTED, _SOLO_UNSUPPORTED = ("gemma4", "falcon_ocr"), ("falcon_ocr", "gemma3")
 # Its own caches drop tokens of an answer, which quantized ones would keep.
-_VLM_DROPS = "unlimited_ocr"
+_DROPS_TOKENS = "unlimited_ocr"
 
 
 def probe(target: Target) -> Result:
-    """Red where a model raises, or one that supports quantized caches gets none."""
+    """Red if a model raises, or one that supports quantized caches gets none."""
     require_own(target)
     own = getattr(importlib.import_module(target.module), target.name.partition(".")[0])
     if "kv_bits" not in inspect.signature(own).parameters:
         return Result(False, "this release's batches have no quantized caches")
-    answered: Callable[[Any], int]
-    refusing: Iterable[Any]
+    generate: Callable[[Any], int]
+    unsupported: Iterable[Any]
     if target.distribution == "mlx-lm":
-        answered = partial(answer, own)
-        refusing = (tiny("mlx-lm", name) for name in _LM_REFUSES)
+        generate = partial(generate_lm, own)
+        unsupported = (tiny("mlx-lm", name) for name in _LM_UNSUPPORTED)
     elif inspect.isclass(own):
-        answered, refusing = answer_in_batch, [first_built(_BATCH_REFUSES)]
+        generate, unsupported = generate_batch, [build_first(_BATCH_UNSUPPORTED)]
     else:
-        answered, refusing = answer_alone, [first_built(_ALONE_REFUSES)]
-    for model in refusing:
+        generate, unsupported = generate_solo, [build_first(_SOLO_UNSUPPORTED)]
+    for model in unsupported:
         try:
-            said = answered(model)
+            count = generate(model)
         except NotApplicable:
             raise
         except Exception as error:
             return Result(True, f"{model.family}: {type(error).__name__}: {error}".splitlines()[0])
-        if said != _TOKENS:
-            return Result(True, f"{model.family}: {said} tokens, not {_TOKENS}")
-    reading = tiny(target.distribution, _READS[target.distribution])
-    if not is_quantized(answered, reading):
-        return Result(True, f"the cache of {reading.family} is not quantized")
+        if count != _TOKENS:
+            return Result(True, f"{model.family}: {count} tokens, not {_TOKENS}")
+    supported = tiny(target.distribution, _SUPPORTED[target.distribution])
+    if not is_quantized(generate, supported):
+        return Result(True, f"the cache of {supported.family} is not quantized")
     if target.distribution == "mlx-vlm":
         with suppress(NotApplicable):
-            if is_quantized(answered, tiny("mlx-vlm", _VLM_DROPS)):
-                return Result(True, f"the cache of {_VLM_DROPS} keeps what it should drop")
-    return Result(False, f"{model.family} keeps float caches, {reading.family} quantizes its own")
+            if is_quantized(generate, tiny("mlx-vlm", _DROPS_TOKENS)):
+                return Result(True, f"the cache of {_DROPS_TOKENS} keeps what it should drop")
+    return Result(False, f"{model.family} keeps float caches, {supported.family} quantizes its own")
 
 
-def first_built(names: Sequence[str]) -> Any:
-    """The lab's model of the first of these families that the release has."""
+def build_first(names: Sequence[str]) -> Any:
+    """Build the lab's model of the first of these families that the release has."""
     for name in names:
         try:
             return tiny("mlx-vlm", name)
@@ -72,29 +72,29 @@ def first_built(names: Sequence[str]) -> Any:
     raise NotApplicable(f"this release has none of {', '.join(names)}")
 
 
-def is_quantized(answered: Callable[[Any], int], model: Any) -> bool:
-    """Whether a prompt is read with quantized caches."""
-    name = "BatchQuantizedKVCache" if answered is answer_in_batch else "QuantizedKVCache"
+def is_quantized(generate: Callable[[Any], int], model: Any) -> bool:
+    """Whether a prompt is processed with quantized caches."""
+    name = "BatchQuantizedKVCache" if generate is generate_batch else "QuantizedKVCache"
     own = importlib.import_module(f"{package_of(model.family.distribution)}.models.cache")
     # Older releases of mlx-vlm quantize with mlx-lm's.
     caches = own if hasattr(own, name) else importlib.import_module("mlx_lm.models.cache")
-    with counted(getattr(caches, name)) as quantized:
-        answered(model)
+    with record_lengths(getattr(caches, name)) as quantized:
+        generate(model)
     return any(length > 1 for length in quantized)  # length 1: the patch's own trial
 
 
-def answer_in_batch(model: Any) -> int:
-    """How many tokens the release's batch generator gives."""
+def generate_batch(model: Any) -> int:
+    """How many tokens the release's batch generator returns."""
     from ....lab import generators
 
     options = {"kv_bits": 8, "kv_group_size": 32}
     request = generators.Request(0, _PROMPT, _TOKENS)
-    (said,) = generators.run_requests(model, [request], **options)
-    return len(said)
+    (tokens,) = generators.run_requests(model, [request], **options)
+    return len(tokens)
 
 
-def answer_alone(model: Any) -> int:
-    """How many tokens the release's ``generate_step`` gives for a prompt without an image."""
+def generate_solo(model: Any) -> int:
+    """How many tokens the release's ``generate_step`` yields for a prompt without an image."""
     import mlx.core as mx
 
     from ....lab import engine
@@ -106,8 +106,8 @@ def answer_alone(model: Any) -> int:
     return sum(1 for _ in step(prompt, whole_model(model, None), **options))
 
 
-def answer(step: Any, model: Any) -> int:
-    """How many tokens mlx-lm gives; in speculative decoding the model is its own draft model."""
+def generate_lm(step: Any, model: Any) -> int:
+    """How many tokens mlx-lm yields; in speculative decoding the model is its own draft model."""
     import mlx.core as mx
 
     drafts = [model.module] if "draft_model" in inspect.signature(step).parameters else []
@@ -116,13 +116,13 @@ def answer(step: Any, model: Any) -> int:
 
 
 @contextmanager
-def counted(kind: Any) -> Iterator[list[int]]:
-    """Record the number of columns of each cache of a class at each of its updates."""
-    update, given = kind.update_and_fetch, []
+def record_lengths(kind: Any) -> Iterator[list[int]]:
+    """Record the length of each cache of a class before each of its updates."""
+    update, lengths = kind.update_and_fetch, []
 
-    def noted(cache: Any, keys: Any, values: Any) -> Any:
-        given.append(int(getattr(cache, "_idx", cache.offset)))
+    def record(cache: Any, keys: Any, values: Any) -> Any:
+        lengths.append(int(getattr(cache, "_idx", cache.offset)))
         return update(cache, keys, values)
 
-    with mock.patch.object(kind, "update_and_fetch", noted):
-        yield given
+    with mock.patch.object(kind, "update_and_fetch", record):
+        yield lengths

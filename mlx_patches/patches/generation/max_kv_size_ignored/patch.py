@@ -1,9 +1,9 @@
-"""``max_kv_size`` is silently ignored where a model makes its own caches.
+"""``max_kv_size`` is silently ignored for models that make their own caches.
 
 Why
-    ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, and that takes no
-    size. For Gemma, GPT-OSS, Qwen3-Next and every hybrid, ``max_kv_size`` limits nothing: the
-    caches of full attention layers grow until the process ends.
+    ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, which has no parameter
+    for the size. For Gemma, GPT-OSS, Qwen3-Next and every hybrid, ``max_kv_size`` limits nothing:
+    the caches of full attention layers grow until the process runs out of memory.
 How
     The patch logs one warning per model class. It leaves the caches unchanged, because the model's
     masks and shared layers depend on them.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import listened, require_own
+from ....probes.fixtures import record_messages, require_own
 
 SIZE = 4
 _TOKENS = 3 * SIZE
@@ -16,22 +16,21 @@ _serial = itertools.count()
 
 
 def probe(target: Target) -> Result:
-    """Red where a cache outgrows the limit without a warning."""
+    """Red if a cache outgrows the limit without a warning."""
     make, module = require_own(target), importlib.import_module(target.module)
-    caches, heard = listened(lambda: make(model_of(module), SIZE))
-    held = max(map(tokens_held, caches))
+    caches, messages = record_messages(lambda: make(make_model(module), SIZE))
+    held = max(map(feed_tokens, caches))
     if held <= SIZE:
         return Result(False, f"the caches hold {held} of {_TOKENS} tokens")
-    if any("max_kv_size" in message for message in heard):
+    if any("max_kv_size" in message for message in messages):
         return Result(False, f"the caches hold {held} tokens, with a warning")
     return Result(True, f"the caches hold {held} tokens, not {SIZE}, without a warning")
 
 
-def model_of(module: Any) -> Any:
+def make_model(module: Any) -> Any:
     """Make a model of a new class, with one full layer and one sliding layer.
 
-    The patch warns once a class name, so each class has its own. ``id`` is no such name: a new
-    class can lie where a freed one lay.
+    The patch warns once per class name, so each class has its own.
     """
 
     class Model:
@@ -44,8 +43,8 @@ def model_of(module: Any) -> Any:
     return Model()
 
 
-def tokens_held(cache: Any) -> int:
-    """Feed a cache ``_TOKENS`` tokens one by one; returns how many it holds."""
+def feed_tokens(cache: Any) -> int:
+    """Feed ``_TOKENS`` tokens one by one to a cache; returns how many it holds."""
     import mlx.core as mx
 
     step = mx.zeros((1, 1, 1, 1))

@@ -1,4 +1,4 @@
-"""Processes a batch of prompts, padded on the right, in pieces of two tokens."""
+"""Processes a batch of right-padded prompts in chunks of two tokens."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WORDS = 16
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's first token is not chosen by the logits after its last token."""
+    """Red if a row's first token is not chosen by the logits after its last token."""
     require_own(target)
     kind = importlib.import_module(target.module).PromptProcessingBatch
     if "right_pad_per_row" not in inspect.signature(inspect.unwrap(kind.__init__)).parameters:
-        raise NotApplicable("this release pads no prompts on the right")
-    first = first_tokens(kind, RESTS)
+        raise NotApplicable("this release right-pads no prompts")
+    first = find_first_tokens(kind, RESTS)
     want = [rest[-1] for rest in RESTS]
-    return Result(first != want, f"a model that repeats tokens goes on with {first}, of {want}")
+    return Result(first != want, f"a model that repeats tokens continues {want} with {first}")
 
 
 class Repeats:
-    """A model whose most probable next token is the one that it got."""
+    """A model whose most probable next token is its last one."""
 
     layers: tuple[()] = ()
 
@@ -37,7 +37,7 @@ class Repeats:
         return mx.eye(WORDS)[tokens]
 
 
-def first_tokens(
+def find_first_tokens(
     kind: Any, rests: Sequence[Sequence[int]], size: int | None = 2, model: Any = None
 ) -> list[int]:
     """The first token of each row after its prompt."""

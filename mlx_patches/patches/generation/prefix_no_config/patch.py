@@ -1,12 +1,11 @@
-"""mlx-vlm's prefix cache fails for language models that keep no config.
+"""mlx-vlm's prefix cache crashes for language models without a ``config`` attribute.
 
 Why
-    The numbers of the tokens that stand for media are read from the ``config`` of the language
-    model. Those of Phi-4 multimodal, InternVL and LocateAnything have none: with
-    ``APC_ENABLED=1``, every request fails.
+    The ids of media tokens are read from the ``config`` of the language model. Those of Phi-4
+    multimodal, InternVL and LocateAnything have none: with ``APC_ENABLED=1``, every request fails.
 How
-    For a model without a config, they are read from an empty one. A prefix with media is still
-    found for the same media only, by their hash.
+    For a model without a config, they are read from an empty one. A prefix with media still matches
+    only the same media, by their hash.
 Upstream
     Fixed in mlx-vlm 0.6.9, in the same way.
 Retire when
@@ -19,17 +18,18 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import wrap
+from ..._shared.targets import vlm_generators
 
-# The first reads the config itself up to mlx-vlm 0.6.2, then by the second.
+# The first reads the config up to mlx-vlm 0.6.2, the second in later releases.
 READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids")
 
 
 def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> Any:
-    """Call what reads the config of the generator's model, with an empty one if it has none."""
+    """Call a reader of the config of the generator's model, with an empty one if it has none."""
     model = generator.model
-    if not has_no_config(generator):
+    if not lacks_config(generator):
         return read(generator, *args)
     generator.model = SimpleNamespace(config=None)
     try:
@@ -38,7 +38,7 @@ def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> A
         generator.model = model
 
 
-def has_no_config(generator: Any, *args: Any) -> bool:
+def lacks_config(generator: Any, /) -> bool:
     """Whether a generator's model has no config."""
     return not hasattr(generator.model, "config")
 
@@ -49,10 +49,10 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-vlm: the prefix cache crashes for language models without a config attribute",
     severity="crash",
-    targets=at(
-        GENERATORS,
-        dict.fromkeys(READERS, around(read_empty_config)),
+    targets=wrap(
+        [place for name in READERS for place in vlm_generators(name)],
+        read_empty_config,
         fingerprint_of=READERS,
-        when=has_no_config,
+        when=lacks_config,
     ),
 )

@@ -12,18 +12,18 @@ from ....probes.fixtures import bare_generator, require_own
 
 
 def probe(target: Target) -> Result:
-    """Red where the look-up raises."""
+    """Red if the look-up raises."""
     require_own(target)
     module = importlib.import_module(target.module)
     if target.name.endswith("_apc_pick_for"):
-        found = generator_of(module)._apc_pick_for(sequence_of(module))
+        found = make_generator(module)._apc_pick_for(make_sequence(module))
     else:
-        found = generator_of(module)._apc_media_token_ids()
+        found = make_generator(module)._apc_media_token_ids()
     return Result(bool(found), f"an empty prefix cache has {found or 'nothing'}")
 
 
-def generator_of(module: Any, **options: Any) -> Any:
-    """A generator with a prefix cache, of a model without a config."""
+def make_generator(module: Any, **options: Any) -> Any:
+    """Make a generator with a prefix cache, for a model without a config."""
     apc = importlib.import_module("mlx_vlm.apc")
     state: dict[str, Any] = {
         "model": SimpleNamespace(layers=[]),
@@ -33,7 +33,7 @@ def generator_of(module: Any, **options: Any) -> Any:
     return bare_generator(module, **{**state, **options})
 
 
-def sequence_of(module: Any) -> tuple[Any, ...]:
-    """A prompt as the release keeps it: 5 values in mlx-vlm 0.5, 6 in later releases."""
+def make_sequence(module: Any) -> tuple[Any, ...]:
+    """Make a waiting prompt: 5 values in mlx-vlm 0.5, 6 in later releases."""
     sequence: tuple[Any, ...] = (0, list(range(10)), 4, {}, None, None)
     return sequence[:5] if module.__name__ == "mlx_vlm.generate" else sequence

@@ -15,10 +15,10 @@ from ....probes import Result
 from ....probes.fixtures import require_own
 
 _VOCABULARY = 128
-# The rows: the turn at which each joins, first token, how many tokens it generates, and step. A row
-# without processors has step 1. The longer rows stay while others join and leave. When all rows
-# with processors have ended, the row of 30 tokens ends before one that joined it: mlx-vlm 0.6.0 to
-# 0.6.3 crash there.
+# The rows: the turn at which each joins, its first token, how many tokens it generates, and its
+# step. A row without processors has step 1. The longer rows stay while others join and leave. When
+# all rows with processors have ended, the row of 30 tokens ends before one that joined it: mlx-vlm
+# 0.6.0 to 0.6.3 crash there.
 _ROWS = (
     (0, 3, 2, 1),
     (0, 7, 30, 1),
@@ -40,10 +40,10 @@ class _Row:
     length: int
     step: int
     calls: int = 0
-    said: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
 
     def processors(self) -> list[Any] | None:
-        """The row's processors; None for none, as hosts pass it."""
+        """The row's processors, or None, as hosts pass them."""
         return [self._process] if self.step > 1 else None
 
     def _process(self, tokens: Any, logits: Any) -> Any:
@@ -68,27 +68,27 @@ class _Counting:
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's tokens, or the number of calls of its processor, differ from alone."""
+    """Red if a row's tokens, or its processor's calls, differ from those of a solo run."""
     require_own(target)
     module = importlib.import_module(target.module)
-    together, alone = ([_Row(*one) for one in _ROWS] for _ in range(2))
-    _generate(module, together)
-    for row in alone:
+    batch, solo = ([_Row(*one) for one in _ROWS] for _ in range(2))
+    _generate(module, batch)
+    for row in solo:
         _generate(module, [row])
-    for index, (row, same) in enumerate(zip(together, alone, strict=True)):
+    for index, (row, same) in enumerate(zip(batch, solo, strict=True)):
         if index == _REMOVED:  # removed before its end: compare its tokens up to there
-            said, calls = same.said[: len(row.said)], row.calls
+            tokens, calls = same.tokens[: len(row.tokens)], row.calls
         else:
-            said, calls = same.said, same.calls
-        if (row.said, row.calls) != (said, calls):
+            tokens, calls = same.tokens, same.calls
+        if (row.tokens, row.calls) != (tokens, calls):
             return Result(
-                True, f"row {index}: {row.said} in {row.calls} calls, alone {said} in {calls}"
+                True, f"row {index}: {row.tokens} in {row.calls} calls, solo {tokens} in {calls}"
             )
-    return Result(False, "each row generates the same tokens as alone")
+    return Result(False, "each row generates the tokens of its solo run")
 
 
 def _generate(module: ModuleType, rows: list[_Row]) -> None:
-    """Let rows join, be removed and generate, in 60 turns."""
+    """Add, remove and generate rows, in 60 turns."""
     if module.__name__ == "mlx_lm.generate":
         sizes = {"prefill_batch_size": 4, "completion_batch_size": 8}
         generator = module.BatchGenerator(_Counting(), **sizes)
@@ -106,11 +106,11 @@ def _generate(module: ModuleType, rows: list[_Row]) -> None:
         if turn == _REMOVED_AT and len(uids) > _REMOVED:
             generator.remove([[*uids][_REMOVED]])
         for answer in generator.next()[1]:
-            uids[answer.uid].said.append(answer.token)
+            uids[answer.uid].tokens.append(answer.token)
 
 
 class _Joining:
-    """Lets rows join as mlx-vlm's generator does: a new batch each turn, then ``extend``."""
+    """Adds rows as mlx-vlm's generator does: a new batch each turn, then ``extend``."""
 
     def __init__(self, module: ModuleType):
         self.module, self.count = module, 0

@@ -1,7 +1,7 @@
 """Logits processors do not see the prompt: a repetition penalty does not cover it.
 
 Why
-    A processor is called with the tokens so far. The prompt's tokens that were fed in pieces, all
+    A processor is called with the tokens so far. The prompt's tokens that were fed in chunks, all
     but the last, are not among them: a repetition penalty, or a grammar that depends on earlier
     tokens, starts with the answer.
 How
@@ -20,21 +20,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 Processor = Callable[[Any, Any], Any]
 
 
-def generated(
-    generate: Callable[..., Any], *args: Any, logits_processors: Any = None, **kwargs: Any
-) -> Any:
-    """The tokens of an answer, one by one; processors get the whole prompt."""
-    prompt = kwargs["prompt"] if "prompt" in kwargs else args[0]
-    processors = [seeing(prompt, one) for one in logits_processors or ()]
-    return generate(*args, logits_processors=processors or logits_processors, **kwargs)
+def show_prompt(prompt: Any, logits_processors: Any) -> Any:
+    """The processors of a generation, called with the whole prompt."""
+    return [add_prompt(prompt, one) for one in logits_processors or ()] or logits_processors
 
 
-def seeing(prompt: Any, processor: Processor) -> Processor:
+def add_prompt(prompt: Any, processor: Processor) -> Processor:
     """A processor for one generation that is called with the whole prompt."""
     import mlx.core as mx
 
@@ -43,13 +40,13 @@ def seeing(prompt: Any, processor: Processor) -> Processor:
     def process(processor: Processor, tokens: Any, logits: Any) -> Any:
         nonlocal missing
         if missing is None:
-            missing = unseen(prompt, tokens)
+            missing = find_missing(prompt, tokens)
         return processor(mx.concatenate([missing, tokens]) if missing.size else tokens, logits)
 
     return hand_over("processors-prompt", process, processor)
 
 
-def unseen(prompt: Any, tokens: Any) -> Any:
+def find_missing(prompt: Any, tokens: Any) -> Any:
     """The part of the prompt (length,) that comes before its last tokens, ``tokens`` (length,)."""
     return prompt[: max(0, prompt.size - tokens.size)]
 
@@ -58,8 +55,9 @@ PATCH = Patch(
     id="processors-prompt",
     every_model=True,
     summary="mlx-lm: penalties and other logits processors see only the prompt's last token",
-    targets=tuple(
-        Target("mlx-lm", "mlx_lm.generate", name, around(generated))
-        for name in ("generate_step", "speculative_generate_step")
+    targets=argument(
+        ["mlx_lm.generate:generate_step", "mlx_lm.generate:speculative_generate_step"],
+        "logits_processors",
+        show_prompt,
     ),
 )

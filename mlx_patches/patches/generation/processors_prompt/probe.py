@@ -1,4 +1,4 @@
-"""Generates with a tiny model and a logits processor that records the tokens it is passed."""
+"""Generates with a tiny model and a logits processor that records its tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _TOKENS = 4
 
 
 def probe(target: Target) -> Result:
-    """Red where the processor is not passed all of the prompt and the answer so far."""
+    """Red if the processor is not passed the whole prompt and the answer so far."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
     model = tiny("mlx-lm", "llama").module
-    told: list[list[int]] = []
+    calls: list[list[int]] = []
 
-    def note(tokens: Any, logits: Any) -> Any:
-        told.append(tokens.tolist())
+    def record(tokens: Any, logits: Any) -> Any:
+        calls.append(tokens.tolist())
         return logits
 
     models = [model, model] if target.name.startswith("speculative") else [model]
@@ -32,11 +32,11 @@ def probe(target: Target) -> Result:
         *models,
         max_tokens=_TOKENS,
         prefill_step_size=_CHUNK,
-        logits_processors=[note],
+        logits_processors=[record],
     )
     answer = [int(step[0]) for step in steps]
     text = _PROMPT + answer
-    for tokens in told:
+    for tokens in calls:
         seen = tokens[: len(text)]
         if len(seen) < len(_PROMPT) or seen != text[: len(seen)]:
             return Result(True, f"the processor is passed {tokens} of {text}")

@@ -9,8 +9,8 @@ from ....probes import NotApplicable, Result
 from ....probes.fixtures import cache_of, keys_and_values, require_own
 
 
-def rotating(target: Target) -> Result:
-    """Red where a cache with a sliding window raises, or becomes another float cache."""
+def probe_rotating(target: Target) -> Result:
+    """Red if a cache with a sliding window raises, or becomes a different float cache."""
     kind = cache_of(target)
     if not hasattr(kind, "to_quantized"):
         raise NotApplicable(f"{kind.__name__} has no to_quantized in this release")
@@ -27,8 +27,8 @@ def rotating(target: Target) -> Result:
     return Result(False, "the cache stays, or is quantized")
 
 
-def last_layer(target: Target) -> Result:
-    """Red where the last of more than two layers is quantized."""
+def probe_last_layer(target: Target) -> Result:
+    """Red if the last of more than two layers is quantized."""
     quantize = require_own(target)
     kind = importlib.import_module("mlx_vlm.models.cache").KVCache
     for count in (1, 2, 3, 5):

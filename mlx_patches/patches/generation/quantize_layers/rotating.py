@@ -40,5 +40,5 @@ PATCH = Patch(
         for name in ("RotatingKVCache", "BatchRotatingKVCache")
         for target in wrap(everywhere(f"models.cache:{name}.to_quantized"), keep_floats)
     ),
-    probe=".probe:rotating",
+    probe=".probe:probe_rotating",
 )

@@ -1,17 +1,18 @@
-"""A number in a request that is outside of the vocabulary, or too large, ends the server.
+"""One request with an out-of-range token id, ``top_k`` or ``seed`` crashes the server.
 
 Why
-    ``logit_bias`` for a token id outside of the vocabulary writes beyond the logits: the process
-    ends with SIGSEGV, at once or later. A ``top_k`` of the vocabulary's size or more, a penalty's
-    context of more than 64 bits and such a token id raise in the thread that all requests share.
-    ``mlx_lm.server`` drops the connection for a ``seed`` below zero or of more than 64 bits.
+    ``logit_bias`` for a token id outside the vocabulary writes beyond the logits: the process
+    crashes with SIGSEGV, at once or later. A ``top_k`` of the vocabulary's size or more, a
+    penalty's context size of more than 64 bits and such a token id raise in the thread that all
+    requests share. ``mlx_lm.server`` drops the connection for a ``seed`` that is negative or has
+    more than 64 bits.
 How
-    Token ids outside of the vocabulary are left out, and such a ``top_k`` keeps every token. A
-    larger context than there are tokens is all of them. A seed is cut to 64 bits.
+    Token ids outside the vocabulary are ignored, and such a ``top_k`` keeps every token. A context
+    size is cut to 31 bits, more than any text has tokens, and a seed to 64 bits.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The releases refuse these numbers, or do the same.
+    The releases reject these numbers, or do the same.
 """
 
 from __future__ import annotations
@@ -21,33 +22,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import SAMPLERS, at
+from ....core.patch import Patch
+from ....core.verbs import argument, everywhere, wrap
 
-# As many numbers as MLX takes for a seed, and more tokens than any context or vocabulary has.
+# How many seeds MLX has, and more tokens than any context or vocabulary has.
 SEEDS = 2**64
 _CONTEXT = 2**31 - 1
 
 
-def within_vocabulary(
-    make: Callable[..., Any], bias: dict[int, float]
-) -> Callable[[Any, Any], Any]:
-    """What ``make`` makes of a ``logit_bias``, for the token ids that the logits have."""
-
-    @functools.cache
-    def processors(size: int) -> Any:
-        return make({token: value for token, value in bias.items() if 0 <= token < size})
-
-    def process(tokens: Any, logits: Any) -> Any:
-        for processor in processors(vocabulary(logits)):
-            logits = processor(tokens, logits)
-        return logits
-
-    return process
-
-
-def within_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Make a request's logits processors; numbers outside of their limits do nothing."""
+def make_in_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Make a request's logits processors; out-of-range token ids are ignored."""
     call = inspect.signature(inspect.unwrap(make)).bind(*args, **kwargs)
     given = call.arguments
     bias = given.get("logit_bias")
@@ -59,28 +43,41 @@ def within_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if name.endswith("context_size") and isinstance(value, int):
             given[name] = min(value, _CONTEXT)
     processors = make(*call.args, **call.kwargs)
-    return [within_vocabulary(make, bias), *processors] if bias else processors
+    return [bias_vocabulary(make, bias), *processors] if bias else processors
 
 
-def top_k_within(apply: Callable[..., Any], logprobs: Any, top_k: Any, *args: Any) -> Any:
+def bias_vocabulary(make: Callable[..., Any], bias: dict[int, float]) -> Callable[[Any, Any], Any]:
+    """The processor of a ``logit_bias`` that ignores token ids outside the vocabulary."""
+
+    @functools.cache
+    def make_processors(size: int) -> Any:
+        return make({token: value for token, value in bias.items() if 0 <= token < size})
+
+    def process(tokens: Any, logits: Any) -> Any:
+        for processor in make_processors(count_tokens(logits)):
+            logits = processor(tokens, logits)
+        return logits
+
+    return process
+
+
+def limit_top_k(apply: Callable[..., Any], logprobs: Any, top_k: Any, *args: Any) -> Any:
     """Keep the ``top_k`` best tokens; all of them if there are no more."""
-    if isinstance(top_k, int) and top_k >= vocabulary(logprobs):
+    if isinstance(top_k, int) and top_k >= count_tokens(logprobs):
         return logprobs
     return apply(logprobs, top_k, *args)
 
 
-def vocabulary(logits: Any) -> int:
-    """The number of tokens that logits have."""
+def count_tokens(logits: Any) -> int:
+    """The size of the vocabulary that logits have."""
     return int(logits.shape[-1])
 
 
-def seed_within(
-    generate: Callable[..., Any], server: Any, request: Any, options: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """mlx-lm's server: answer a request, with a seed that the random generator takes."""
-    if isinstance(options.seed, int):
-        options.seed %= SEEDS
-    return generate(server, request, options, *args, **kwargs)
+def limit_seed(generation_args: Any) -> Any:
+    """A request's options, with a seed that MLX accepts."""
+    if isinstance(generation_args.seed, int):
+        generation_args.seed %= SEEDS
+    return generation_args
 
 
 PATCH = Patch(
@@ -89,8 +86,8 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-lm and mlx-vlm servers crash on a token id or top_k outside the vocabulary",
     targets=(
-        *at(SAMPLERS, {"make_logits_processors": around(within_limits)}),
-        *at(SAMPLERS, {"apply_top_k": around(top_k_within)}),
-        Target("mlx-lm", "mlx_lm.server", "ResponseGenerator.generate", around(seed_within)),
+        *wrap(everywhere("sample_utils:make_logits_processors"), make_in_limits),
+        *wrap(everywhere("sample_utils:apply_top_k"), limit_top_k),
+        *argument("mlx_lm.server:ResponseGenerator.generate", "generation_args", limit_seed),
     ),
 )

@@ -1,4 +1,4 @@
-"""Gives samplers and processors numbers that no vocabulary and no array has."""
+"""Passes out-of-range numbers to samplers and processors."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _BIAS = {2: 1.0, _SIZE: 1.0, -1: 1.0, 999: 1.0}
 
 
 def probe(target: Target) -> Result:
-    """Red where such a number reaches an array or raises."""
+    """Red if such a number reaches an array or raises."""
     if target.name == "ResponseGenerator.generate":
-        return _seed(class_of(target))
+        return _pass_seeds(class_of(target))
     function = require(target)
-    return _top_k(function) if target.name == "apply_top_k" else _processors(function)
+    return _keep_all(function) if target.name == "apply_top_k" else _bias_logits(function)
 
 
-def _top_k(apply: Any) -> Result:
+def _keep_all(apply: Any) -> Result:
     import mlx.core as mx
 
     kept = apply(mx.array([[0.0, 1.0, 2.0, 3.0, 4.0]]), _SIZE)
     return Result(kept.tolist() != [[0.0, 1.0, 2.0, 3.0, 4.0]], f"keeps {kept.tolist()}")
 
 
-def _processors(make: Any) -> Result:
+def _bias_logits(make: Any) -> Result:
     import mlx.core as mx
 
     logits: Any = Logits()
@@ -40,7 +40,7 @@ def _processors(make: Any) -> Result:
         processor([], logits)
     outside = [index for index in logits.written if not 0 <= index < _SIZE]
     if outside or 2 not in logits.written:
-        return Result(True, f"writes the logits of tokens {logits.written}, there are {_SIZE}")
+        return Result(True, f"writes the logits of tokens {logits.written}, of {_SIZE}")
     for odd in (
         {"logit_bias": {_ODD: 1.0}},
         {"repetition_penalty": 1.5, "repetition_context_size": _ODD},
@@ -51,7 +51,7 @@ def _processors(make: Any) -> Result:
 
 
 class Logits:
-    """Records the tokens whose logits are written."""
+    """Logits that record the tokens for which they are written."""
 
     shape = (1, _SIZE)
 
@@ -60,7 +60,7 @@ class Logits:
 
     @property
     def at(self) -> Logits:
-        """The indexer of an update."""
+        """The object that an update indexes."""
         return self
 
     def __getitem__(self, key: Any) -> Logits:
@@ -74,12 +74,12 @@ class Logits:
         return self
 
     def add(self, values: Any) -> Logits:
-        """Add nothing."""
+        """Do not add the values."""
         return self
 
 
-def _seed(kind: Any) -> Result:
-    """Red where the generation thread would seed with a number that raises."""
+def _pass_seeds(kind: Any) -> Result:
+    """Red if the generation thread would seed with a number that raises."""
     import mlx.core as mx
 
     def refuse(request: tuple[queue.Queue[Any], Any, Any]) -> None:

@@ -1,16 +1,16 @@
-"""Sampling in a thread draws the same token for ever.
+"""Sampling in a server's thread draws the same token forever.
 
 Why
     MLX 0.31.2 and 0.32.0 keep a random state for each thread, but the functions of ``sample_utils``
     are compiled with the state of the thread that imports them. In any other thread a draw never
-    advances: a server gives one answer to every request at any temperature, and a ``seed`` does
-    nothing. Functions that draw nothing still read and write that foreign state, which may raise
+    advances: a server returns one answer for every request at any temperature, and ignores
+    ``seed``. Functions that draw nothing still read and write that foreign state, which may raise
     "There is no Stream(cpu, 0) in current thread".
 How
-    Each thread compiles the release's own function with its own random state, once. The thread that
-    imported it runs what the release compiled.
+    Each thread compiles the release's function once, with the thread's own random state. The
+    importing thread keeps the function that the release compiled.
 Upstream
-    MLX 0.32.1 lets a compiled function read the state of the thread that calls it (mlx #4234).
+    From MLX 0.32.1 on, a compiled function reads the state of the calling thread (mlx #4234).
     mlx-lm 0.32.0 and mlx-vlm 0.7.0 require a later MLX. Reported as mlx-lm #1245, mlx-lm #1439,
     mlx-lm #1620 and mlx-lm #1675.
 Retire when
@@ -32,13 +32,13 @@ from ..._shared.targets import SAMPLERS
 
 
 class Compiled(threading.local):
-    """A function that MLX compiled, for each thread that calls it.
+    """A function compiled by MLX, recompiled for each thread that calls it.
 
-    A compiled function has no attribute for its state, nor for the function that it was made from:
-    the garbage collector names both.
+    A compiled function has no attribute for its state or for the function that it was made from;
+    both are found through the garbage collector.
 
     Args:
-        compiled: the release's own, which has the random state of the thread that compiled it.
+        compiled: the release's own, with the random state of the importing thread.
     """
 
     def __init__(self, compiled: Callable[..., Any]):
@@ -52,8 +52,8 @@ class Compiled(threading.local):
             self.call = mx.compile(functions[0], inputs=state, outputs=state)
 
 
-def in_each_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Run a compiled function with the random state of the calling thread."""
+def compile_per_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs a compiled one with the random state of the calling thread."""
     own = Compiled(compiled)
 
     @functools.wraps(compiled)
@@ -75,6 +75,6 @@ PATCH = Patch(
     mlx=("0.31.2", "0.32.0"),
     summary="MLX 0.31.2 and 0.32.0: sampling in a server's thread repeats the same token forever",
     targets=tuple(
-        Target(*place, name, in_each_thread) for place in SAMPLERS for name in _NAMES[place[0]]
+        Target(*place, name, compile_per_thread) for place in SAMPLERS for name in _NAMES[place[0]]
     ),
 )

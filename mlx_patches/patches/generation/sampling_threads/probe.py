@@ -24,27 +24,27 @@ _DRAW = ("apply_xtc", "categorical_sampling")
 
 
 def probe(target: Target) -> Result:
-    """Red where all draws are the same, or the importing thread's random state is written."""
+    """Red if all draws are the same, or the importing thread's random state is written."""
     import mlx.core as mx
 
     function = require(target)
-    if type(inspect.unwrap(function)) is FunctionType:  # a compiled one claims to be of it
+    if type(inspect.unwrap(function)) is FunctionType:  # a compiled one has this ``__class__`` too
         return Result(False, "it is not compiled")
     state = mx.random.state
     if in_a_thread(lambda: mx.random.state is state):
-        raise NotApplicable("in this MLX a compiled function has the calling thread's state")
+        raise NotApplicable("in this MLX a compiled function reads the calling thread's state")
     before = state[0]
 
-    def draws() -> list[Any]:
+    def draw() -> list[Any]:
         mx.random.seed(1)
         logits = mx.log(mx.softmax(mx.arange(_TOKENS) / 16))[None]
         arguments = _ARGUMENTS[target.name.removeprefix("_")]
         return [function(logits, *arguments).tolist() for _ in range(_CALLS)]
 
-    said = in_a_thread(draws)
-    if isinstance(said, Exception):
-        return Result(True, f"a call in a thread raises {type(said).__name__}: {said}")
-    if target.name in _DRAW and all(one == said[0] for one in said):
+    drawn = in_a_thread(draw)
+    if isinstance(drawn, Exception):
+        return Result(True, f"a call in a thread raises {type(drawn).__name__}: {drawn}")
+    if target.name in _DRAW and all(one == drawn[0] for one in drawn):
         return Result(True, f"{_CALLS} calls in a thread draw the same")
     if state[0] is not before:
         return Result(True, "a call in a thread writes another thread's random state")

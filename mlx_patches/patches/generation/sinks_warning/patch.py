@@ -1,12 +1,13 @@
-"""``max_kv_size`` silently has another meaning in a batch than for a row alone.
+"""``max_kv_size`` silently means something else in a batch than for a single request.
 
 Why
-    Alone, a cache of limited size keeps the first four tokens, the attention sinks, and the
-    newest. A batch's window has no place for first tokens: ``BatchGenerator(max_kv_size=...)``
-    drops them as soon as a row is longer, and its text differs from the same row alone.
+    For a single request, a cache of limited size keeps the first four tokens, the attention sinks,
+    and the newest. A batch's window has no place for first tokens:
+    ``BatchGenerator(max_kv_size=...)`` drops them as soon as a row is longer, and its output
+    differs from the single request's.
 How
-    The patch logs one warning when such a generator is made, and does not change the window. If
-    the ``rotating-keep`` patch lets the window keep first tokens, nothing is logged.
+    The patch logs one warning per size when such a generator is made, and does not change the
+    window. If the ``rotating-keep`` patch lets the window keep first tokens, nothing is logged.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
@@ -15,41 +16,32 @@ Retire when
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
-from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch
+from ....core.verbs import after
 
 logger = logging.getLogger("mlx_patches")
 
 
-def warns(init: Callable[..., None]) -> Callable[..., None]:
-    """A generator's ``__init__`` that warns, once, if a limited size drops first tokens."""
-    signature = inspect.signature(init)
-    said = False
-
-    def __init__(generator: Any, *args: Any, **kwargs: Any) -> None:
-        nonlocal said
-        init(generator, *args, **kwargs)
-        size = signature.bind(generator, *args, **kwargs).arguments.get("max_kv_size")
-        if size is not None and not said and not keeps_first(generator):
-            said = True
-            warn(size)
-
-    return __init__
+def warn_if_limited(generator: Any, /, max_kv_size: Any) -> None:
+    """Warn if a generator's limited size drops first tokens."""
+    if max_kv_size is not None and not keeps_first(generator):
+        warn(max_kv_size)
 
 
 def keeps_first(generator: Any) -> bool:
-    """Whether the caches of rows, and those of a batch, keep first tokens."""
+    """Whether the caches of rows and of a batch keep first tokens."""
     batch = sys.modules["mlx_lm.models.cache"].BatchRotatingKVCache
     return hasattr(batch, "keep") and not hasattr(generator, "_make_new_cache")
 
 
+@cache
 def warn(size: int) -> None:
-    """Warn that a batch drops the first tokens of rows longer than ``size``."""
+    """Warn, once per size, that a batch drops the first tokens of longer rows."""
     logger.warning(
         "mlx_patches: BatchGenerator(max_kv_size=%s) keeps the newest tokens of each row, and not"
         " the first four as generate() does: longer rows will differ",
@@ -62,5 +54,5 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     summary="mlx-lm: only warns that a batch with max_kv_size drops the first tokens",
-    targets=(Target("mlx-lm", "mlx_lm.generate", "BatchGenerator.__init__", warns),),
+    targets=after("mlx_lm.generate:BatchGenerator.__init__", warn_if_limited),
 )

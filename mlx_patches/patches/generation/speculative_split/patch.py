@@ -15,25 +15,22 @@ Retire when
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 from ..._shared.parts import Overlay
 
 
-def generated(
-    generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """The tokens of an answer, one by one; a prompt cache is split by the model's caches."""
-    if kwargs.get("prompt_cache") is not None:
-        count = caches_of(model)
-        if count != len(model.layers):
-            model = Overlay(model, layers=range(count))
-    return generate(prompt, model, *args, **kwargs)
+def match_caches(model: Any, prompt_cache: Any) -> Any:
+    """The model, with as many layers as it has caches if a list of caches is split by them."""
+    if prompt_cache is None:
+        return model
+    count = count_caches(model)
+    return model if count == len(model.layers) else Overlay(model, layers=range(count))
 
 
-def caches_of(model: Any) -> int:
+def count_caches(model: Any) -> int:
     """The number of caches that a model makes."""
     return len(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
 
@@ -42,5 +39,5 @@ PATCH = Patch(
     id="speculative-split",
     every_model=True,
     summary="mlx-lm speculative decoding from a prompt cache mixes up the two models' caches",
-    targets=(Target("mlx-lm", "mlx_lm.generate", "speculative_generate_step", around(generated)),),
+    targets=argument("mlx_lm.generate:speculative_generate_step", "model", match_caches),
 )

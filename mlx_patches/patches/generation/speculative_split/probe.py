@@ -16,7 +16,7 @@ _PROMPT = [5, 9, 2]
 
 
 def probe(target: Target) -> Result:
-    """Red where the tokens differ from those of the model without a draft model."""
+    """Red if the tokens differ from those of the model without a draft model."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
@@ -34,11 +34,11 @@ def probe(target: Target) -> Result:
             max_tokens=_TOKENS,
         )
         try:
-            said = [int(step[0]) for step in steps]
+            tokens = [int(step[0]) for step in steps]
         except Exception as error:
             return Result(True, f"{count} caches: {type(error).__name__}: {error}")
-        if said != wanted:
-            return Result(True, f"{count} caches: {said}, not {wanted}")
+        if tokens != wanted:
+            return Result(True, f"{count} caches: {tokens}, not {wanted}")
     return Result(False, "each model has its own caches")
 
 
@@ -70,5 +70,5 @@ class Toy:
         sums = mx.cumsum(held[-1])[before:]
         places = mx.arange(before, before + tokens.shape[1])
         off = (places % self.wrong_every == 0) if self.wrong_every else mx.zeros_like(places)
-        said = (sums + off).astype(mx.int32) % _VOCABULARY
-        return mx.where(mx.arange(_VOCABULARY) == said[:, None], 9.0, 0.0)[None]
+        chosen = (sums + off).astype(mx.int32) % _VOCABULARY
+        return mx.where(mx.arange(_VOCABULARY) == chosen[:, None], 9.0, 0.0)[None]

@@ -1,4 +1,4 @@
-"""Speculative decoding with sliding windows produces other text once a window is full.
+"""Speculative decoding with sliding windows: wrong output once a window is full.
 
 Why
     Draft tokens that the model rejects are trimmed from the caches. A rotating cache with a full
@@ -6,14 +6,14 @@ Why
     the caller ignores. The rejected tokens stay in the context of all later tokens.
 How
     The model verifies the draft tokens in one call, and a rotating cache keeps all tokens of a
-    call beside its window until the next call. Tokens beyond its window, or all tokens while none
-    has been dropped, can be cut off exactly, and the patch does so. The draft model drafts token
-    by token, so a full window of its own still keeps rejected tokens: this makes its drafts
-    worse, but not the answer.
+    call beside its window until the next call. Tokens beyond its window, or all tokens if none
+    has been dropped yet, can be cut off exactly, and the patch does so. The draft model drafts
+    token by token, so its own full window still keeps rejected tokens: its drafts get worse, the
+    answer does not.
 Upstream
     Not fixed in mlx-lm 0.32.2.
 Retire when
-    ``trim_prompt_cache`` trims what a rotating cache can lose, or decoding raises an error.
+    ``trim_prompt_cache`` trims full windows as far as it is exact, or decoding raises an error.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def trimmed(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> Any:
+def trim_windows(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> Any:
     """Cut the last tokens off all caches, or off none; returns the number of tokens cut."""
     layers = [inner for layer in cache for inner in getattr(layer, "caches", (layer,))]
-    free = all(layer.is_trimmable() for layer in layers)
-    given = all(layer.is_trimmable() or count_trimmable(layer) >= num_tokens for layer in layers)
-    if free or not given or num_tokens < 1:
+    release_trims = all(layer.is_trimmable() for layer in layers)
+    possible = all(layer.is_trimmable() or count_trimmable(layer) >= num_tokens for layer in layers)
+    if release_trims or not possible or num_tokens < 1:
         return trim(cache, num_tokens)
     for layer in layers:
         if layer.is_trimmable():
             layer.trim(num_tokens)
         else:
-            cut(layer, num_tokens)
+            cut_window(layer, num_tokens)
     return num_tokens
 
 
 def count_trimmable(layer: Any) -> int:
     """The number of last tokens that can be cut off a full window exactly."""
-    alone = hasattr(layer, "max_size") and isinstance(layer.offset, int)
-    if not alone or layer._idx != layer.keys.shape[2]:
+    is_window = hasattr(layer, "max_size") and isinstance(layer.offset, int)
+    if not is_window or layer._idx != layer.keys.shape[2]:
         return 0  # a batch, no window, or one that is not in order
-    nothing_left_yet = layer._idx == layer.offset
-    return int(layer._idx if nothing_left_yet else max(0, layer._idx - layer.max_size))
+    dropped_none = layer._idx == layer.offset
+    return int(layer._idx if dropped_none else max(0, layer._idx - layer.max_size))
 
 
-def cut(layer: Any, count: int) -> None:
+def cut_window(layer: Any, count: int) -> None:
     """Cut the last tokens off a window whose tokens are in order."""
     layer._idx -= count
     layer.offset -= count
@@ -59,13 +60,9 @@ PATCH = Patch(
     id="speculative-window",
     every_model=True,
     summary="mlx-lm speculative decoding keeps rejected tokens once a sliding window is full",
-    targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.models.cache",
-            "trim_prompt_cache",
-            around(trimmed),
-            fingerprint_of=("trim_prompt_cache", "RotatingKVCache.is_trimmable"),
-        ),
+    targets=wrap(
+        "mlx_lm.models.cache:trim_prompt_cache",
+        trim_windows,
+        fingerprint_of=("trim_prompt_cache", "RotatingKVCache.is_trimmable"),
     ),
 )

@@ -13,7 +13,7 @@ TEXT = "x != y, a . b"
 
 
 class Tokenizer:
-    """One token a character. Its config asks for clean-up in either case.
+    """One token per character. Its config always sets clean-up.
 
     Args:
         cleaning: whether ``decode`` removes spaces before punctuation.
@@ -49,17 +49,17 @@ class Tokenizer:
 
 def stream(kind: Any, tokenizer: Any, text: str) -> str:
     """Stream a text segment by segment; returns the segments joined."""
-    detokenizer, said = kind(tokenizer), ""
+    detokenizer, streamed = kind(tokenizer), ""
     for token in tokenizer.encode(text):
         detokenizer.add_token(token)
-        said += detokenizer.last_segment
+        streamed += detokenizer.last_segment
     detokenizer.finalize()
-    return said + str(detokenizer.last_segment)
+    return streamed + str(detokenizer.last_segment)
 
 
 def probe(target: Target) -> Result:
-    """Red where the streamed text differs from the decoded one."""
+    """Red if the streamed text differs from the decoded text."""
     kind = class_of(target)
     tokenizer = Tokenizer()
-    said, meant = stream(kind, tokenizer, TEXT), tokenizer.decode(tokenizer.encode(TEXT))
-    return Result(said != meant, f"{meant!r} is streamed as {said!r}")
+    streamed, decoded = stream(kind, tokenizer, TEXT), tokenizer.decode(tokenizer.encode(TEXT))
+    return Result(streamed != decoded, f"{decoded!r} is streamed as {streamed!r}")

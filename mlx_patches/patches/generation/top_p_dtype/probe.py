@@ -16,12 +16,12 @@ _DRAWS = 100
 
 
 def probe(target: Target) -> Result:
-    """Red where the nucleus is too small or too large."""
+    """Red if the nucleus is too small or too large."""
     function = require(target)
-    return _drawn(function) if target.name == "top_p_sampling" else _kept(function)
+    return _check_drawn(function) if target.name == "top_p_sampling" else _check_kept(function)
 
 
-def _kept(apply_top_p: Any) -> Result:
+def _check_kept(apply_top_p: Any) -> Result:
     import mlx.core as mx
 
     logits = _logits()
@@ -42,7 +42,7 @@ def _kept(apply_top_p: Any) -> Result:
     return Result(False, "the nucleus has the requested probability")
 
 
-def _drawn(top_p_sampling: Any) -> Result:
+def _check_drawn(top_p_sampling: Any) -> Result:
     import mlx.core as mx
 
     mx.random.seed(0)

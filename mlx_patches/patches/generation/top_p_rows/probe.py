@@ -1,4 +1,4 @@
-"""Samples two rows together, each with one probable token of its own."""
+"""Samples a batch of two rows with different probable tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TOKENS, _PROBABLE = 8, (5, 2)
 
 
 def probe(target: Target) -> Result:
-    """Red where a row does not draw its own token."""
+    """Red if a row does not draw its probable token."""
     import mlx.core as mx
 
     sample = require(target)

@@ -19,7 +19,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after
-from ..._shared.targets import GENERATORS
+from ..._shared.targets import vlm_generators
 
 
 def add_cached_prompts(batch: Any, /) -> None:
@@ -44,7 +44,7 @@ PATCH = Patch(
     every_model=True,
     summary="mlx-vlm: after a prefix-cache hit, penalties ignore the cached tokens",
     targets=after(
-        [f"{module}:PromptProcessingBatch.__init__" for _, module in GENERATORS],
+        vlm_generators("PromptProcessingBatch.__init__"),
         add_cached_prompts,
         when=has_prefixes,
     ),

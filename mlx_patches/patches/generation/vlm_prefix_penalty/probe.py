@@ -16,7 +16,7 @@ HELD = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where the row's processors do not see the tokens in the cache."""
+    """Red if the row's processors do not see the tokens in the cache."""
     require_own(target)
     kind = importlib.import_module(target.module).PromptProcessingBatch
     if "apc_meta" not in inspect.signature(inspect.unwrap(kind.__init__)).parameters:

@@ -17,17 +17,17 @@ _NEW = (90, 91, 92)
 
 
 def probe(target: Target) -> Result:
-    """Red where the second turn's caches hold other tokens than its prefix."""
+    """Red if the second turn's caches do not hold its prefix."""
     kind = cache_of(target)
     for window, held, shared in CASES:
-        wrong = otherwise(kind, window, held, shared)
+        wrong = describe_difference(kind, window, held, shared)
         if wrong:
             return Result(True, f"window {window}, {held} tokens cut to {shared}: {wrong}")
     return Result(False, "the second turn's caches hold its prefix")
 
 
-def otherwise(kind: Any, window: int, held: int, shared: int) -> str:
-    """Describe a token of the second turn that sees wrong tokens; empty where all are right."""
+def describe_difference(kind: Any, window: int, held: int, shared: int) -> str:
+    """Describe a token of the second turn that sees wrong tokens; empty if all are right."""
     import mlx.core as mx
 
     kinds = importlib.import_module("mlx_vlm.models.cache")
@@ -36,7 +36,7 @@ def otherwise(kind: Any, window: int, held: int, shared: int) -> str:
         feed_one_by_one(kinds.RotatingKVCache(max_size=window), held),
     ]
     prompt = [*range(1, shared + 1), *_NEW]
-    given = caches_of_turn(kind, caches, list(range(1, held + 1)), prompt)
+    given = get_turn_caches(kind, caches, list(range(1, held + 1)), prompt)
     if given is None:
         return ""
     for cache in given:
@@ -48,10 +48,10 @@ def otherwise(kind: Any, window: int, held: int, shared: int) -> str:
     return ""
 
 
-def caches_of_turn(
+def get_turn_caches(
     kind: Any, caches: list[Any], tokens: list[int], prompt: list[int]
 ) -> list[Any] | None:
-    """The caches that a turn is given; None where it does not reuse those of the last turn."""
+    """The caches that a turn receives; None if it does not reuse those of the last turn."""
     import mlx.core as mx
 
     generate = importlib.import_module("mlx_vlm.generate").stream_generate

@@ -1,4 +1,4 @@
-"""Applies XTC to two rows with different distributions, together and alone."""
+"""Applies XTC to two rows with different distributions, in a batch and solo."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _PROBABILITIES = ([0.6, 0.3, 0.05, 0.05], [0.4, 0.25, 0.2, 0.15])
 
 
 def probe(target: Target) -> Result:
-    """Red where a row keeps other tokens than alone."""
+    """Red if a row keeps different tokens in a batch."""
     import mlx.core as mx
 
     apply_xtc = require(target)
     logits = mx.log(mx.array(_PROBABILITIES))
-    together = apply_xtc(logits, _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
-    for row, seen in enumerate(together):
-        (alone,) = apply_xtc(logits[row : row + 1], _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
-        if seen != alone:
-            kept = [[i for i, one in enumerate(said) if one > -100] for said in (seen, alone)]
-            return Result(True, f"row {row} keeps {kept[0]}, alone {kept[1]}")
-    return Result(False, "each row keeps the same tokens as alone")
+    batch = apply_xtc(logits, _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
+    for index, seen in enumerate(batch):
+        (solo,) = apply_xtc(logits[index : index + 1], _ALWAYS, _THRESHOLD, _SPECIAL).tolist()
+        if seen != solo:
+            kept = [[i for i, one in enumerate(row) if one > -100] for row in (seen, solo)]
+            return Result(True, f"row {index} keeps {kept[0]}, solo {kept[1]}")
+    return Result(False, "each row keeps the tokens of its solo run")
