@@ -21,7 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import argument, vlm_family
-from ..._shared.prompt_pieces import find_fed
+from ..._shared.prompt_chunks import find_fed
 
 
 def select_inputs(inputs: Any, inputs_embeds: Any, cache: Any, per_layer_inputs: Any) -> Any:

@@ -28,10 +28,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.prompt_pieces import find_fed
-from ..._shared.prompt_rows import before_joining
-from ..._shared.targets import GENERATORS, at, vlm_models
+from ....core.patch import Patch
+from ....core.verbs import wrap
+from ..._shared.prompt_chunks import find_fed
+from ..._shared.prompt_rows import change_prompts
+from ..._shared.targets import at, vlm_models
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
@@ -160,12 +161,13 @@ PATCH = Patch(
             {"LanguageModel.__call__": call_with_fed},
             when=may_have_features,
         ),
-        *at(
-            GENERATORS,
-            {
-                **before_joining(lambda rows, lengths: number_features(rows, lengths)),
-                "_split_prompt_kwargs_per_row": around(split_with_numbers),
-            },
+        *change_prompts(lambda rows, lengths: number_features(rows, lengths)),
+        *wrap(
+            [
+                f"mlx_vlm.{name}:_split_prompt_kwargs_per_row"
+                for name in ("generate", "generate.ar")
+            ],
+            split_with_numbers,
         ),
     ),
 )

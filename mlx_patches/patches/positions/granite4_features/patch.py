@@ -27,9 +27,8 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import result, wrap
-from ..._shared.prompt_pieces import find_fed
-from ..._shared.prompt_rows import Rows, before_joining
-from ..._shared.targets import GENERATORS, at
+from ..._shared.prompt_chunks import find_fed
+from ..._shared.prompt_rows import Rows, change_prompts
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
@@ -139,6 +138,6 @@ PATCH = Patch(
             fingerprint_of=("LanguageModel.__call__", "Granite.__call__"),
             when=has_features,
         ),
-        *at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
+        *change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
     ),
 )

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch
-from ..._shared.prompt_rows import Rows, before_joining
-from ..._shared.targets import GENERATORS, at
+from ..._shared.prompt_rows import Rows, change_prompts
 
 MASK = "visual_pos_masks"
 UNREAD = (
@@ -71,5 +70,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx-vlm: a batch of prompts with images crashes if their masks differ in shape",
-    targets=at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
+    targets=change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
 )
