@@ -55,11 +55,17 @@ class Parameters:
         return f"{name}=_default_{name}" if name in self.defaults else name
 
     def forward(self, /, **changed: str) -> str:
-        """The source text that passes the arguments on; ``changed`` are expressions by name."""
-        parts = [changed.get(name, name) for name in self.positional]
+        """The source text that passes the arguments on; ``changed`` are expressions by name.
+
+        An argument in the function's ``**kwargs`` changes only in calls that pass it.
+        """
+        parts = [changed.pop(name, name) for name in self.positional]
         parts += [f"*{self.args}"] if self.args else []
-        parts += [f"{name}={changed.get(name, name)}" for name in self.keyword]
-        return ", ".join([*parts, *([f"**{self.kwargs}"] if self.kwargs else [])])
+        parts += [f"{name}={changed.pop(name, name)}" for name in self.keyword]
+        more = self.kwargs
+        for name, value in changed.items():
+            more = f"({more} | {{{name!r}: {value}}} if {name!r} in {more} else {more})"
+        return ", ".join([*parts, *([f"**{more}"] if more else [])])
 
     def read(self, function: Function, taken: int = 0) -> str:
         """The source text of the arguments that a patch's function reads, after ``taken`` others.

@@ -25,8 +25,8 @@ def test_batch_equals_solo(distribution, repaired, lengths):
 
 def test_rows_are_concatenated():
     states = mx.arange(24).reshape(2, 3, 2, 2)
-    assert altup_batch.one_row(states).shape == (2, 1, 6, 2)
-    assert mx.array_equal(altup_batch.one_row(states).reshape(states.shape), states)
+    assert altup_batch.flatten_rows(states).shape == (2, 1, 6, 2)
+    assert mx.array_equal(altup_batch.flatten_rows(states).reshape(states.shape), states)
 
 
 def test_all_releases_equal_mlx_lm_0_32(distribution, repaired):

@@ -23,7 +23,7 @@ def test_batch_is_refused_solo_is_not(name, ungated):
     with pytest.raises(ValueError, match="is not supported by this release of mlx-") as caught:
         model.call([[4, 5], [6, 7]], batch)
     assert is_refusal(caught.value)
-    assert patch.ALONE in str(caught.value)
+    assert patch.SOLO in str(caught.value)
     assert model.call([[4, 5]], model.make_cache()).shape[:2] == (1, 2)
 
 

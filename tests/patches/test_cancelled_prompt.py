@@ -92,7 +92,7 @@ def test_cancel_during_prefill(line, patched):
 @pytest.mark.parametrize("line", CANCELLED[1:3])
 def test_mutant_keeps_merged_padding(monkeypatch, line, patched):
     recurrent = pytest.importorskip("mlx_patches.patches.models.recurrent_padding.patch")
-    monkeypatch.setattr(recurrent, "put_back", lambda cache, own: None)
+    monkeypatch.setattr(recurrent, "restore_caches", lambda cache, own: None)
     assert run_walk(line)
 
 

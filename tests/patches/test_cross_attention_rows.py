@@ -38,11 +38,11 @@ def test_batches_are_padded_and_joined():
 
 
 def test_only_padding_is_masked():
-    assert set(cross_attention_rows.arguments_of(images(2, 2))) == {STATES}
-    given = cross_attention_rows.arguments_of(images(1, 2))
+    assert set(cross_attention_rows.build_arguments(images(2, 2))) == {STATES}
+    given = cross_attention_rows.build_arguments(images(1, 2))
     assert given[MASK].tolist() == [[[[True, False]]], [[[True, True]]]]
     assert SHOWN not in given
-    given = cross_attention_rows.arguments_of(images(0, 2))
+    given = cross_attention_rows.build_arguments(images(0, 2))
     # A token that attends to nothing is NaN.
     assert given[MASK].tolist() == [[[[True, True]]], [[[True, True]]]]
     assert given[SHOWN].tolist() == [[[[False]]], [[[True]]]]

@@ -1,4 +1,4 @@
-"""Crops beyond the probe: what is read of them, and that an image is always seen."""
+"""``deepseek-crops``: what is read of the crops; an image is always used."""
 
 from __future__ import annotations
 
@@ -7,26 +7,15 @@ import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.whole import LAST, build_whole, embedded
-from mlx_patches.patches.models.deepseek_crops import patch as deepseek_crops
-from mlx_patches.patches.models.deepseek_crops.patch import CROPS, with_end
+from mlx_patches.patches.models.deepseek_crops.patch import CROPS, append_end
 
 from ..releases.models import module_or_skip, or_skip
 
 
 def test_nothing_follows_last_image():
-    crops = with_end(mx.array([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]))
+    crops = append_end(mx.array([[[1, 2], [3, 4]], [[5, 6], [0, 0]]]))
     assert crops.tolist() == [[[1, 2], [3, 4], [0, 0]], [[5, 6], [0, 0], [0, 0]]]
-
-
-def test_embedding_step_arguments():
-    def embed(model, pixel_values=None, images_spatial_crop=None, **kwargs):
-        return images_spatial_crop
-
-    changed = deepseek_crops.end_crops(embed)
-    given = mx.array([[[1, 1]]])
-    assert changed(1, 2) is None
-    for own in (changed(1, 2, given), changed(1, **{CROPS: given})):
-        assert own.tolist() == [[[1, 1], [0, 0]]]
+    assert append_end(None) is None
 
 
 @pytest.mark.usefixtures("patched")

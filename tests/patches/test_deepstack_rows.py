@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import image_scenarios
-from mlx_patches.patches._shared.prompt_rows import before_joining
+from mlx_patches.patches._shared.prompt_rows import change_prompts
 from mlx_patches.patches.positions.deepstack_rows import patch as deepstack_rows
 from mlx_patches.patches.positions.deepstack_rows.patch import FEATURES, MASK, TABLE
 
@@ -29,8 +29,8 @@ def fed(row, columns=slice(None)):
 
 def build(original, sequences):
     """Build a batch as the patched generator does; ``original`` is the release's function."""
-    wrappers = before_joining(deepstack_rows.number_features)
-    wrappers["BatchGenerator._build_mixed_prompt_batch"](original)(None, sequences)
+    by_name = {target.name: target for target in change_prompts(deepstack_rows.number_features)}
+    by_name["BatchGenerator._build_mixed_prompt_batch"].factory(original)(None, sequences)
 
 
 def test_features_are_numbered():
@@ -100,14 +100,14 @@ def test_lists_are_cut_to_chunk():
     # The prompt begins after 7 tokens of an earlier turn.
     cache = [SimpleNamespace(offset=7)]
     whole = image([[0, 1, 1, 0, 1]]) | {"cache": cache}
-    first = deepstack_rows.cut_to_fed(whole, 2)
+    first = deepstack_rows.slice_fed(whole, 2)
     assert first[MASK].tolist() == [[False, True]] and fed(first) == [1]
     cache[0].offset += 2
-    row = deepstack_rows.cut_to_fed(whole, 2)
+    row = deepstack_rows.slice_fed(whole, 2)
     assert row[MASK].tolist() == [[True, False]] and fed(row) == [2]
-    assert deepstack_rows.cut_to_fed(whole, 5) == {}
-    assert deepstack_rows.cut_to_fed(whole | {"cache": None}, 2) == {}
-    assert deepstack_rows.cut_to_fed({MASK: whole[MASK], "cache": cache}, 2) == {}
+    assert deepstack_rows.slice_fed(whole, 5) == {}
+    assert deepstack_rows.slice_fed(whole | {"cache": None}, 2) == {}
+    assert deepstack_rows.slice_fed({MASK: whole[MASK], "cache": cache}, 2) == {}
 
 
 @pytest.mark.usefixtures("patched")

@@ -18,8 +18,8 @@ from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
     NEAR,
     WIDTH,
     WITHIN,
-    difference,
-    layer,
+    make_layer,
+    measure_difference,
 )
 from mlx_patches.probes.fixtures import cache_of
 
@@ -39,13 +39,13 @@ def module(request):
 @pytest.mark.parametrize("place", [0, WITHIN, NEAR, LIMIT - 1, LIMIT, BEYOND])
 def test_internlm_follows_config(kind, place, module, ungated):
     ungated("internlm-positions")
-    assert difference(module, kind, place) <= 1e-5
+    assert measure_difference(module, kind, place) <= 1e-5
 
 
 @pytest.mark.parametrize("kind", ["none", "linear", "dynamic"])
 def test_internlm_rows_equal_solo(kind, module, ungated):
     ungated("dynamic-rope", "internlm-positions")
-    rope = layer(module, kind).rope
+    rope = make_layer(module, kind).rope
     places = [WITHIN, NEAR, BEYOND]
     for length in (1, 3, LIMIT):
         x = mx.random.normal((len(places), HEADS, length, WIDTH), key=mx.random.key(0))

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_patches.lab.image_scenarios import whole_of
 from mlx_patches.lab.whole import END, IMAGE, START, embedded
-from mlx_patches.patches.models.granite4_images.patch import as_one_image, split
+from mlx_patches.patches.models.granite4_images.patch import join_tiles, split_features
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
@@ -60,13 +60,13 @@ def test_images_of_different_sizes_equal_solo(order, model, ungated):
 
 def test_only_pixel_padding_is_removed():
     pixels = mx.arange(6).reshape(2, 3)
-    assert as_one_image(pixels, [2, 3]).tolist() == [[0, 1, 3, 4, 5]]
-    assert as_one_image(pixels, [2]) is pixels
-    assert as_one_image(pixels[:1], [3]).tolist() == [[0, 1, 2]]
+    assert join_tiles(pixels, [2, 3]).tolist() == [[0, 1, 3, 4, 5]]
+    assert join_tiles(pixels, [2]) is pixels
+    assert join_tiles(pixels[:1], [3]).tolist() == [[0, 1, 2]]
 
 
 def test_foreign_features_are_kept():
     given = mx.arange(5)
-    assert [part.tolist() for part in split(given, [2, 3])] == [[0, 1], [2, 3, 4]]
-    (whole,) = split(given, [2, 2])
+    assert [part.tolist() for part in split_features(given, [2, 3])] == [[0, 1], [2, 3, 4]]
+    (whole,) = split_features(given, [2, 2])
     assert whole is given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.images_apart.patch import AXES, image_by_image
+from mlx_patches.patches.models.images_apart.patch import AXES, call_by_image
 
 TWO = [[1, 2, 3], [1, 1, 4]]
 
@@ -18,8 +18,8 @@ def calls_of(pixels, grids, axis, answer=lambda pixels: pixels):
         seen.append((pixels, grid_thw.tolist(), output_hidden_states))
         return answer(pixels)
 
-    patched = image_by_image(axis)(tower)
-    return seen, patched(None, pixels, grid_thw=mx.array(grids), output_hidden_states=True)
+    call, grids = call_by_image(axis), mx.array(grids)
+    return seen, call(tower, None, pixels, grid_thw=grids, output_hidden_states=True)
 
 
 @pytest.mark.parametrize("axis", sorted(set(AXES.values())))

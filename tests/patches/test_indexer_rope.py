@@ -29,7 +29,7 @@ def test_config_can_ask_for_pairs():
         model_type = "deepseek_v32"
         indexer_rope_interleave = True
 
-    assert not indexer_rope.pairs_halves(Args())
+    assert not indexer_rope.is_paired_by_halves(Args())
 
 
-MUTANTS = {"indexer-rope": replaced(indexer_rope, pairs_halves=lambda args: False)}
+MUTANTS = {"indexer-rope": replaced(indexer_rope, is_paired_by_halves=lambda args: False)}

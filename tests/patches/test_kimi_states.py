@@ -32,7 +32,7 @@ def test_older_cache_is_left_to_layer():
         given.append(cache)
 
     for cache in (None, old):
-        patch.with_slots(layer)(None, None, cache=cache)
+        patch.show_two_slots(layer)(None, None, cache=cache)
     assert given == [None, old]
 
 

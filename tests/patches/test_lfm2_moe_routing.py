@@ -35,7 +35,7 @@ def test_lfm2_equals_reference(name, biased, normalized, count, ungated):
     options = {"use_expert_bias": biased, "norm_topk_prob": normalized}
     module = importlib.import_module(name)
     block = lfm2.make(module, num_experts_per_tok=count, **options)
-    assert is_close(block(inputs()), lfm2.answered(block, inputs()))
+    assert is_close(block(inputs()), lfm2.compute_output(block, inputs()))
 
 
 @pytest.mark.parametrize("name", LFM2)
@@ -61,13 +61,13 @@ def test_drafts_are_verified_like_solo(name, ungated):
 
 
 def experts_by_their_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    def route(block: Any, x: Any) -> Any:
+    def choose_experts(block: Any, x: Any) -> Any:
         scores = mx.softmax(block.gate(x), axis=-1) + block.expert_bias
         chosen = mx.argpartition(scores, kth=-block.top_k, axis=-1)[..., -block.top_k :]
         weights = mx.take_along_axis(scores, chosen, axis=-1)
         return chosen, weights / weights.sum(axis=-1, keepdims=True)
 
-    monkeypatch.setattr(lfm2_routing, "route", route)
+    monkeypatch.setattr(lfm2_routing, "choose_experts", choose_experts)
 
 
 MUTANTS = {"lfm2-moe-routing": experts_by_their_bias}

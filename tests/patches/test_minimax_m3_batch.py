@@ -107,7 +107,7 @@ def test_even_decode_gets_no_positions(patched, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("an even step needs no repair")
 
-    for name in ("row_positions", "RowBlocks", "shift"):
+    for name in ("count_positions", "RowBlocks", "shift"):
         monkeypatch.setattr(minimax_m3_batch, name, refuse)
     decode(model, rows, cache, 4)
     assert all(
@@ -130,7 +130,7 @@ def test_solo_is_bit_identical(language, ungated):
 
 def test_given_mask_and_positions_are_kept(patched, monkeypatch):
     model = build_model()
-    monkeypatch.setattr(minimax_m3_batch, "row_positions", None)
+    monkeypatch.setattr(minimax_m3_batch, "count_positions", None)
     table = mx.array([[1, 2, 3], [4, 5, 6]])
     places = mx.broadcast_to(mx.arange(3), (2, 3))
     plain = model.call(table, engine.batch_cache(model, [0, 0]), position_ids=places)
@@ -153,7 +153,7 @@ def test_shift_moves_rows_separately(axis, shape):
 
 def test_block_columns_follow_padding():
     picked = RowBlocks(mx.array([[[0, 2]], [[1, -1]]]), mx.array([[0], [3]]))
-    columns = minimax_m3_batch.columns_of(picked, 2)
+    columns = minimax_m3_batch.find_columns(picked, 2)
     assert columns.tolist() == [[[0, 1, 4, 5]], [[5, 6, -1, -1]]]
 
 
@@ -169,12 +169,12 @@ def test_empty_batch_is_restored(patched):
 
 
 def rows_that_begin_at_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    positions = minimax_m3_batch.row_positions
-    monkeypatch.setattr(minimax_m3_batch, "row_positions", lambda *given: abs(positions(*given)))
+    positions = minimax_m3_batch.count_positions
+    monkeypatch.setattr(minimax_m3_batch, "count_positions", lambda *given: abs(positions(*given)))
     monkeypatch.setattr(minimax_m3_batch, "shift", lambda array, columns, axis: array)
     monkeypatch.setattr(minimax_m3_batch, "make_handle", lambda offset: offset)
-    monkeypatch.setattr(minimax_m3_batch, "initialize", lambda cache: None)
-    monkeypatch.setattr(minimax_m3_batch, "begin_index", lambda cache, other: None)
+    monkeypatch.setattr(minimax_m3_batch, "initialize_cache", lambda cache: None)
+    monkeypatch.setattr(minimax_m3_batch, "start_index", lambda cache, other: None)
 
 
 MUTANTS = {"minimax-m3-batch": rows_that_begin_at_the_padding}

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.positions.mistral_row_scale import patch as mistral_row_scale
-from mlx_patches.patches.positions.mistral_row_scale.probe import model_of, probe
+from mlx_patches.patches.positions.mistral_row_scale.probe import build_model, probe
 from mlx_patches.probes.batch_invariance import batch_cache
 
 from ..releases.models import or_skip
@@ -19,7 +19,7 @@ PATCH = catalogue.builtin().get("mistral-row-scale")
 @or_skip()
 def model(request):
     probe(PATCH.targets[0])
-    return model_of(request.param)
+    return build_model(request.param)
 
 
 def said(model, cache):

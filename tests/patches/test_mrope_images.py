@@ -15,9 +15,9 @@ from mlx_patches.patches.positions.mrope_images.probe import (
     CONFIG,
     IMAGE,
     VIDEO,
-    bare_model,
-    count,
-    prompt,
+    count_positions,
+    make_model,
+    make_prompt,
 )
 
 PATCH = catalogue.builtin().get("mrope-images")
@@ -34,7 +34,7 @@ def model(ungated):
     except ImportError:
         pytest.skip("mlx-vlm is not installed")
     ungated("mrope-images")
-    return bare_model(target)
+    return make_model(target)
 
 
 def grids(*sizes):
@@ -49,29 +49,29 @@ def deltas_of(positions, mask):
 
 @pytest.mark.parametrize("sizes", [[ONE, OTHER], [OTHER, ONE, ONE], [ONE]], ids=len)
 def test_image_grid_positions(sizes, model):
-    tokens = prompt(*sizes)
+    tokens = make_prompt(*sizes)
     positions, deltas = model.get_rope_index(mx.array([tokens]), grids(*sizes))
-    assert positions[:, 0].tolist() == count(tokens, sizes)
+    assert positions[:, 0].tolist() == count_positions(tokens, sizes)
     assert deltas.reshape(-1, 1).tolist() == deltas_of(positions, mx.ones((1, len(tokens))))
 
 
 def test_rows_have_own_images(model):
-    texts = [prompt(ONE, OTHER), prompt(OTHER), prompt()]
+    texts = [make_prompt(ONE, OTHER), make_prompt(OTHER), make_prompt()]
     longest = max(map(len, texts))
     rows = [text + [9] * (longest - len(text)) for text in texts]
     sizes = [ONE, OTHER], [OTHER], []
     positions, deltas = model.get_rope_index(mx.array(rows), grids(ONE, OTHER, OTHER))
     for row, (text, own) in enumerate(zip(rows, sizes, strict=True)):
-        assert positions[:, row].tolist() == count(text, own)
+        assert positions[:, row].tolist() == count_positions(text, own)
     assert deltas.reshape(-1, 1).tolist() == deltas_of(positions, mx.ones((3, longest)))
 
 
 def test_positions_after_padding(model):
-    tokens, sizes = prompt(ONE, OTHER), (ONE, OTHER)
+    tokens, sizes = make_prompt(ONE, OTHER), (ONE, OTHER)
     mask = mx.array([[0, 0] + [1] * len(tokens)])
     positions, deltas = model.get_rope_index(mx.array([[3, 3, *tokens]]), grids(*sizes), None, mask)
     own = positions[:, 0, 2:]
-    assert (own - own[:, :1]).tolist() == count(tokens, sizes)
+    assert (own - own[:, :1]).tolist() == count_positions(tokens, sizes)
     assert deltas.reshape(-1, 1).tolist() == deltas_of(positions, mask)
 
 
@@ -81,10 +81,10 @@ def test_single_image_is_left_to_release(target, ungated):
         importlib.import_module(target.module)
     except ImportError:
         pytest.skip("this release lacks the family")
-    given = mx.array([prompt(ONE)] * 2), grids(ONE, ONE), None, None
-    released = bare_model(target).get_rope_index(*given)
+    given = mx.array([make_prompt(ONE)] * 2), grids(ONE, ONE), None, None
+    released = make_model(target).get_rope_index(*given)
     ungated("mrope-images")
-    again = bare_model(target).get_rope_index(*given)
+    again = make_model(target).get_rope_index(*given)
     assert all(map(mx.array_equal, released, again))
 
 
@@ -105,7 +105,7 @@ def test_other_prompts_are_unchanged(images, videos):
         seen.append(given)
         return "positions", "deltas"
 
-    ids, model = mx.array([prompt(ONE, OTHER)]), SimpleNamespace(config=CONFIG)
+    ids, model = mx.array([make_prompt(ONE, OTHER)]), SimpleNamespace(config=CONFIG)
     out = mrope_images.index_each_image(index, model, ids, images, videos, None)
     assert out == ("positions", "deltas")
     assert len(seen) == 1 and seen[0][0] is ids and seen[0][1] is images and seen[0][2] is videos

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.nemotron_time_steps.probe import answered
+from mlx_patches.patches.models.nemotron_time_steps.probe import run_mixer
 
 from ..releases.models import module_or_skip
 
@@ -15,6 +15,6 @@ def test_configured_limits_are_kept(ungated):
     if not hasattr(module.ModelArgs, "__post_init__"):
         pytest.skip("this release takes its limits from the config alone")
     x = mx.random.normal((1, 8, 32), key=mx.random.key(1))
-    released = answered(module, x, time_step_limit=(0.01, 0.2))
+    released = run_mixer(module, x, time_step_limit=(0.01, 0.2))
     ungated("nemotron-time-steps")
-    assert mx.array_equal(answered(module, x, time_step_limit=(0.01, 0.2)), released)
+    assert mx.array_equal(run_mixer(module, x, time_step_limit=(0.01, 0.2)), released)

@@ -10,7 +10,7 @@ import pytest
 from mlx_patches.core.distributions import source_file
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.models.ngram_context.patch import fill_context
+from mlx_patches.patches.models.ngram_context.patch import pad_tokens
 
 pytestmark = pytest.mark.skipif(
     not source_file("mlx_lm.models.longcat_flash_ngram"), reason="no such model here"
@@ -36,8 +36,8 @@ def test_rows_equal_solo(ungated):
 def test_full_context_is_unchanged():
     context = mx.array([[1, 2, 3]])
     cache = [context]
-    fill_context(cache, 3)
+    pad_tokens(cache, 3)
     assert cache[0] is context
-    fill_context(cache, 5)
+    pad_tokens(cache, 5)
     assert cache[0].tolist() == [[0, 0, 1, 2, 3]]
     assert cache[0].dtype == context.dtype

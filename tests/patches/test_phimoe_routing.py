@@ -35,9 +35,9 @@ def test_phimoe_keeps_dtype(name, dtype, ungated):
     ],
 )
 def test_close_experts_share_weight(gates):
-    chosen, weights = phimoe_routing.route(mx.array([gates]), 2)
+    chosen, weights = phimoe_routing.choose_experts(mx.array([gates]), 2)
     got = [0.0] * len(gates)
     for expert, weight in zip(chosen[0].tolist(), weights[0].tolist(), strict=True):
         got[expert] = weight
     assert len(set(chosen[0].tolist())) == 2
-    assert sorted(got) == pytest.approx(sorted(phimoe.weighed(gates)), abs=1e-6)
+    assert sorted(got) == pytest.approx(sorted(phimoe.compute_weights(gates)), abs=1e-6)

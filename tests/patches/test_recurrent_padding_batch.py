@@ -12,7 +12,7 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared.rows import recurrent
 from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
-from mlx_patches.patches.models.recurrent_padding.batch import Padding, announced
+from mlx_patches.patches.models.recurrent_padding.batch import Padding, announce_padding
 
 from ..releases.conftest import installed, is_tested, verdict
 from ..releases.models import build_or_skip, or_skip
@@ -89,7 +89,7 @@ def calls(monkeypatch):
 def feeds_rows_itself(name: str) -> bool:
     """Whether the release's own model feeds the left-padded rows of a batch one by one."""
     distribution, family = name.split(":")
-    if distribution != "mlx-vlm" or family not in recurrent_padding.KNOW_LEFT:
+    if distribution != "mlx-vlm" or family not in recurrent_padding.MASK_LEFT:
         return False
     from importlib import import_module
 
@@ -248,7 +248,7 @@ def test_closed_step_keeps_state(left, limits):
         A, D = mx.random.normal((heads,)), mx.ones((heads,))
         state = mx.random.normal((2, heads, size, state_size))
         span = (4, length) if left else (0, 5)
-        with announced([(0, length), span], length):
+        with announce_padding([(0, length), span], length):
             y, after = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
         part = slice(*span)
         own = (one[1:, part] for one in (x, B, C, dt))
@@ -256,7 +256,7 @@ def test_closed_step_keeps_state(left, limits):
         expected, alone = module.ssm_attn(x_, A, B_, C_, D, dt_, bias, state[1:], limits, mask=None)
         assert mx.allclose(after[1:], alone, atol=1e-5, rtol=1e-5)
         assert mx.allclose(y[1:, part], expected, atol=1e-4, rtol=1e-4)
-        with announced([(0, length), (length, length)], length):
+        with announce_padding([(0, length), (length, length)], length):
             _, after = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
         assert mx.allclose(after[1:], state[1:], atol=1e-6)
         without = scan(x, A, B, C, D, dt, bias, state, limits, mask=None)
@@ -275,7 +275,7 @@ def test_stretches():
 
 
 def test_nothing_is_announced_outside():
-    with announced([(0, 2), (1, 2)], 2):
+    with announce_padding([(0, 2), (1, 2)], 2):
         held = recurrent_batch._ANNOUNCED.get().held
     assert held.tolist() == [[[True], [True]], [[False], [True]]]
     assert recurrent_batch._ANNOUNCED.get() is None

@@ -96,7 +96,7 @@ def test_mutant_keeps_merged_caches(monkeypatch):
     def keep_merged(cache, own):
         kept.extend(new for new, old in zip(cache, own, strict=True) if new is not old)
 
-    monkeypatch.setattr(recurrent_padding, "put_back", keep_merged)
+    monkeypatch.setattr(recurrent_padding, "restore_caches", keep_merged)
     cell = continued(QWEN[0])
     if not kept:
         pytest.skip("this release's Qwen3.5 makes no new caches of its rows")

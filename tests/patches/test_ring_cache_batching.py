@@ -13,7 +13,11 @@ from mlx_patches.lab.walks.program import parse
 from mlx_patches.patches._shared import row_record
 from mlx_patches.patches._shared.row_record import read_column
 from mlx_patches.patches.models.ring_cache_batching import patch as ring_cache_batching
-from mlx_patches.patches.models.ring_cache_batching.patch import end_prompts, in_order, ring_mask
+from mlx_patches.patches.models.ring_cache_batching.patch import (
+    build_mask,
+    end_prompts,
+    unroll_ring,
+)
 
 from ..releases.models import build_or_skip, or_skip
 
@@ -56,7 +60,7 @@ def test_engine_chunks_keep_prompt_end(line, ungated, beside):
 def test_every_token_is_in_place(ring, generated):
     for token in range(generated):
         feed(ring, [PROMPT + token])
-    row = in_order(ring)
+    row = unroll_ring(ring)
     end = PROMPT + generated
     oldest = max(PROMPT, end - WINDOW)
     held = [*range(PROMPT), *[0] * (oldest - PROMPT), *range(oldest, end)]
@@ -74,9 +78,9 @@ def test_plain_cache_equals_ring(ring, generated):
     plain = importlib.import_module("mlx_vlm.models.cache").KVCache()
     feed(plain, range(PROMPT))
     for place in range(PROMPT, PROMPT + generated - 1):
-        ring_mask(plain, WINDOW)
+        build_mask(plain, WINDOW)
         feed(plain, [place])
-    seen = ring_mask(plain, WINDOW)[0, 0, 0].tolist()
+    seen = build_mask(plain, WINDOW)[0, 0, 0].tolist()
     oldest = max(PROMPT, PROMPT + generated - WINDOW)
     wanted = [place < PROMPT or place >= oldest for place in range(PROMPT + generated)]
     assert seen == wanted
@@ -86,7 +90,7 @@ def test_ring_after_several_tokens_is_refused(ring):
     feed(ring, [PROMPT])
     feed(ring, range(PROMPT + 1, PROMPT + 2 * WINDOW - 1))
     with pytest.raises(ValueError, match="several tokens at once"):
-        in_order(ring)
+        unroll_ring(ring)
 
 
 def test_ring_keeps_separate_last_token(ring):
@@ -102,14 +106,14 @@ def test_ring_keeps_separate_last_token(ring):
 def test_plain_cache_with_separate_last_token():
     plain = pytest.importorskip("mlx_vlm.models.cache").KVCache()
     feed(plain, range(PROMPT))
-    ring_mask(plain, WINDOW)
+    build_mask(plain, WINDOW)
     feed(plain, [PROMPT])
     end_prompts([plain])
     end = PROMPT + 1 + 2 * WINDOW
     for place in range(PROMPT + 1, end):
-        ring_mask(plain, WINDOW)
+        build_mask(plain, WINDOW)
         feed(plain, [place])
-    seen = ring_mask(plain, WINDOW)[0, 0, 0].tolist()
+    seen = build_mask(plain, WINDOW)[0, 0, 0].tolist()
     assert seen == [place <= PROMPT or place > end - WINDOW for place in range(end + 1)]
 
 

@@ -223,8 +223,8 @@ def test_waiting_prompts_are_released_with_model():
         """Like an MLX module, a dictionary without a hash."""
 
     model, other = Model(), Model()
-    assert image_prompts.waiting_prompts(model) is not image_prompts.waiting_prompts(other)
-    assert image_prompts.waiting_prompts(model) is image_prompts.waiting_prompts(model)
+    assert image_prompts.find_waiting(model) is not image_prompts.find_waiting(other)
+    assert image_prompts.find_waiting(model) is image_prompts.find_waiting(model)
     key = id(model)
     del model
     assert key not in image_prompts._WAITING._held
@@ -232,14 +232,14 @@ def test_waiting_prompts_are_released_with_model():
 
 def test_object_without_weak_references():
     stand_in = SimpleNamespace()
-    assert not image_prompts.waiting_prompts(stand_in)
+    assert not image_prompts.find_waiting(stand_in)
 
 
 def test_positions_are_cut_to_chunk():
     whole = mx.arange(33).reshape(3, 1, 11)
-    assert mx.array_equal(turns.of_piece(whole, 6, 4), whole[..., 6:10])
+    assert mx.array_equal(turns.slice_chunk(whole, 6, 4), whole[..., 6:10])
     for offset, length in ((0, 11), (6, 6)):
-        assert turns.of_piece(whole, offset, length) is whole
+        assert turns.slice_chunk(whole, offset, length) is whole
 
 
 def test_second_turn_continues_first(model, ungated):
@@ -266,7 +266,7 @@ def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **p
     if text is not None:
         waiting.note_text(text, held)
     feed = turns.Feed(model, waiting, cache, SimpleNamespace(offset=start), ids)
-    return turns.next_piece(feed, own), cache
+    return turns.next_chunk(feed, own), cache
 
 
 @pytest.mark.parametrize("length", [LENGTH, 3])
@@ -284,7 +284,7 @@ def test_chunked_turn_keeps_first_delta():
     assert (first.tolist(), after.item(), kept.item()) == ([[4, 5]], 2 * DELTA, DELTA)
     counting = SimpleNamespace(offset=OFFSET + 2)
     ids, waiting = mx.zeros((1, 3), mx.int32), image_prompts.Waiting()
-    last = turns.next_piece(turns.Feed(SimpleNamespace(), waiting, cache, counting, ids), passed)
+    last = turns.next_chunk(turns.Feed(SimpleNamespace(), waiting, cache, counting, ids), passed)
     assert (last.position_ids.tolist(), last.kept.item()) == ([[5, 5, 6]], 2 * DELTA)
     assert row_record.read_record(cache).turn is None
 
@@ -343,10 +343,10 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         write(cache, record if deltas is None else dataclasses.replace(record, deltas=deltas - 1))
 
     monkeypatch.setattr(row_record, "write_record", write_others)
-    monkeypatch.setattr(rope_deltas, "holds_saved_positions", lambda *_: True)
+    monkeypatch.setattr(rope_deltas, "has_saved_positions", lambda *_: True)
     monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
-    monkeypatch.setattr(kept_deltas, "own_deltas", lambda *_: None)
-    monkeypatch.setattr(turns, "of_piece", lambda position_ids, *_: position_ids)
+    monkeypatch.setattr(kept_deltas, "find_deltas", lambda *_: None)
+    monkeypatch.setattr(turns, "slice_chunk", lambda position_ids, *_: position_ids)
     monkeypatch.setattr(turns, "begin_turn", lambda *_: turns.Turn(0, 0, 0))
 
 
@@ -365,7 +365,9 @@ def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_failing_calls_get_zero_delta(stored, rows, given, replaced):
     deltas = mx.ones((stored, 1), mx.int32) if stored else None
     model = SimpleNamespace(_rope_deltas=deltas)
-    said = minicpm.with_one(lambda *args, **kwargs: kwargs, model, mx.zeros((rows, 4)), **given)
+    said = minicpm.call_with_one(
+        lambda *args, **kwargs: kwargs, model, mx.zeros((rows, 4)), **given
+    )
     assert said == given
     if replaced:
         assert model._rope_deltas.tolist() == [[0]]

@@ -52,7 +52,10 @@ def test_merged_rows_keep_deltas(model):
     """A host that merges rows passes no deltas: an image's row and a text decode as alone."""
     deltas = [{"rope_deltas": mx.array([[probe.DELTA]])}, {}]
     prompts = [probe.PROMPT, probe.OTHER]
-    own = [probe.read(model, [one], [given])[0] for one, given in zip(prompts, deltas, strict=True)]
+    own = [
+        probe.feed_rows(model, [one], [given])[0]
+        for one, given in zip(prompts, deltas, strict=True)
+    ]
     engine.forget(model)
     caches = [model.make_cache() for _ in prompts]
     for cache, prompt, given in zip(caches, prompts, deltas, strict=True):

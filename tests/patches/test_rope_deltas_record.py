@@ -106,7 +106,7 @@ def test_copy_is_independent(model):
 def test_prompt_is_released_after_last_token(model):
     row = row_with_image(model, 11, (2, 2))
     cache = model.make_cache()
-    waiting = prompts.waiting_prompts(model.module)
+    waiting = prompts.find_waiting(model.module)
     waiting._queue = []  # drops prompts from the lab's own calls for positions
     engine.embed(model, row.image)
     (held,) = map(weakref.ref, waiting._queue)
@@ -119,7 +119,7 @@ def test_prompt_is_released_after_last_token(model):
 
 
 def test_dropped_request_releases_prompt(model):
-    waiting = prompts.waiting_prompts(model.module)
+    waiting = prompts.find_waiting(model.module)
     row = row_with_image(model, 11, (2, 2))
     cache = model.make_cache()
     waiting._queue = []
@@ -171,7 +171,7 @@ def test_text_prefill_reads_no_device(length):
     ids = Watched([[1] * length] * 2)
     model, cache = Model(), Cache(3, 4)
     for _ in range(2):
-        positions = rope_deltas.by_row(call)(model, ids, cache=[cache])
+        positions = rope_deltas.call_with_positions(call)(model, ids, cache=[cache])
         assert positions.shape == (3, 2, length)
         assert mx.array(positions)[0, :, 0].tolist() == [3, 4]
 
@@ -179,15 +179,15 @@ def test_text_prefill_reads_no_device(length):
 def test_row_with_delta_decodes_without_read():
     ids, cache = Watched([[1]] * 2), Cache(3, 4)
     row_record.update_record(cache, deltas=mx.array([[-2], [0]]))
-    positions = rope_deltas.by_row(call)(Model(), ids, cache=[cache])
+    positions = rope_deltas.call_with_positions(call)(Model(), ids, cache=[cache])
     assert positions[0].tolist() == [[1], [4]]
 
 
 def test_text_beside_waiting_prompt_reads_no_device():
     model, cache = Model(), Cache(3, 4)
     prompt = prompts.ImagePrompt(b"1234", mx.zeros((3, 1, 1), mx.int32))
-    prompts.waiting_prompts(model).note([prompt], prompt.positions)
-    positions = rope_deltas.by_row(call)(model, Watched([[1]] * 2), cache=[cache])
+    prompts.find_waiting(model).note([prompt], prompt.positions)
+    positions = rope_deltas.call_with_positions(call)(model, Watched([[1]] * 2), cache=[cache])
     assert positions[0].tolist() == [[3], [4]]
 
 
@@ -196,7 +196,7 @@ def test_waiting_prompt_state_survives_decode(handed):
     model, cache = Model(), Cache(3, 4)
     model._rope_deltas = mx.array([[-5]])
     deltas = {"rope_deltas": mx.array([[0], [0]])} if handed else {}
-    rope_deltas.by_row(call)(model, mx.array([[1]] * 2), cache=[cache], **deltas)
+    rope_deltas.call_with_positions(call)(model, mx.array([[1]] * 2), cache=[cache], **deltas)
     # An engine that passes no deltas reads its batch's deltas from the model.
     assert model._rope_deltas.tolist() == ([[-5]] if handed else [[0], [0]])
 

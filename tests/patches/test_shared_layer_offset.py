@@ -46,12 +46,14 @@ def test_view_has_cache_class():
         offset = mx.array([5, 2])
         state = ("keys", "values", "offset", "padding")
 
-    view = shared_layer_offset.rewind(Cache(), 2)
+    view = shared_layer_offset.rewind_cache(Cache(), 2)
     assert isinstance(view, Cache)
     assert view.bits == 8
     assert view.state == ("keys", "values")
     assert view.offset.tolist() == [3, 0]
-    assert shared_layer_offset.rewind(Cache, 2).__wrapped__.offset.tolist() == [5, 2]
+    assert shared_layer_offset.rewind_cache(Cache, 2).__wrapped__.offset.tolist() == [5, 2]
 
 
-MUTANTS = {"shared-layer-offset": replaced(shared_layer_offset, rewind=lambda cache, tokens: cache)}
+MUTANTS = {
+    "shared-layer-offset": replaced(shared_layer_offset, rewind_cache=lambda cache, tokens: cache)
+}

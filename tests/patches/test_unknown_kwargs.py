@@ -7,7 +7,7 @@ import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.models.unknown_kwargs.patch import tolerant
+from mlx_patches.patches.models.unknown_kwargs.patch import drop_unknown
 from mlx_patches.patches.models.unknown_kwargs.probe import FORWARDED
 
 from ..releases.conftest import installed
@@ -17,7 +17,7 @@ def test_unknown_arguments_are_dropped():
     def call(self, inputs, mask=None, *, cache=None):
         return inputs, mask, cache
 
-    patched = tolerant(call)
+    patched = drop_unknown(call)
     assert patched(None, 1, 2, cache=3, n_to_process=4) == (1, 2, 3)
     assert patched(None, inputs=1, mask=2) == (1, 2, None)
     with pytest.raises(TypeError):
@@ -28,7 +28,7 @@ def test_call_with_kwargs_gets_all():
     def call(self, inputs, **kwargs):
         return kwargs
 
-    assert tolerant(call)(None, 1, n_to_process=4) == {"n_to_process": 4}
+    assert drop_unknown(call)(None, 1, n_to_process=4) == {"n_to_process": 4}
 
 
 @pytest.mark.skipif(not installed("mlx-vlm"), reason="no mlx-vlm here")

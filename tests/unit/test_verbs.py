@@ -61,6 +61,12 @@ def test_argument_reads_by_position_and_by_name():
     assert patched(1)[3] == (1, 3, None)
 
 
+def test_argument_in_kwargs_changes_only_if_passed():
+    patched = apply(argument(PLACE, "other", lambda other: -other), record)
+    assert patched(1, other=5, more=6)[-1] == {"other": -5, "more": 6}
+    assert patched(1, more=6)[-1] == {"more": 6}
+
+
 def test_argument_of_a_positional_only_parameter():
     patched = apply(argument(PLACE, "second", lambda second: second + 1), record_in_place)
     assert patched(1) == (1, 3)

@@ -1,4 +1,4 @@
-"""A ``from_dict`` for config classes that also reads the keys of other releases."""
+"""A ``from_dict`` for config classes that also reads keys which releases ignore."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def config_target(
     complete: Callable[[Params], Params],
     then: Callable[[Any, Params], None] | None = None,
 ) -> Target:
-    """The ``from_dict`` of a family's config class, which in the release only its base has.
+    """The ``from_dict`` of a family's config class, which the release defines only in its base.
 
     Args:
-        complete: turns the content of ``config.json`` into what the class reads.
+        complete: converts the content of ``config.json`` to the keys that the class reads.
         then: called with the new config object and the content of ``config.json``.
     """
     module, name = _BASES[distribution]

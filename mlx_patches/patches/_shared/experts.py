@@ -8,33 +8,33 @@ from typing import Any
 from .parts import Overlay
 
 
-def mixed(
+def run_experts(
     call: Callable[..., Any], block: Any, x: Any, chosen: Any, weights: Any, gate: str = "gate"
 ) -> Any:
-    """The block's own weighted sum over the experts of its ``switch_mlp``, (..., width).
+    """The block's weighted sum over the outputs of its ``switch_mlp``, (..., width).
 
-    The block gets a gate that scores all chosen experts equally, so it weights each by 1 / k, and
-    a ``switch_mlp`` whose outputs are multiplied by k times the given weights. If k is a power of
-    two, this rounds nothing that the release does not round.
+    The block gets a gate that scores all chosen experts equally, so that it weights each by 1 / k,
+    and a ``switch_mlp`` whose outputs are multiplied by k times the given weights. If k is a power
+    of two, this adds no rounding to the release's.
 
     Args:
-        call: the block's ``__call__`` as the release has it.
+        call: the released ``__call__`` of the block.
         x: the hidden states, (..., width).
         chosen: the experts' indices, (..., k).
         weights: the experts' weights, (..., k).
-        gate: the block's name for its gate.
+        gate: the name of the block's gate.
     """
     import mlx.core as mx
 
     count = chosen.shape[-1]
     equal = mx.zeros(chosen.shape, weights.dtype)
 
-    def answers(x: Any, _: Any) -> Any:
+    def weight_outputs(x: Any, _: Any) -> Any:
         return block.switch_mlp(x, chosen) * (weights * count)[..., None]
 
     parts: dict[str, Any] = {
         gate: lambda x: equal,
-        "switch_mlp": answers,
+        "switch_mlp": weight_outputs,
         "top_k": count,
         "use_expert_bias": False,
         "norm_topk_prob": False,

@@ -14,14 +14,14 @@ class ImageStates:
 
     Args:
         states: (rows, length, width), zeros in a row without an image.
-        counts: how many of them are each row's own, 0 in a row without an image.
+        counts: the number of each row's own states, 0 in a row without an image.
     """
 
     states: Any
     counts: tuple[int, ...]
 
     def take_rows(self, rows: Sequence[int]) -> ImageStates | None:
-        """Those of these rows; None if none of them has an image."""
+        """The states of these rows; None if none of them has an image."""
         import mlx.core as mx
 
         counts = tuple(self.counts[row] for row in rows)
@@ -31,11 +31,11 @@ class ImageStates:
 
 
 def join_states(parts: Sequence[ImageStates | None], rows: Sequence[int]) -> ImageStates | None:
-    """Those of all rows of several batches; None if no row has an image.
+    """Join the states of several batches; None if no row has an image.
 
     Args:
-        parts: those of each batch.
-        rows: how many rows each batch has.
+        parts: the states of each batch.
+        rows: the number of rows of each batch.
     """
     given = [part for part in parts if part is not None]
     if not given:

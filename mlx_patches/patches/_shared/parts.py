@@ -8,9 +8,9 @@ from typing import Any
 
 
 class Overlay:
-    """A stand-in that has the attributes ``parts``, and is ``whole`` in all else.
+    """A stand-in with the attributes ``parts``, and otherwise those of ``whole``.
 
-    Methods that Python itself looks up, as ``copy`` does, are its own.
+    It does not forward special methods, such as those that ``copy`` looks up.
     """
 
     def __init__(self, whole: Any, **parts: Any):
@@ -37,9 +37,9 @@ def with_parts(module: Any, **parts: Any) -> Any:
 
 
 def view(whole: Any, **parts: Callable[[Any], Any]) -> Any:
-    """A proxy, of the same class to ``isinstance``, whose attributes ``parts`` are computed.
+    """A proxy, an instance of the same class, whose attributes ``parts`` are computed.
 
-    Each is the result of its function of ``whole``, at each read. They cannot be set.
+    Each read calls the attribute's function with ``whole``. They cannot be set.
     """
     return view_class(*parts)(whole, parts)
 

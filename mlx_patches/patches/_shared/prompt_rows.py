@@ -1,29 +1,32 @@
-"""The arguments of prompts in mlx-vlm's batch generator, before it joins them into a batch's."""
+"""Change the arguments of prompts before mlx-vlm's batch generator joins them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.patch import Factory, around
+from ...core.patch import Target
+from ...core.verbs import wrap
 
 Rows = Sequence[Mapping[str, Any] | None]
+# The modules of the batch generator; the second since 0.6.
+_GENERATORS = ("mlx_vlm.generate", "mlx_vlm.generate.ar")
 # Items of a waiting sequence, which is (id, tokens, number of tokens to generate, arguments, ...).
 _IDS, _ARGUMENTS = 1, 3
 
 
-def before_joining(change: Callable[[Rows, list[int]], Rows]) -> dict[str, Factory]:
-    """Wrappers of the two functions that join prompts' arguments, by their names.
+def change_prompts(change: Callable[[Rows, list[int]], Rows]) -> tuple[Target, ...]:
+    """Targets of the two functions that join prompts' arguments.
 
-    ``change`` gets each prompt's arguments and length, and returns the arguments to join; the very
-    same sequence where there is nothing to change.
+    ``change`` gets each prompt's arguments and length, and returns the arguments to join; the
+    same sequence if nothing changes.
     """
 
     def merge(original: Callable[..., Any], rows: Rows, ids: Any, *rest: Any) -> Any:
         return original(change(rows, list(map(len, ids))), ids, *rest)
 
     def build(original: Callable[..., Any], generator: Any, sequences: Sequence[Any]) -> Any:
-        """Build a batch of which some prompts begin in the prefix cache."""
+        """Build a batch in which some prompts begin in the prefix cache."""
         given = [one[_ARGUMENTS] for one in sequences]
         rows = change(given, [len(one[_IDS]) for one in sequences])
         if rows is given:
@@ -34,14 +37,18 @@ def before_joining(change: Callable[[Rows, list[int]], Rows]) -> dict[str, Facto
         ]
         return original(generator, changed)
 
-    return {
-        "_merge_prefill_prompt_kwargs": around(merge),
-        "BatchGenerator._build_mixed_prompt_batch": around(build),
-    }
+    return tuple(
+        target
+        for module in _GENERATORS
+        for target in (
+            *wrap(f"{module}:_merge_prefill_prompt_kwargs", merge),
+            *wrap(f"{module}:BatchGenerator._build_mixed_prompt_batch", build),
+        )
+    )
 
 
 def count_columns(caches: Sequence[Any]) -> int:
-    """How many columns the first of a model's caches holds, without a read of the device."""
+    """The number of columns in the first of a model's caches, without a device read."""
     first = caches[0] if caches else None
     if first is None:
         return 0

@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class RowPart:
-    """Which part of a batched call belongs to one row.
+    """The part of a batched call that belongs to one row.
 
     ``shape`` is the batch's, (rows, length). ``span`` is the row's tokens among the ``length``
     positions, as (first, one past the last). ``keys`` is the number of keys in the batch's masks
@@ -38,7 +38,7 @@ class RowPart:
 def bind_call(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments | None:
-    """A call's arguments by name; None if the function does not accept them."""
+    """Bind a call's arguments by name; None if the function does not accept them."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError:
@@ -46,19 +46,19 @@ def bind_call(
 
 
 def find_argument(bound: inspect.BoundArguments, name: str) -> Any:
-    """An argument of a call, also one in its ``**kwargs``; None if it was not given."""
+    """An argument of a call or of its ``**kwargs``; None if it was not passed."""
     extra = bound.arguments.get(find_extra_name(bound.signature), {})
     return bound.arguments.get(name, extra.get(name))
 
 
 def find_extra_name(signature: inspect.Signature) -> str:
-    """The name of a function's ``**kwargs``; empty where it has none."""
+    """The name of a function's ``**kwargs``; empty if it has none."""
     parameters = signature.parameters.values()
     return next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
 
 
 def find_shape(bound: inspect.BoundArguments) -> tuple[int, int] | None:
-    """A call's numbers of rows and positions; None if it has no argument of ``TOKENS``."""
+    """A call's number of rows and positions; None if it has no argument of ``TOKENS``."""
     for name in TOKENS:
         value = find_argument(bound, name)
         if getattr(value, "ndim", 0) >= 2:
@@ -68,14 +68,14 @@ def find_shape(bound: inspect.BoundArguments) -> tuple[int, int] | None:
 
 @functools.cache
 def accepts_deltas(call: Callable[..., Any]) -> bool:
-    """Whether a model's call takes ``rope_deltas`` from its keyword arguments."""
+    """Whether a model's call reads ``rope_deltas`` from its keyword arguments."""
     return "rope_deltas" in inspect.unwrap(call).__code__.co_consts
 
 
 def slice_call(
     bound: inspect.BoundArguments, part: RowPart, cache: Sequence[Any]
 ) -> inspect.BoundArguments:
-    """A batch's call as one row's, with the row's own caches."""
+    """Slice a batch's call to one row, with the row's caches."""
     own = OrderedDict(
         (name, slice_argument(name, value, part)) for name, value in bound.arguments.items()
     )
@@ -85,13 +85,13 @@ def slice_call(
 
 
 def slice_argument(name: str, value: Any, part: RowPart) -> Any:
-    """One row's part of an argument, for the row's tokens.
+    """Slice an argument to one row and its tokens.
 
-    Of an array, the axis of rows is cut to the row, the axis of tokens to the row's tokens, and a
+    In arrays, the axis of rows is sliced to the row, the axis of tokens to the row's tokens, and a
     mask's axis of keys to the row's keys. Dictionaries, lists and tuples are searched for such
     arrays. Everything else is shared by all rows, and passed on unchanged.
     """
-    if type(value) is dict:  # a module is an instance of dict too
+    if type(value) is dict:  # a module is also an instance of dict
         return {key: slice_argument(str(key), one, part) for key, one in value.items()}
     if type(value) in (list, tuple):
         sliced = [slice_argument(name, one, part) for one in value]
@@ -134,12 +134,12 @@ def _find_row_axis(name: str, sizes: tuple[int, ...], rows: int) -> int | None:
 
 
 def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int, int]) -> Any:
-    """The outputs of the rows' own calls, as the output of the batch's call.
+    """Join the outputs of the rows' calls to the output of the batch's call.
 
     Dataclasses, other objects with ``logits``, dictionaries, lists and tuples are joined value
     by value. Arrays (1, tokens of the row, ...) become one of (rows, length, ...), with zeros at
     padding; other arrays (1, ...) of one shape become one of (rows, ...). A value that is the
-    same for all rows is returned once. Anything else is returned as a list with an item a row.
+    same for all rows is returned once. Anything else becomes a list with one item per row.
 
     Args:
         outputs: each row's output; ignored for a row without tokens.
@@ -149,7 +149,7 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
     known = [out for out, (start, stop) in zip(outputs, spans, strict=True) if start < stop]
     first = known[0]
     same = all(out is first for out in known)
-    # One row's output alone is no value of the batch: it is joined like any other.
+    # A single row's output is joined like any other: it is not a value of the batch.
     if same and len(known) > 1 and not hasattr(first, "shape"):
         return first
     if any(type(out) is not type(first) for out in known):
@@ -167,7 +167,7 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
         joined = copy.copy(first)
         for name in names:
             value = join(lambda out, name=name: getattr(out, name, None))
-            object.__setattr__(joined, name, value)  # also where the class is frozen
+            object.__setattr__(joined, name, value)  # even if the class is frozen
         return joined
     if isinstance(first, dict) and all(out.keys() == first.keys() for out in known):
         return {key: join(lambda out, key=key: out[key]) for key in first}

@@ -49,16 +49,10 @@ def vlm_models(*families: str) -> tuple[Place, ...]:
     return tuple(("mlx-vlm", f"mlx_vlm.models.{family}.language") for family in families)
 
 
-def models(*families: str) -> tuple[Place, ...]:
-    """The language models of these families in both packages."""
-    own = (("mlx-lm", f"mlx_lm.models.{family}") for family in families)
-    return (*own, *vlm_models(*families))
-
-
 def at(
     places: Sequence[Place], factories: Mapping[str, Factory], **options: Any
 ) -> tuple[Target, ...]:
-    """A target at each of these names in each place, with these options."""
+    """Targets of these names in each place, with these options."""
     return tuple(
         Target(*place, name, factory, **options)
         for place in places

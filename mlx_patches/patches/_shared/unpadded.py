@@ -1,26 +1,26 @@
-"""Tell whether a batch has no padding, without waiting for the device."""
+"""Check whether a batch has no padding, without waiting for the device."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# The cache attribute for the ``left_padding`` array that was read and found to be all zeros.
+# The cache attribute for the ``left_padding`` array that was read and was all zeros.
 _NOTE = "_mlx_patches_unpadded"
 
 
 def is_unpadded(cache: Any, tokens: int) -> bool:
     """Whether an attention cache is known to have no padding in any row.
 
-    The padding is read while a prompt is fed. At the first piece this costs nothing, since the
-    array was made from a list of numbers. A decode step reads nothing: it reuses the result of
-    the prompt for as long as the cache holds the same array.
+    The padding is read while a prompt is fed. At the first chunk this costs nothing, since the
+    array was built from a list of numbers. A decode step reads nothing: it reuses the result of
+    the prompt as long as the cache holds the same array.
 
     Args:
         cache: one layer's cache.
-        tokens: how many tokens are fed next.
+        tokens: the number of tokens fed next.
 
     Returns:
-        True if no row has padding. False if a row has some, or if it is not known: while right
+        True if no row has padding. False if a row has some or if this is unknown: while right
         padding is pending, and for rotating caches.
     """
     held = vars(cache)

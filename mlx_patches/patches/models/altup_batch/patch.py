@@ -1,13 +1,13 @@
-"""Gemma 3n crashes for more than one row.
+"""Gemma 3n crashes in every batch.
 
 Why
-    ``Gemma3nAltUp.correct`` puts its coefficients of shape (rows, tokens, inputs) before states
-    of shape (inputs, rows, tokens, width) in an order that only fits one row.
+    ``Gemma3nAltUp.correct`` multiplies states of shape (inputs, rows, tokens, width) by
+    coefficients of shape (rows, tokens, inputs). The axes line up only for a single row.
 How
-    Each token is corrected independently of the others, so the rows are reshaped into one long
-    row and back: only views, and the same arithmetic. A single row is passed on unchanged.
+    Each token is corrected independently of the others, so the batch is reshaped into one long
+    row and back. The arithmetic stays the same. A single row is passed on unchanged.
 Upstream
-    mlx-vlm 0.5.0. mlx-lm never had it.
+    mlx-vlm 0.5.0. mlx-lm never had the defect.
 Retire when
     No supported release is older than mlx-vlm 0.5.0.
 """
@@ -17,20 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import vlm_family, wrap
 
 
-def corrected(
+def correct_as_one_row(
     correct: Callable[[Any, Any, Any], Any], altup: Any, predictions: Any, activated: Any
 ) -> Any:
     """Return corrected states (inputs, rows, tokens, width); activated (rows, tokens, width)."""
     if activated.shape[0] == 1:
         return correct(altup, predictions, activated)
-    states = correct(altup, one_row(predictions), one_row(activated))
+    states = correct(altup, flatten_rows(predictions), flatten_rows(activated))
     return states.reshape(predictions.shape)
 
 
-def one_row(states: Any) -> Any:
+def flatten_rows(states: Any) -> Any:
     """Reshape states (..., rows, tokens, width) to (..., 1, rows * tokens, width)."""
     *outer, rows, tokens, width = states.shape
     return states.reshape(*outer, 1, rows * tokens, width)
@@ -40,12 +41,5 @@ PATCH = Patch(
     id="altup-batch",
     severity="crash",
     summary="Gemma 3n in mlx-vlm crashes in every batch",
-    targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.gemma3n.language",
-            "Gemma3nAltUp.correct",
-            around(corrected),
-        ),
-    ),
+    targets=wrap(vlm_family("gemma3n", "Gemma3nAltUp.correct"), correct_as_one_row),
 )

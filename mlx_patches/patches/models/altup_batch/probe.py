@@ -1,4 +1,4 @@
-"""Compares Gemma 3n's correction step on a batch with the same step on each row alone."""
+"""Compares Gemma 3n's correction step on a batch with the step on each single row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the batched correction raises, or differs from the correction of a row alone."""
+    """Red if the batched correction raises, or differs from that of a single row."""
     import mlx.core as mx
 
     importlib.import_module(target.module)
@@ -21,10 +21,10 @@ def probe(target: Target) -> Result:
     inputs, width = altup.config.altup_num_inputs, altup.config.hidden_size
     predictions = mx.random.normal((inputs, _ROWS, _TOKENS, width), key=mx.random.key(0))
     activated = mx.random.normal((_ROWS, _TOKENS, width), key=mx.random.key(1))
-    together = altup.correct(predictions, activated)
-    alone = [
+    batched = altup.correct(predictions, activated)
+    solo = [
         altup.correct(predictions[:, row : row + 1], activated[row : row + 1])
         for row in range(_ROWS)
     ]
-    worst = float(mx.abs(together - mx.concatenate(alone, axis=1)).max().item())
+    worst = float(mx.abs(batched - mx.concatenate(solo, axis=1)).max().item())
     return Result(not worst <= _TOLERANCE, f"rows differ by at most {worst:.2g}", worst)

@@ -1,11 +1,11 @@
-"""Aya Vision's blur multiplies the image by its whole kernel at once, and raises.
+"""Aya Vision crashes on almost every image.
 
 Why
     ``gaussian_blur_axis`` should add up shifted images, each times one weight of the kernel. It
-    multiplies by the whole kernel each time: this raises unless the image is as long as the
-    kernel, and blurs such an image wrongly.
+    multiplies by the whole kernel each time. This raises unless the image is as long as the
+    kernel, and then blurs wrongly.
 How
-    The same sum, with one weight for each shifted image.
+    The same sum, with one weight per shifted image.
 Upstream
     Not fixed in mlx-vlm 0.7.10, where nothing calls the function.
 Retire when
@@ -14,34 +14,29 @@ Retire when
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
 
-def blurring(original: Callable[..., Any]) -> Callable[..., Any]:
+def blur_axis(blur: Callable[..., Any], image: Any, sigma: float, axis: int) -> Any:
     """A Gaussian blur along an axis; beyond an edge, the edge pixel is repeated."""
+    radius = int(3 * sigma)
+    if radius < 1:
+        return blur(image, sigma, axis)
+    import mlx.core as mx
 
-    @functools.wraps(original)
-    def blurred(image: Any, sigma: float, axis: int) -> Any:
-        radius = int(3 * sigma)
-        if radius < 1:
-            return original(image, sigma, axis)
-        import mlx.core as mx
-
-        last = image.shape[axis] - 1
-        places = mx.arange(last + 1)
-        return sum(
-            weight * mx.take(image, mx.clip(places + shift, 0, last), axis=axis)
-            for shift, weight in enumerate(kernel(radius, sigma), -radius)
-        )
-
-    return blurred
+    last = image.shape[axis] - 1
+    places = mx.arange(last + 1)
+    return sum(
+        weight * mx.take(image, mx.clip(places + shift, 0, last), axis=axis)
+        for shift, weight in enumerate(make_kernel(radius, sigma), -radius)
+    )
 
 
-def kernel(radius: int, sigma: float) -> Any:
+def make_kernel(radius: int, sigma: float) -> Any:
     """The weights (2 * radius + 1,) of a pixel and its neighbours; they sum to 1."""
     import mlx.core as mx
 
@@ -52,7 +47,5 @@ PATCH = Patch(
     id="aya-blur",
     severity="crash",
     summary="Aya Vision crashes on almost every image",
-    targets=(
-        Target("mlx-vlm", "mlx_vlm.models.aya_vision.vision", "gaussian_blur_axis", blurring),
-    ),
+    targets=wrap("mlx_vlm.models.aya_vision.vision:gaussian_blur_axis", blur_axis),
 )

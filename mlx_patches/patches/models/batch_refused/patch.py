@@ -1,63 +1,62 @@
-"""A batch of a model that reads one sequence at a time fails deep in the model's code.
+"""Models that support only one sequence crash obscurely in a batch.
 
 Why
-    Engines refuse a kind of cache that has no batch. These models have one, or a subclass of one,
-    and still read a single sequence: Llama 4 and Qwen4 Exp call methods of their own caches that
-    the batch's lacks, Ministral 3 makes a range of ``cache.offset``. The batch is accepted, and
-    its requests fail with an AttributeError or a TypeError that tells no remedy. mlx-vlm's engine
-    fails so for Llama 4: it looks for a class that the release's module of caches lacks.
+    Engines refuse models whose caches cannot be batched. The caches of these models can, but the
+    models still assume a single sequence: Llama 4 and Qwen4 Exp call methods of their own caches
+    that a batch cache lacks, and Ministral 3 passes ``cache.offset`` to ``range``. Requests fail
+    with an AttributeError or a TypeError that names no remedy. mlx-vlm's engine crashes for
+    Llama 4: it looks up a cache class that the release does not have.
 How
-    The model refuses a cache with an offset for each row, in one sentence and before its first
-    layer; mlx-vlm's engine refuses caches of chunks. A request alone is not touched.
+    The model refuses a cache with one offset per row before its first layer runs, with a one-line
+    reason and the remedy. mlx-vlm's engine refuses chunked caches. Single requests are unchanged.
 Upstream
     mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.1 batches
-    Llama 4; 0.7.0 batches Qwen4 Exp, which came in 0.6.17.
+    Llama 4; 0.7.0 batches Qwen4 Exp, which was added in 0.6.17.
 Retire when
     Each supported release of mlx-lm and mlx-vlm batches these models or refuses to.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Factory, Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import argument, wrap
 from ..._shared.row_caches import counts_rows
-from ..._shared.row_calls import bind_call, find_argument
 
 # Why a request fails, and what to do.
 _MESSAGE = "a batch of {} is not supported by this release of {}: {}"
-ALONE = "send one request at a time"
+SOLO = "send one request at a time"
 
 
-def refuse_batches(family: str, package: str, remedy: str, method: str) -> Factory:
-    """Factory of a model's call, which refuses the caches of a batch, and those of its rows."""
+def refuse_batches(place: str, remedy: str = SOLO, method: str = "") -> tuple[Target, ...]:
+    """Targets that refuse batch caches, and the caches of a batch's rows.
 
-    def make(call: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(call)
+    Args:
+        place: the call of a model.
+        remedy: what the user can do.
+        method: a method of the model's own caches that a batch cache lacks.
+    """
+    package, _, family = place.split(".")[:3]
+    family = family.partition(":")[0]
 
-        @functools.wraps(call)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            bound = bind_call(signature, args, kwargs)
-            if bound is not None and is_batch(find_argument(bound, "cache") or (), method):
-                raise refused(family, package, remedy)
-            return call(*args, **kwargs)
+    def refuse_batch(cache: Any) -> Any:
+        if is_batch(cache or (), method):
+            raise make_refusal(family, package.replace("_", "-"), remedy)
+        return cache
 
-        return replacement
-
-    return make
+    return argument(place, "cache", refuse_batch)
 
 
-def refused(family: str, package: str, remedy: str) -> Exception:
+def make_refusal(family: str, distribution: str, remedy: str) -> Exception:
     """The error for the host."""
-    return refusal(ValueError(_MESSAGE.format(family, package, remedy)))
+    return refusal(ValueError(_MESSAGE.format(family, distribution, remedy)))
 
 
 def is_batch(cache: Sequence[Any], method: str = "") -> bool:
-    """Whether caches have one offset a row, or lack the model's method, as a batch's row does."""
+    """Whether caches have one offset per row, or lack the method, as a row of a batch does."""
     attention = [layer for layer in cache if hasattr(layer, "update_and_fetch")]
     if method and not all(hasattr(layer, method) for layer in attention):
         return True
@@ -65,22 +64,16 @@ def is_batch(cache: Sequence[Any], method: str = "") -> bool:
 
 
 def make_batch(make: Callable[..., list[Any]], model: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """The caches of a batch, one a layer; refuses a model of which layers keep chunks."""
+    """Make the caches of a batch, one per layer; refuse a model with chunked caches."""
     own = getattr(model, "make_cache", None)
-    if own is not None and any(map(keeps_chunks, own())):
-        raise refused("llama4", "mlx-vlm", f"install mlx-vlm 0.4.1 or later, or {ALONE}")
+    if own is not None and any(map(is_chunked, own())):
+        raise make_refusal("llama4", "mlx-vlm", f"install mlx-vlm 0.4.1 or later, or {SOLO}")
     return make(model, *args, **kwargs)
 
 
-def keeps_chunks(layer: Any) -> bool:
-    """Whether a cache keeps chunks."""
+def is_chunked(layer: Any) -> bool:
+    """Whether a cache is chunked, as Llama 4's are."""
     return type(layer).__name__ == "ChunkedKVCache"
-
-
-def _target(package: str, module: str, kind: str, remedy: str = ALONE, method: str = "") -> Target:
-    family = module.split(".")[2]
-    factory = refuse_batches(family, package, remedy, method)
-    return Target(package, module, f"{kind}.__call__", factory)
 
 
 PATCH = Patch(
@@ -90,20 +83,16 @@ PATCH = Patch(
         "Llama 4, Ministral 3 and Qwen4 Exp crash in a batch on old releases; now refused clearly"
     ),
     targets=(
-        _target("mlx-lm", "mlx_lm.models.llama4", "LlamaModel"),
-        _target(
-            "mlx-lm",
-            "mlx_lm.models.ministral3",
-            "LanguageModel",
-            f"install mlx-lm 0.29.1 or later, or {ALONE}",
+        *refuse_batches("mlx_lm.models.llama4:LlamaModel.__call__"),
+        *refuse_batches(
+            "mlx_lm.models.ministral3:LanguageModel.__call__",
+            f"install mlx-lm 0.29.1 or later, or {SOLO}",
         ),
-        _target(
-            "mlx-vlm",
-            "mlx_vlm.models.qwen4_exp.language",
-            "Qwen4ExpModel",
-            f"install mlx-vlm 0.7.0 or later, or {ALONE}",
-            method="update_indexer",
+        *refuse_batches(
+            "mlx_vlm.models.qwen4_exp.language:Qwen4ExpModel.__call__",
+            f"install mlx-vlm 0.7.0 or later, or {SOLO}",
+            "update_indexer",
         ),
-        Target("mlx-vlm", "mlx_vlm.generate", "_make_cache", around(make_batch)),
+        *wrap("mlx_vlm.generate:_make_cache", make_batch),
     ),
 )

@@ -1,4 +1,4 @@
-"""Feeds a tiny model a token in each row of a batch that the release's engine makes."""
+"""Feeds a tiny model one token per row of a batch made by the release's engine."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ....probes.fixtures import require
 
 
 def probe(target: Target) -> Result:
-    """Red where the engine or the model raises; green where it reads a batch, or refuses it.
+    """Red if the engine or the model raises; green if it runs a batch, or refuses it.
 
     Raises:
         NotApplicable: the release lacks the model.
     """
-    named = require(target)
-    of_engine = target.name == "_make_cache"
-    model = tiny("mlx-vlm", "llama4") if of_engine else tiny_of(target)
+    function = require(target)
+    in_engine = target.name == "_make_cache"
+    model = tiny("mlx-vlm", "llama4") if in_engine else tiny_of(target)
     try:
-        if of_engine:
-            named(model.module, [0, 0])
+        if in_engine:
+            function(model.module, [0, 0])
         else:
             model.call([[1], [2]], make_batch(model))
     except Exception as error:
         if not is_refusal(error):
             raise
         return Result(False, str(error))
-    return Result(False, "it reads a batch")
+    return Result(False, "a batch runs")
 
 
 def make_batch(model: Any) -> list[Any]:
-    """The caches of two rows: the engine's, or those of a host that knows only attention."""
+    """Make the caches of two rows as the engine does, or as a host that has only KV caches."""
     try:
         return engine.batch_cache(model, [0, 0])
     except NotApplicable:

@@ -1,4 +1,4 @@
-"""Feeds a prompt in pieces after an earlier turn, with and without what mlx-vlm's engine adds."""
+"""Feeds a prompt in chunks after an earlier turn, with and without the engine's arguments."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import TOLERANCE, family_of, off_by, tiny
 from ....probes.fixtures import require_own
 
-_EARLIER, _PROMPT, _PIECE = (3, 9, 4), tuple(range(5, 16)), 4
+_EARLIER, _PROMPT, _CHUNK = (3, 9, 4), tuple(range(5, 16)), 4
 
 
 def probe(target: Target) -> Result:
-    """Red where the last logits differ from those of pieces without the whole prompt's inputs."""
+    """Red if the last logits depend on whether the whole prompt's inputs are passed."""
     require_own(target)
     model = tiny("mlx-vlm", family_of(target))
-    return off_by(read(model, n_to_process=_PIECE, **whole_inputs(model)), read(model), TOLERANCE)
+    return off_by(
+        feed_chunks(model, n_to_process=_CHUNK, **build_inputs(model)),
+        feed_chunks(model),
+        TOLERANCE,
+    )
 
 
-def whole_inputs(model: LabModel) -> dict[str, Any]:
-    """The arguments of the whole prompt that come with each piece.
+def build_inputs(model: LabModel) -> dict[str, Any]:
+    """The arguments of the whole prompt that the engine passes with each chunk.
 
     Raises:
-        NotApplicable: the release's Gemma takes no inputs of its layers.
+        NotApplicable: the release's Gemma has no per-layer inputs.
     """
     import mlx.core as mx
 
@@ -32,14 +36,14 @@ def whole_inputs(model: LabModel) -> dict[str, Any]:
         return {}
     language = model.module.model
     if not hasattr(language, "get_per_layer_inputs"):
-        raise NotApplicable("this release's model has no inputs of its layers")
+        raise NotApplicable("this release's model has no per-layer inputs")
     return {"per_layer_inputs": language.get_per_layer_inputs(mx.array([_PROMPT]))}
 
 
-def read(model: LabModel, **given: Any) -> Any:
-    """The last logits of the prompt, read in pieces with the same arguments."""
+def feed_chunks(model: LabModel, **given: Any) -> Any:
+    """The last logits of the prompt, fed in chunks with the same arguments."""
     engine.forget(model)
     cache = model.make_cache()
     model.call([_EARLIER], cache)
-    pieces = [_PROMPT[start : start + _PIECE] for start in range(0, len(_PROMPT), _PIECE)]
-    return [model.call([piece], cache, **given)[:, -1] for piece in pieces][-1]
+    chunks = [_PROMPT[start : start + _CHUNK] for start in range(0, len(_PROMPT), _CHUNK)]
+    return [model.call([chunk], cache, **given)[:, -1] for chunk in chunks][-1]

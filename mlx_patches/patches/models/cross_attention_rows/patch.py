@@ -1,17 +1,16 @@
-"""mlx-vlm's batch engine shows Llama 3.2 Vision an image for the first token of an answer only.
+"""Llama 3.2 Vision in a batch sees its image only for the first token of an answer.
 
 Why
-    The model computes an image's keys and values from its states in every call, and keeps none of
-    them in its caches. ``generate_step`` passes the states on from call to call. The batch
-    generator passes them with the prompt alone, so the rest of the answer is of a text without an
-    image, also if the batch has one row.
+    The model computes an image's keys and values from its states in every call, and stores none
+    of them in its caches. ``generate_step`` passes the states from call to call. The batch
+    generator passes them only with the prompt, so the rest of the answer is generated without the
+    image, even in a batch of one row.
 How
-    The first cache keeps the states of its rows' images, through all that hosts do with rows. A
-    call of a batch without states gets them by the model's own arguments: the states of all rows,
-    padded, a mask of the padding, and the mask by which a row without an image leaves these layers
-    as it entered them.
+    The first cache keeps the image states of its rows, through all cache operations of a host. A
+    call without states gets them by the model's own arguments: the states of all rows, padded; a
+    mask of the padding; and the mask with which rows without an image skip these layers.
 Upstream
-    Not mended in mlx-vlm 0.7.10.
+    Not fixed in mlx-vlm 0.7.10.
 Retire when
     mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
 """
@@ -34,11 +33,11 @@ MASK, SHOWN = "cross_attention_mask", "full_text_row_masked_out_mask"
 
 
 def keep_states(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The language model's call, in which a batch's rows see their images."""
+    """Factory of the language model's call, in which a batch's rows see their images."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def call_with_states(*args: Any, **kwargs: Any) -> Any:
         bound = bind_call(signature, args, kwargs)
         cache = None if bound is None else find_argument(bound, "cache")
         if bound is None or not cache or not count_batch(cache[0]):
@@ -47,42 +46,42 @@ def keep_states(call: Callable[..., Any]) -> Callable[..., Any]:
         if states is not None:
             rows, length, _ = states.shape
             update_record(cache[0], images=ImageStates(states, (length,) * rows))
-        elif (held := images_of(cache[0])) is not None:
-            bound.arguments.update(arguments_of(held))
+        elif (images := find_images(cache[0])) is not None:
+            bound.arguments.update(build_arguments(images))
         return call(*bound.args, **bound.kwargs)
 
-    return replacement
+    return call_with_states
 
 
 def count_batch(cache: Any) -> int:
-    """How many rows a batch's cache has; 0 for a cache outside a batch.
+    """The number of rows in a batch cache; 0 for a cache outside a batch.
 
-    By its padding: ``row-by-row`` shows the model the offset of a batch as one number.
+    It is read from the padding: ``row-by-row`` presents a batch's offset as a single number.
     """
     padding = getattr(cache, "left_padding", None)
     return 0 if padding is None else int(padding.size)
 
 
-def images_of(cache: Any) -> ImageStates | None:
-    """The states of the images of a batch's rows; None if they are of another number of rows."""
+def find_images(cache: Any) -> ImageStates | None:
+    """The image states of a batch's rows; None if their number of rows differs."""
     record = read_record(cache)
     images = record.images if record else None
     return images if images is not None and len(images.counts) == count_batch(cache) else None
 
 
-def arguments_of(images: ImageStates) -> dict[str, Any]:
+def build_arguments(images: ImageStates) -> dict[str, Any]:
     """The model's arguments for the images of a batch's rows."""
     import mlx.core as mx
 
     counts, longest = mx.array(images.counts), max(images.counts)
-    given = {STATES: images.states}
+    arguments = {STATES: images.states}
     if min(images.counts) < longest:
         # A row without an image attends to zeros, whose values are zeros.
         own = (mx.arange(longest) < counts[:, None]) | (counts == 0)[:, None]
-        given[MASK] = own[:, None, None]
+        arguments[MASK] = own[:, None, None]
     if not all(images.counts):
-        given[SHOWN] = (counts > 0)[:, None, None, None]
-    return given
+        arguments[SHOWN] = (counts > 0)[:, None, None, None]
+    return arguments
 
 
 PATCH = Patch(

@@ -13,6 +13,6 @@ _OTHERS = (*BATCH_PATCHES, "empty-cache-ops", "row-by-row", "mllama-text", "imag
 
 
 def probe(target: Target) -> Result:
-    """Red where a row of the release's engine differs from its prompt alone."""
+    """Red if a row of the release's engine differs from its solo run."""
     require_own(target)
     return images_result(features, ["mllama"], _OTHERS)

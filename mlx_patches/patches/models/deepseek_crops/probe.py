@@ -1,4 +1,4 @@
-"""Embeds a prompt with an image of several tiles, whose crops tell what is read of them."""
+"""Embeds a prompt with an image of several tiles, and records which crops are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....probes.fixtures import require_own
 
 
 class Crops:
-    """The crops of a prompt with one image, which cannot be read past it."""
+    """The crops of a prompt with one image; reading past it raises."""
 
     def __init__(self, sizes: Any):
         self.sizes, self.shape = sizes, (1, 1, 2)
@@ -29,7 +29,7 @@ class Crops:
 
 
 def probe(target: Target) -> Result:
-    """Red where the embedding step reads the crops of an image that the prompt does not have.
+    """Red if the embedding step reads crops past the last image.
 
     Raises:
         NotApplicable: the release has no such model, or the lab cannot build it.
@@ -39,11 +39,11 @@ def probe(target: Target) -> Result:
 
     whole = whole_of(tiny_of(target))
     tokens = [1, 2, *whole.tokens, LAST]
-    shown = whole.images.inputs(tokens, [0])
+    images = whole.images.inputs(tokens, [0])
     try:
         whole.module.get_input_embeddings(
-            mx.array([tokens]), **{**shown, "images_spatial_crop": Crops(mx.array([1, 1]))}
+            mx.array([tokens]), **{**images, "images_spatial_crop": Crops(mx.array([1, 1]))}
         )
     except IndexError:
-        return Result(True, "the crops of an image are read that the prompt does not have")
+        return Result(True, "crops are read past the last image")
     return Result(False, "only the image's own crops are read")

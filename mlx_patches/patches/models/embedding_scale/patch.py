@@ -1,11 +1,11 @@
-"""Granite and MiniCPM in mlx-vlm answer with garbage: generated tokens are embedded too small.
+"""Granite and MiniCPM in mlx-vlm: generated tokens are embedded 12 times too small.
 
 Why
     These models multiply their embeddings by a factor, 12 in the published configs. mlx-vlm embeds
-    a prompt before the language model is called, and the generated tokens inside it:
-    ``embed(x) if inputs_embeds is None else inputs_embeds * factor`` multiplies the prompt's alone.
+    a prompt before it calls the language model, which embeds generated tokens itself:
+    ``embed(x) if inputs_embeds is None else inputs_embeds * factor`` scales only the prompt.
 How
-    A call without embeddings gets the embeddings of its tokens, which the release then multiplies.
+    A call without embeddings gets those of its tokens, which the release then multiplies.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -14,45 +14,34 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import MISSING, Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument, vlm_family
 
 
-def called(call: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """The hidden states of ``inputs`` (rows, length)."""
-    if embeds_itself(model, inputs, *args, **kwargs):
-        kwargs["inputs_embeds"] = model.embed_tokens(inputs)
-    return call(model, inputs, *args, **kwargs)
+def embed_tokens(model: Any, /, inputs: Any, inputs_embeds: Any) -> Any:
+    """The embeddings of a call (rows, length, width)."""
+    return model.embed_tokens(inputs) if has_only_tokens(inputs_embeds) else inputs_embeds
 
 
-def embeds_itself(*args: Any, **kwargs: Any) -> bool:
-    """Whether a call has tokens alone."""
-    return kwargs.get("inputs_embeds", MISSING) is None
+def has_only_tokens(inputs_embeds: Any) -> bool:
+    """Whether a call passes no embeddings."""
+    return inputs_embeds is None
 
 
-_CLASSES = {
-    "granite": "GraniteModel",
-    "granitemoe": "GraniteMoEModel",
-    "minicpm": "MiniCPMModel",
-    "minicpm3": "MiniCPM3Model",
-}
+_CALLS = (
+    *vlm_family("granite", "GraniteModel.__call__"),
+    *vlm_family("granitemoe", "GraniteMoEModel.__call__"),
+    *vlm_family("minicpm", "MiniCPMModel.__call__"),
+    *vlm_family("minicpm3", "MiniCPM3Model.__call__"),
+)
 
 PATCH = Patch(
     id="embedding-scale",
-    wrong_alone=" ".join(_CLASSES),
+    wrong_alone="granite granitemoe minicpm minicpm3",
     every_model=True,
     changes_alone=True,
     summary="Granite and MiniCPM in mlx-vlm: generated tokens are embedded 12 times too small",
-    targets=tuple(
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.language",
-            f"{kind}.__call__",
-            around(called),
-            when=embeds_itself,
-        )
-        for family, kind in _CLASSES.items()
-    ),
+    targets=argument(_CALLS, "inputs_embeds", embed_tokens, when=has_only_tokens),
 )

@@ -1,4 +1,4 @@
-"""Gives a tiny model tokens, and the embeddings of the same tokens as mlx-vlm's prefill does."""
+"""Calls a tiny model with tokens, and with their embeddings as in mlx-vlm's prefill."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ....probes.fixtures import cache_of
 
 
 def probe(target: Target) -> Result:
-    """Red where their logits differ."""
+    """Red if their logits differ."""
     import mlx.core as mx
 
     cache_of(target)
     language = tiny_of(target).module
     tokens = mx.array([[5, 9, 2, 7]])
     embedded = language.model.embed_tokens(tokens)
-    wanted = language(tokens, inputs_embeds=embedded).logits
-    said = language(tokens).logits
-    return off_by(said, wanted, 1e-4, "logits'")
+    expected = language(tokens, inputs_embeds=embedded).logits
+    actual = language(tokens).logits
+    return off_by(actual, expected, 1e-4, "logits'")

@@ -14,51 +14,51 @@ TOLERANCE = 1e-5
 
 
 def jamba(target: Target) -> Result:
-    """Red where a weight is not the expert's share of all."""
-    _, block = built(target, "router")
-    return compared(block, block.router, block.num_experts_per_tok, lambda scores: scores)
+    """Red if a weight is not the expert's share of all experts."""
+    _, block = find_block(target, "router")
+    return compare_block(block, block.router, block.num_experts_per_tok, lambda scores: scores)
 
 
 def ernie(target: Target) -> Result:
-    """Red where the biases of a checkpoint do not change the choice."""
+    """Red if the biases of a checkpoint do not affect the choice."""
     import mlx.core as mx
 
-    model, block = built(target, "gate_act")
+    model, block = find_block(target, "gate_act")
     bias = mx.random.normal((1, block.gate.weight.shape[0]), key=mx.random.key(2))
     place = next(i for i, layer in enumerate(model.layers) if layer.mlp is block)
     model.sanitize({f"model.layers.{place}.mlp.moe_statics.e_score_correction_bias": bias})
     block.shared_experts = None
-    return compared(block, block.gate, block.k, lambda scores: scores + bias, normal=True)
+    return compare_block(block, block.gate, block.k, lambda scores: scores + bias, normal=True)
 
 
-def built(target: Target, name: str) -> tuple[Any, Any]:
-    """A tiny model of the target's family, and its first block that has this attribute."""
+def find_block(target: Target, name: str) -> tuple[Any, Any]:
+    """A tiny model of the target's family, and its first block with this attribute."""
     require(target)
     model = tiny_of(target).module
     blocks = [layer.get("mlp", layer.get("feed_forward")) for layer in model.layers]
     return model, next(block for block in blocks if hasattr(block, name))
 
 
-def compared(
-    block: Any, gate: Any, count: int, ranked: Callable[[Any], Any], normal: bool = False
+def compare_block(
+    block: Any, gate: Any, count: int, rank: Callable[[Any], Any], normal: bool = False
 ) -> Result:
     """Compare a block with the sum over the experts that rank highest.
 
     Args:
         block: the block of experts.
         gate: its gate.
-        count: how many experts a token has.
-        ranked: a function of the experts' shares that ranks them.
+        count: the number of experts per token.
+        rank: returns what the experts are ranked by, from their shares.
         normal: whether the weights sum to one.
     """
     import mlx.core as mx
 
     x = mx.random.normal((1, 12, gate.weight.shape[-1]), key=mx.random.key(1))
     scores = mx.softmax(x @ gate.weight.T, axis=-1)
-    places = mx.argsort(mx.argsort(-ranked(scores), axis=-1), axis=-1)
+    places = mx.argsort(mx.argsort(-rank(scores), axis=-1), axis=-1)
     weights = mx.where(places < count, scores, 0.0)
     if normal:
         weights = weights / weights.sum(axis=-1, keepdims=True)
     everyone = mx.broadcast_to(mx.arange(gate.weight.shape[0]), weights.shape)
-    wanted = (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
-    return off_by(block(x), wanted, TOLERANCE)
+    expected = (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
+    return off_by(block(x), expected, TOLERANCE)

@@ -1,4 +1,4 @@
-"""Embeds a prompt with two images, and prompts with each of them alone."""
+"""Embeds a prompt with two images, and a prompt with each single image."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from ....probes.two_images import compare_images
 
 
 def probe(target: Target) -> Result:
-    """Red where the second image has other features than alone."""
+    """Red if the second image has other features than in its own prompt."""
     require_own(target)
     return compare_images(family_of(target))

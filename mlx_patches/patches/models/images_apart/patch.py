@@ -1,13 +1,13 @@
-"""Two images in a prompt of PaddleOCR VL fail; in Kimi K2.5 each one's features are of both.
+"""Kimi K2.5 mixes two images of a prompt; PaddleOCR VL crashes on them.
 
 Why
-    The vision towers read all images of a prompt as one sequence, and are to attend within each
-    image. Their mask adds a number to the scores instead: a patch attends to all images. Kimi K2.5
-    adds 1 inside its own image, PaddleOCR VL adds 1 outside of it. The latter also takes the
-    images' lengths for the places at which to split their features, so that a second image raises.
-    A request alone is wrong as well.
+    The vision towers run all images of a prompt as one sequence, and should attend within each
+    image. Their mask adds a number to the scores instead, so that a patch attends to all images:
+    Kimi K2.5 adds 1 inside the image, PaddleOCR VL adds 1 outside. PaddleOCR VL also splits the
+    features at the images' lengths instead of their ends, so a second image raises. Both happen
+    for single requests too.
 How
-    The tower is called once for each image, and the features are joined.
+    The tower is called once per image, and the features are joined.
 Upstream
     mlx-vlm 0.6.4 attends within each image, and splits at the right places.
 Retire when
@@ -20,42 +20,38 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....core.patch import Factory, Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import wrap
 
-# Of each family's pixels, the axis of patches.
+# The axis of patches in each family's pixels.
 AXES = {"kimi_k25": 0, "paddleocr_vl": 1}
-# The functions that have the defect, beside the tower's own.
+# The functions with the defect, besides the tower's call.
 BODIES = {
     "kimi_k25": ("Attention.__call__",),
     "paddleocr_vl": ("Attention.__call__", "PaddleOCRProjector.__call__"),
 }
 
 
-def image_by_image(axis: int) -> Factory:
-    """The vision tower's call, once for each image of a prompt."""
+def call_by_image(axis: int) -> Callable[..., Any]:
+    """A wrapper that calls the vision tower once per image of a prompt."""
 
-    def call(
-        original: Callable[..., Any],
-        tower: Any,
-        pixels: Any,
-        grid_thw: Any,
-        *rest: Any,
-        **more: Any,
+    def call_tower(
+        call: Callable[..., Any], tower: Any, pixels: Any, grid_thw: Any, *rest: Any, **more: Any
     ) -> Any:
         parts = list(split_images(pixels, grid_thw, axis))
         if len(parts) < 2:
-            return original(tower, pixels, grid_thw, *rest, **more)
-        return join([original(tower, *part, *rest, **more) for part in parts])
+            return call(tower, pixels, grid_thw, *rest, **more)
+        return join_features([call(tower, *part, *rest, **more) for part in parts])
 
-    return around(call)
+    return call_tower
 
 
 def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]]:
-    """Each image's pixels and its grid; nothing if the pixels are not all patches of the grids.
+    """Each image's pixels and grid; nothing if the grids do not account for all patches.
 
     Args:
         pixels: the patches of all images, along ``axis``.
-        grids: a row for each image: its numbers of patches, whose product it has.
+        grids: one row per image, whose product is the image's number of patches.
         axis: of the pixels.
     """
     import mlx.core as mx
@@ -67,8 +63,8 @@ def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]
         yield part, grids[index : index + 1]
 
 
-def join(features: list[Any]) -> Any:
-    """The features of all images, of arrays or of lists with an array for each image."""
+def join_features(features: list[Any]) -> Any:
+    """Join the features of all images; each may be an array or a list of arrays."""
     if isinstance(features[0], list):
         return list(itertools.chain.from_iterable(features))
     import mlx.core as mx
@@ -80,14 +76,13 @@ PATCH = Patch(
     id="images-apart",
     summary="Kimi K2.5 mixes two images of a prompt; PaddleOCR VL crashes on them",
     targets=tuple(
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.vision",
-            "VisionModel.__call__",
-            image_by_image(axis),
+        target
+        for family, axis in AXES.items()
+        for target in wrap(
+            f"mlx_vlm.models.{family}.vision:VisionModel.__call__",
+            call_by_image(axis),
             fingerprint_of=("VisionModel.__call__", *BODIES[family]),
         )
-        for family, axis in AXES.items()
     ),
     changes_alone=True,
 )

@@ -1,11 +1,10 @@
-"""Kimi Linear's convolution states are a tuple, which no batch can join, filter or split.
+"""Kimi Linear in mlx-lm crashes when a row joins or leaves a batch.
 
 Why
     A linear layer keeps the states of three convolutions as a tuple in one slot of its cache.
-    Batch caches take rows of each slot as of an array: a row that joins or leaves a batch raises.
+    Batch caches join, filter and split the rows of each slot as an array, which a tuple is not.
 How
-    The caches have a slot for each state, and the layer is given a view of them with the two
-    slots that it knows.
+    The caches get one slot per state, and the layer a view of them with its two slots.
 Upstream
     mlx-lm 0.30.7, in the same way.
 Retire when
@@ -20,45 +19,46 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import result
 from ..._shared.parts import Overlay
 
 # The slots of a layer's cache: three convolutions' states, and the recurrence's.
 CONVOLUTIONS, SLOTS = 3, 4
 
 
-def make_slots(make: Callable[[Any], list[Any]], model: Any) -> list[Any]:
-    """The model's caches, with a slot for each state."""
+def split_slots(caches: list[Any]) -> list[Any]:
+    """The model's caches, with one slot per state."""
     return [
         # Not the same class: ``MambaCache.merge`` makes two slots.
         importlib.import_module(type(layer).__module__).ArraysCache(SLOTS)
         if len(getattr(layer, "cache", ())) == 2
         else layer
-        for layer in make(model)
+        for layer in caches
     ]
 
 
-def with_slots(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Factory of a linear layer's call, (rows, length, width)."""
-    # A release that keeps the recurrence's state in the last slot names it.
-    knows_slots = CONVOLUTIONS in inspect.unwrap(call).__code__.co_consts
+def show_two_slots(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Factory of a linear layer's call, which gets a view with two slots."""
+    # A release that uses four slots names the last one.
+    uses_slots = CONVOLUTIONS in inspect.unwrap(call).__code__.co_consts
 
     @functools.wraps(call)
-    def replacement(layer: Any, x: Any, mask: Any = None, cache: Any = None, **kwargs: Any) -> Any:
-        if not knows_slots and has_slots(cache):
+    def call_layer(layer: Any, x: Any, mask: Any = None, cache: Any = None, **kwargs: Any) -> Any:
+        if not uses_slots and has_slots(cache):
             cache = TwoSlots(cache)
         return call(layer, x, mask, cache, **kwargs)
 
-    return replacement
+    return call_layer
 
 
 def has_slots(cache: Any) -> bool:
-    """Whether a layer's cache has a slot for each state; one from before the patch has not."""
+    """Whether a cache has one slot per state; caches made before the patch do not."""
     return len(getattr(cache, "cache", ())) == SLOTS
 
 
 class TwoSlots(Overlay):
-    """A cache as the layer knows it: a tuple of convolution states, and the recurrence's state."""
+    """A view of a cache: a tuple of convolution states, and the state of the recurrence."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self[0], self[1]))
@@ -83,7 +83,7 @@ PATCH = Patch(
     severity="crash",
     summary="Kimi Linear in mlx-lm crashes when a row joins or leaves a batch",
     targets=(
-        Target("mlx-lm", _MODULE, "Model.make_cache", around(make_slots)),
-        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", with_slots),
+        *result(f"{_MODULE}:Model.make_cache", split_slots),
+        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", show_two_slots),
     ),
 )

@@ -1,4 +1,4 @@
-"""Feeds a tiny model a token, and looks at what its linear layers keep."""
+"""Feeds a tiny model one token, and checks the states of its linear layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ....probes.batch_invariance import tiny_of
 
 
 def probe(target: Target) -> Result:
-    """Red where a state is not an array.
+    """Red if a state is not an array.
 
     Raises:
         NotApplicable: the release lacks the model.
@@ -18,6 +18,4 @@ def probe(target: Target) -> Result:
     model.call([[1]], cache)
     states = [state for layer in cache for state in getattr(layer, "cache", ())]
     odd = {type(state).__name__ for state in states if not hasattr(state, "shape")}
-    return Result(
-        bool(odd), f"{len(states)} states, of them not arrays: {', '.join(odd) or 'none'}"
-    )
+    return Result(bool(odd), f"{len(states)} states, not arrays: {', '.join(odd) or 'none'}")

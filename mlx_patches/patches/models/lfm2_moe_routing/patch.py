@@ -1,14 +1,15 @@
-"""LFM2 MoE chooses other experts than in training, and weights them wrongly.
+"""LFM2 MoE selects and weights the wrong experts, even for a single request.
 
 Why
     In training the gate is a sigmoid, and an expert's bias affects only how often the expert is
-    chosen, not its weight. mlx-lm uses a softmax and adds the bias to the weights: other experts
-    are chosen, and those with a large bias weigh too much. The text gets worse; nothing fails.
+    chosen, not its weight. mlx-lm uses a softmax and adds the bias to the weights: it chooses
+    other experts, and weights those with a large bias too high. The output gets worse, without
+    an error.
 How
-    The patch computes the experts and their weights as in training; the release's block sums the
-    experts' outputs. mlx-vlm verifies drafts with a copy of the block's code: there the patch
-    calls the block itself, position by position. The release drops ``routed_scaling_factor``, so
-    the patch ignores it too; the published models have 1.
+    The patch computes the experts and their weights as in training; the release's block sums
+    their outputs. mlx-vlm verifies drafts with a copy of the block's code; the patch calls the
+    block itself there, position by position. The release drops ``routed_scaling_factor``, so the
+    patch ignores it too; it is 1 in the published models.
 Upstream
     mlx-lm 0.32.0 (#1354, commit 04a19108). Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -20,20 +21,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.experts import mixed
+from ....core.patch import Patch
+from ....core.verbs import wrap
+from ..._shared.experts import run_experts
 
 _BLOCK = "Lfm2MoeSparseMoeBlock"
 
 
-def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
+def run_block(call: Callable[..., Any], block: Any, x: Any) -> Any:
     """The block's output (..., width) for hidden states of the same shape."""
     if hasattr(block, "routed_scaling_factor"):  # only fixed releases have it
         return call(block, x)
-    return mixed(call, block, x, *route(block, x))
+    return run_experts(call, block, x, *choose_experts(block, x))
 
 
-def route(block: Any, x: Any) -> tuple[Any, Any]:
+def choose_experts(block: Any, x: Any) -> tuple[Any, Any]:
     """The chosen experts' indices and weights, both (..., k)."""
     import mlx.core as mx
 
@@ -47,8 +49,8 @@ def route(block: Any, x: Any) -> tuple[Any, Any]:
     return chosen, weights.astype(x.dtype)
 
 
-def verified(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any) -> Any:
-    """One layer's experts for a drafted block (rows, length, width), position by position."""
+def run_by_position(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any) -> Any:
+    """One layer's experts for drafted tokens (rows, length, width), position by position."""
     if type(feed_forward).__name__ != _BLOCK:
         return feed(verifier, feed_forward, x)
     import mlx.core as mx
@@ -64,13 +66,11 @@ PATCH = Patch(
     changes_alone=True,
     summary="LFM2 MoE selects and weights the wrong experts, even for a single request",
     targets=(
-        Target("mlx-lm", "mlx_lm.models.lfm2_moe", f"{_BLOCK}.__call__", around(called)),
-        Target("mlx-vlm", "mlx_vlm.models.lfm2.language", f"{_BLOCK}.__call__", around(called)),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.lfm2.speculative_verifier",
-            "Lfm2ExactSpeculativeVerifier._feed_forward",
-            around(verified),
+        *wrap(f"mlx_lm.models.lfm2_moe:{_BLOCK}.__call__", run_block),
+        *wrap(f"mlx_vlm.models.lfm2.language:{_BLOCK}.__call__", run_block),
+        *wrap(
+            "mlx_vlm.models.lfm2.speculative_verifier:Lfm2ExactSpeculativeVerifier._feed_forward",
+            run_by_position,
         ),
     ),
 )

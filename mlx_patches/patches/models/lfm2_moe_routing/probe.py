@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the block's output differs from the rule's."""
+    """Red if the block's output differs from the plain computation's."""
     import mlx.core as mx
 
     kind = class_of(target)
@@ -24,13 +24,13 @@ def probe(target: Target) -> Result:
         block = make(importlib.import_module("mlx_vlm.models.lfm2.language"))
         verifier = kind.__new__(kind)
 
-        def answer(x: Any) -> Any:
+        def run(x: Any) -> Any:
             return verifier._feed_forward(block, x)
     else:
-        answer = block = make(importlib.import_module(target.module))
+        run = block = make(importlib.import_module(target.module))
     x = mx.random.normal((2, _LENGTH, _WIDTH), key=mx.random.key(1))
-    wanted = answered(block, x)
-    return off_by(answer(x), wanted, TOLERANCE)
+    expected = compute_output(block, x)
+    return off_by(run(x), expected, TOLERANCE)
 
 
 def make(module: Any, **more: Any) -> Any:
@@ -52,7 +52,7 @@ def make(module: Any, **more: Any) -> Any:
     return block
 
 
-def answered(block: Any, x: Any) -> Any:
+def compute_output(block: Any, x: Any) -> Any:
     """Sum the outputs of the experts with the highest biased scores, weighted by plain scores."""
     import mlx.core as mx
 

@@ -1,21 +1,21 @@
-"""MiniMax M3 rotates the rows of a batch to wrong positions, and picks wrong blocks of keys.
+"""MiniMax M3 in a batch: wrong RoPE positions and wrong sparse blocks.
 
 Why
-    The model computes a batch's positions from what an earlier call left on the model. A batch
-    that was merged starts again at position 0, a prompt's later piece clamps the negative
-    positions of padding to 0, and a new prompt resets those of the rows that decode. The first
-    call of a padded batch has a mask without causality in the layers with sparse attention: their
-    tokens attend to later ones. These layers attend to blocks of keys that an indexer picks;
-    in a batch, blocks are counted from the padding on, so a row's blocks hold other tokens than
-    alone. The indexer also reads ``offset`` after the update that changes it in place. A saved
-    batch cannot be restored: ``state`` is set on a cache made without ``__init__``. A batch that
-    was fed cannot join one that was not: the second counts its rows after it got the new ones.
+    The model computes a batch's positions from state that an earlier call left on the model. A
+    merged batch starts again at position 0, a prompt's later chunk clamps the negative positions
+    of padding to 0, and a new prompt resets those of decoding rows. In the first call of a padded
+    batch, the mask of the layers with sparse attention is not causal: tokens attend to later
+    ones. These layers attend to blocks of keys selected by an indexer. In a batch, blocks are
+    counted from the start of the padding, so they hold other tokens than in a single request. The
+    indexer also reads ``offset`` after the update that changes it in place. A saved batch cannot
+    be restored: ``state`` is set on a cache made without ``__init__``. A batch with tokens cannot
+    join one without: the latter counts its rows after the new ones were added.
 How
-    The model gets ``position_ids`` from the cache's offsets: then it also makes the causal mask.
-    The indexer gets each row's keys from its first token on, and what it picks is moved back by
-    the row's padding. ``offset`` is read through a handle. A cache is initialized before its
-    state is set, and has index keys of no tokens before one with index keys joins. Rows without
-    padding, and calls with a mask or positions of their own, do not change.
+    The model gets ``position_ids`` from the cache's offsets, and then also builds the causal mask.
+    The indexer gets each row's keys from its first token on, and the selected blocks are shifted
+    back by the row's padding. ``offset`` is read through a handle. A cache is initialized before
+    its state is set, and gets empty index keys before one with index keys joins. Rows without
+    padding, and calls with their own mask or positions, are unchanged.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -28,7 +28,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.patch import Factory, Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import wrap
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter
@@ -52,24 +53,24 @@ def call_with_positions(
     given = (mask, kwargs.get("attention_mask"), kwargs.get("position_ids"))
     if inputs.shape[0] > 1 and cache and all(value is None for value in given):
         first: Any = next((layer for layer in cache if layer is not None), None)
-        if hasattr(first, "offset") and not decodes_evenly(cache, inputs.shape[1]):
-            kwargs["position_ids"] = row_positions(first.offset, *inputs.shape)
+        if hasattr(first, "offset") and not is_even_decode(cache, inputs.shape[1]):
+            kwargs["position_ids"] = count_positions(first.offset, *inputs.shape)
     return call(model, inputs, inputs_embeds, mask, cache, **kwargs)
 
 
-def decodes_evenly(cache: Any, length: int) -> bool:
-    """Whether this is a decode step of rows of one length; the release needs no positions then."""
+def is_even_decode(cache: Any, length: int) -> bool:
+    """Whether this is a decode step of rows of equal length, for which the release is right."""
     module = importlib.import_module(MODULE)
     return bool(module._can_skip_uniform_batch_decode_mask(cache, length))
 
 
-def row_positions(offset: Any, rows: int, length: int) -> Any:
+def count_positions(offset: Any, rows: int, length: int) -> Any:
     """The positions (rows, length) of the next tokens; those of padding are negative.
 
     Args:
         offset: the number of tokens in a cache, an int or an array (rows,).
         rows: the number of rows.
-        length: how many tokens each row is fed.
+        length: the number of tokens fed per row.
     """
     import mlx.core as mx
 
@@ -81,7 +82,7 @@ def row_positions(offset: Any, rows: int, length: int) -> Any:
 
 
 class RowBlocks(NamedTuple):
-    """The blocks of keys that queries attend to, counted from each row's first token on.
+    """The blocks of keys that queries attend to, counted from each row's first token.
 
     Args:
         blocks: block indices (rows, queries, blocks); -1 for none.
@@ -92,7 +93,7 @@ class RowBlocks(NamedTuple):
     padding: Any
 
 
-def indexed(
+def select_row_blocks(
     call: Callable[..., Any],
     indexer: Any,
     x: Any,
@@ -104,8 +105,8 @@ def indexed(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Pick the blocks of each row; ``RowBlocks`` in their place if rows may have padding."""
-    padding = row_padding(cache, mask)
+    """Select the blocks of each row, as ``RowBlocks`` if rows may have padding."""
+    padding = find_padding(cache, mask)
     if padding is None:
         return call(indexer, x, rope, rope_offset, cache, q_start, mask, *args, **kwargs)
 
@@ -121,10 +122,10 @@ def indexed(
     return call(view, x, rope, rope_offset, cache, q_start, mask, *args, **kwargs)
 
 
-def row_padding(cache: Any, mask: Any) -> Any:
-    """The left padding (rows, 1) of a batch; None where no row has any, and for a solo cache.
+def find_padding(cache: Any, mask: Any) -> Any:
+    """The left padding (rows, 1) of a batch; None if no row has any, and for a solo cache.
 
-    A decode step of rows without padding has no mask: then nothing is read.
+    A decode step of rows without padding has no mask, so the device is not read.
     """
     padding = getattr(cache, "left_padding", None)
     if padding is None or not hasattr(mask, "dtype") or cache._can_skip_decode_mask:
@@ -133,11 +134,11 @@ def row_padding(cache: Any, mask: Any) -> Any:
 
 
 def shift(array: Any, columns: Any, axis: int) -> Any:
-    """Move an array of four dimensions to the left, the rows by different numbers of columns.
+    """Shift an array of four dimensions to the left, each row by its number of columns.
 
     Args:
         array: its first dimension is the rows, or 1.
-        columns: (rows, 1, 1); negative to the right.
+        columns: (rows, 1, 1); negative shifts to the right.
         axis: the dimension of the columns, 2 or 3. The last or first column fills the gap.
     """
     import mlx.core as mx
@@ -149,7 +150,7 @@ def shift(array: Any, columns: Any, axis: int) -> Any:
     return mx.take_along_axis(array, places, axis=axis)
 
 
-def block_mask(
+def build_row_mask(
     build: Callable[..., Any],
     indexer: Any,
     block_indices: Any,
@@ -158,7 +159,7 @@ def block_mask(
     dtype: Any,
     q_positions: Any,
 ) -> Any:
-    """The mask (rows, heads, queries, keys) of the blocks that were picked."""
+    """The mask (rows, heads, queries, keys) of the selected blocks."""
     if not isinstance(block_indices, RowBlocks):
         return build(indexer, block_indices, mask, key_length, dtype, q_positions)
     import mlx.core as mx
@@ -170,7 +171,7 @@ def block_mask(
     return indexer.attention._merge_sparse_mask(seen, mask)
 
 
-def decoded(
+def attend_to_blocks(
     attend: Callable[..., Any],
     attention: Any,
     queries: Any,
@@ -180,20 +181,20 @@ def decoded(
     mask: Any,
     q_positions: Any,
 ) -> Any:
-    """Attend to the picked blocks alone; None if the release would rather use a mask."""
+    """Attend only to the selected blocks; None if the release prefers a mask."""
     if isinstance(block_indices, RowBlocks):
-        block_indices = columns_of(block_indices, attention.sparse_block_size)
-        # Each column as a block of its own: a row's blocks begin at any column.
+        block_indices = find_columns(block_indices, attention.sparse_block_size)
+        # Blocks of one column, since a row's blocks may begin at any column.
         attention = Overlay(attention, sparse_block_size=1)
     return attend(attention, queries, keys, values, block_indices, mask, q_positions)
 
 
-def columns_of(picked: RowBlocks, size: int) -> Any:
-    """The columns (rows, queries, blocks * size) of the picked blocks' tokens; -1 for none."""
+def find_columns(selected: RowBlocks, size: int) -> Any:
+    """The columns (rows, queries, blocks * size) of the selected blocks' tokens; -1 for none."""
     import mlx.core as mx
 
-    blocks = picked.blocks[..., None]
-    columns = blocks * size + mx.arange(size) + picked.padding[..., None, None]
+    blocks = selected.blocks[..., None]
+    columns = blocks * size + mx.arange(size) + selected.padding[..., None, None]
     return mx.where(blocks >= 0, columns, -1).flatten(-2)
 
 
@@ -201,30 +202,30 @@ def columns_of(picked: RowBlocks, size: int) -> Any:
 
 
 def read_offset(get: Callable[[Any], Any], cache: Any) -> Any:
-    """The offsets (rows,) as a new object, which an update does not change."""
+    """The offsets (rows,) as a new object that updates do not change."""
     return make_handle(get(cache))
 
 
 def put_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
-    """Set the state of a cache that may have been made without ``__init__``."""
-    initialize(cache)
+    """Set the state of a cache, even if it was made without ``__init__``."""
+    initialize_cache(cache)
     put(cache, saved)
 
 
-def initialize(cache: Any) -> None:
-    """Give a cache that was made without ``__init__`` the attributes of an empty one."""
+def initialize_cache(cache: Any) -> None:
+    """Initialize a cache that was made without ``__init__``."""
     if "kv_cache" not in vars(cache):
         type(cache).__init__(cache, [0])
 
 
 def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
     """Append the rows of another batch."""
-    begin_index(cache, other)
+    start_index(cache, other)
     extend(cache, other)
 
 
-def begin_index(cache: Any, other: Any) -> None:
-    """Give a batch that was not fed index keys of no tokens, if ``other`` has some."""
+def start_index(cache: Any, other: Any) -> None:
+    """Set empty index keys in a batch without tokens if ``other`` has some."""
     keys = getattr(other, "index_keys", None)
     if cache.index_keys is None and keys is not None:
         import mlx.core as mx
@@ -233,20 +234,22 @@ def begin_index(cache: Any, other: Any) -> None:
         cache.index_keys = mx.zeros((cache.offset.shape[0], heads, 0, width), keys.dtype)
 
 
-def _target(name: str, factory: Factory, *body: str, supports: bool = False) -> Target:
-    return Target("mlx-vlm", MODULE, name, factory, body, supports=supports)
-
-
 PATCH = Patch(
     id="minimax-m3-batch",
     summary="MiniMax M3 in a batch: wrong RoPE positions and wrong sparse blocks",
     targets=(
-        _target("LanguageModel.__call__", around(call_with_positions)),
-        _target("MiniMaxM3Indexer.__call__", around(indexed)),
-        _target("MiniMaxM3Indexer.build_block_mask", around(block_mask), supports=True),
-        _target("MiniMaxAttention._sparse_decode_attention", around(decoded), supports=True),
-        _target(f"{_CACHE}.offset", around(read_offset)),
-        _target(f"{_CACHE}.state", around_setter(put_state)),
-        _target(f"{_CACHE}.extend", around(extend_index_keys), f"{_CACHE}._extend_index_keys"),
+        *wrap(f"{MODULE}:LanguageModel.__call__", call_with_positions),
+        *wrap(f"{MODULE}:MiniMaxM3Indexer.__call__", select_row_blocks),
+        *wrap(f"{MODULE}:MiniMaxM3Indexer.build_block_mask", build_row_mask, supports=True),
+        *wrap(
+            f"{MODULE}:MiniMaxAttention._sparse_decode_attention", attend_to_blocks, supports=True
+        ),
+        *wrap(f"{MODULE}:{_CACHE}.offset", read_offset),
+        Target("mlx-vlm", MODULE, f"{_CACHE}.state", around_setter(put_state)),
+        *wrap(
+            f"{MODULE}:{_CACHE}.extend",
+            extend_index_keys,
+            fingerprint_of=(f"{_CACHE}._extend_index_keys",),
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Runs rows of a tiny MiniMax M3 in a batch, and compares each with itself alone."""
+"""Runs rows of a tiny MiniMax M3 in a batch, and compares them with solo runs."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _SCENARIOS = {"LanguageModel.__call__": "chunked-batch", "MiniMaxM3BatchKVCache.
 # Layers with sparse attention attend to one block of two keys: with padding, the release's
 # decode step gathers these keys once there are 16 times as many.
 _BLOCKS = {"sparse_block_size": 2, "sparse_topk_blocks": 1, "sparse_attention_freq": [0, 1, 0, 1]}
-# The prompts are longer than others by so much, since a prompt is one call and each step another.
+# The prompts are longer by this much: a prompt takes one call, each decode step another.
 _LONGER, _STEPS = 20, 4
 
 
 def probe(target: Target) -> Result:
-    """Red where a row in a batch says something else than alone."""
+    """Red if a row in a batch differs from its solo run."""
     if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
         raise NotApplicable(f"this release has no {FAMILY}")
     if target.name.endswith(".offset"):
-        return read_offset(importlib.import_module(target.module))
+        return check_offset(importlib.import_module(target.module))
     if target.name in _SCENARIOS:
         cell = SCENARIOS[_SCENARIOS[target.name]](build_model())
     elif target.name.endswith(".extend"):
-        cell = compare(model := build_model(), join_unread(model))
+        cell = compare(model := build_model(), join_empty(model))
     else:
-        cell = compare(model := build_model(**_BLOCKS), read_blocks(model))
+        cell = compare(model := build_model(**_BLOCKS), decode_blocks(model))
     return Result(cell.verdict != "green", cell.detail, cell.figure)
 
 
@@ -47,15 +47,15 @@ def build_model(**sparse: Any) -> Any:
     return tiny("mlx-vlm", FAMILY, sparse_attention_config=config)
 
 
-def read_blocks(model: Any) -> list[Any]:
-    """Rows of unequal prompts, decoded far past the keys that a sparse layer attends to."""
+def decode_blocks(model: Any) -> list[Any]:
+    """Decode rows of unequal prompts far past the keys that a sparse layer attends to."""
     rows = rows_of(model, [length + _LONGER for length in LENGTHS])
     decode(model, rows, prefill_left(model, rows), _STEPS)
     return rows
 
 
-def join_unread(model: Any) -> list[Any]:
-    """A batch that was fed joins one that was not, and both decode."""
+def join_empty(model: Any) -> list[Any]:
+    """Join a batch with tokens to one without, and decode both."""
     first, *others = rows_of(model, [1, LENGTHS[-1], LENGTHS[-1]])
     cache = engine.extend(engine.batch_cache(model, [0]), prefill(model, others))
     rows = [first, *others]
@@ -63,8 +63,8 @@ def join_unread(model: Any) -> list[Any]:
     return rows
 
 
-def read_offset(module: Any) -> Result:
-    """Red where an update of a cache changes an offset that was read before."""
+def check_offset(module: Any) -> Result:
+    """Red if an update of a cache changes an offset that was read before."""
     import mlx.core as mx
 
     cache = module.MiniMaxM3BatchKVCache([0, 2])

@@ -1,9 +1,9 @@
-"""Nemotron-H's state decays too fast or too slowly: its time steps are clipped wrongly.
+"""Nemotron-H clips its time steps wrongly, so its state decays too fast or too slowly.
 
 Why
-    A config's ``time_step_min`` and ``time_step_max`` are the range in which training initializes
-    the time steps. Where the config has no ``time_step_limit``, releases clip every step to that
-    range.
+    ``time_step_min`` and ``time_step_max`` are the range in which training initializes the time
+    steps, not limits of their values. If a config has no ``time_step_limit``, releases clip every
+    step to that range.
 How
     A config without ``time_step_limit`` gets the limits zero and infinity.
 Upstream
@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import lm_family, wrap
 
 _UNLIMITED = (0.0, float("inf"))
 
 
-def completed(complete: Callable[[Any], None], args: Any) -> None:
+def complete_config(complete: Callable[[Any], None], args: Any) -> None:
     """Set missing limits, then run the config's own ``__post_init__``."""
     if args.time_step_limit is None:
         args.time_step_limit = _UNLIMITED
@@ -35,7 +36,5 @@ PATCH = Patch(
     wrong_alone="nemotron_h",
     changes_alone=True,
     summary="Nemotron-H in mlx-lm clips its time steps wrongly, even for a single request",
-    targets=(
-        Target("mlx-lm", "mlx_lm.models.nemotron_h", "ModelArgs.__post_init__", around(completed)),
-    ),
+    targets=wrap(lm_family("nemotron_h", "ModelArgs.__post_init__"), complete_config),
 )

@@ -13,7 +13,7 @@ _NEXT = 7
 
 
 def probe(target: Target) -> Result:
-    """Red where they do not merge, or their next embeddings differ from those alone."""
+    """Red if they do not merge, or the next embeddings differ from those of solo runs."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
@@ -39,8 +39,8 @@ def probe(target: Target) -> Result:
     except ValueError as error:
         return Result(True, f"histories of {_HISTORIES} tokens: {error}")
     token = mx.array([[_NEXT]])
-    together = embedding(mx.concatenate([token] * len(rows)), cache=batch).tolist()
+    batched = embedding(mx.concatenate([token] * len(rows)), cache=batch).tolist()
     for number, row in enumerate(rows):
-        if embedding(token, cache=row).tolist() != together[number : number + 1]:
+        if embedding(token, cache=row).tolist() != batched[number : number + 1]:
             return Result(True, f"the embedding after {_HISTORIES[number]} tokens differs")
-    return Result(False, "embeddings in a batch equal those alone")
+    return Result(False, "embeddings in a batch equal those of solo runs")

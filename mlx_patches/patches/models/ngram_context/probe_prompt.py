@@ -1,4 +1,4 @@
-"""Goes on after a prompt of LongCat Flash Ngram, embedded apart and by the whole model."""
+"""Continues a prompt of LongCat Flash Ngram, embedded separately and by the whole model."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ ANSWER = (8, 4, 6, 1)
 
 
 def probe(target: Target) -> Result:
-    """Red where the logits of the answer differ from those of the whole text read in one call."""
+    """Red if the logits of the answer differ from those of the whole text in one call."""
     import mlx.core as mx
 
     model = tiny_of(target)
     whole, text = shell(model), mx.array([[*PROMPT, *ANSWER]])
     expected = model.call(text, model.make_cache())[:, len(PROMPT) :]
     for by_whole in (False, True):
-        said = mx.concatenate(list(answered(model, whole, by_whole)), axis=1)
-        apart = relative(said, expected)
-        if not apart <= EXACT.logits:
+        logits = mx.concatenate(list(decode_answer(model, whole, by_whole)), axis=1)
+        difference = relative(logits, expected)
+        if not difference <= EXACT.logits:
             caller = "the whole model" if by_whole else "the language model"
-            return Result(True, f"{caller} differs by {apart:.2g} of the logits' scale", apart)
-    return Result(False, "as the whole text in one call")
+            return Result(
+                True, f"{caller} differs by {difference:.2g} of the logits' scale", difference
+            )
+    return Result(False, "equals the whole text in one call")
 
 
-def answered(model: Any, whole: Any, by_whole: bool) -> Iterator[Any]:
+def decode_answer(model: Any, whole: Any, by_whole: bool) -> Iterator[Any]:
     """The logits (1, 1, vocabulary) after each token of the answer.
 
     Args:
         model: the lab's model, whose language model runs.
         whole: the release's whole model around it.
-        by_whole: the whole model is called, as some hosts do; else the language model with
+        by_whole: call the whole model, as some hosts do; else the language model, first with
             embeddings and then with tokens, as the release's engines do.
     """
     import mlx.core as mx

@@ -1,12 +1,12 @@
-"""LongCat Flash Ngram forgets the end of its prompt: the first tokens of an answer are wrong.
+"""LongCat Flash Ngram in mlx-vlm: wrong first tokens, the n-grams ignore the prompt.
 
 Why
     The embedding of a token depends on the tokens before it, which the cache keeps. mlx-vlm
-    embeds a prompt without the cache, and the language model, which is given the embeddings, does
-    not note the prompt's tokens: the answer is embedded as if nothing came before it.
+    embeds a prompt without the cache, and the language model, which receives the embeddings, does
+    not store the prompt's tokens. The answer is embedded as if nothing came before it.
 How
-    The language model notes the tokens whose embeddings it is given. Embeddings that are computed
-    with the cache leave it as it was, so that it notes each token once.
+    The language model stores the tokens of the embeddings that it receives. Embeddings computed
+    with the cache leave it unchanged, so that each token is stored once.
 Upstream
     Not reported; present in mlx-vlm 0.7.10.
 Retire when
@@ -19,32 +19,31 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 _FAMILY = "mlx_vlm.models.longcat_flash_ngram"
 
 
-def decoded(
-    call: Callable[..., Any], model: Any, ids: Any, inputs_embeds: Any = None, cache: Any = None
-) -> Any:
-    """Run the decoder on tokens (rows, length) or their embeddings; its cache notes the tokens."""
-    if inputs_embeds is not None and ids is not None and cache is not None:
-        note(model.ngram_embeddings, ids, cache[0])
-    return call(model, ids, inputs_embeds, cache)
+def store_prompt(model: Any, /, input_ids: Any, inputs_embeds: Any, cache: Any) -> Any:
+    """The decoder's caches, with the tokens of the given embeddings in the first."""
+    if inputs_embeds is not None and input_ids is not None and cache is not None:
+        store_tokens(model.ngram_embeddings, input_ids, cache[0])
+    return cache
 
 
-def note(embedding: Callable[..., Any], ids: Any, cache: Any) -> None:
-    """Let the embedding put tokens into its cache; nothing evaluates what it returns."""
+def store_tokens(embedding: Callable[..., Any], ids: Any, cache: Any) -> None:
+    """Store tokens in the embedding's cache; its result is never evaluated."""
     embedding(ids, cache=cache)
 
 
-def embedded(call: Callable[..., Any], *args: Any, cache: Any = None, **kwargs: Any) -> Any:
-    """The embeddings of a prompt; its cache is read, and not changed."""
+def copy_context(cache: Any) -> Any:
+    """Caches whose first may change without changing the caller's."""
     if cache is None:
-        return call(*args, **kwargs)
-    read = copy.copy(cache[0])
-    read.cache = list(read.cache)
-    return call(*args, cache=[read, *cache[1:]], **kwargs)
+        return None
+    context = copy.copy(cache[0])
+    context.cache = list(context.cache)
+    return [context, *cache[1:]]
 
 
 PATCH = Patch(
@@ -53,14 +52,9 @@ PATCH = Patch(
     changes_alone=True,
     summary="LongCat Flash Ngram in mlx-vlm: wrong first tokens, the n-grams ignore the prompt",
     targets=(
-        Target(
-            "mlx-vlm", f"{_FAMILY}.language", "LongcatFlashNgramModel.__call__", around(decoded)
-        ),
-        Target(
-            "mlx-vlm",
-            f"{_FAMILY}.longcat_flash_ngram",
-            "Model.get_input_embeddings",
-            around(embedded),
+        *argument(f"{_FAMILY}.language:LongcatFlashNgramModel.__call__", "cache", store_prompt),
+        *argument(
+            f"{_FAMILY}.longcat_flash_ngram:Model.get_input_embeddings", "cache", copy_context
         ),
     ),
     probe=".probe_prompt:probe",

@@ -1,15 +1,15 @@
-"""MobileLLM's layers without positions normalize their queries and keys: texts are wrong.
+"""MobileLLM and other llama4_text models: wrong output, NoPE layers normalize queries and keys.
 
 Why
-    ``use_qk_norm`` of ``llama4_text`` holds for the layers with a rope alone. Releases normalize
-    in the layers without one too, the zeros of ``no_rope_layers``, so these attend by other
-    scores. ``llama4`` itself is right.
+    ``use_qk_norm`` of ``llama4_text`` applies only to layers with RoPE. Releases also normalize in
+    layers without it (the zeros of ``no_rope_layers``), so their attention scores are wrong.
+    ``llama4`` itself is right.
 How
-    A layer that was built without a rope does not normalize.
+    Layers without RoPE do not normalize.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    Every supported release normalizes in layers with a rope alone.
+    Every supported release normalizes only in layers with RoPE.
 """
 
 from __future__ import annotations

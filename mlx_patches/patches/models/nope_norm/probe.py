@@ -1,4 +1,4 @@
-"""Compares a layer without positions and one of the same weights that does not normalize."""
+"""Compares a layer without RoPE and a layer with the same weights that does not normalize."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ WIDTH = 16
 
 
 def probe(target: Target) -> Result:
-    """Red where their outputs differ; also where a layer with a rope is not like the release's."""
+    """Red if their outputs differ, or if a layer with RoPE does not normalize."""
     import mlx.core as mx
 
     module = importlib.import_module(target.module)
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(1))
-    said, wanted = (make(module, False, norm)(x) for norm in (True, False))
+    actual, expected = (make(module, False, norm)(x) for norm in (True, False))
     if not make(module, True, True).use_qk_norm:
-        return Result(True, "a layer with a rope does not normalize")
-    return off_by(said, wanted, 1e-5)
+        return Result(True, "a layer with RoPE does not normalize")
+    return off_by(actual, expected, 1e-5)
 
 
 def make(module: Any, use_rope: bool, norm: bool) -> Any:

@@ -1,13 +1,13 @@
-"""Phi-3.5-MoE weights its experts by another rule than it was trained with.
+"""Phi-3.5-MoE weights its experts by the wrong rule, even for a single request.
 
 Why
-    In training, the weight of each of the two experts is a softmax over the experts with scores
-    close to its own ("sparsemixer"), for the second expert without the first. Releases take a
-    softmax of the two best scores, so the second expert's weight is far too small.
+    In training ("sparsemixer"), the weight of each of the two experts is its softmax among the
+    experts with scores close to its own; the best expert is left out for the second one. Releases
+    take a softmax of the two best scores, so the second expert's weight is far too small.
 How
-    The patch computes the experts and their weights by the model's rule; the release's block sums
-    the experts' outputs. The tolerance for "close" is 0.01, as in every published config: releases
-    drop the config's ``router_jitter_noise``.
+    The patch computes the experts and their weights as in training; the release's block sums
+    their outputs. "Close" means within 0.01, the ``router_jitter_noise`` of every published
+    config, which releases drop.
 Upstream
     mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
 Retire when
@@ -19,23 +19,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.experts import mixed
-from ..._shared.targets import at, models
+from ....core.patch import Patch
+from ....core.verbs import family, wrap
+from ..._shared.experts import run_experts
 
-_BLOCK = "PhiMoESparseMoeBlock"
 # ``router_jitter_noise`` of the published configs.
 JITTER = 0.01
 
 
-def called(call: Callable[..., Any], block: Any, x: Any) -> Any:
+def run_block(call: Callable[..., Any], block: Any, x: Any) -> Any:
     """The block's output (..., width) for hidden states of the same shape."""
     if hasattr(block, "jitter_eps"):  # only fixed releases have it
         return call(block, x)
-    return mixed(call, block, x, *route(block.gate(x), block.top_k))
+    return run_experts(call, block, x, *choose_experts(block.gate(x), block.top_k))
 
 
-def route(gates: Any, count: int) -> tuple[Any, Any]:
+def choose_experts(gates: Any, count: int) -> tuple[Any, Any]:
     """The indices and weights, both (..., count), of experts chosen by gates (..., experts)."""
     import mlx.core as mx
 
@@ -57,5 +56,5 @@ PATCH = Patch(
     wrong_alone="phimoe",
     changes_alone=True,
     summary="Phi-3.5-MoE weights its experts by the wrong rule, even for a single request",
-    targets=at(models("phimoe"), {f"{_BLOCK}.__call__": around(called)}),
+    targets=wrap(family("phimoe", "PhiMoESparseMoeBlock.__call__"), run_block),
 )

@@ -17,18 +17,18 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the block's output differs from the rule's."""
+    """Red if the block's output differs from the plain computation's."""
     import mlx.core as mx
 
     require(target)
     block = make(importlib.import_module(target.module))
     x = mx.random.normal((1, _TOKENS, _WIDTH), key=mx.random.key(1))
-    wanted = answered(block, x)
-    return off_by(block(x), wanted, TOLERANCE)
+    expected = compute_output(block, x)
+    return off_by(block(x), expected, TOLERANCE)
 
 
 def make(module: Any) -> Any:
-    """Make a block with two experts a token."""
+    """Make a block with two experts per token."""
     import mlx.core as mx
 
     mx.random.seed(0)
@@ -43,17 +43,17 @@ def make(module: Any) -> Any:
     )
 
 
-def answered(block: Any, x: Any) -> Any:
-    """Sum the experts' outputs with the rule's weights."""
+def compute_output(block: Any, x: Any) -> Any:
+    """Sum the experts' outputs, weighted by the rule."""
     import mlx.core as mx
 
     gates = x @ block.gate.weight.T
-    weights = mx.array([[weighed(row) for row in rows] for rows in gates.tolist()])
+    weights = mx.array([[compute_weights(row) for row in rows] for rows in gates.tolist()])
     everyone = mx.broadcast_to(mx.arange(_EXPERTS), weights.shape)
     return (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
 
 
-def weighed(gates: list[float]) -> list[float]:
+def compute_weights(gates: list[float]) -> list[float]:
     """The weight of each expert for one token.
 
     Two experts have a weight: the best, then the best of the rest. Its weight is its softmax

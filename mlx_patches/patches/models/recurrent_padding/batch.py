@@ -1,8 +1,8 @@
-"""Recurrent layers in a padded batch: a row's state changes only where the row has a token.
+"""Recurrent layers in a padded batch: a row's state changes only at its tokens.
 
-The model's call announces the batch's padding with ``announced``. The layers' own code then runs
-with arguments that make padding harmless; no layer is fed row by row. Where no padding was
-announced, nothing changes.
+The model's call announces the batch's padding with ``announce_padding``. The layers' own code then
+runs with arguments that make padding harmless; no layer is fed row by row. Without announced
+padding, nothing changes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..._shared.row_calls import Span, bind_call, find_argument
 
 
 class Padding(NamedTuple):
-    """Where the rows of a batch have tokens among the positions of one call.
+    """Which positions of a call are tokens of the rows of a batch.
 
     Args:
         spans: each row's tokens, as (first, one past the last).
         length: the number of positions.
-        held: (rows, length, 1) of bool, True where a row has a token.
+        held: (rows, length, 1) of bool, True at a row's tokens.
     """
 
     spans: tuple[Span, ...]
@@ -38,8 +38,8 @@ _ANNOUNCED: ContextVar[Padding | None] = ContextVar("mlx_patches_padding", defau
 
 
 @contextmanager
-def announced(spans: Sequence[Span], length: int) -> Iterator[None]:
-    """Announce a batch's padding to the layers that are called in this context."""
+def announce_padding(spans: Sequence[Span], length: int) -> Iterator[None]:
+    """Announce a batch's padding to the layers called in this context."""
     import mlx.core as mx
 
     first, last = (mx.array(side)[:, None, None] for side in zip(*spans, strict=True))
@@ -53,7 +53,7 @@ def announced(spans: Sequence[Span], length: int) -> Iterator[None]:
 
 
 def is_announced(*args: Any, **kwargs: Any) -> bool:
-    """Whether a model's call has announced padding, and is still running; for any arguments."""
+    """Whether a running model's call has announced padding, for any arguments."""
     return _ANNOUNCED.get() is not None
 
 
@@ -61,16 +61,16 @@ def is_announced(*args: Any, **kwargs: Any) -> bool:
 
 
 def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """A selective scan with a time step of zero at padding: exp(0) keeps the state, adding nothing.
+    """Factory of a selective scan with a time step of zero at padding, which keeps the state.
 
     A Mamba-2 layer masks its convolution itself. The scan clips the step to ``time_step_limit``,
-    which is made an array (rows, length, 1). ``mask`` and ``lengths`` describe the same padding
+    which becomes an array (rows, length, 1). ``mask`` and ``lengths`` describe the same padding
     less exactly, and are dropped.
     """
     signature = inspect.signature(scan)
 
     @functools.wraps(scan)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def scan_rows(*args: Any, **kwargs: Any) -> Any:
         padding = _ANNOUNCED.get()
         if padding is None:
             return scan(*args, **kwargs)
@@ -85,14 +85,14 @@ def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
         given.update({name: None for name in ("mask", "lengths") if name in given})
         return scan(*bound.args, **bound.kwargs)
 
-    return replacement
+    return scan_rows
 
 
 # -- stretch by stretch --------------------------------------------------------------------------
 
 
 def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
-    """The ranges (start, stop) in which no row begins or ends, and which rows have tokens there."""
+    """The ranges (start, stop) in which no row begins or ends, and whether each row has tokens."""
     ends = {end for start, stop in padding.spans if start < stop for end in (start, stop)}
     bounds = sorted({0, padding.length, *ends})
     return [
@@ -101,31 +101,31 @@ def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
     ]
 
 
-def call_in_stretches(call: Callable[..., Any], asks_keys: bool = False) -> Callable[..., Any]:
-    """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
+def call_in_stretches(call: Callable[..., Any], checks_keys: bool = False) -> Callable[..., Any]:
+    """Factory of a recurrent layer's call on arrays (rows, length, ...), run in stretches.
 
     After each stretch, rows without a token in it get their previous states back. Most of these
-    layers go token by token anyway, so stretches cost them nothing.
+    layers run token by token anyway, so stretches cost nothing.
 
     Args:
-        call: the layer's own call.
-        asks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
-            attention cache, to learn whether the second has a state.
+        call: the layer's released call.
+        checks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
+            attention cache, to check whether the second has a state.
     """
     signature = inspect.signature(call)
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def call_layer(*args: Any, **kwargs: Any) -> Any:
         padding = _ANNOUNCED.get()
         if padding is None:
             return call(*args, **kwargs)
         bound = bind_call(signature, args, kwargs)
         cache: Any = None if bound is None else find_argument(bound, "cache")
-        if asks_keys and cache is not None:
+        if checks_keys and cache is not None:
             cache = cache[1]
         if bound is None or not cache_rows.is_recurrent(cache):
             return call(*args, **kwargs)
-        if asks_keys:
+        if checks_keys:
             bound.arguments["cache"] = (SimpleNamespace(empty=lambda: False), cache)
         outputs = []
         for start, stop, active in find_stretches(padding):
@@ -138,7 +138,7 @@ def call_in_stretches(call: Callable[..., Any], asks_keys: bool = False) -> Call
             outputs.append(out)
         return join_stretches(outputs)
 
-    return replacement
+    return call_layer
 
 
 def slice_tokens(
@@ -200,19 +200,19 @@ def scan_in_stretches(
     return mx.concatenate(outputs, axis=2), h
 
 
-# -- rows that start beside others ---------------------------------------------------------------
+# -- rows that start in a running batch ----------------------------------------------------------
 
-# The list of states that a layer has written, in which every row has had a token.
+# The list of states that a layer wrote when every row had had a token.
 FED = "_mlx_patches_fed"
 
 
-def call_from_the_start(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A recurrent layer's call, in stretches, in which every row starts as it does alone."""
+def call_from_start(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Factory of a recurrent layer's call in stretches, in which rows start as in a solo run."""
     signature = inspect.signature(call)
     stretched = call_in_stretches(start_rows(call))
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def call_layer(*args: Any, **kwargs: Any) -> Any:
         out = stretched(*args, **kwargs)
         cache: Any = find_argument(signature.bind(*args, **kwargs), "cache")
         padding = _ANNOUNCED.get()
@@ -222,20 +222,20 @@ def call_from_the_start(call: Callable[..., Any]) -> Callable[..., Any]:
             vars(cache)[FED] = cache.cache
         return out
 
-    return replacement
+    return call_layer
 
 
 def start_rows(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer's call in which rows whose states are all zeros start as rows without states do.
+    """Factory of a layer's call, in which rows with states of zeros start like rows without states.
 
-    For layers whose first token gets another output without a state than with a state of zeros,
-    which is what a row gets that joins others before its first token. It gets the output and the
+    For layers whose output for the first token depends on whether the state is missing or zero. A
+    row that joins a batch before its first token has a state of zeros; it gets the output and the
     states of a second call without states.
     """
     signature = inspect.signature(call)
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def call_layer(*args: Any, **kwargs: Any) -> Any:
         bound = bind_call(signature, args, kwargs)
         cache: Any = None if bound is None else find_argument(bound, "cache")
         if not cache_rows.is_recurrent(cache) or is_fed(cache):
@@ -249,18 +249,18 @@ def start_rows(call: Callable[..., Any]) -> Callable[..., Any]:
         cache.cache[:] = [pick_rows(unfed, *pair) for pair in zip(cache.cache, after, strict=True)]
         return out
 
-    return replacement
+    return call_layer
 
 
 def may_start_rows(layer: Any, x: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:
-    """Whether a row may have its first token in this call, or padding. Reads no device."""
+    """Whether a row may have its first token in this call, or padding, without a device read."""
     return is_announced() or (cache_rows.is_recurrent(cache) and not is_fed(cache))
 
 
 def is_fed(cache: Any) -> bool:
-    """Whether every row of a recurrent cache is known to have had a token. Reads no device.
+    """Whether every row of a recurrent cache is known to have had a token, without a device read.
 
-    Where rows join or leave, the cache gets another list of states.
+    When rows join or leave, the cache gets another list of states.
     """
     return vars(cache).get(FED) is cache.cache
 
@@ -291,7 +291,7 @@ def attend_with_window(
 
     Its cache holds the last token's keys and values from before the convolution. Padding is
     zeroed, so a row's first token is convolved as if nothing came before it. The layer is called
-    a second time with each row's last token alone, for the window that it writes; the output of
+    a second time with only each row's last token, for the window that it writes; the output of
     that call is never evaluated.
     """
     padding = _ANNOUNCED.get()

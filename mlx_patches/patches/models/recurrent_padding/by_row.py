@@ -16,20 +16,21 @@ def forward_per_row(
     spans: Sequence[Span],
     left: Sequence[int],
 ) -> Any:
-    """Feed each row by itself, and return the output of the batch, with zeros at padding.
+    """Feed the rows one by one, and return the output of the batch, with zeros at padding.
 
     The batch's caches are written last, so a call that raises leaves them unchanged.
 
     Args:
-        call: the model's own call.
+        call: the model's released call.
         bound: its arguments for the batch.
         spans: each row's tokens, as (first, one past the last).
-        left: each row's left padding from here on; a row with a positive number has been fed
-            nothing yet.
+        left: each row's remaining left padding; a row with a positive number was fed nothing
+            yet.
     """
     model, cache, shape = bound.args[0], find_argument(bound, "cache"), find_shape(bound)
     empty = model.make_cache() if hasattr(model, "make_cache") else ()
-    if shape is None or len(empty) != len(cache):  # the host's caches: a row's class is unknown
+    # With a host's own caches the class of a row's cache is unknown.
+    if shape is None or len(empty) != len(cache):
         return call(*bound.args, **bound.kwargs)
     layers = cache_rows.hold_counts(cache)
     outputs: list[Any] = []

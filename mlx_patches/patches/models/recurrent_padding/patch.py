@@ -1,29 +1,29 @@
-"""Recurrent layers read a batch's padding as if it were text.
+"""Recurrent models (Mamba, Jamba, RWKV and others) read a batch's padding as text: wrong output.
 
 Why
-    A recurrent state cannot forget a token. These families feed every position of a padded
-    batch through their recurrence, or mask padding only in the first piece of a prompt, so
-    every row but the longest keeps its padding in its state from then on. A row that joins others
-    before its first token gets states of zeros, which RecurrentGemma reads as those of earlier
-    text: the first token's input is scaled down, unless there is no state.
+    A recurrent state cannot forget a token. These families run every position of a padded batch
+    through their recurrence, or mask padding only in a prompt's first chunk, so the state of every
+    row but the longest includes its padding. A row that joins a batch before its first token gets
+    states of zeros, which RecurrentGemma takes for those of earlier text: it scales down the first
+    token's input unless there is no state.
 How
-    The batch is fed once, and its recurrent layers are told where rows have tokens, so states
+    The batch is fed once, and its recurrent layers get the rows' token positions, so that states
     change only there. Mamba-2 layers set their time steps to zero at padding; other layers run in
     stretches in which no row begins or ends. After a call of a single position, rows without a
-    token there get their previous states back. Rows are fed one by one where the model splits the
-    batch itself, and for Mamba-2 where a piece has padding on both sides: each row is fed with its
-    own tokens and its own caches, which are then merged into a left-padded batch, and every output
-    is joined. Rows of equal lengths and decode steps are fed as before. RecurrentGemma's recurrent
+    token there get their previous states back. Rows are fed one by one if the model splits the
+    batch itself, and for Mamba-2 if a chunk has padding on both sides: each row is fed with its
+    own tokens and caches, which are then merged into a left-padded batch, and all outputs are
+    joined. Rows of equal lengths and decode steps are fed as before. RecurrentGemma's recurrent
     blocks run a second time, without states, for rows whose states are all zeros; after a call in
-    which each row had a token they are not compared again until rows join or leave.
+    which each row had a token, this check is skipped until rows join or leave.
 
-    A piece without padding is fed as before, and announces none; later padding stays announced.
-    Caches stop announcing padding that has been fed, so a decode step knows without a device read
-    that it has none. A piece whose caches announce padding reads the device once, or twice if it
-    is fed row by row.
+    Caches announce padding by ``left_padding`` and ``lengths``. A chunk without padding is fed as
+    before, without announcing any; later padding stays announced. Padding that was fed is no
+    longer announced, so decode steps need no device read. A chunk whose caches announce padding
+    reads the device once, or twice if it is fed row by row.
 Upstream
-    mlx-lm 0.32.x masks some of these families; ``BatchGenerator(prefill_batch_size=1)`` feeds
-    rows one by one for all of them, where a host can set it.
+    mlx-lm 0.32.x masks some of these families. ``BatchGenerator(prefill_batch_size=1)`` feeds
+    rows one by one for all of them, if the host can set it.
 Retire when
     The families mask their recurrences.
 """
@@ -40,9 +40,9 @@ from ....core.patch import Factory, Patch, Target, around
 from ..._shared import rows as cache_rows
 from ..._shared.row_calls import Span, bind_call, find_argument, find_shape
 from .batch import (
-    announced,
+    announce_padding,
     attend_with_window,
-    call_from_the_start,
+    call_from_start,
     call_in_stretches,
     close_step,
     hold_rows,
@@ -52,7 +52,7 @@ from .batch import (
 )
 from .by_row import forward_per_row
 
-# How a family's batch is fed where rows have padding.
+# How a family's batch is fed if rows have padding.
 MASKED_STEPS, STRETCHES, BY_ROW, ITSELF = "masked steps", "stretches", "by row", "itself"
 # The attributes with which a recurrent cache announces padding.
 MARKS = ("left_padding", "lengths")
@@ -67,25 +67,25 @@ LAYERS: dict[str, tuple[str, Factory]] = {
     "longcat_flash_ngram": ("NgramEmbedding.__call__", call_in_stretches),
     "mamba": ("MambaBlock.__call__", call_in_stretches),
     "olmo_hybrid": ("GatedDeltaNet.__call__", call_in_stretches),
-    "recurrent_gemma": ("RecurrentBlock.__call__", call_from_the_start),
+    "recurrent_gemma": ("RecurrentBlock.__call__", call_from_start),
     "rwkv7": ("Rwkv7Layer.__call__", call_in_stretches),
 }
-# Where a layer's call is patched also for batches without padding.
+# Layers whose call is also patched for batches without padding.
 WHEN = {"recurrent_gemma": may_start_rows}
 FAMILIES = tuple(sorted((*MAMBA2, *LAYERS)))
-# Families of mlx-vlm alone that run the Mamba-2 layers of another family in a call of their own.
+# Families only in mlx-vlm with their own call around the Mamba-2 layers of another family.
 WHOLE = ("nemotron_h_nano_omni",)
 # Families that mask padding by ``ArraysCache.make_mask``, but not in their convolution's window.
 MASKED: dict[str, tuple[str, Factory]] = {
     "kimi_linear": ("KimiDeltaAttention.__call__", call_in_stretches),
     "qwen3_5": ("GatedDeltaNet.__call__", call_in_stretches),
 }
-# Families that mask left padding if the call has position ids, but not in a piece of a single
-# position, and not right padding that follows tokens of an earlier call.
-KNOW_LEFT: dict[str, tuple[str, Factory] | None] = {
+# Families that mask left padding if the call has position ids, except in a chunk of a single
+# position, but not right padding that follows tokens of an earlier call.
+MASK_LEFT: dict[str, tuple[str, Factory] | None] = {
     "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
     "qwen3_5_moe": None,  # uses the layers of qwen3_5
-    "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, asks_keys=True)),
+    "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, checks_keys=True)),
 }
 
 
@@ -102,27 +102,27 @@ MIXERS = {
 
 
 def call_with_padding(
-    call: Callable[..., Any], how: str = BY_ROW, knows_left: bool = False
+    call: Callable[..., Any], how: str = BY_ROW, masks_left: bool = False
 ) -> Callable[..., Any]:
-    """The model's call, repaired for batches with padding.
+    """Factory of the model's call, repaired for batches with padding.
 
     Args:
-        call: the model's own call.
+        call: the model's released call.
         how: ``MASKED_STEPS``, ``STRETCHES`` or ``BY_ROW``.
-        knows_left: whether some releases of the family handle left padding themselves, if the
+        masks_left: whether some releases of the family handle left padding themselves, if the
             call has position ids and no cache is quantized: they feed left-padded rows one by
-            one, but not in a piece of a single position.
+            one, except in a chunk of a single position.
     """
     own = inspect.unwrap(call).__globals__
-    knows_left &= any(name.endswith("left_padding_info") for name in own)
-    how = BY_ROW if knows_left else how
+    masks_left &= any(name.endswith("left_padding_info") for name in own)
+    how = BY_ROW if masks_left else how
     signature = inspect.signature(call)
     names = list(signature.parameters)
     place = names.index("cache") if "cache" in names else len(names)
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        # Found without binding all arguments, since every step calls this.
+    def call_model(*args: Any, **kwargs: Any) -> Any:
+        # Not by binding all arguments, since every step runs this.
         cache = kwargs.get("cache", args[place] if len(args) > place else None) or ()
         first = next(cache_rows.recurrent(cache), None)
         if first is None or not has_marks(first):
@@ -130,16 +130,16 @@ def call_with_padding(
         bound = bind_call(signature, args, kwargs)
         if bound is None:
             return call(*args, **kwargs)
-        counted = knows_left and find_argument(bound, "position_ids") is not None
+        counted = masks_left and find_argument(bound, "position_ids") is not None
         left_too = not counted or any(map(cache_rows.is_quantized, cache))
         own = how if has_marks(first, left_too) else ITSELF
         return feed_marked(call, bound, cache, own)
 
-    return replacement
+    return call_model
 
 
 def has_marks(layer: Any, left_too: bool = True) -> bool:
-    """Whether a recurrent cache announces padding in the next positions. Reads no device."""
+    """Whether a recurrent cache announces padding in the next positions, without a device read."""
     # A cache that was restored without ``__init__`` may lack either attribute. ``merge`` of
     # mlx-lm 0.30.4 sets the number zero, not an array.
     names = MARKS if left_too else MARKS[1:]
@@ -149,15 +149,15 @@ def has_marks(layer: Any, left_too: bool = True) -> bool:
 def feed_marked(
     call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, how: str
 ) -> Any:
-    """Feed a batch whose caches announce padding, and update what they announce."""
+    """Feed a batch whose caches announce padding, and update the announced padding."""
     if is_announced():  # the call of a family whose model calls this one
         return call(*bound.args, **bound.kwargs)
     marked = [layer for layer in cache_rows.recurrent(cache) if has_marks(layer)]
     shape = find_shape(bound)
-    # Engines and hosts announce the same padding to all caches, so it is read from one cache.
+    # Engines and hosts set the same padding on all caches, so it is read from one.
     left, lengths = cache_rows.read_counts([getattr(marked[0], name, None) for name in MARKS])
     rows = len(left or lengths or ())
-    if shape is None or shape[0] != rows:  # the call has other rows than the caches
+    if shape is None or shape[0] != rows:  # the call and the caches differ in their number of rows
         return call(*bound.args, **bound.kwargs)
     length = shape[1]
     padding = left or [0] * rows
@@ -168,17 +168,17 @@ def feed_marked(
     full = all(span == (0, length) for span in spans)
     if full or (how == ITSELF and length > 1):
         own = list(cache)
-        # Mamba-2 layers fail at counts beyond a piece that itself has no padding.
-        with marks_of(cache, None, length) if full else nullcontext():
+        # Mamba-2 layers raise at counts beyond a chunk that itself has no padding.
+        with replace_marks(cache, None, length) if full else nullcontext():
             out = call(*bound.args, **bound.kwargs)
-        put_back(cache, own)
-    # Mamba-2 layers feed a single position to a separate kernel, which takes no mask.
+        restore_caches(cache, own)
+    # Mamba-2 layers feed a single position to a separate kernel without a mask.
     elif not any(fed) or (length == 1 and how == MASKED_STEPS):
-        with marks_of(cache, None, length):
+        with replace_marks(cache, None, length):
             out = call_and_hold_states(call, bound, cache, fed)
     elif how == STRETCHES or (how == MASKED_STEPS and maskable):
         counts = spans if how == MASKED_STEPS else None
-        with marks_of(cache, counts, length), announced(spans, length):
+        with replace_marks(cache, counts, length), announce_padding(spans, length):
             out = call(*bound.args, **bound.kwargs)
     else:
         out = forward_per_row(call, bound, spans, padding)
@@ -187,10 +187,10 @@ def feed_marked(
     return out
 
 
-def put_back(cache: Any, own: Sequence[Any]) -> None:
-    """Put a batch's own caches back where the model has replaced them by merged rows.
+def restore_caches(cache: Any, own: Sequence[Any]) -> None:
+    """Restore a batch's own caches if the model has replaced them with merged rows.
 
-    Only they know which padding comes later.
+    Only they have the padding that comes later.
     """
     for layer, merged in zip(*map(cache_rows.flatten_caches, (own, cache)), strict=True):
         if merged is not layer:
@@ -201,11 +201,11 @@ def put_back(cache: Any, own: Sequence[Any]) -> None:
 
 
 @contextmanager
-def marks_of(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[None]:
+def replace_marks(cache: Any, spans: Sequence[Span] | None, length: int) -> Iterator[None]:
     """In this context, recurrent caches announce the padding of ``spans``; without spans, none.
 
-    A side without padding is set to None: where both are arrays, releases that mask one side
-    alone mask the left one, even if it is all zeros.
+    A side without padding is None: if both are arrays, releases that mask only one side mask the
+    left one, even if it is all zeros.
     """
     import mlx.core as mx
 
@@ -229,7 +229,7 @@ def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list
     Args:
         left: each row's left padding.
         lengths: the number of positions up to each row's end.
-        length: the number of positions that are fed.
+        length: the number of positions fed.
     """
     found = []
     for padding, end in zip(left, lengths, strict=True):
@@ -250,13 +250,13 @@ def call_and_hold_states(
     held: Sequence[bool] = ()  # stays empty if the call raises
     try:
         out = call(*bound.args, **bound.kwargs)
-        put_back(cache, own)
+        restore_caches(cache, own)
         held = fed
     finally:
         for layer, states in before:
             if any(held):
                 states = [hold_rows(held, *pair) for pair in zip(layer.cache, states, strict=True)]
-            # Another list, as rows without a token may be there (``is_fed``).
+            # Another list, since rows may have had no token yet (``is_fed``).
             layer.cache = states
     return out
 
@@ -266,19 +266,19 @@ def set_marks(
 ) -> None:
     """Set the padding that a recurrent cache announces after a call; None if none is left.
 
-    It is computed from the numbers before the call: whether and how the model has updated the
-    cache's own need not be read from the device.
+    It is computed from the numbers before the call, so the cache's own, which the model may have
+    updated, are not read from the device.
 
     Args:
         layer: the cache.
-        left: each row's left padding before the call; None where there was none.
+        left: each row's left padding before the call; None if there was none.
         lengths: the number of positions up to each row's end before the call, or None.
-        count: the number of positions that were fed.
+        count: the number of positions fed.
     """
     import mlx.core as mx
 
     # A separate array for each cache: caches update theirs in place. An attribute that the model
-    # has set to None stays None.
+    # set to None stays None.
     if lengths is not None and getattr(layer, "lengths", None) is not None:
         layer.lengths = mx.array([end - count for end in lengths])
     if left is not None and getattr(layer, "left_padding", None) is not None:
@@ -303,9 +303,9 @@ def _of_vlm(family: str) -> Iterator[Target]:
     # The class that mlx-vlm's plamo2 uses is in plamo2vl.
     module = f"mlx_vlm.models.{'plamo2vl' if family == 'plamo2' else family}.language"
     how = MASKED_STEPS if family in (*MAMBA2, *WHOLE) else STRETCHES
-    factory = functools.partial(call_with_padding, how=how, knows_left=family in KNOW_LEFT)
+    factory = functools.partial(call_with_padding, how=how, masks_left=family in MASK_LEFT)
     yield Target("mlx-vlm", module, "LanguageModel.__call__", factory)
-    layer = {**LAYERS, **KNOW_LEFT}.get(family)
+    layer = {**LAYERS, **MASK_LEFT}.get(family)
     if layer is not None:
         yield Target("mlx-vlm", module, *layer, supports=True, when=WHEN.get(family, is_announced))
 
@@ -324,7 +324,7 @@ PATCH = Patch(
     ),
     targets=(
         *(target for family in (*FAMILIES, *MASKED) for target in _of_lm(family)),
-        *(target for family in (*FAMILIES, *KNOW_LEFT, *WHOLE) for target in _of_vlm(family)),
+        *(target for family in (*FAMILIES, *MASK_LEFT, *WHOLE) for target in _of_vlm(family)),
         *map(_scan, ("mlx-lm", "mlx-vlm")),
     ),
 )

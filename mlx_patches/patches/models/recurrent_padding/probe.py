@@ -1,4 +1,4 @@
-"""Feeds a tiny model of the target's family two unequal prompts, padded left and right."""
+"""Feeds a tiny model of the target's family two unequal prompts, with left and right padding."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ....probes.model_batch import (
     in_pieces,
     left,
 )
-from .patch import KNOW_LEFT, MASKED
-from .probe_layers import keeps_states
+from .patch import MASK_LEFT, MASKED
+from .probe_layers import compare_states
 
 _HISTORY = 2
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's logits in the batch differ from those alone."""
+    """Red if a row's logits in the batch differ from those of its solo run."""
     if target.supports:
-        return keeps_states(target)
+        return compare_states(target)
     require_own(target)
     model = tiny_of(target)
     family = model.family
@@ -39,25 +39,25 @@ def probe(target: Target) -> Result:
     try:
         alone(model, PROMPTS[0])
     except Exception as error:
-        raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
+        raise NotApplicable(f"a single request fails too: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
     masked = family.distribution == "mlx-lm" and family.name in MASKED
     with with_patches((*_OTHERS, "arrays-mask", "kimi-states") if masked else _OTHERS):
         for name, feed in _FEEDS.items():
             try:
                 engine.forget(model)
-                said = feed(model)
+                logits = feed(model)
             except NotApplicable:
                 continue
             except Exception as error:
                 return Result(True, f"{name}: {engine.where(error)}")
             fed += 1
             for row, prompt in enumerate(PROMPTS):
-                apart = difference(said[row], alone(model, prompt))
-                if not apart <= worst:
-                    worst, place = apart, f"{name}, row {row}"
-        if family.name in KNOW_LEFT and worst <= TOLERANCE:
-            # Whether these families know the padding depends on whether they are passed positions.
+                distance = difference(logits[row], alone(model, prompt))
+                if not distance <= worst:
+                    worst, place = distance, f"{name}, row {row}"
+        if family.name in MASK_LEFT and worst <= TOLERANCE:
+            # Whether these families mask padding depends on whether they get position ids.
             cell = SCENARIOS["history"](model)
             if cell.verdict == "red":
                 return Result(True, f"history: {cell.detail}", cell.figure)
@@ -73,7 +73,7 @@ _OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
 
 
 def require_merge(target: Target) -> None:
-    """Check that the release can merge rows that were prefilled alone.
+    """Check that the release can merge rows that were prefilled separately.
 
     Raises:
         NotApplicable: it cannot.
@@ -87,21 +87,21 @@ def require_merge(target: Target) -> None:
     raise NotApplicable("the release merges no rows")
 
 
-def right(model: Any) -> list[list[Any]]:
-    """The same with right padding, as engines that merge new rows feed prompts."""
-    return right_after(model, engine.empty_batch(model, len(PROMPTS)), 0)
+def feed_right(model: Any) -> list[list[Any]]:
+    """Feed the prompts with right padding, as engines that merge new rows do."""
+    return feed_rest(model, engine.empty_batch(model, len(PROMPTS)), 0)
 
 
-def history(model: Any) -> list[list[Any]]:
-    """The same after a history that each row was fed alone."""
+def feed_with_history(model: Any) -> list[list[Any]]:
+    """Feed the prompts with right padding after a separate history per row."""
     caches = [model.make_cache() for _ in PROMPTS]
     for prompt, cache in zip(PROMPTS, caches, strict=True):
         engine.forget(model)
         model.call([prompt[:_HISTORY]], cache)
-    return right_after(model, engine.merge(model, caches), _HISTORY)
+    return feed_rest(model, engine.merge(model, caches), _HISTORY)
 
 
-def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
+def feed_rest(model: Any, cache: Any, fed: int) -> list[list[Any]]:
     """Feed the rest of the prompts with right padding, then decode."""
     rests = [prompt[fed:-1] for prompt in PROMPTS]
     engine.prepare(cache, [len(rest) for rest in rests])
@@ -115,6 +115,6 @@ def right_after(model: Any, cache: Any, fed: int) -> list[list[Any]]:
 
 _FEEDS = {
     "left-padded": left,
-    "right-padded": right,
-    "right-padded with a history": history,
+    "right-padded": feed_right,
+    "right-padded with a history": feed_with_history,
 }

@@ -1,4 +1,4 @@
-"""Compares each row's recurrent states in a batch of a tiny model with those alone.
+"""Compares each row's recurrent states in a batch of a tiny model with those of a solo run.
 
 The rows have right padding, which is announced to the layers, or states of zeros.
 """
@@ -16,12 +16,12 @@ from ....probes.batch_invariance import family_of, relative, tiny
 from ....probes.fixtures import require_own, with_patches
 from ....probes.model_batch import PROMPTS, TOLERANCE
 from ..._shared.rows import recurrent
-from .batch import announced, may_start_rows
+from .batch import announce_padding, may_start_rows
 from .patch import MAMBA2
 
 
-def keeps_states(target: Target) -> Result:
-    """Red where a row's states differ from those alone.
+def compare_states(target: Target) -> Result:
+    """Red if a row's states differ from those of its solo run.
 
     Raises:
         NotApplicable: the release has no such layer, or the lab cannot build a model with it.
@@ -29,9 +29,9 @@ def keeps_states(target: Target) -> Result:
     require_own(target)
     model = build_with(target)
     with with_patches(_OTHERS):
-        worst = padded_states(target, model)
+        worst = compare_padded(target, model)
         if target.when is may_start_rows:
-            worst = max(worst, joined_states(target, model))
+            worst = max(worst, compare_joined(target, model))
     return Result(not worst <= TOLERANCE, f"states differ by {worst:.2g} of their scale", worst)
 
 
@@ -39,31 +39,31 @@ def keeps_states(target: Target) -> Result:
 _OTHERS = ("offset-alias", "mask-by-offset", "kimi-states")
 
 
-def padded_states(target: Target, model: Any) -> float:
-    """How far the states of prompts with right padding are from those alone."""
+def compare_padded(target: Target, model: Any) -> float:
+    """The largest difference of the states of prompts with right padding from solo runs."""
     longest = max(map(len, PROMPTS))
-    cache = empty_batch(model)
+    cache = make_batch(model)
     table = [prompt + [0] * (longest - len(prompt)) for prompt in PROMPTS]
-    with announced([(0, len(prompt)) for prompt in PROMPTS], longest):
+    with announce_padding([(0, len(prompt)) for prompt in PROMPTS], longest):
         model.call(table, cache)
-    return differ(target, model, cache, PROMPTS)
+    return measure_rows(target, model, cache, PROMPTS)
 
 
-def joined_states(target: Target, model: Any) -> float:
-    """The same for first tokens of rows with zeros for states, as if they had joined others."""
+def compare_joined(target: Target, model: Any) -> float:
+    """The same for first tokens of rows with states of zeros, as if they had joined a batch."""
     import mlx.core as mx
 
     prompts = [prompt[:1] for prompt in PROMPTS]
-    cache, fed = (empty_batch(model) for _ in range(2))
+    cache, fed = (make_batch(model) for _ in range(2))
     model.call(prompts, fed)
     for held, written in zip(recurrent(cache), recurrent(fed), strict=True):
         held.cache[:] = map(mx.zeros_like, written.cache)
     model.call(prompts, cache)
-    return differ(target, model, cache, prompts)
+    return measure_rows(target, model, cache, prompts)
 
 
-def empty_batch(model: Any) -> list[Any]:
-    """The caches of a batch, which announce no padding: layers know only what is ``announced``."""
+def make_batch(model: Any) -> list[Any]:
+    """Make the caches of a batch without padding, which only ``announce_padding`` announces."""
     engine.forget(model)
     cache = engine.batch_cache(model, [0] * len(PROMPTS))
     for layer in recurrent(cache):
@@ -71,27 +71,27 @@ def empty_batch(model: Any) -> list[Any]:
     return cache
 
 
-def differ(target: Target, model: Any, cache: Any, prompts: Sequence[Any]) -> float:
-    """The largest difference of a batch's states from those alone, relative to their scale."""
+def measure_rows(target: Target, model: Any, cache: Any, prompts: Sequence[Any]) -> float:
+    """The largest difference of a batch's states from solo runs, relative to their scale."""
     worst = 0.0
     for row, prompt in enumerate(prompts):
         engine.forget(model)
         own = model.make_cache()
         model.call([prompt], own)
-        for held, alone in zip(recurrent(cache), recurrent(own), strict=True):
-            for state, expected in states_of(target, held.cache, alone.cache):
+        for held, solo in zip(recurrent(cache), recurrent(own), strict=True):
+            for state, expected in pair_states(target, held.cache, solo.cache):
                 worst = max(worst, relative(state[row : row + 1], expected))
     return worst
 
 
-def states_of(target: Target, held: Sequence[Any], alone: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Pairs of a layer's states, batch and alone; for ssm targets without the convolution's."""
-    pairs = list(zip(held, alone, strict=True))
+def pair_states(target: Target, held: Sequence[Any], solo: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Pairs of a layer's states, batch and solo; without the convolution's for the scan."""
+    pairs = list(zip(held, solo, strict=True))
     return pairs[1:] if is_scan(target) else pairs
 
 
 def build_with(target: Target) -> Any:
-    """Build a tiny model that has the layer.
+    """Build a tiny model with the layer.
 
     Raises:
         NotApplicable: none can be built.

@@ -1,4 +1,4 @@
-"""Runs rows of Unlimited-OCR past their ring, in a batch, and compares each with itself alone."""
+"""Runs rows of Unlimited-OCR past their ring in a batch, and compares them with solo runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCENARIOS = {
 
 
 def probe(target: Target) -> Result:
-    """Red where a row in a batch attends to tokens that it would have dropped alone."""
+    """Red if a row in a batch attends to tokens that a solo run has dropped."""
     if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
         raise NotApplicable(f"this release has no {FAMILY}")
     operation = target.name.rpartition(".")[2]
@@ -36,14 +36,14 @@ def probe(target: Target) -> Result:
         require_own(target)
     model = tiny(target.distribution, FAMILY)
     if operation == "merge":
-        cell = compare(model, full_rings(model))
+        cell = compare(model, merge_full_rings(model))
     else:
         cell = SCENARIOS[_SCENARIOS[operation]](model)
     return Result(cell.verdict != "green", cell.detail, cell.figure)
 
 
-def full_rings(model: Any) -> list[Any]:
-    """Decode rows alone until their rings have wrapped, then merge them and decode on."""
+def merge_full_rings(model: Any) -> list[Any]:
+    """Decode single rows until their rings have wrapped, merge them and continue decoding."""
     rows = rows_of(model, LENGTHS)
     caches = []
     for row in rows:

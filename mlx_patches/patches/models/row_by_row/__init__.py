@@ -1,4 +1,4 @@
-"""Families whose batch takes one call of the model, with positions and masks by row.
+"""Families whose batch needs only one model call, with positions and masks by row.
 
-Each module is one family's repair; ``row_by_row`` names them in its targets.
+Each module repairs one family; the targets of ``row-by-row`` use them.
 """

@@ -1,4 +1,4 @@
-"""AFM 7: layers that reuse keys rotate their queries from each row's own offset on."""
+"""AFM 7: layers that reuse keys rotate their queries by each row's offset."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .offsets import RowOffset, put_argument, put_decoder, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Give the rows' offsets to the layers that reuse keys: they get keys, but no cache."""
+    """Pass the rows' offsets to the layers that reuse keys, which get keys but no cache."""
     layers = [
         with_parts(layer, self_attn=with_row_rope(layer.self_attn, offset.rows))
         for layer in bound.args[0].model.kv_reuse_layers
     ]
     put_decoder(bound, kv_reuse_layers=layers)
     *others, last = find_argument(bound, "cache")
-    # Keys and values alone, as in the state of a single row's cache.
+    # Only keys and values, as in the state of a single row's cache.
     pair = view(last, state=lambda cache: cache.state[:2])
     put_argument(bound, "cache", [*others, pair])

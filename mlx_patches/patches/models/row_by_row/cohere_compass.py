@@ -1,4 +1,4 @@
-"""Cohere Compass: text gets position ids through the model's own argument."""
+"""Cohere Compass: position ids of text are passed by the model's own argument."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from .offsets import (
     REFUSED,
     RowOffset,
     count_positions,
-    given_deltas,
+    find_deltas,
     is_text,
     put_argument,
     start_deltas,
 )
 
-# The processor's mask of a prompt's tokens: the engine passes it on with embeddings of text too.
+# The processor's mask of a prompt's tokens, which the engine also passes for text.
 PADDING = "attention_mask"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Add position ids (rows, length), or (3, rows, length) for M-RoPE; attend to all rows at once.
+    """Add position ids (rows, length), or (3, rows, length) for M-RoPE; attend in all rows at once.
 
-    The model refuses an image without its grid. It needs no mask of the padding, which the caches
-    know: it would read the mask, and add the padding to them a second time.
+    The model refuses an image without its grid. It needs no padding mask, since the caches have
+    the padding: it would read the mask, and add the padding to the caches a second time.
 
     Returns:
-        ``REFUSED`` for a prompt that is not text alone.
+        ``REFUSED`` for a prompt that is not only text.
     """
     rows, length = shape
     import mlx.core as mx
@@ -43,25 +43,25 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         deltas = start_deltas(bound, offset, rows)
         model._rope_deltas = deltas
     else:
-        deltas = given_deltas(bound, rows)
+        deltas = find_deltas(bound, rows)
     if find_argument(bound, "position_ids") is None:
         own = count_positions(offset, length, deltas)
         if model.model.rotary_emb.position_selector is not None:
             own = mx.broadcast_to(own[None], (3, rows, length))
         put_argument(bound, "position_ids", own)
-        if length == 1:  # the model would keep them, and use them for another request's prompt
+        if length == 1:  # or the model keeps them for another request's prompt
             put_argument(bound, "rope_deltas", None)
     for name in padding:
         put_argument(bound, name, None)
-    views = [with_mask_alone(layer, int(offset)) for layer in find_argument(bound, "cache")]
+    views = [hide_left_padding(layer, int(offset)) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
     return None
 
 
-def with_mask_alone(cache: Any, offset: int) -> Any:
+def hide_left_padding(cache: Any, offset: int) -> Any:
     """A view of a cache without ``left_padding``: only its mask shows the padding.
 
-    With ``left_padding``, the attention slices out each row, with two device reads a layer.
+    With ``left_padding``, the attention slices out each row, with two device reads per layer.
     """
     return _view()(cache, {"offset": lambda cache: offset})
 
@@ -70,10 +70,10 @@ def with_mask_alone(cache: Any, offset: int) -> Any:
 def _view() -> Any:
     kind: Any = view_class("offset")
 
-    class MaskAlone(kind):  # type: ignore[misc]
+    class WithoutLeftPadding(kind):  # type: ignore[misc]
         def __getattr__(self, name: str) -> Any:
             if name == "left_padding":
                 raise AttributeError(name)
             return getattr(self.__wrapped__, name)
 
-    return MaskAlone
+    return WithoutLeftPadding

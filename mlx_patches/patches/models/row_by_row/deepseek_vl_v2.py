@@ -1,4 +1,4 @@
-"""DeepSeek-VL2: the experts' gate takes only one row."""
+"""DeepSeek-VL2: the experts' gate supports only one row."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .offsets import RowOffset, put_decoder, put_mask
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Set the batch's mask, and gates that take several rows; the ropes accept an offset a row."""
+    """Set the batch's mask, and gates for several rows; RoPE accepts one offset per row."""
     put_mask(bound, shape[1])
     if shape[0] > 1:
-        put_decoder(bound, layers=[with_gate(layer) for layer in bound.args[0].model.layers])
+        put_decoder(bound, layers=[replace_gate(layer) for layer in bound.args[0].model.layers])
 
 
-def with_gate(layer: Any) -> Any:
-    """A layer whose experts' gate gets all tokens as one row; the layer itself without experts.
+def replace_gate(layer: Any) -> Any:
+    """A layer whose experts' gate gets all tokens as one row; unchanged if it has no experts.
 
     With several rows, the release's gate combines indices by row with indices over all tokens.
     """

@@ -1,4 +1,4 @@
-"""Falcon OCR from mlx-vlm 0.5.0 on: a prompt's positions go to the decoder's own argument."""
+"""Falcon OCR since mlx-vlm 0.5.0: a prompt's positions are passed by the decoder's own argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .offsets import (
     TEXT,
     RowOffset,
     count_positions,
-    given_names,
+    find_names,
     is_text,
     put_argument,
     put_model,
@@ -23,21 +23,21 @@ from .offsets import (
 # The model's attribute for all rows' deltas; older releases keep one row's.
 DELTAS = "_rope_deltas"
 POSITIONS = "position_ids"
-# Which tokens attend to each other: those of one image do.
+# Which tokens attend to each other, such as those of one image.
 MASK = "attention_mask_4d"
-# All that a call brings for an image, beside its embeddings. The model ignores the last two.
+# All arguments of an image besides its embeddings. The model ignores the last two.
 IMAGE = (POSITIONS, "pos_hw", MASK, "pixel_values", "image_grid_hw")
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """Give the decoder the position ids (rows, length) of a prompt's rows.
+    """Pass the position ids (rows, length) of a prompt's rows to the decoder.
 
-    The model counts a prompt's positions from its padding, also where it is given others. It
-    computes those of a decode step by row: a step is left to it.
+    The model counts a prompt's positions from its padding, even if it gets position ids. It
+    computes those of a decode step by row, so decode steps are unchanged.
 
     Returns:
-        ``REFUSED`` for other prompts than texts and ``has_images``; and in older releases, whose
-        tables of positions all rows share.
+        ``REFUSED`` for prompts other than text and ``has_images``, and in older releases, whose
+        position tables are shared by all rows.
     """
     model = bound.args[0]
     if not hasattr(model, DELTAS):
@@ -45,23 +45,25 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     if shape[1] == 1:
         return None
     if is_text(bound):
-        own = text_positions(bound, offset, shape)
+        own = count_text_positions(bound, offset, shape)
     elif has_images(bound, offset, shape):
         own = find_argument(bound, POSITIONS)
         put_argument(bound, MASK, hide_padding(find_argument(bound, MASK), offset))
     else:
         return REFUSED
     given = find_argument(bound, "rope_deltas")
-    if given is not None:  # the model keeps them, and the call goes to a copy of it
+    if given is not None:  # the model would keep them, but the call goes to a copy
         model._rope_deltas = given
     put_model(bound, with_parts(model, model=AtPositions(model.model, own)))
     return None
 
 
-def text_positions(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
-    """The positions (rows, length) of text, as the model computes them for each row alone.
+def count_text_positions(
+    bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]
+) -> Any:
+    """The positions (rows, length) of text, as the model computes them for a single row.
 
-    It adds a row's delta to the positions of token ids, and not to those of embeddings.
+    It adds a row's delta to the positions of token ids, but not to those of embeddings.
     """
     rows, length = shape
     if find_argument(bound, EMBEDDINGS) is not None:
@@ -70,10 +72,10 @@ def text_positions(bound: inspect.BoundArguments, offset: RowOffset, shape: tupl
 
 
 def has_images(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> bool:
-    """Whether prompts with images begin, and each row brings its own positions and mask.
+    """Whether prompts with images begin, and each row has its own positions and mask.
 
-    An engine that feeds them in one batch with texts passes those of the images alone, and
-    nothing tells whose they are.
+    An engine that feeds them in a batch with text prompts passes only those of the images, without
+    their rows.
     """
     rows, length = shape
     expected = {
@@ -81,7 +83,7 @@ def has_images(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[in
         "pos_hw": (rows, length, 2),
         MASK: (rows, 1, length, length),
     }
-    if offset != 0 or not given_names(bound).issubset((*TEXT, EMBEDDINGS, *IMAGE)):
+    if offset != 0 or not find_names(bound).issubset((*TEXT, EMBEDDINGS, *IMAGE)):
         return False
     sizes = {name: getattr(find_argument(bound, name), "shape", None) for name in expected}
     import mlx.core as mx
@@ -102,7 +104,7 @@ def hide_padding(mask: Any, offset: RowOffset) -> Any:
 
 
 class AtPositions(Overlay):
-    """A decoder that is fed these position ids, whichever its caller computes."""
+    """A decoder that uses these position ids instead of its caller's."""
 
     def __init__(self, decoder: Any, positions: Any):
         super().__init__(decoder)

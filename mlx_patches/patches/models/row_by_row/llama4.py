@@ -11,7 +11,7 @@ from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Set the batch's mask, and a decoder that knows the rows' offsets."""
+    """Set the batch's mask, and a decoder that uses the rows' offsets."""
     put_mask(bound, shape[1])
     layers = [
         with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
@@ -23,7 +23,7 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
-    """Attention that rotates, or scales, by each row's own positions."""
+    """Attention with RoPE or scales by each row's positions."""
     if attention.use_rope:
         return with_row_rope(attention, offset.rows)
     if not attention.attn_temperature_tuning:
@@ -38,14 +38,14 @@ def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
 
 
 def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset: int = 0) -> Any:
-    """Which keys are in a query's chunk, and not after the query: (rows, 1, length, keys).
+    """The causal mask (rows, 1, length, keys) within each query's chunk.
 
     Args:
         rows: the offsets of the batch's rows.
-        length: the number of tokens that are fed.
+        length: the number of tokens fed.
         chunk: the number of positions in a chunk.
-        start: the first key's position, ignored: it is 0 in a batch.
-        offset: the release's number for the batch, ignored.
+        start: the first key's position; ignored, since it is 0 in a batch.
+        offset: the release's number for the batch; ignored.
     """
     import mlx.core as mx
 
@@ -54,12 +54,12 @@ def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset
     queries = keys[:, columns:, None]
     keys = keys[:, None]
     # Padding has negative positions, and attends to itself: attending to nothing yields NaN.
-    together = (keys // chunk == queries // chunk) & ((keys < 0) == (queries < 0))
-    return (together & (keys <= queries))[:, None]
+    same_chunk = (keys // chunk == queries // chunk) & ((keys < 0) == (queries < 0))
+    return (same_chunk & (keys <= queries))[:, None]
 
 
 def make_scales(offset: RowOffset, length: int, floor: float, scale: float) -> Any:
-    """The release's scales, for each row's own positions: (rows, length, 1)."""
+    """The release's scales for each row's positions, (rows, length, 1)."""
     import mlx.core as mx
 
     grown = mx.log(mx.floor((offset.positions(length) + 1) / floor) + 1.0)

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: rotations by row, and cross-attention that masks padding."""
+"""Llama 3.2 Vision: RoPE by row, and cross-attention that masks padding."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Set the batch's masks, and self-attention that knows the rows' offsets."""
+    """Set the batch's masks, and self-attention that uses the rows' offsets."""
     put_mask(bound, shape[1])
-    alone = find_argument(bound, STATES) is None and find_argument(bound, STATES_MASK) is None
-    if alone and shape[1] > 1:
-        put_argument(bound, STATES_MASK, text_mask(offset, shape[1]))
+    is_text = find_argument(bound, STATES) is None and find_argument(bound, STATES_MASK) is None
+    if is_text and shape[1] > 1:
+        put_argument(bound, STATES_MASK, build_text_mask(offset, shape[1]))
     decoder = bound.args[0].model
     crossing = set(decoder.config.cross_attention_layers)
     layers = [
@@ -28,18 +28,18 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     ]
     put_decoder(bound, layers=layers)
     views = [
-        # Cross-attention reads the offset only to learn whether the cache holds an image.
+        # Cross-attention reads the offset only to check whether the cache has an image.
         with_offset(layer, int(layer.keys is not None if index in crossing else offset))
         for index, layer in enumerate(find_argument(bound, "cache"))
     ]
     put_argument(bound, "cache", views)
 
 
-def text_mask(offset: RowOffset, length: int) -> Any:
-    """A mask (rows, 1, length, length) that hides a row's padding from the piece's tokens.
+def build_text_mask(offset: RowOffset, length: int) -> Any:
+    """A mask (rows, 1, length, length) that hides a row's padding from the chunk's tokens.
 
-    Without an image, the release's cross-attention attends from a piece of text to the same
-    piece. Padding attends to everything: a query that attends to nothing is NaN.
+    Without an image, the release's cross-attention attends within the chunk of text. Padding
+    attends to everything: a query that attends to nothing is NaN.
     """
     import mlx.core as mx
 

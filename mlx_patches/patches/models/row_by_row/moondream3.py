@@ -1,4 +1,4 @@
-"""Moondream 3: rotations and position-dependent scales by row."""
+"""Moondream 3: RoPE and position-dependent scales by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
 
 
 def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
-    """Set the batch's mask, and attention that knows the rows' offsets."""
+    """Set the batch's mask, and attention that uses the rows' offsets."""
     put_mask(bound, shape[1])
     blocks = [
         with_parts(block, attn=attend_by_row(block.attn, offset))
@@ -21,12 +21,12 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def attend_by_row(attention: Any, offset: RowOffset) -> Any:
-    """Attention that rotates and scales by row."""
+    """Attention with RoPE and scales by row."""
 
     def tau(x: Any, positions: Any) -> tuple[Any, ...]:
         """The scales (rows, heads, length, 1) of queries and values ``x`` (rows, length, width).
 
-        The release's ``tau`` takes positions that all rows share, so it gets the tokens of all
+        The release's ``tau`` expects positions shared by all rows, so it gets the tokens of all
         rows as one row.
         """
         rows, length = x.shape[:2]

@@ -1,4 +1,4 @@
-"""Each row's offset, for models that read a cache's offset as one number."""
+"""Each row's offset, for models that use a cache's offset as a single number."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..._shared.row_calls import TOKENS, bind_call, find_argument, find_extra_na
 
 Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
 Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
-# The arguments of a call with text alone; a call with an image has others too.
+# The arguments of a call with only text; a call with an image has more.
 TEXT = (*TOKENS[:3], "cache", "rope_deltas", "logits_to_keep", "n_to_process")
-# What an engine computes for every prompt, with an image or without.
+# Engines compute these for every prompt, with or without an image.
 EMBEDDINGS = "inputs_embeds"
-# ``prepare`` returns this for a batch whose rows have to be fed one by one.
+# ``prepare`` returns this for a batch whose rows must be fed one by one.
 REFUSED = object()
 
 
 class RowOffset(int):
-    """A batch's offset as a number: the positions of keys in its caches, with padding.
+    """A batch's offset as a number: the number of key positions in its caches, with padding.
 
-    It replaces the array ``cache.offset`` where a model needs a number, and carries each row's
-    own offset. Nothing is read from the device.
+    It replaces the array ``cache.offset`` for a model that needs a number, and carries each row's
+    offset. The device is not read.
 
     Args:
         columns: the number.
-        rows: each row's number of tokens (rows,), negative while some of its padding is to come.
+        rows: each row's number of tokens (rows,), negative while padding is still to come.
     """
 
     rows: Any
@@ -44,19 +44,19 @@ class RowOffset(int):
     _made: dict[Any, Any]
 
     def once(self, make: Callable[..., Any], *args: Any) -> Any:
-        """``make(self, *args)``, computed once a forward pass: all layers share the offsets."""
+        """``make(self, *args)``, computed once per forward pass for all layers."""
         key = (make, *args)
         if key not in self._made:
             self._made[key] = make(self, *args)
         return self._made[key]
 
     def positions(self, length: int) -> Any:
-        """Each row's next positions (rows, length); 0 for padding, which has no position."""
+        """Each row's next positions (rows, length); 0 for padding."""
         return self.once(count_positions, length)
 
 
 def count_positions(offset: RowOffset, length: int, deltas: Any = 0) -> Any:
-    """Each row's next positions (rows, length), moved by the deltas (rows, 1)."""
+    """Each row's next positions (rows, length), plus the deltas (rows, 1)."""
     import mlx.core as mx
 
     return mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
@@ -75,21 +75,21 @@ def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
     return RowOffset(columns, first.offset.astype(first.offset.dtype))
 
 
-def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
-    """A factory for a model's call that lets ``prepare`` change a batch's arguments.
+def call_prepared(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
+    """Factory of a model's call that prepares the arguments of a batch.
 
     Args:
-        prepare: changes the bound call, given the rows' offsets and (rows, length). It returns
-            ``REFUSED``, and changes nothing, for a call that it does not support.
-        rest: the factory for other calls: those without a batch's caches, with arguments that
-            the model does not accept, and refused ones. By default the release's own call.
+        prepare: changes the bound call, given the rows' offsets and (rows, length). For a call
+            that it does not support it returns ``REFUSED`` and changes nothing.
+        rest: the factory for other calls: without a batch's caches, with arguments that the
+            model does not accept, or refused. By default the released call.
     """
 
     def factory(call: Callable[..., Any]) -> Callable[..., Any]:
         signature, other = inspect.signature(call), rest(call)
 
         @functools.wraps(call)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
+        def call_model(*args: Any, **kwargs: Any) -> Any:
             bound = bind_call(signature, args, kwargs)
             offset = None if bound is None else read_offset(find_argument(bound, "cache"))
             shape = None if bound is None else find_shape(bound)
@@ -104,7 +104,7 @@ def with_rows(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
                 return other(*args, **kwargs)
             return call(*bound.args, **bound.kwargs)
 
-        return replacement
+        return call_model
 
     return factory
 
@@ -119,14 +119,14 @@ def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
 
 
 def put_model(bound: inspect.BoundArguments, model: Any) -> None:
-    """Set the model that takes the call."""
+    """Set the model of a call."""
     bound.arguments[next(iter(bound.signature.parameters))] = model
 
 
 def put_mask(bound: inspect.BoundArguments, length: int) -> None:
-    """Give a call without a mask the first cache's mask, which hides padding.
+    """Set the mask of a call without one to the first cache's, which hides padding.
 
-    Some releases look for ``make_mask`` on the list of caches, and find none.
+    Some releases look for ``make_mask`` on the list of caches, which has none.
     """
     if find_argument(bound, "mask") is None:
         cache = find_argument(bound, "cache")
@@ -134,27 +134,27 @@ def put_mask(bound: inspect.BoundArguments, length: int) -> None:
 
 
 def put_views(bound: inspect.BoundArguments, offset: int) -> None:
-    """Replace a call's caches by views whose offset is a number."""
+    """Replace a call's caches with views whose offset is a number."""
     # A plain int: ``arange`` accepts no subclass.
     views = [with_offset(layer, int(offset)) for layer in find_argument(bound, "cache")]
     put_argument(bound, "cache", views)
 
 
 def is_text(bound: inspect.BoundArguments, *more: str) -> bool:
-    """Whether a call is of text alone: it has nothing of an image, and no mask of the host's.
+    """Whether a call is only text: without arguments of an image or a mask of the host.
 
-    Embeddings do not tell. But what an image's positions depend on comes with each of its calls:
-    the engines pass on all that the processor returned, and for text it returns token ids alone.
+    Embeddings are passed for both. But each call of an image has what its positions depend on:
+    engines pass everything that the processor returned, which is only token ids for text.
 
     Args:
         bound: the call.
-        more: further arguments of the family that come with text too.
+        more: further arguments that the family passes for text.
     """
-    return given_names(bound).issubset((*TEXT, EMBEDDINGS, *more))
+    return find_names(bound).issubset((*TEXT, EMBEDDINGS, *more))
 
 
-def given_names(bound: inspect.BoundArguments) -> set[str]:
-    """The names of a call's arguments that are not None, without the model's own."""
+def find_names(bound: inspect.BoundArguments) -> set[str]:
+    """The names of a call's arguments that are not None, except the model."""
     _, *names = bound.arguments
     extra = find_extra_name(bound.signature)
     given = {name: bound.arguments[name] for name in names if name != extra}
@@ -166,11 +166,11 @@ def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) ->
     """The rope deltas (rows, 1) of rows that are fed text; 0 for rows that begin with it."""
     import mlx.core as mx
 
-    known = mx.broadcast_to(mx.array(given_deltas(bound, rows), mx.int32), (rows, 1))
+    known = mx.broadcast_to(mx.array(find_deltas(bound, rows), mx.int32), (rows, 1))
     return mx.where(offset.rows[:, None] > 0, known, 0)
 
 
-def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
+def find_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
     """The rope deltas of a call's rows: (rows, 1), or a value that broadcasts to it; 0 if none.
 
     The call's own argument comes first, then the deltas on the model.
@@ -185,12 +185,12 @@ def given_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
 
 
 def put_decoder(bound: inspect.BoundArguments, **parts: Any) -> None:
-    """Give the call to a copy of the model whose decoder has these parts."""
+    """Set the model of a call to a copy whose decoder has these parts."""
     model = bound.args[0]
     put_model(bound, with_parts(model, model=with_parts(model.model, **parts)))
 
 
 def with_row_rope(attention: Any, rows: Any, **parts: Any) -> Any:
-    """An attention that rotates each row from its own offset (rows,) on, with other parts."""
+    """An attention whose RoPE uses the rows' offsets (rows,), with other parts."""
     rope = attention.rope
     return with_parts(attention, rope=lambda x, offset=0: rope(x, offset=rows), **parts)

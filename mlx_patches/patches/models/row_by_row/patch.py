@@ -1,35 +1,36 @@
-"""A model that treats ``cache.offset`` as a scalar fails on a batch, or mixes its rows' positions.
+"""AFM 7, Falcon OCR, Hunyuan VL, Llama 4 and others crash in a batch, or mix its rows.
 
 Why
-    These models compute positions, masks or slices of a table from ``cache.offset`` as a
-    number. A batch's cache has an array there, one offset a row: ``int()``, ``.item()``,
-    ``arange`` and reshapes of it raise, and code that does not raise uses one row's position for
-    all rows.
+    These models use ``cache.offset`` as a number for positions, masks or slices of a table. In a
+    batch it is an array with one offset per row: ``int()``, ``.item()``, ``arange`` and reshapes
+    raise, and code that does not raise uses one row's position for all rows.
 How
     All rows go through the model in one call. The model's layers are copied for the call, with
-    parts that use each row's own offset: rotations, masks of chunks and windows, scales that
-    depend on the position. A model that takes position ids is given each row's own. Nothing is
-    read from the device.
+    parts that use each row's offset: RoPE, masks of chunks and windows, position-dependent
+    scales. Models that accept position ids get those of each row. The device is not read.
 
-    Rows are fed one by one in these calls: prompts of Cohere Compass, Ernie 4.5 VL or Hunyuan VL
-    in one batch with an image (its positions depend on the row's tokens); prompts of Hunyuan VL
-    that come as embeddings while the model has position ids of some prompt, which may be an
-    image's; a prompt of Falcon OCR with an image after the row's beginning, or in one batch with
-    texts (a host does not say whose the image is); a prompt of these four with a mask of the
-    host's; every call of Falcon OCR before mlx-vlm 0.5.0 (its tables hold positions that all rows
-    share); and every call of Falcon Perception (it keeps its detections on the model, and reads
-    each token from the device). Each row then goes through the model with its own cache,
-    extracted from the batch; the new keys and values enter the batch's caches together. Every
-    output is joined, and arguments that the patch does not know are passed on.
+    Rows are fed one by one in these calls:
 
-    Feeding rows one by one is a debt: a batched call costs one model call and one copy of the
-    keys and values for each row, and one device read for the rows' offsets. The copies are freed
-    once the step is evaluated. In every release, Cohere Compass itself multiplies by its weights
-    one row at a time.
+    - prompts of Cohere Compass, Ernie 4.5 VL or Hunyuan VL in a batch with an image, since its
+      positions depend on the row's tokens;
+    - prompts of Hunyuan VL passed as embeddings while the model has position ids of some prompt,
+      which may be those of an image;
+    - prompts of Falcon OCR with an image after the row's beginning, or in a batch with text
+      prompts, since the host does not pass which row has the image;
+    - prompts of these four with the host's mask;
+    - every call of Falcon OCR before mlx-vlm 0.5.0, whose position tables are shared by all rows;
+    - every call of Falcon Perception, which keeps detections on the model and reads each token
+      from the device.
+
+    Each row then goes through the model with its own cache, extracted from the batch, and the new
+    keys and values are written to the batch's caches. All outputs are joined, and unknown
+    arguments are passed on. A batched call then costs one model call and one copy of the keys and
+    values per row, and one device read for the offsets. The copies are freed once the step is
+    evaluated. In every release, Cohere Compass itself multiplies by its weights row by row.
 Upstream
     mlx-vlm fixes the families one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
 Retire when
-    None of these families is red in the lab.
+    The lab is green for all of these families.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch, Target
+from ....core.verbs import vlm_family, wrap
 from ..._shared import rows as cache_rows
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
@@ -50,7 +52,6 @@ from ..._shared.row_calls import (
     join_outputs,
     slice_call,
 )
-from ..._shared.targets import at, vlm_models
 from . import (
     afm7,
     cohere_compass,
@@ -63,22 +64,22 @@ from . import (
     mllama,
     moondream3,
 )
-from .offsets import Factory, with_rows
+from .offsets import Factory, call_prepared
 
 # Model attribute that caches the last prompt's position ids.
 POSITIONS = "_position_ids"
-# Model attribute with the rope deltas that the engine reads after a prompt, for decode steps.
+# Model attribute with the rope deltas that the engine reads after a prompt for the decode steps.
 DELTAS = "_rope_deltas"
 # A batch-wide argument without boundaries between rows.
 FEATURES = "deepstack_visual_embeds"
 
 
 def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The model's call, which feeds the rows one at a time if the caches are a batch's."""
+    """Factory of the model's call, which feeds the rows of a batch one by one."""
     signature = inspect.signature(call)
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def call_model(*args: Any, **kwargs: Any) -> Any:
         bound = bind_call(signature, args, kwargs)
         split = None if bound is None else split_batch(bound)
         if bound is None or split is None:
@@ -86,21 +87,21 @@ def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
         layers, parts = split
         return forward_per_row(call, bound, layers, parts)
 
-    return replacement
+    return call_model
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:
-    """A batch's caches, with their counts in host memory, and each row's part of a call.
+    """Split a call by row: the caches, with their counts in host memory, and the rows' parts.
 
-    None for a call that is left to the release: one without a batch's caches, with an argument
-    that cannot be split into rows, or without a token in any row. Reads the device once.
+    None for a call that the release handles: without a batch's caches, with an argument that
+    cannot be split by row, or without a token in any row. Reads the device once.
     """
     cache, shape = find_argument(bound, "cache"), find_shape(bound)
     if not cache or shape is None or find_argument(bound, FEATURES) is not None:
         return None
     layers = list(cache_rows.flatten_caches(cache))
     counting = next((layer for layer in layers if counts_rows(layer)), None)
-    # This patch knows no model that has a layer without keys and values.
+    # None of these models has a layer without keys and values.
     if counting is None or not all(hasattr(layer, "update_and_fetch") for layer in layers):
         return None
     held = cache_rows.hold_counts(cache)
@@ -110,7 +111,7 @@ def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]
 
 
 def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
-    """Each row's part of a call; empty if the cache's number of rows is not the call's.
+    """Each row's part of a call; empty if the cache and the call differ in their number of rows.
 
     Args:
         layer: a batch's cache, with its counts in host memory.
@@ -137,10 +138,10 @@ def forward_per_row(
     layers: Sequence[Any],
     parts: Sequence[RowPart],
 ) -> Any:
-    """Feed each row by itself, and return the output of the batch.
+    """Feed the rows one by one, and return the output of the batch.
 
     Args:
-        call: the model's own call.
+        call: the model's released call.
         bound: its arguments for the batch.
         layers: the batch's caches, with their counts in host memory.
         parts: each row's part of the call.
@@ -177,7 +178,7 @@ def forward_per_row(
 
 
 def slice_positions(positions: Any, part: RowPart) -> Any:
-    """A row's part of the position ids cached on the model; None if they are of other rows."""
+    """A row's part of the model's cached position ids; None if their number of rows differs."""
     rows = part.shape[0]
     if rows == 1 or positions is None:
         return positions
@@ -191,7 +192,7 @@ def put_attribute(model: Any, name: str, value: Any) -> None:
 
 
 def slice_deltas(deltas: Any, part: RowPart) -> Any:
-    """A row's part of the deltas on the model; all of them if they are not one a row."""
+    """A row's part of the deltas on the model; all of them if they are not one per row."""
     rows = part.shape[0]
     if rows == 1 or not getattr(deltas, "ndim", 0) or deltas.shape[0] != rows:
         return deltas
@@ -199,10 +200,10 @@ def slice_deltas(deltas: Any, part: RowPart) -> Any:
 
 
 def join_deltas(rows: Sequence[Any], before: Any) -> Any:
-    """Join the deltas that the rows' calls left on the model: (rows,) or (rows, 1), as theirs.
+    """Join the deltas that the rows' calls stored on the model, to (rows,) or (rows, 1).
 
     Args:
-        rows: each row's delta; None if its call left none.
+        rows: each row's delta; None if its call stored none.
         before: the deltas of all rows on the model before the calls.
     """
     import mlx.core as mx
@@ -217,24 +218,24 @@ def join_deltas(rows: Sequence[Any], before: Any) -> Any:
     return mx.concatenate(own) if flat else mx.concatenate(own)[:, None]
 
 
-# For each family of mlx-vlm, the factory of its model's call: one call for all rows, as far as the
-# family's ``prepare`` repairs it.
+# For each family of mlx-vlm, the factory of its model's call: one call for all rows if the family's
+# ``prepare`` supports it.
 FACTORIES: dict[str, Factory] = {
-    "afm7": with_rows(afm7.prepare),
-    "cohere_compass": with_rows(cohere_compass.prepare, call_per_row),
-    "deepseek_vl_v2": with_rows(deepseek_vl_v2.prepare),
-    "ernie4_5_moe_vl": with_rows(ernie4_5_moe_vl.prepare, call_per_row),
-    "falcon_ocr": with_rows(falcon_ocr.prepare, call_per_row),
+    "afm7": call_prepared(afm7.prepare),
+    "cohere_compass": call_prepared(cohere_compass.prepare, call_per_row),
+    "deepseek_vl_v2": call_prepared(deepseek_vl_v2.prepare),
+    "ernie4_5_moe_vl": call_prepared(ernie4_5_moe_vl.prepare, call_per_row),
+    "falcon_ocr": call_prepared(falcon_ocr.prepare, call_per_row),
     "falcon_perception": call_per_row,
-    "hunyuan_vl": with_rows(
+    "hunyuan_vl": call_prepared(
         hunyuan_vl.prepare, lambda call: call_per_row(hunyuan_vl.forget_computed(call))
     ),
-    "limite": with_rows(limite.prepare),
-    "llama4": with_rows(llama4.prepare),
-    "mllama": with_rows(mllama.prepare),
-    "moondream3": with_rows(moondream3.prepare),
+    "limite": call_prepared(limite.prepare),
+    "llama4": call_prepared(llama4.prepare),
+    "mllama": call_prepared(mllama.prepare),
+    "moondream3": call_prepared(moondream3.prepare),
 }
-# The functions whose fingerprints show the defect, where the model's call is the same without it.
+# The functions whose fingerprints show the defect, if the model's call is the same without it.
 BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
 PATCH = Patch(
@@ -243,11 +244,16 @@ PATCH = Patch(
     targets=(
         Target("mlx-lm", "mlx_lm.models.afm7", "Model.__call__", FACTORIES["afm7"]),
         *(
-            Target(*place, "LanguageModel.__call__", factory, BODIES.get(family, ()))
+            Target(
+                "mlx-vlm",
+                f"mlx_vlm.models.{family}.language",
+                "LanguageModel.__call__",
+                factory,
+                BODIES.get(family, ()),
+            )
             for family, factory in FACTORIES.items()
-            for place in vlm_models(family)
         ),
-        *at(vlm_models("limite"), {"_causal_window_mask": around(limite.masked)}, supports=True),
+        *wrap(vlm_family("limite", "_causal_window_mask"), limite.build_mask, supports=True),
     ),
     probe="mlx_patches.probes.model_batch:whole",
 )

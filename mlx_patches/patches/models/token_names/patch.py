@@ -1,9 +1,9 @@
-"""A prompt longer than a piece crashes a model whose call names its tokens otherwise.
+"""Six models crash on prompts longer than a chunk: their calls name the tokens differently.
 
 Why
-    mlx-vlm reads a prompt of more than ``prefill_step_size`` tokens in pieces, and gives each as
-    ``inputs=``. Six language models name this argument ``x``, ``tokens`` or ``input_ids``: they
-    raise TypeError, and the request is not answered.
+    mlx-vlm feeds a prompt of more than ``prefill_step_size`` tokens in chunks, each as
+    ``inputs=``. Six language models call this parameter ``x``, ``tokens`` or ``input_ids``, so
+    the call raises TypeError.
 How
     ``inputs=`` is passed on as the first argument.
 Upstream
@@ -17,22 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, vlm_models
+from ....core.patch import Patch, Target, around
 
-GIVEN = "inputs"  # what mlx-vlm calls the tokens of a piece
+GIVEN = "inputs"  # mlx-vlm's name for the tokens of a chunk
 _FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
 
 
 def call_with_tokens(call: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a language model with its tokens (batch, length) in the first place."""
-    if are_named(model, *args, **kwargs):
+    """Call a language model with its tokens (rows, length) as the first argument."""
+    if is_named(model, *args, **kwargs):
         args = (kwargs.pop(GIVEN),)
     return call(model, *args, **kwargs)
 
 
-def are_named(model: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whether the tokens were given by name."""
+def is_named(model: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether the tokens are passed by name."""
     return not args and GIVEN in kwargs
 
 
@@ -42,9 +41,15 @@ PATCH = Patch(
     summary=(
         "Phi, Qwen, StableLM, ZAYA1 VL and others in mlx-vlm crash if a prompt needs several chunks"
     ),
-    targets=at(
-        vlm_models(*_FAMILIES),
-        {"LanguageModel.__call__": around(call_with_tokens)},
-        when=are_named,
+    targets=tuple(
+        # Not a verb: the release's own parameters reject the call.
+        Target(
+            "mlx-vlm",
+            f"mlx_vlm.models.{family}.language",
+            "LanguageModel.__call__",
+            around(call_with_tokens),
+            when=is_named,
+        )
+        for family in _FAMILIES
     ),
 )

@@ -1,7 +1,7 @@
-"""Calls a language model with its tokens by name, as mlx-vlm does for a piece of a prompt.
+"""Calls a language model with its tokens by name, as mlx-vlm does for a chunk of a prompt.
 
 No model is built. Python binds the arguments before the body runs, so a call on a plain object
-raises the TypeError of a missing argument first, and any other error only after it.
+raises TypeError for a missing argument first, and any other error only afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ....probes.fixtures import cache_of
 
 
 def probe(target: Target) -> Result:
-    """Red where the model's call does not take ``inputs=``."""
+    """Red if the model's call does not accept ``inputs=``."""
     model_class = cache_of(target)
     try:
         model_class.__call__(object(), inputs=None, inputs_embeds=None, cache=None)
@@ -21,4 +21,4 @@ def probe(target: Target) -> Result:
             return Result(True, str(error))
     except Exception:  # the body ran, and failed without a model
         pass
-    return Result(False, "takes the tokens as inputs=")
+    return Result(False, "accepts the tokens as inputs=")

@@ -1,13 +1,12 @@
-"""A batching engine's keyword arguments crash a language model that does not take them.
+"""About 20 models of mlx-vlm crash on keyword arguments that an engine forwards.
 
 Why
-    mlx-vlm's engine, or a host's own, forwards arguments that some families need
+    mlx-vlm's engine, or a host's, forwards arguments that some families need
     (``n_to_process``, ``attention_mask_4d``, ``rope_deltas``, ``position_ids``) to every language
-    model. About twenty models take four arguments and no ``**kwargs``: they raise TypeError, and
-    no request is answered.
+    model. About twenty models accept four arguments and no ``**kwargs``, so every request raises
+    TypeError.
 How
-    Keyword arguments that the model's call does not name are dropped, as ``**kwargs`` does
-    upstream.
+    Keyword arguments that the model does not accept are dropped, as ``**kwargs`` does upstream.
 Upstream
     mlx-vlm adds ``**kwargs`` to most of them in 0.3.10, to the last in 0.5.0.
 Retire when
@@ -20,49 +19,30 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.patch import Patch
-from ..._shared.targets import at, vlm_models
+from ....core.patch import Patch, Target
 
-_FAMILIES = (
-    "aya_vision",
-    "deepseek_vl_v2",
-    "deepseekocr",
-    "fastvlm",
-    "florence2",
-    "gemma3",
-    "idefics2",
-    "idefics3",
-    "internvl_chat",
-    "kimi_vl",
-    "lfm2_vl",
-    "llama4",
-    "llava",
-    "llava_bunny",
-    "llava_next",
-    "mistral3",
-    "mllama",
-    "molmo",
-    "multi_modality",
-    "paligemma",
-    "pixtral",
-)
+_FAMILIES = """
+    aya_vision deepseek_vl_v2 deepseekocr fastvlm florence2 gemma3 idefics2 idefics3 internvl_chat
+    kimi_vl lfm2_vl llama4 llava llava_bunny llava_next mistral3 mllama molmo multi_modality
+    paligemma pixtral
+"""
 
 
-def tolerant(call: Any) -> Any:
-    """A call that drops keyword arguments which the original does not take."""
-    names = accepted(call)
+def drop_unknown(call: Any) -> Any:
+    """A call that drops keyword arguments which the original does not accept."""
+    names = find_accepted(call)
 
     @functools.wraps(call)
-    def replacement(*args: Any, **kwargs: Any) -> Any:
+    def call_with_known(*args: Any, **kwargs: Any) -> Any:
         if names is not None and not kwargs.keys() <= names:
             kwargs = {name: value for name, value in kwargs.items() if name in names}
         return call(*args, **kwargs)
 
-    return replacement
+    return call_with_known
 
 
-def accepted(call: Any) -> frozenset[str] | None:
-    """The keyword arguments that a function takes; None where it takes any."""
+def find_accepted(call: Any) -> frozenset[str] | None:
+    """The keyword arguments that a function accepts; None if it accepts any."""
     parameters = inspect.signature(call).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
@@ -73,5 +53,10 @@ PATCH = Patch(
     id="unknown-kwargs",
     severity="crash",
     summary="mlx-vlm: about 20 models crash on keyword arguments that an engine forwards",
-    targets=at(vlm_models(*_FAMILIES), {"LanguageModel.__call__": tolerant}),
+    targets=tuple(
+        Target(
+            "mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", drop_unknown
+        )
+        for family in _FAMILIES.split()
+    ),
 )

@@ -1,7 +1,7 @@
 """Calls a language model with the keyword arguments that engines forward.
 
 No model is built. Python binds the arguments before the body runs, so a call on a plain object
-raises the TypeError of an unknown argument first, and any other error only after it.
+raises TypeError for an unknown argument first, and any other error only afterwards.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ FORWARDED = ("n_to_process", "attention_mask_4d", "rope_deltas", "position_ids")
 
 
 def probe(target: Target) -> Result:
-    """Red where the model rejects an argument that engines forward."""
+    """Red if the model rejects an argument that engines forward."""
     model_class = cache_of(target)
-    refused = [name for name in FORWARDED if not takes(model_class, name)]
+    refused = [name for name in FORWARDED if not accepts(model_class, name)]
     if refused:
         return Result(True, f"rejects {', '.join(refused)}")
     return Result(False, "accepts the arguments that engines forward")
 
 
-def takes(model_class: Any, name: str) -> bool:
-    """True where the class's call accepts this keyword argument."""
+def accepts(model_class: Any, name: str) -> bool:
+    """Whether the class's call accepts this keyword argument."""
     try:
         model_class.__call__(object(), None, cache=None, **{name: None})
     except TypeError as error:

@@ -1,22 +1,22 @@
-"""Qwen3-VL adds an image's features to the wrong tokens, or none, in a batch or a long prompt.
+"""Qwen3-VL: image features are added to the wrong tokens in a batch or a long prompt.
 
 Why
-    The vision tower's deepstack features are a list: one array for each layer, of image tokens
-    only. The batch generator handles only arrays. It uses the first row's list for the whole
-    batch, leaves out text rows when it joins the masks of image tokens, and cuts the mask into
-    the pieces of a prompt, but not the features: every piece starts again at the first of them.
-    The models of 0.5.0 to 0.6.2 cut the mask of a piece once more, which leaves nothing of it.
-    A row alone is wrong as well if its prompt is longer than a piece. Qwen3-Omni of 0.6.7 to 0.7.2
-    takes the whole prompt's mask for each piece, and adds features past the end of the piece: MLX
-    does not check that, and the process may die.
+    The vision tower's deepstack features are a list with one array per layer, of only the image
+    tokens. The batch generator handles only arrays. It uses the first row's list for the whole
+    batch, drops text rows when it joins the masks of image tokens, and slices the mask for the
+    chunks of a prompt, but not the features: every chunk starts again at the first of them. The
+    models of 0.5.0 to 0.6.2 slice a chunk's mask once more, which leaves nothing of it. Single
+    requests are wrong as well if the prompt is longer than a chunk. Qwen3-Omni of 0.6.7 to 0.7.2
+    uses the whole prompt's mask for each chunk, and adds features past the chunk's end: MLX does
+    not check bounds, and the process may crash.
 How
     Before rows are joined or split, the features of all rows become one table, and each token
-    gets the number of its line, counted from 1, or 0 if it has none. These numbers are an array
-    (rows, tokens), which the generator pads, cuts and joins like any other. The language model's
-    wrapper turns it back into lists for the tokens that are fed. The features themselves are
-    kept once, for image tokens only. Lists of a whole prompt are cut by the cache's offset.
+    gets the number of its table row, counted from 1, or 0 if it has none. These numbers are an
+    array (rows, tokens), which the generator pads, slices and joins like any other. The language
+    model's wrapper turns them back into lists for the tokens fed. The features are stored once,
+    only for image tokens. Lists of a whole prompt are sliced by the cache's offset.
 Upstream
-    Qwen3-Omni passes an array from mlx-vlm 0.7.3 on; Qwen3-VL still passes lists in 0.7.10.
+    Qwen3-Omni passes an array since mlx-vlm 0.7.3; Qwen3-VL still passes lists in 0.7.10.
 Retire when
     No supported release passes lists.
 """
@@ -28,14 +28,15 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.prompt_pieces import find_fed
-from ..._shared.prompt_rows import before_joining
-from ..._shared.targets import GENERATORS, at, vlm_models
+from ....core.patch import Patch
+from ....core.verbs import wrap
+from ..._shared.prompt_chunks import find_fed
+from ..._shared.prompt_rows import change_prompts
+from ..._shared.targets import at, vlm_models
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
-# The features of all rows, an array for each layer. The generator passes this argument through.
+# The features of all rows, one array per layer. The generator passes this argument through.
 TABLE = "_mlx_patches_deepstack"
 
 Arguments = Mapping[str, Any]
@@ -52,7 +53,7 @@ def split_with_numbers(split: Callable[..., Any], arguments: Arguments | None, c
 def number_features(
     rows: Sequence[Arguments | None], lengths: Sequence[int]
 ) -> Sequence[Arguments | None]:
-    """The prompts' arguments with numbers (prompts, tokens) in place of features, and the table.
+    """The prompts' arguments with numbers (prompts, tokens) instead of features, and the table.
 
     Returns ``rows`` unchanged if no prompt has features, or if a prompt's features do not match
     its image tokens.
@@ -86,7 +87,7 @@ def has_features(row: Arguments | None) -> bool:
 
 
 def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
-    """A prompt's mask, its tokens' numbers, and its table, an array of features for each layer.
+    """A prompt's mask, its tokens' numbers, and its table with one array of features per layer.
 
     The numbers are None if the features do not match the image tokens, the table is None if the
     prompt has no features.
@@ -108,28 +109,28 @@ def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
 
 
 def may_have_features(*args: Any, **kwargs: Any) -> bool:
-    """Whether a call passes a table of features, or lists of a prompt alone."""
+    """Whether a call passes a table of features, or lists of a single prompt."""
     return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
 
 
 def call_with_fed(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The language model's call, with lists of the features of the tokens that are fed."""
+    """Factory of the language model's call, with lists of the features of the tokens fed."""
 
     @functools.wraps(call)
-    def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_model(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if TABLE not in kwargs:
-            kwargs |= cut_to_fed(kwargs, inputs.shape[1])
+            kwargs |= slice_fed(kwargs, inputs.shape[1])
         table = kwargs.pop(TABLE, None)
         if table is not None:
-            kwargs.pop("n_to_process", None)  # by which some releases cut the mask once more
+            kwargs.pop("n_to_process", None)  # with it some releases slice the mask once more
             kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
         return call(model, inputs, *args, **kwargs)
 
-    return replacement
+    return call_model
 
 
-def cut_to_fed(arguments: Arguments, length: int) -> Arguments:
-    """The features of ``length`` tokens that are fed next, if those of the whole prompt are given.
+def slice_fed(arguments: Arguments, length: int) -> Arguments:
+    """The features of the next ``length`` tokens, if those of the whole prompt are given.
 
     Empty if they are not.
     """
@@ -144,7 +145,7 @@ def cut_to_fed(arguments: Arguments, length: int) -> Arguments:
 
 
 def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
-    """For each layer the features of these tokens, (image tokens, width), row after row."""
+    """The features (image tokens, width) of these tokens for each layer, row after row."""
     import mlx.core as mx
 
     lines = mx.array([n - 1 for n in numbers.reshape(-1).tolist() if n], mx.uint32)
@@ -160,12 +161,13 @@ PATCH = Patch(
             {"LanguageModel.__call__": call_with_fed},
             when=may_have_features,
         ),
-        *at(
-            GENERATORS,
-            {
-                **before_joining(lambda rows, lengths: number_features(rows, lengths)),
-                "_split_prompt_kwargs_per_row": around(split_with_numbers),
-            },
+        *change_prompts(lambda rows, lengths: number_features(rows, lengths)),
+        *wrap(
+            [
+                f"mlx_vlm.{name}:_split_prompt_kwargs_per_row"
+                for name in ("generate", "generate.ar")
+            ],
+            split_with_numbers,
         ),
     ),
 )

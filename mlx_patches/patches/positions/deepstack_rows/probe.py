@@ -1,4 +1,4 @@
-"""Runs a whole tiny model, vision tower included, on prompts with and without images, in pieces."""
+"""Runs a whole tiny model with its vision tower on chunked prompts, with and without images."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ _ADDS = "_deepstack_process"
 
 
 def probe(target: Target) -> Result:
-    """Red where a row of the release's engine differs from its prompt alone, read in one call."""
+    """Red if a row of the release's engine differs from a solo run in one call."""
     require_own(target)
     in_model = target.module.startswith("mlx_vlm.models.")
     family = target.module.split(".")[2] if in_model else _FAMILY
-    with inside(family):
+    with check_bounds(family):
         return pieces_result([family], _OTHERS)
 
 
 @contextlib.contextmanager
-def inside(family: str) -> Iterator[None]:
-    """Check in the block that features are added to tokens that are there.
+def check_bounds(family: str) -> Iterator[None]:
+    """In this context, check that features are added only to tokens that exist.
 
-    MLX does not, and writes past the end of its array: the probe's process could die.
+    MLX does not check bounds, and would write past the end of its array.
     """
     module = imported(f"mlx_vlm.models.{family}.language")
     kinds = [kind for kind in vars(module).values() if _ADDS in getattr(kind, "__dict__", ())]
     with contextlib.ExitStack() as stack:
         for kind in kinds:
             own: Any = getattr(kind, _ADDS)
-            stack.enter_context(mock.patch.object(kind, _ADDS, checked(own)))
+            stack.enter_context(mock.patch.object(kind, _ADDS, check_mask(own)))
         yield
 
 
-def checked(add: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, which refuses features (image tokens, width) by a mask of more tokens than
-    there are."""
+def check_mask(add: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method to refuse features (image tokens, width) with a mask of too many tokens."""
 
-    def replacement(layers: Any, hidden: Any, mask: Any, features: Any) -> Any:
+    def add_checked(layers: Any, hidden: Any, mask: Any, features: Any) -> Any:
         if features.ndim == 2 and mask.shape[1] > hidden.shape[1]:
             raise IndexError(f"a mask of {mask.shape[1]} tokens for {hidden.shape[1]}")
         return add(layers, hidden, mask, features)
 
-    return replacement
+    return add_checked

@@ -1,17 +1,17 @@
-"""InternLM 2 and 3 double the position of every token.
+"""InternLM 2 and 3: wrong output for every request, positions are doubled.
 
 Why
-    The layer gives its rope a scale of 2 unless the config has a linear scaling, and the rope
-    multiplies the positions by it. The models' dynamic scaling does not change positions: past the
-    length of training it changes the base of the rotation, by its own factor. The rope also
-    confuses the number of heads with the number of tokens there.
+    Unless the config has a linear scaling, the layer builds its RoPE with a scale of 2, by which
+    RoPE multiplies the positions. The models' dynamic scaling should not change positions: for
+    texts longer than in training it changes the base of RoPE, by its own factor. There, RoPE also
+    confuses the number of heads with the number of tokens.
 How
-    The scale is 1, and the base past the length of training grows by the config's factor. Without
-    a dynamic scaling a layer gets MLX's own rope.
+    The scale is 1, and for texts longer than in training the base grows by the config's factor.
+    Without a dynamic scaling a layer gets MLX's own RoPE.
 Upstream
-    mlx-lm 0.32.0 builds the rope by ``initialize_rope``. Not fixed in mlx-vlm 0.7.10.
+    mlx-lm 0.32.0 builds it by ``initialize_rope``. Not fixed in mlx-vlm 0.7.10.
 Retire when
-    No supported release builds the rope with a scale of 2.
+    No supported release builds RoPE with a scale of 2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ....core.verbs import after, family, wrap
 
 
 def set_rope(attention: Any, args: Any, /) -> None:
-    """Give an attention layer the rope of its config."""
+    """Set an attention layer's RoPE by its config."""
     rope, scaling = attention.rope, args.rope_scaling or {}
     if not hasattr(rope, "original_base"):  # another patch has replaced it
         return
@@ -39,7 +39,7 @@ def set_rope(attention: Any, args: Any, /) -> None:
 
 
 def rotate_by_length(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
-    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not may_grow(rope, x, offset):
         return call(rope, x, offset)
     import mlx.core as mx
@@ -54,7 +54,7 @@ def rotate_by_length(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 
 
 
 def may_grow(rope: Any, x: Any, offset: Any, /) -> bool:
-    """Whether a text is longer than in training, or the release's rope takes it to be."""
+    """Whether a text is longer than in training, or the release's RoPE assumes so."""
     if getattr(offset, "ndim", 0) or not hasattr(rope, "factor"):
         return False
     return bool(offset + max(x.shape[1], x.shape[-2]) > rope.max_position_embeddings)

@@ -1,18 +1,18 @@
-"""Dynamic NTK scaling fails in every batch: the rope compares an array of offsets to a limit.
+"""InternLM and other models with dynamic NTK scaling crash in every batch.
 
 Why
-    Dynamic NTK scaling changes the base of the rotation once a text is longer than the model
-    was trained for: ``if length + offset > max_position_embeddings``, or ``max()`` of the two.
-    The offsets of a batch are an array, which has no truth value.
+    Dynamic NTK scaling changes the base of RoPE if a text is longer than in training: ``if length
+    + offset > max_position_embeddings``, or ``max()`` of the two. The offsets of a batch are an
+    array, which has no truth value.
 How
-    Every row is rotated twice, with the usual base and with the base of its own length, and gets
-    the result that it would have alone. Nothing is read from the device. A scalar offset goes to
-    the release's own code.
+    Every row is rotated twice, with the usual base and with the base of its length, and the result
+    of a solo run is used. The device is not read. A scalar offset is passed to the release's own
+    code.
 Upstream
-    mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose rope has the same defect; not fixed
+    mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose RoPE has the same defect; not fixed
     in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The ropes of every supported release accept an array of offsets.
+    RoPE of every supported release accepts an array of offsets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ....core.verbs import family, wrap
 
 
 def rotate_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
-    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
-    # InternLM uses the number of heads as the length, also for a single request, unless its rope
+    # InternLM uses the number of heads as the length, even for a single request, unless its RoPE
     # is repaired and has a factor.
     length = x.shape[-2] if hasattr(rope, "factor") else x.shape[1]
     factor = getattr(rope, "factor", rope.scale)
@@ -36,7 +36,7 @@ def rotate_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0
 
 
 def rotate_batch(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
-    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
     return rotate_rows(rope, x, offset, offset + x.shape[-2], rope.base, 1.0, rope.factor)
@@ -51,13 +51,13 @@ def rotate_rows(
     scale: float,
     factor: float,
 ) -> Any:
-    """``x`` (rows, heads, length, width), each row rotated by the base of its own length.
+    """Rotate ``x`` (rows, heads, length, width), each row by the base of its length.
 
-    A row within the limit is bit-identical to MLX's own rotation.
+    A row within the limit is bit-identical to MLX's own RoPE.
 
     Args:
         offset: each row's position of its first token (rows,).
-        ends: each row's number of tokens, as the rope counts them (rows,).
+        ends: each row's number of tokens, as RoPE counts them (rows,).
         base: the base of the rotation for a row within the limit.
         scale: the scale of the positions.
         factor: the factor of the base's growth past the limit.
@@ -85,9 +85,9 @@ def grow_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> 
 
 
 def rotate(x: Any, angles: Any, traditional: bool) -> Any:
-    """``x`` (rows, heads, length, width), rotated by ``angles`` (rows, length, dims / 2).
+    """Rotate ``x`` (rows, heads, length, width) by ``angles`` (rows, length, dims / 2).
 
-    ``traditional`` pairs neighbouring dimensions; else the two halves of the first ``dims`` are
+    ``traditional`` pairs neighbouring dimensions; otherwise the halves of the first ``dims`` are
     paired.
     """
     import mlx.core as mx
@@ -100,8 +100,8 @@ def rotate(x: Any, angles: Any, traditional: bool) -> Any:
         else (x[..., : dims // 2], x[..., dims // 2 : dims])
     )
     pair = [first * cos - second * sin, first * sin + second * cos]
-    turned = mx.stack(pair, -1).flatten(-2) if traditional else mx.concatenate(pair, -1)
-    return mx.concatenate([turned.astype(x.dtype), x[..., dims:]], -1)
+    rotated = mx.stack(pair, -1).flatten(-2) if traditional else mx.concatenate(pair, -1)
+    return mx.concatenate([rotated.astype(x.dtype), x[..., dims:]], -1)
 
 
 _CALL = "DynamicNTKScalingRoPE.__call__"

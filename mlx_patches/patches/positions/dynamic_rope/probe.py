@@ -1,4 +1,4 @@
-"""Rotates rows at their own positions, before and past the limit of the dynamic scaling."""
+"""Rotates rows at different positions, before and past the limit of the dynamic scaling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OFFSETS = ([0, 3], [2, 40], [30, 50])
 
 
 def probe(target: Target) -> Result:
-    """Red where the rope raises, or rotates a row differently than alone."""
+    """Red if RoPE raises, or a row differs from its solo run."""
     import mlx.core as mx
 
     kind = class_of(target)
@@ -25,17 +25,17 @@ def probe(target: Target) -> Result:
         x = mx.random.normal((2, 2, 3, _WIDTH + 2), key=mx.random.key(0))
         for offsets in _OFFSETS:
             try:
-                together = rope(x, mx.array(offsets))
+                batched = rope(x, mx.array(offsets))
             except Exception as error:
                 return Result(True, f"offsets {offsets}: {type(error).__name__}: {error}")
             for row, offset in enumerate(offsets):
-                alone = rope(x[row : row + 1], offset)
-                worst = max(worst, mx.abs(together[row] - alone[0]).max().item())
-    return Result(not worst <= 1e-5, f"largest difference to a row alone {worst:.2g}", worst)
+                solo = rope(x[row : row + 1], offset)
+                worst = max(worst, mx.abs(batched[row] - solo[0]).max().item())
+    return Result(not worst <= 1e-5, f"largest difference from a solo run {worst:.2g}", worst)
 
 
 def make_rope(kind: Any, traditional: bool) -> Any:
-    """Make a rope of the release's class; releases name its growth ``scale`` or ``factor``."""
+    """Make a RoPE of the release's class; releases name its growth ``scale`` or ``factor``."""
     names = inspect.signature(kind).parameters
     growth = {name: 2.0 for name in ("scale", "factor") if name in names}
     return kind(

@@ -1,4 +1,4 @@
-"""Rotates by the rope of an attention layer, with each scaling, and compares it with the config."""
+"""Compares the RoPE of an attention layer with its config, for each scaling."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ CONFIG = {
     "max_position_embeddings": LIMIT,
     "rope_theta": BASE,
 }
-# A position within the length of training, one that the heads' number takes beyond it, and one
+# A position within the length of training; one that the number of heads moves beyond it; and one
 # beyond it.
 WITHIN, NEAR, BEYOND = 3, LIMIT - 2, 2 * LIMIT
 TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where a token is rotated otherwise than its config says."""
+    """Red if RoPE of a token differs from its config."""
     require_own(target)
     module = importlib.import_module(target.module)
     worst = max(
-        difference(module, kind, place)
+        measure_difference(module, kind, place)
         for kind in ("none", "linear", "dynamic")
         for place in (WITHIN, NEAR, BEYOND)
     )
-    return Result(not worst <= TOLERANCE, f"rotated heads are off by {worst:.2g}", worst)
+    return Result(not worst <= TOLERANCE, f"heads are off by {worst:.2g}", worst)
 
 
-def difference(module: Any, kind: str, place: int) -> float:
-    """How far a layer's rotation of a token at a position is from the config's."""
+def measure_difference(module: Any, kind: str, place: int) -> float:
+    """The difference of a layer's RoPE at a position from the config's."""
     import mlx.core as mx
 
     x = mx.random.normal((1, HEADS, 1, WIDTH), key=mx.random.key(0))
@@ -48,12 +48,12 @@ def difference(module: Any, kind: str, place: int) -> float:
     length = max(place + 1, LIMIT)
     growth = FACTOR * length / LIMIT - (FACTOR - 1) if kind == "dynamic" else 1.0
     base = BASE * growth ** (WIDTH / (WIDTH - 2))
-    wanted = mx.fast.rope(x, WIDTH, traditional=False, base=base, scale=scale, offset=place)
-    return float(mx.abs(layer(module, kind).rope(x, offset=place) - wanted).max().item())
+    expected = mx.fast.rope(x, WIDTH, traditional=False, base=base, scale=scale, offset=place)
+    return float(mx.abs(make_layer(module, kind).rope(x, offset=place) - expected).max().item())
 
 
-def layer(module: Any, kind: str) -> Any:
-    """An attention layer of the release, with a scaling of this kind."""
+def make_layer(module: Any, kind: str) -> Any:
+    """Make an attention layer of the release with a scaling of this kind."""
     config = getattr(module, "ModelArgs", None) or module.ModelConfig
     scaling = None if kind == "none" else {"rope_type": kind, "type": kind, "factor": FACTOR}
     return module.Attention(

@@ -1,11 +1,11 @@
-"""GLM-4 answers with garbage: its heads are rotated whole instead of in part.
+"""GLM-4 ignores partial_rotary_factor: wrong output, even for a single request.
 
 Why
-    ``partial_rotary_factor`` says that only the first half of each head is rotated. Releases do
-    not read it in the family ``glm`` and rotate all of it.
+    By ``partial_rotary_factor``, RoPE applies to only the first half of each head. Releases do not
+    read it in the family ``glm`` and rotate the whole head.
 How
-    The config object keeps the factor, half where a file has none, as in transformers; each
-    attention layer's rope rotates that part.
+    The config object keeps the factor, one half by default as in transformers; each attention
+    layer's RoPE rotates that part.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -29,14 +29,14 @@ def keep_factor(args: Any, params: Params) -> None:
 
 
 def factor_of(params: Params) -> float:
-    """The part of a head that has positions."""
+    """The part of a head to which RoPE applies."""
     rope = params.get("rope_parameters")
     nested = rope.get(_FACTOR) if isinstance(rope, dict) else None
     return float(params.get(_FACTOR) or nested or 0.5)
 
 
 def limit_rope(attention: Any, config: Any, /) -> None:
-    """Limit a layer's rope to the part of its heads that the config names."""
+    """Limit a layer's RoPE to the part of its heads in the config."""
     factor = getattr(config, _FACTOR, None)
     if factor and attention.rope.dims == attention.head_dim:
         attention.rope.dims = int(attention.head_dim * factor)

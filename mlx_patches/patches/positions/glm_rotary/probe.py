@@ -1,4 +1,4 @@
-"""Reads a small GLM config whose heads are rotated in half, and looks at what its rope changes."""
+"""Reads a small GLM config with partial RoPE, and checks which dimensions RoPE changes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import importlib
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import config_class, tiny_of
-from ..._shared.targets import models
 
 _HEAD = 16
+_LAYERS = {"mlx-lm": "mlx_lm.models.glm", "mlx-vlm": "mlx_vlm.models.glm.language"}
 
 
 def probe(target: Target) -> Result:
-    """Red where the rope changes a dimension beyond the half."""
+    """Red if RoPE changes a dimension of the second half."""
     import mlx.core as mx
 
-    layers = importlib.import_module(dict(models("glm"))[target.distribution])
+    layers = importlib.import_module(_LAYERS[target.distribution])
     kind = config_class(target.distribution, "glm")
     config = {**tiny_of(target).config, "head_dim": _HEAD}
     x = mx.ones((1, 1, 1, _HEAD))
@@ -25,7 +25,7 @@ def probe(target: Target) -> Result:
         {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
     ):
         attention = layers.GLMAttention(kind.from_dict({**config, **named}))
-        turned = attention.rope(x, offset=5) != x
-        if not mx.array_equal(turned.reshape(-1), mx.arange(_HEAD) < _HEAD // 2).item():
-            return Result(True, f"{turned.sum().item()} of {_HEAD} dimensions are rotated")
+        rotated = attention.rope(x, offset=5) != x
+        if not mx.array_equal(rotated.reshape(-1), mx.arange(_HEAD) < _HEAD // 2).item():
+            return Result(True, f"{rotated.sum().item()} of {_HEAD} dimensions are rotated")
     return Result(False, "half of a head is rotated")

@@ -1,21 +1,21 @@
-"""Granite 4 Vision adds an image's features to the wrong rows or tokens of a batch, or fails.
+"""Granite 4 Vision in a batch mixes image features of its rows, or crashes.
 
 Why
     The features of the vision tower are an array (features, tokens, width). The batch generator
-    takes the first axis for rows: it joins the features of one row to those of the next, does not
-    pad them, and 0.7.x keeps only the first feature of each row. It does not cut them into the
-    pieces of a long prompt. Up to 0.6.x nothing else does either, so a long prompt fails alone
-    too. From 0.7.x on the model cuts them by the offset of its cache, which in a batch is an
-    array: each request fails. It counts from the cache's start, so that a turn that goes on from a
-    filled cache fails as well.
+    treats the first axis as rows: it concatenates the features of different rows, does not pad
+    them, and 0.7.x keeps only the first feature of each row. It does not slice them for the
+    chunks of a long prompt. Up to 0.6.x nothing else does either, so long prompts crash even in a
+    single request. Since 0.7.x the model slices them by its cache's offset, which is an array in a
+    batch: each request crashes. It counts from the cache's start, so a turn that continues a
+    filled cache crashes as well.
 How
     The embedding step returns the features as (rows, tokens, features, width), which the generator
-    pads, cuts and joins like any other array. Where one row has features, the others get zeros.
-    The language model's wrapper hands the release's layers the features and the mask of the tokens
-    that are fed, whatever slice these ask for. If a host passes those of the whole prompt with
-    each piece, they are counted from the offset at which the prompt began.
+    pads, slices and joins like any other array. If one row has features, the others get zeros.
+    The release's layers get the features and the mask of the tokens fed, whatever slice they take.
+    If a host passes those of the whole prompt with each chunk, they are counted from the offset at
+    which the prompt began.
 Upstream
-    Not mended in 0.7.10.
+    Not fixed in mlx-vlm 0.7.10.
 Retire when
     The release's embedding step returns the features of each row.
 """
@@ -25,25 +25,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.prompt_pieces import find_fed
-from ..._shared.prompt_rows import Rows, before_joining
-from ..._shared.targets import GENERATORS, at
+from ....core.patch import Patch
+from ....core.verbs import result, wrap
+from ..._shared.prompt_chunks import find_fed
+from ..._shared.prompt_rows import Rows, change_prompts
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
 MODEL = "mlx_vlm.models.granite4_vision"
 
 
-def embed_by_row(
-    embed: Callable[..., Any], model: Any, input_ids: Any = None, *args: Any, **kwargs: Any
-) -> Any:
-    """Embed prompts, with features (rows, tokens, features, width)."""
-    made = embed(model, input_ids, *args, **kwargs)
-    features = made.deepstack_visual_embeds
+def order_features(embeddings: Any, model: Any, /, input_ids: Any) -> Any:
+    """The embeddings of prompts, with features (rows, tokens, features, width)."""
+    features = embeddings.deepstack_visual_embeds
     if features is not None and features.ndim == 3:
-        made.deepstack_visual_embeds = order_by_row(features, input_ids.shape[0])
-    return made
+        embeddings.deepstack_visual_embeds = order_by_row(features, input_ids.shape[0])
+    return embeddings
 
 
 def order_by_row(features: Any, rows: int) -> Any:
@@ -52,7 +49,7 @@ def order_by_row(features: Any, rows: int) -> Any:
 
 
 def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
-    """The prompts' arguments, where one has features each with features and a mask.
+    """The prompts' arguments, each with features and a mask if one of them has features.
 
     Returns ``rows`` unchanged if all have features, or none has.
     """
@@ -76,12 +73,12 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
 
 def is_by_row(arguments: Mapping[str, Any]) -> bool:
     """Whether the arguments have features (rows, tokens, features, width)."""
-    return getattr(arguments.get(FEATURES), "ndim", 0) == 4
+    return has_features(arguments.get(FEATURES))
 
 
-def has_features(*args: Any, **kwargs: Any) -> bool:
+def has_features(deepstack_visual_embeds: Any) -> bool:
     """Whether a call passes features of each row."""
-    return is_by_row(kwargs)
+    return getattr(deepstack_visual_embeds, "ndim", 0) == 4
 
 
 def call_with_fed(
@@ -93,7 +90,7 @@ def call_with_fed(
     cache: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """The language model's call, with the features and the mask of the tokens that are fed."""
+    """Call the language model with the features and the mask of the tokens that are fed."""
     features: Any = kwargs.get(FEATURES)
     visual: Any = kwargs.get(MASK)
     if is_by_row(kwargs) and visual is not None:
@@ -107,18 +104,18 @@ def call_with_fed(
 
 
 class FedMask:
-    """A mask (rows, tokens) that stays whole where a release cuts its tokens."""
+    """A mask (rows, tokens) that stays whole if a release slices its tokens."""
 
     def __init__(self, whole: Any):
         self._whole = whole
 
     def __getitem__(self, key: Any) -> Any:
-        is_cut = isinstance(key[-1] if isinstance(key, tuple) else key, slice)
-        return self._whole if is_cut else self._whole[key]
+        is_slice = isinstance(key[-1] if isinstance(key, tuple) else key, slice)
+        return self._whole if is_slice else self._whole[key]
 
 
 class FedFeature:
-    """A feature (rows, tokens, width) that is an array, and stays whole where a release cuts it."""
+    """A feature (rows, tokens, width), an array that stays whole if a release slices it."""
 
     def __init__(self, whole: Any):
         self._whole = whole
@@ -134,20 +131,13 @@ PATCH = Patch(
     id="granite4-features",
     summary="Granite 4 Vision in a batch mixes image features of its rows, or crashes",
     targets=(
-        Target(
-            "mlx-vlm",
-            f"{MODEL}.granite4_vision",
-            "Model.get_input_embeddings",
-            around(embed_by_row),
-        ),
-        Target(
-            "mlx-vlm",
-            f"{MODEL}.language",
-            "LanguageModel.__call__",
-            around(call_with_fed),
+        *result(f"{MODEL}.granite4_vision:Model.get_input_embeddings", order_features),
+        *wrap(
+            f"{MODEL}.language:LanguageModel.__call__",
+            call_with_fed,
             fingerprint_of=("LanguageModel.__call__", "Granite.__call__"),
             when=has_features,
         ),
-        *at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
+        *change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
     ),
 )

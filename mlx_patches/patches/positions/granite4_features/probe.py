@@ -1,4 +1,4 @@
-"""Runs a whole tiny model, vision tower included, on prompts with and without images, in pieces."""
+"""Runs a whole tiny model with its vision tower on chunked prompts, with and without images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _FAMILY = "granite4_vision"
 
 
 def probe(target: Target) -> Result:
-    """Red where a row of the release's engine differs from its prompt alone, read in one call."""
+    """Red if a row of the release's engine differs from a solo run in one call."""
     require_own(target)
     return pieces_result([_FAMILY], BATCH_PATCHES)

@@ -1,16 +1,16 @@
-"""A batch of prompts with images fails where their masks differ, or where a prompt has none.
+"""mlx-vlm: a batch of prompts with images crashes if their masks differ in shape.
 
 Why
     The batch generator joins each argument of the rows that have it. A text row has no mask of
-    image tokens, so the mask of a batch has fewer rows than the batch. And it joins masks that no
-    language model reads: of an image's pixels, which differ in shape with the number and the size
-    of the images; of the prompts of PaliGemma, Gemma 3 and DeepSeek VL 2, and the places of
-    Molmo's images, which differ with the prompt. Then every request of the batch ends in an error.
+    image tokens, so the batch's mask has fewer rows than the batch. It also joins masks that no
+    language model reads: pixel masks, whose shape depends on the number and size of the images;
+    prompt masks of PaliGemma, Gemma 3 and DeepSeek-VL2, and Molmo's image positions, whose shape
+    depends on the prompt. Every request of the batch then ends in an error.
 How
-    Before rows are joined, a row without images gets a mask of its own, all False, where another
-    row has one. Masks that no language model reads are left out where they cannot be joined.
+    Before rows are joined, a row without images gets a mask of False if another row has one. Masks
+    that no language model reads are dropped if they cannot be joined.
 Upstream
-    Not mended in 0.7.10.
+    Not fixed in mlx-vlm 0.7.10.
 Retire when
     Each row of the generator has a mask, and the server keeps what only the vision tower reads.
 """
@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch
-from ..._shared.prompt_rows import Rows, before_joining
-from ..._shared.targets import GENERATORS, at
+from ..._shared.prompt_rows import Rows, change_prompts
 
 MASK = "visual_pos_masks"
 UNREAD = (
@@ -43,7 +42,7 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
     """
     known = [row or {} for row in rows]
     with_mask = sum(row.get(MASK) is not None for row in known)
-    ragged = ragged_masks(known)
+    ragged = find_ragged(known)
     if not ragged and with_mask in (0, len(known)):
         return rows
     import mlx.core as mx
@@ -57,7 +56,7 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
     return completed
 
 
-def ragged_masks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def find_ragged(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The masks of ``UNREAD`` that differ in shape by more than their first axis."""
     if any(row.get(READER) is not None for row in rows):
         return []
@@ -71,5 +70,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     summary="mlx-vlm: a batch of prompts with images crashes if their masks differ in shape",
-    targets=at(GENERATORS, before_joining(lambda rows, lengths: complete_rows(rows, lengths))),
+    targets=change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
 )

@@ -1,4 +1,4 @@
-"""Runs a whole tiny model, vision tower included, on prompts with two images, one and none."""
+"""Runs a whole tiny model with its vision tower on prompts with two images, one and none."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ _OTHERS = (*BATCH_PATCHES, "token-names", "recurrent-padding", "extend-solo-batc
 
 
 def probe(target: Target) -> Result:
-    """Red where a row of the release's engine differs from its prompt alone, or raises."""
+    """Red if a row of the release's engine raises or differs from its solo run."""
     require_own(target)
     return images_result(features, _FAMILIES, _OTHERS)

@@ -1,16 +1,17 @@
-"""DeepSeek V3.2 attends to the wrong tokens of a long text.
+"""DeepSeek V3.2 attends to the wrong tokens in contexts over 2,048 tokens.
 
 Why
-    From ``index_topk`` tokens on (2,048), an indexer chooses the tokens that a layer attends to.
-    Its queries and keys have to be rotated in halves; releases rotate them in pairs, like those
-    of the attention. The scores are meaningless, and the layer attends to the wrong tokens.
+    In contexts longer than ``index_topk`` (2,048), an indexer selects the tokens that a layer
+    attends to. RoPE of its queries and keys should pair the halves of a head; releases pair
+    neighbouring dimensions, as in the attention. The scores are meaningless, and the layer attends
+    to the wrong tokens.
 How
-    The indexer of a model of the type ``deepseek_v32`` rotates in halves. Other models with this
-    indexer, GLM 5 among them, rotate in pairs and do not change.
+    The indexer's RoPE pairs halves in models of the type ``deepseek_v32``. Other models with this
+    indexer, such as GLM 5, pair neighbours and are unchanged.
 Upstream
     mlx-lm 0.32.0 (#1431, commit 2ed22318). Not fixed in mlx-vlm 0.7.10.
 Retire when
-    No supported release rotates the indexer of DeepSeek V3.2 in pairs.
+    No supported release pairs neighbouring dimensions in the indexer of DeepSeek V3.2.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from ....core.verbs import after, family
 
 
 def set_rope_layout(indexer: Any, config: Any, /) -> None:
-    """Set whether an indexer's rope pairs halves of the head, by its config."""
-    if pairs_halves(config):
+    """Set which dimensions an indexer's RoPE pairs, by its config."""
+    if is_paired_by_halves(config):
         indexer.rope.traditional = False
 
 
-def pairs_halves(args: Any) -> bool:
-    """Whether the rope of the indexer pairs the two halves of a head."""
+def is_paired_by_halves(args: Any) -> bool:
+    """Whether RoPE of the indexer pairs the halves of a head."""
     return args.model_type == "deepseek_v32" and not getattr(args, "indexer_rope_interleave", False)
 
 

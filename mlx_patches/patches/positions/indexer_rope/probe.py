@@ -1,4 +1,4 @@
-"""Lets a tiny indexer choose tokens, and scores its choice by the model's own formula."""
+"""Selects tokens with a tiny indexer, and scores the selection by the model's formula."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from ....core.patch import Target
 from ....probes import Result
 from ....probes.fixtures import require
 
-_LENGTH, _WIDTH, _HEADS, _HEAD, _TURNED, _KEPT, _BASE = 48, 32, 4, 16, 8, 6, 10000.0
+_LENGTH, _WIDTH, _HEADS, _HEAD, _ROTATED, _KEPT, _BASE = 48, 32, 4, 16, 8, 6, 10000.0
 # The loss that rounding may cause, relative to the best score.
 TOLERANCE = 1e-4
 
 
 def probe(target: Target) -> Result:
-    """Red where the chosen tokens have lower scores than the best ones."""
+    """Red if the selected tokens have lower scores than the best ones."""
     require(target)
     indexer = make(importlib.import_module(target.module), "deepseek_v32")
-    worst = float(loss(indexer, turned_in_halves).item())
-    return Result(not worst <= TOLERANCE, f"the choice loses {worst:.2g} of the best score", worst)
+    worst = float(measure_loss(indexer, rotate_halves).item())
+    return Result(
+        not worst <= TOLERANCE, f"the selection loses {worst:.2g} of the best score", worst
+    )
 
 
 def make(module: Any, model_type: str) -> Any:
@@ -34,7 +36,7 @@ def make(module: Any, model_type: str) -> Any:
             hidden_size=_WIDTH,
             index_n_heads=_HEADS,
             index_head_dim=_HEAD,
-            qk_rope_head_dim=_TURNED,
+            qk_rope_head_dim=_ROTATED,
             index_topk=_KEPT,
             q_lora_rank=_WIDTH,
             rope_theta=_BASE,
@@ -45,12 +47,12 @@ def make(module: Any, model_type: str) -> Any:
     )
 
 
-def loss(indexer: Any, turned: Any) -> Any:
-    """The largest loss of score by any token's choice, relative to the best score.
+def measure_loss(indexer: Any, rotate: Any) -> Any:
+    """The largest loss of score by any token's selection, relative to the best score.
 
     Args:
         indexer: from ``make``.
-        turned: a function that rotates queries or keys (rows, heads, length, width).
+        rotate: a function that rotates queries or keys (rows, heads, length, width).
     """
     import mlx.core as mx
 
@@ -58,8 +60,8 @@ def loss(indexer: Any, turned: Any) -> Any:
     mask = mx.tril(mx.ones((_LENGTH, _LENGTH), dtype=mx.bool_))
     chosen = indexer(x, latent, mask).reshape(1, 1, _LENGTH, _KEPT)
     queries = (latent @ indexer.wq_b.weight.T).reshape(1, _LENGTH, _HEADS, _HEAD)
-    queries = turned(queries.swapaxes(1, 2))
-    keys = turned(indexer.k_norm(x @ indexer.wk.weight.T)[:, None])
+    queries = rotate(queries.swapaxes(1, 2))
+    keys = rotate(indexer.k_norm(x @ indexer.wk.weight.T)[:, None])
     scores = mx.maximum(queries @ keys.swapaxes(-1, -2), 0)
     weights = (x @ indexer.weights_proj.weight.T).swapaxes(-1, -2)[..., None]
     scores = (scores * weights).sum(axis=1, keepdims=True)
@@ -69,13 +71,13 @@ def loss(indexer: Any, turned: Any) -> Any:
     return ((best - got) / mx.abs(best).max()).max()
 
 
-def turned_in_halves(x: Any) -> Any:
+def rotate_halves(x: Any) -> Any:
     """Rotate ``x`` to its positions, pairing each dimension of the first half with the second."""
     import mlx.core as mx
 
-    half = _TURNED // 2
-    first, second, rest = x[..., :half], x[..., half:_TURNED], x[..., _TURNED:]
+    half = _ROTATED // 2
+    first, second, rest = x[..., :half], x[..., half:_ROTATED], x[..., _ROTATED:]
     angles = mx.arange(x.shape[2])[:, None] * _BASE ** (-mx.arange(half) / half)
     cos, sin = mx.cos(angles), mx.sin(angles)
-    turned = (first * cos - second * sin, first * sin + second * cos, rest)
-    return mx.concatenate(turned, axis=-1)
+    rotated = (first * cos - second * sin, first * sin + second * cos, rest)
+    return mx.concatenate(rotated, axis=-1)

@@ -1,14 +1,14 @@
-"""GPT-BigCode fails in every batch: it treats ``cache.offset`` as a scalar.
+"""GPT-BigCode crashes in every batch.
 
 Why
-    The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch's
-    cache has an offset for each row, an array that NumPy cannot convert to a scalar.
+    The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch cache
+    has an array with one offset per row, which NumPy cannot convert to a scalar.
 How
-    For such a cache the model counts from 0, and its position embedding adds each row's offset.
+    With such a cache the model counts from 0, and its position embedding adds each row's offset.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
-    The model accepts an offset for each row in every supported release.
+    The model accepts one offset per row in every supported release.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RowPositions:
         """Return the embeddings (rows, length, width) of ``positions`` (length,)."""
         import mlx.core as mx
 
-        # Padding has no position, and its embedding is not used.
+        # Padding has no position; its embedding is not used.
         return self.embedding(mx.maximum(self.offset[:, None] + positions, 0))
 
 

@@ -1,13 +1,13 @@
-"""LongRoPE models fail in every batch: the rope compares an array of offsets to a limit.
+"""LongRoPE models in mlx-lm (Phi-3, Phi-MoE, MiniCPM3) crash in every batch.
 
 Why
-    The rope uses other frequencies once a text is longer than the model was first trained for:
-    ``if offset + length > original_max_position_embeddings``. The offsets of a batch are an
-    array, which has no truth value.
+    RoPE uses other frequencies for texts longer than the original context: ``if offset + length >
+    original_max_position_embeddings``. The offsets of a batch are an array, which has no truth
+    value.
 How
-    Every row is rotated twice, with the frequencies of short and of long texts, and gets the
-    result for its own length, the same bit for bit as alone. Nothing is read from the device. A
-    scalar offset goes to the release's own code.
+    Every row is rotated twice, with the frequencies of short and of long texts, and the result for
+    its length is used, which is bit-identical to that of a solo run. The device is not read. A
+    scalar offset is passed to the release's own code.
 Upstream
     mlx-lm 0.30.2 has one set of frequencies.
 Retire when
@@ -24,7 +24,7 @@ from ....core.verbs import wrap
 
 
 def rotate_rows(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
-    """``x`` (rows, heads, length, width), rotated to the positions from ``offset`` on."""
+    """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0) or not hasattr(rope, "_short_freqs"):
         return call(rope, x, offset)
     import mlx.core as mx
@@ -43,7 +43,7 @@ def is_long(ends: Any, limit: int) -> Any:
 
 
 def rotate(x: Any, offset: Any, dims: int, scale: float, freqs: Any) -> Any:
-    """``x`` (rows, heads, length, width) with its first ``dims`` dimensions scaled and rotated."""
+    """Scale and rotate the first ``dims`` dimensions of ``x`` (rows, heads, length, width)."""
     import mlx.core as mx
 
     scaled = x.at[..., :dims].multiply(scale)

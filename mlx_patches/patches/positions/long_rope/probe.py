@@ -1,4 +1,4 @@
-"""Rotates rows at positions before and past the limit of a LongRoPE, together and alone."""
+"""Rotates rows at positions before and past the limit of a LongRoPE, batched and solo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-5
 
 
 def probe(target: Target) -> Result:
-    """Red where the rope rejects a batch, or rotates a row differently than alone."""
+    """Red if RoPE rejects a batch, or a row differs from its solo run."""
     import mlx.core as mx
 
     factors = {"short_factor": [1.0] * (_WIDTH // 2), "long_factor": [4.0] * (_WIDTH // 2)}
@@ -29,17 +29,17 @@ def probe(target: Target) -> Result:
     worst = 0.0
     for offsets in _OFFSETS:
         for length in _LENGTHS:
-            together = rope(keys(length), mx.array(offsets))
-            alone = [rope(keys(length)[i : i + 1], row) for i, row in enumerate(offsets)]
-            apart = float(mx.abs(together - mx.concatenate(alone)).max().item())
-            if not apart <= TOLERANCE:
-                return Result(True, f"rows at {offsets} differ by {apart:.2g}", apart)
-            worst = max(worst, apart)
-    return Result(False, "each row of a batch is rotated as alone", worst)
+            batched = rope(make_keys(length), mx.array(offsets))
+            solo = [rope(make_keys(length)[i : i + 1], row) for i, row in enumerate(offsets)]
+            distance = float(mx.abs(batched - mx.concatenate(solo)).max().item())
+            if not distance <= TOLERANCE:
+                return Result(True, f"rows at {offsets} differ by {distance:.2g}", distance)
+            worst = max(worst, distance)
+    return Result(False, "each row of a batch equals its solo run", worst)
 
 
-def keys(length: int) -> Any:
-    """Make two rows' keys; new ones each time, as the rope may scale them in place."""
+def make_keys(length: int) -> Any:
+    """Make two rows' keys; new ones each time, since RoPE may scale them in place."""
     import mlx.core as mx
 
     rows = len(_OFFSETS[0])

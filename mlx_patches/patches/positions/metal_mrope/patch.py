@@ -1,14 +1,13 @@
-"""On Metal, Qwen-VL models read positions of other memory where rows share their positions.
+"""mlx-vlm on Metal: M-RoPE models use wrong memory if rows of a batch share positions.
 
 Why
-    mlx-vlm rotates queries and keys with a kernel that takes a position for each row and token. It
-    ignores the shape of the positions: where they have one row for several, it reads behind them.
-    A batch that ``/v1/embeddings`` gets after a single text has other embeddings for every row but
-    the first. Elsewhere than on Metal the positions broadcast.
+    On Metal, mlx-vlm rotates queries and keys with a kernel that expects one position per row and
+    token. It ignores the shape of the positions: if several rows share one row of positions, it
+    reads past their end. A batch of ``/v1/embeddings`` after a single text gets wrong embeddings
+    for every row but the first. Without Metal the positions broadcast.
 How
-    The kernel gets positions of every row and token: they are broadcast, and copied where MLX makes
-    them contiguous for the kernel. Positions of another number of tokens are refused by an error,
-    as on a CPU.
+    The kernel gets the positions of every row and token: they are broadcast, and copied when MLX
+    makes them contiguous for the kernel. A wrong number of positions raises an error, as on a CPU.
 Upstream
     Affected from mlx-vlm 0.6.0, which has the kernel, to 0.7.10.
 Retire when
@@ -17,15 +16,15 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import argument
 
 
-def lacks_positions(rope: Any, q: Any, k: Any, position_ids: Any, **options: Any) -> bool:
-    """Whether the kernel would read positions that are not there."""
+def lacks_positions(rope: Any, /, q: Any, position_ids: Any) -> bool:
+    """Whether the kernel would read past the end of the positions."""
     return bool(
         getattr(rope, "fused_apply", False)
         and q.ndim == 4
@@ -34,16 +33,12 @@ def lacks_positions(rope: Any, q: Any, k: Any, position_ids: Any, **options: Any
     )
 
 
-def rotated(
-    call: Callable[..., Any], rope: Any, q: Any, k: Any, position_ids: Any, **options: Any
-) -> Any:
-    """Rotate q and k (rows, heads, tokens, width) by position ids (axes, rows, tokens)."""
-    if lacks_positions(rope, q, k, position_ids):
-        position_ids = whole(position_ids, q)
-    return call(rope, q, k, position_ids, **options)
+def complete_positions(rope: Any, /, q: Any, position_ids: Any) -> Any:
+    """The position ids (axes, rows, tokens) for queries (rows, heads, tokens, width)."""
+    return expand(position_ids, q) if lacks_positions(rope, q, position_ids) else position_ids
 
 
-def whole(position_ids: Any, q: Any) -> Any:
+def expand(position_ids: Any, q: Any) -> Any:
     """The position ids of every row and token."""
     import mlx.core as mx
 
@@ -60,14 +55,11 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     summary="mlx-vlm on Metal: M-RoPE models use wrong memory if rows of a batch share positions",
-    targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.rope_utils",
-            "MRoPERotaryEmbedding.apply_rotary",
-            around(rotated),
-            when=lacks_positions,
-            fingerprint_of=("MRoPERotaryEmbedding.apply_rotary", "_mrope_apply_kernel"),
-        ),
+    targets=argument(
+        "mlx_vlm.models.rope_utils:MRoPERotaryEmbedding.apply_rotary",
+        "position_ids",
+        complete_positions,
+        when=lacks_positions,
+        fingerprint_of=("MRoPERotaryEmbedding.apply_rotary", "_mrope_apply_kernel"),
     ),
 )

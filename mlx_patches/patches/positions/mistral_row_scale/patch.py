@@ -1,16 +1,16 @@
-"""One row's attention scale is used for the whole batch: Ministral 3 and Mistral 4 text.
+"""Ministral 3 and Mistral 4 in a batch: all rows use row 0's attention scale, or NaN.
 
 Why
-    Queries are scaled by their position (Llama 4's temperature). The models read the position
-    of row 0 only: ``cache[0].offset[0].item()``. Every other row gets row 0's scale. If row 0 is
-    padded, its positions begin below zero, and the scale's logarithm is minus infinity or NaN:
-    the logits of all rows become NaN.
+    Queries are scaled by their position (Llama 4's temperature). The models read only the position
+    of row 0, ``cache[0].offset[0].item()``, and use its scale for all rows. If row 0 is padded,
+    its positions begin below zero, the scale's logarithm is minus infinity or NaN, and the logits
+    of all rows become NaN.
 How
-    While the model runs, the function that makes the scale reads each row's offset from a
-    context variable and returns a scale for each row, (rows, 1, tokens, 1), with padding at
-    position 0. With a scalar offset nothing changes.
+    While the model runs, the function that computes the scale reads the rows' offsets from a
+    context variable and returns one scale per row, (rows, 1, tokens, 1), with padding at position
+    0. With a scalar offset nothing changes.
 Upstream
-    Affected from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's text-only ministral3 has a scale for each row.
+    Affected from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's text-only ministral3 has one scale per row.
 Retire when
     Both models use every row's offset.
 """
@@ -31,7 +31,7 @@ _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_bat
 def call_with_offsets(
     call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
 ) -> Any:
-    """Run the model, with the rows' offsets set for the function that makes the scale."""
+    """Run the model, with the rows' offsets set for the function that computes the scale."""
     offsets = offsets_of(cache)
     if offsets is None:
         return call(model, inputs, cache, inputs_embeds)

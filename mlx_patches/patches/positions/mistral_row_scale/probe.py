@@ -22,18 +22,18 @@ _MISTRAL4: dict[str, Any] = {
     "qk_head_dim": 32,
     "v_head_dim": 16,
 }
-# The defect gives all rows the first row's scale: here that row is padded, or the longest.
+# The defect uses the first row's scale for all rows: here that row is padded, or the longest.
 _LENGTHS = ((5, 9), (9, 5, 2))
 
 
-def model_of(model_type: str) -> Any:
-    """A tiny Mistral 3 whose text model is ``ministral3`` or ``mistral4``."""
+def build_model(model_type: str) -> Any:
+    """Build a tiny Mistral 3 whose text model is ``ministral3`` or ``mistral4``."""
     fields: dict[str, Any] = _FIELDS | (_MISTRAL4 if model_type == "mistral4" else {})
     return tiny("mlx-vlm", "mistral3", model_type=model_type, **fields)
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's logits differ from those alone."""
+    """Red if a row's logits differ from those of its solo run."""
     imported("mlx_vlm.models.mistral4.language")
-    model = model_of("ministral3" if "Ministral3" in target.name else "mistral4")
+    model = build_model("ministral3" if "Ministral3" in target.name else "mistral4")
     return measure_each(model, _LENGTHS)

@@ -1,13 +1,14 @@
-"""The second image of a prompt gets the positions of a text, with Qwen-VL and other M-RoPE models.
+"""Qwen-VL and GLM-V in mlx-vlm: wrong positions for the second image of a prompt.
 
 Why
-    To count the images, the function that computes positions adds up the places of their start
-    tokens, and reads the token after the sum. That is an image's token only if there is one image:
-    of two, only one has rows and columns; of three, often none. A request alone is wrong too.
+    To count the images, the function that computes positions sums the indices of their start
+    tokens, and reads the token after the sum. That is an image token only if there is one image:
+    of two images only one gets rows and columns, of three often none; the others are positioned
+    like text. Single requests are wrong too.
 How
-    A row with several images is cut before each start token but the first. The release's own
-    function computes the positions of each part, which go on from the largest of those before.
-    Prompts with videos are left alone.
+    A row with several images is split before each start token but the first. The release's own
+    function computes the positions of each part, which continue from the largest position before.
+    Prompts with videos are unchanged.
 Upstream
     mlx-vlm 0.6.0 counts the start tokens.
 Retire when
@@ -20,8 +21,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import MROPE, at, vlm_models
+from ....core.patch import Patch
+from ....core.verbs import vlm_family, wrap
+from ..._shared.targets import MROPE
 
 # Tokens, and the sizes of the images among them.
 Part = tuple[list[int], Any]
@@ -46,13 +48,15 @@ def index_each_image(
     rows = list(split_rows(texts, image_grid_thw, model.config.image_token_id))
     if all(len(parts) < 2 for parts in rows):
         return index(model, input_ids, *given)
-    positions = mx.concatenate([join(index, model, parts, input_ids) for parts in rows], axis=1)
+    positions = mx.concatenate(
+        [join_parts(index, model, parts, input_ids) for parts in rows], axis=1
+    )
     deltas = positions.max(axis=(0, 2))[:, None] + 1 - input_ids.shape[1]
     return mx.where(kept, positions, 1), deltas
 
 
 def split_rows(texts: Sequence[list[int]], grids: Any, image: int) -> Iterator[list[Part]]:
-    """The parts of each row, with one image each at most; nothing if the sizes are of others."""
+    """The parts of each row, with at most one image each; nothing if their number differs."""
     starts = [find_images(text, image) for text in texts]
     if sum(map(len, starts)) != len(grids):
         return
@@ -74,8 +78,8 @@ def find_images(text: Sequence[int], image: int) -> list[int]:
     return [at for at, (last, token) in pairs if token == image and last != image]
 
 
-def join(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any) -> Any:
-    """Position ids (3, 1, tokens) of a row, counted on from part to part."""
+def join_parts(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any) -> Any:
+    """Position ids (3, 1, tokens) of a row, continued from part to part."""
     import mlx.core as mx
 
     found: list[Any] = []
@@ -89,6 +93,6 @@ def join(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any
 PATCH = Patch(
     id="mrope-images",
     summary="Qwen-VL and GLM-V in mlx-vlm: wrong positions for the second image of a prompt",
-    targets=at(vlm_models(*MROPE), {"LanguageModel.get_rope_index": around(index_each_image)}),
+    targets=wrap(vlm_family(" ".join(MROPE), "LanguageModel.get_rope_index"), index_each_image),
     changes_alone=True,
 )

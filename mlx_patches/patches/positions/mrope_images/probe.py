@@ -1,4 +1,4 @@
-"""Computes the positions of a prompt with two images, and counts them."""
+"""Compares the positions of a prompt with two images with a plain count."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CONFIG = SimpleNamespace(
 SIZES = ((4, 6), (6, 4))
 
 
-def prompt(*sizes: tuple[int, int]) -> list[int]:
-    """The tokens of a prompt with images of these sizes, and text around them."""
+def make_prompt(*sizes: tuple[int, int]) -> list[int]:
+    """Make the tokens of a prompt with images of these sizes and text around them."""
     tokens = [5, 6]
     for high, wide in sizes:
         tokens += [START, *[IMAGE] * (high * wide // MERGED**2), END, 7, 8]
     return tokens
 
 
-def count(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The positions along each axis: an image goes on from the largest before, text from it."""
+def count_positions(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Count the positions along each axis; images and text continue from the largest before."""
     found: list[tuple[int, int, int]] = []
     left, begun = list(sizes), 0
     while len(found) < len(tokens):
@@ -47,8 +47,8 @@ def count(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[list[
     return [list(axis) for axis in zip(*found, strict=True)]
 
 
-def bare_model(target: Target) -> Any:
-    """The language model of a target, with no weights."""
+def make_model(target: Target) -> Any:
+    """Make the language model of a target, without weights."""
     import mlx.nn as nn
 
     kind = class_of(target)
@@ -59,13 +59,13 @@ def bare_model(target: Target) -> Any:
 
 
 def probe(target: Target) -> Result:
-    """Red where the images of a prompt have other positions than rows and columns."""
+    """Red if the images of a prompt are not positioned by rows and columns."""
     import mlx.core as mx
 
     require_own(target)
-    tokens = prompt(*SIZES)
+    tokens = make_prompt(*SIZES)
     grids = mx.array([[1, *size] for size in SIZES])
-    positions, _ = bare_model(target).get_rope_index(mx.array([tokens]), grids)
-    expected = mx.array(count(tokens, SIZES))
+    positions, _ = make_model(target).get_rope_index(mx.array([tokens]), grids)
+    expected = mx.array(count_positions(tokens, SIZES))
     wrong = (positions[:, 0] != expected).any(axis=0).sum().item()
     return Result(wrong > 0, f"{wrong} of {len(tokens)} tokens have other positions")

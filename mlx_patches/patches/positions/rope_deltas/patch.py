@@ -1,27 +1,27 @@
-"""Rows of a batch are rotated to another row's positions: M-RoPE models keep one rope delta.
+"""Qwen-VL, GLM-V, PaddleOCR VL in a batch: wrong positions, rows use another row's.
 
 Why
     An image takes fewer positions than tokens. The difference, the rope delta, is stored on the
     language model, where the next request overwrites it. The offset of a batch's first row is
-    used for all rows, and the positions of a left-padded prompt are counted from its padding.
-    mlx-vlm 0.6.4 forgets the delta that a single request's prompt came with, and up to 0.6.7 the
-    models are given the position ids of the whole prompt with each of its pieces, which raises.
-    From 0.6.4 on a turn that goes on from a filled cache is given positions from 0 on. In 0.7.10 it
-    raises, but not by ``stream_generate`` with Qwen models.
+    used for all rows, and positions of a left-padded prompt are counted from its padding. mlx-vlm
+    0.6.4 loses the delta of a single request's prompt, and up to 0.6.7 each chunk of a prompt
+    comes with the position ids of the whole prompt, which raises. Since 0.6.4 a turn that
+    continues a filled cache gets positions from 0. In 0.7.10 it raises, except with Qwen models in
+    ``stream_generate``.
 How
-    The record of a batch's first cache holds each row's delta. A call with a batch's caches gets
-    explicit position ids, from each row's own offset and delta, through the model's own argument
-    ``position_ids``. A row alone that has a delta gets them too. Positions that the model
-    computes for a prompt with images are queued outside the model, go to the row that is fed the
-    prompt's tokens, whichever prompts came in between, and are dropped after its last token.
-    Positions that a host passes are cut to the piece that is read. A turn that goes on from a
-    filled cache is counted on from the cache's offset and the row's delta. Ernie 4.5 VL and Falcon
-    OCR compute right positions from the deltas that they are given, and without any from those
-    that the last request left on the model: before a call the model gets those of the record.
+    The record of a batch's first cache holds each row's delta. A call with batch caches gets
+    explicit position ids, computed from each row's offset and delta, by the model's own argument
+    ``position_ids``; so does a single row with a delta. Positions that the model computes for a
+    prompt with images are queued outside the model. The row that is fed the prompt's tokens
+    claims them, whichever prompts came in between, and they are dropped after its last token.
+    Positions that a host passes are sliced to the chunk. A turn that continues a filled cache is
+    counted from the cache's offset and the row's delta. Ernie 4.5 VL and Falcon OCR compute right
+    positions from deltas that are passed, but otherwise use those of the last request: before a
+    call the deltas of the record are stored on the model.
 Upstream
     mlx-vlm 0.5.0 accepts ``rope_deltas``, 0.6.5 passes each row's positions to the Qwen models,
-    and 0.6.8 cuts them. The models of glm4v, PaddleOCR, Ernie and Falcon OCR still store deltas
-    in 0.7.10. In 0.5.0 the engine raises if the model has stored those of more rows than it is fed.
+    and 0.6.8 slices them. glm4v, PaddleOCR, Ernie and Falcon OCR still store deltas in 0.7.10. In
+    0.5.0 the engine raises if the model has stored the deltas of more rows than the call has.
 Retire when
     No supported release stores positions on the model.
 """
@@ -54,13 +54,13 @@ FAMILIES = tuple(sorted((*MROPE, "qwen3_5_moe")))
 GRIDS = ("image_grid_thw", "video_grid_thw")
 
 
-def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The language model's call, with the positions of each row."""
+def call_with_positions(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Factory of the language model's call, with the positions of each row."""
     # The place of ``cache`` among the arguments after the model and the token ids.
     place = list(inspect.signature(call).parameters).index("cache") - 2
 
     @functools.wraps(call)
-    def replacement(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_model(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         held = kwargs.get("cache", args[place] if len(args) > place else None)
         cache: Any = held or ()
         counting_cache = find_counting_cache(cache)
@@ -69,7 +69,7 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
         record_cache, rows, length = cache[0], inputs.shape[0], inputs.shape[1]
         record = read_record(record_cache)
         if length == 1 and kwargs.get("position_ids") is None:
-            own, deltas = step_positions(record, counting_cache.offset, rows)
+            own, deltas = count_step(record, counting_cache.offset, rows)
             if own is not None:
                 kwargs["position_ids"] = own
                 is_recorded = deltas is not None
@@ -79,21 +79,21 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
                 if kwargs.get("rope_deltas") is None:
                     replace_model_deltas(model, deltas)
                 if not is_recorded or cache[0] is not record_cache:  # some models replace caches
-                    remember(cache[0], deltas, rows)
+                    store_deltas(cache[0], deltas, rows)
                 return out
-        waiting = prompts.waiting_prompts(model)
+        waiting = prompts.find_waiting(model)
         feed = Feed(model, waiting, record_cache, counting_cache, inputs)
         given = handed = kwargs.get("rope_deltas")
         own, starts = None, None
         if (record and record.prompts) or (length > 1 and waiting):  # it may be an image prompt's
             starts = read_starts(counting_cache.offset, rows)
         if kwargs.get("position_ids") is not None:
-            piece = turns.next_piece(feed, kwargs)
-            kwargs["position_ids"] = piece.position_ids
-            if piece.deltas is not None:
-                given = piece.kept
+            chunk = turns.next_chunk(feed, kwargs)
+            kwargs["position_ids"] = chunk.position_ids
+            if chunk.deltas is not None:
+                given = chunk.kept
                 if handed is not None:
-                    kwargs["rope_deltas"] = piece.deltas
+                    kwargs["rope_deltas"] = chunk.deltas
             if starts is not None:  # the host passes positions: take its prompts off the queue
                 prompts.follow_prompts(waiting, [None] * rows, starts, inputs)
         else:
@@ -113,18 +113,18 @@ def by_row(call: Callable[..., Any]) -> Callable[..., Any]:
             given = getattr(model, "_rope_deltas", None)
         elif own is not None and handed is None:
             replace_model_deltas(model, given)
-        remember(record_cache, given, rows)
+        store_deltas(record_cache, given, rows)
         return out
 
-    return replacement
+    return call_model
 
 
 def find_positions(feed: Feed, starts: Sequence[int] | None, passed: Mapping[str, Any]) -> Any:
-    """Position ids (3, rows, length) where the host passes none; None to leave them to the model.
+    """Position ids (3, rows, length) if the host passes none; None to leave them to the model.
 
     Args:
-        feed: the rows' next piece.
-        starts: where in its text each row is, if a row may be fed an image prompt.
+        feed: the rows' next chunk.
+        starts: each row's place in its text, if a row may be fed an image prompt.
         passed: the arguments of the model's call.
     """
     own = None
@@ -132,25 +132,25 @@ def find_positions(feed: Feed, starts: Sequence[int] | None, passed: Mapping[str
         own = feed_prompts(feed, starts)
     has_images = any(passed.get(name) is not None for name in GRIDS)
     if own is None and not has_images and feed.ids.shape[1] > 1:
-        own = text_positions(feed)
-    # A token of a prompt comes with its embedding.
+        own = find_text_positions(feed)
+    # A token of a prompt is passed with its embedding.
     if own is None and not has_images and passed.get("inputs_embeds") is not None:
-        own = turn_positions(feed)
+        own = find_turn_positions(feed)
     if own is None:
-        own = positions(feed)
+        own = find_next_positions(feed)
     return own
 
 
-def step_positions(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:
+def count_step(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, Any]:
     """Position ids (3, rows, 1) of a decode step, and the deltas (rows, 1) or None.
 
-    The position ids are None if a row may be fed an image prompt, and for a row alone without a
+    The position ids are None if a row may be fed an image prompt, and for a single row without a
     delta, whose positions the model counts.
 
     Args:
         record: the record of the rows.
         offset: the cache's, an int or an array (rows,).
-        rows: how many rows the step has.
+        rows: the number of rows.
     """
     deltas = column_of(record, "deltas", rows)
     is_counted_by_model = deltas is None and not getattr(offset, "ndim", 0)
@@ -168,7 +168,7 @@ def find_counting_cache(cache: Sequence[Any]) -> Any:
 
 
 def read_starts(offset: Any, rows: int) -> list[int] | None:
-    """Where in its text each row is, read from the device; None if not known for every row."""
+    """Each row's place in its text, read from the device; None if not known for every row."""
     starts = offset.tolist() if getattr(offset, "ndim", 0) else [int(offset)] * rows
     return starts if len(starts) == rows else None
 
@@ -176,12 +176,12 @@ def read_starts(offset: Any, rows: int) -> list[int] | None:
 def feed_prompts(feed: Feed, starts: Sequence[int]) -> Any:
     """Position ids (3, rows, length) of all rows, if any of them is fed an image prompt.
 
-    Afterwards the record holds each row's delta, and the prompts that are not at their end.
+    Stores each row's delta and the unfinished prompts in the record.
     Returns None if no row is known to be fed an image prompt.
 
     Args:
-        feed: the rows' next piece.
-        starts: where in its text each row's piece begins.
+        feed: the rows' next chunk.
+        starts: where in its text each row's chunk begins.
     """
     ids, record_cache = feed.ids, feed.record_cache
     rows, length = ids.shape[:2]
@@ -214,12 +214,12 @@ def feed_prompts(feed: Feed, starts: Sequence[int]) -> Any:
     return mx.concatenate(places, axis=1)
 
 
-def text_positions(feed: Feed) -> Any:
-    """Position ids (3, rows, length) of texts, where the model would take an image prompt's.
+def find_text_positions(feed: Feed) -> Any:
+    """Position ids (3, rows, length) of texts, if the model would use an image prompt's.
 
-    None if it would not, or if a row goes on from a cache and may be fed that very prompt.
+    None if it would not, or if a row continues a cache and may be fed that prompt.
     """
-    if not feed.waiting.left_on(feed.model):
+    if not feed.waiting.is_stored_on(feed.model):
         return None
     counting_cache, offset = feed.counting_cache, feed.counting_cache.offset
     is_whole = offset == 0 if isinstance(offset, int) else counting_cache.keys is None
@@ -230,15 +230,15 @@ def text_positions(feed: Feed) -> Any:
             return None
     deltas = fill_column(feed.record_cache, "deltas", rows)
     update_record(feed.record_cache, deltas=deltas)
-    if begins(counting_cache, length):
+    if is_beginning(counting_cache, length):
         return make_text_positions((rows, length))
     return count_positions(offset, deltas, (rows, length))
 
 
-def turn_positions(feed: Feed) -> Any:
-    """Position ids (3, rows, length) of a text that goes on from a cache.
+def find_turn_positions(feed: Feed) -> Any:
+    """Position ids (3, rows, length) of a text that continues a cache.
 
-    The model would take the delta of the last request, or count from 0. None if the host has
+    The model would use the delta of the last request, or count from 0. None if the host has
     computed the positions, or the rows have no deltas. Reads the tokens.
     """
     offset, ids = feed.counting_cache.offset, feed.ids
@@ -250,7 +250,7 @@ def turn_positions(feed: Feed) -> Any:
     return count_positions(offset, deltas, ids.shape)
 
 
-def positions(feed: Feed) -> Any:
+def find_next_positions(feed: Feed) -> Any:
     """Position ids (3, rows, length) for the next tokens; None to leave them to the model."""
     rows, length = feed.ids.shape[:2]
     offset = feed.counting_cache.offset
@@ -259,15 +259,15 @@ def positions(feed: Feed) -> Any:
         if deltas is None or length > 1:
             return None
     elif deltas is None and length > 1:
-        if holds_saved_positions(feed.model, rows, length):
+        if has_saved_positions(feed.model, rows, length):
             return None
-        if begins(feed.counting_cache, length):
+        if is_beginning(feed.counting_cache, length):
             return make_text_positions((rows, length))
     return count_positions(offset, deltas, (rows, length))
 
 
-def begins(counting_cache: Any, length: int) -> bool:
-    """Whether the next piece begins with every row's first token; does not wait for the device."""
+def is_beginning(counting_cache: Any, length: int) -> bool:
+    """Whether the next chunk begins with every row's first token, without a device read."""
     if isinstance(counting_cache.offset, int):
         return bool(counting_cache.offset == 0)
     return getattr(counting_cache, "keys", counting_cache) is None and is_unpadded(
@@ -276,7 +276,7 @@ def begins(counting_cache: Any, length: int) -> bool:
 
 
 def make_text_positions(shape: tuple[int, ...]) -> Any:
-    """Position ids (3, rows, length) of texts without padding, from their first token on."""
+    """Position ids (3, rows, length) of texts without padding, from their first token."""
     import mlx.core as mx
 
     return mx.broadcast_to(mx.arange(shape[1]), (3, *shape[:2]))
@@ -297,29 +297,29 @@ def count_positions(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
         own = own + deltas
     if length > 1:  # a decode step does not need this graph node
         own = own + mx.arange(length)
-    # Padding has no position, and its value is not used.
+    # Padding has no position; its value is not used.
     return mx.broadcast_to(mx.maximum(own, 0), (3, rows, length))
 
 
-def holds_saved_positions(model: Any, rows: int, length: int) -> bool:
+def has_saved_positions(model: Any, rows: int, length: int) -> bool:
     """Whether the positions stored on the model have the shape of these rows' prompts."""
     held = getattr(model, "_position_ids", None)
     return held is not None and held.shape[-2] == rows and held.shape[-1] >= length
 
 
 def replace_model_deltas(model: Any, deltas: Any) -> None:
-    """Store on the model, in place of those stored there, the deltas that its call was given.
+    """Replace the deltas stored on the model with those of its call.
 
-    The model computed none, and an engine would read another batch's from it. Not for an engine
-    that passes deltas: it is decoding, and those stored may be a queued prompt's.
+    The model computed none, and an engine would read another batch's from it. Not used for an
+    engine that passes deltas: it is decoding, and the stored ones may be a queued prompt's.
     """
     stored = getattr(model, "_rope_deltas", None)
     if stored is not None and stored is not deltas:  # setting an attribute of a module is slow
         model._rope_deltas = deltas
 
 
-def remember(record_cache: Any, deltas: Any, rows: int) -> None:
-    """Write the deltas of a cache's rows to its record, if there is one for each row."""
+def store_deltas(record_cache: Any, deltas: Any, rows: int) -> None:
+    """Store the deltas of a cache's rows in its record, if there is one per row."""
     if deltas is not None and deltas is not read_column(record_cache, "deltas", rows):
         import mlx.core as mx
 
@@ -332,7 +332,7 @@ PATCH = Patch(
     id="rope-deltas",
     summary="Qwen-VL, GLM-V, PaddleOCR VL in a batch: wrong positions, rows use another row's",
     targets=(
-        *at(vlm_models(*FAMILIES), {"LanguageModel.__call__": by_row}),
+        *at(vlm_models(*FAMILIES), {"LanguageModel.__call__": call_with_positions}),
         *at(
             vlm_models(*FAMILIES),
             {"LanguageModel.get_rope_index": prompts.note_prompts},
@@ -340,7 +340,7 @@ PATCH = Patch(
         ),
         *at(
             vlm_models(*kept_deltas.FAMILIES),
-            {"LanguageModel.__call__": kept_deltas.with_own},
+            {"LanguageModel.__call__": kept_deltas.call_with_deltas},
         ),
         *(
             target

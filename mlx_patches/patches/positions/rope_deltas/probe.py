@@ -30,11 +30,11 @@ from ..._shared.rows import recurrent
 from . import kept_deltas, probe_kept, probe_record
 
 _STEPS = 4
-_PIECE = 3
+_CHUNK = 3
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's logits in a batch differ from those alone."""
+    """Red if a row's logits in a batch differ from those of its solo run."""
     if target.supports:
         return probe_record.follow_rows(target)
     if family_of(target) in kept_deltas.FAMILIES:
@@ -43,24 +43,24 @@ def probe(target: Target) -> Result:
 
 
 def compare_generated(target: Target) -> Result:
-    """Compare the logits of a tiny model's rows in batches with those alone."""
+    """Compare the logits of a tiny model's rows in batches with those of solo runs."""
     require_own(target)
     model = tiny_of(target)
     try:
         row = rows_of(model, LENGTHS)[0]
         decode(model, [row], prefill_alone(model, row), _STEPS)
     except Exception as error:
-        raise NotApplicable(f"a row alone fails, too: {engine.where(error)}") from None
+        raise NotApplicable(f"a single request fails too: {engine.where(error)}") from None
     with with_patches(BATCH_PATCHES):
-        with_image = takes_images(model)
-        rows = merged_texts(model)
-        if with_image:
-            rows += joined_image(model)
-        rows += padded_texts(model)
-        if with_image:
-            rows += [*images_together(model), *queued_prompts(model)]
-        alone = [solo(model, row) for row in rows]
-        cell = differences([row.logits for row in rows], alone, EXACT)
+        has_images = takes_images(model)
+        rows = run_merged(model)
+        if has_images:
+            rows += run_joined(model)
+        rows += run_padded(model)
+        if has_images:
+            rows += [*run_images(model), *run_queued(model)]
+        solos = [solo(model, row) for row in rows]
+        cell = differences([row.logits for row in rows], solos, EXACT)
         if cell.verdict != "red" and engine.own_positions(model):
             cell = own_prefill(model)
         if cell.verdict != "red" and takes_turns(model):
@@ -68,16 +68,16 @@ def compare_generated(target: Target) -> Result:
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
-def merged_texts(model: Any) -> list[Any]:
-    """Texts of unequal length, prefilled alone and merged."""
+def run_merged(model: Any) -> list[Any]:
+    """Run texts of unequal length, prefilled separately and merged."""
     rows = rows_of(model, LENGTHS)
     cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
     decode(model, rows, cache, _STEPS)
     return rows
 
 
-def padded_texts(model: Any) -> list[Any]:
-    """The same as a left-padded batch; none for hybrids: recurrent layers have other defects."""
+def run_padded(model: Any) -> list[Any]:
+    """Run them as a left-padded batch, except for hybrids, whose recurrent layers have defects."""
     if any(True for _ in recurrent(model.make_cache())):
         return []
     engine.forget(model)
@@ -87,7 +87,7 @@ def padded_texts(model: Any) -> list[Any]:
 
 
 def takes_images(model: Any) -> bool:
-    """Whether a row may have an image, which takes other positions than a text."""
+    """Whether a row may have an image, whose positions differ from those of text."""
     try:
         text_and_image(model, image_first=False)
     except NotApplicable:
@@ -95,8 +95,8 @@ def takes_images(model: Any) -> bool:
     return True
 
 
-def joined_image(model: Any) -> list[Any]:
-    """A text, and a row with an image that joins it."""
+def run_joined(model: Any) -> list[Any]:
+    """Run a text and a row with an image that joins it."""
     rows = text_and_image(model, image_first=False)
     engine.forget(model)
     cache, more = (prefill(model, [row]) for row in rows)
@@ -104,18 +104,18 @@ def joined_image(model: Any) -> list[Any]:
     return rows
 
 
-def images_together(model: Any) -> list[Any]:
-    """Rows with images of two shapes in one batch."""
+def run_images(model: Any) -> list[Any]:
+    """Run rows with images of two shapes in one batch."""
     rows = [row_with_image(model, max(LENGTHS), patches) for patches in ((2, 2), (3, 2))]
     engine.forget(model)
     decode(model, rows, prefill(model, rows), _STEPS)
     return rows
 
 
-def queued_prompts(model: Any) -> list[Any]:
-    """An image and a text, both embedded before either is fed alone; in both orders.
+def run_queued(model: Any) -> list[Any]:
+    """Run an image and a text, both embedded before either is fed, in both orders.
 
-    None where the engine passes positions.
+    Returns nothing if the engine passes positions.
     """
     queued = []
     for image_first in () if engine.own_positions(model) else (False, True):
@@ -144,19 +144,19 @@ def two_turns(model: Any) -> Iterator[Any]:
     for name, text, image in texts(model):
         engine.forget(model)
         expected = dict(enumerate(prefilled(model, text, image)))
-        for piece in (WHOLE, _PIECE) if reads_pieces(model, text) else (WHOLE,):
+        for chunk in (WHOLE, _CHUNK) if is_chunked(model, text) else (WHOLE,):
             engine.forget(model)
             cache = model.make_cache()
             said = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
-            said |= stepped(model, text, len(text) + last, piece, None, cache, first)
-            yield f"{name} and a turn in pieces of {piece}", said, expected
+            said |= stepped(model, text, len(text) + last, chunk, None, cache, first)
+            yield f"{name} and a turn in chunks of {chunk}", said, expected
 
 
-def reads_pieces(model: Any, text: list[int]) -> bool:
-    """Whether the release reads a first prompt in pieces; Qwen3-VL of mlx-vlm 0.4 does not."""
+def is_chunked(model: Any, text: list[int]) -> bool:
+    """Whether the release feeds a first prompt in chunks; Qwen3-VL of mlx-vlm 0.4 does not."""
     engine.forget(model)
     try:
-        stepped(model, text, len(text) - 1, _PIECE, None)
+        stepped(model, text, len(text) - 1, _CHUNK, None)
     except TypeError:
         return False
     return True

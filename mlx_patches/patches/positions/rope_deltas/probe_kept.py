@@ -1,4 +1,4 @@
-"""Feeds a row with an image and a text in turn, and then a batch between a text's two pieces."""
+"""Feeds a row with an image and a text in turn, then a batch between a text's two chunks."""
 
 from __future__ import annotations
 
@@ -19,64 +19,64 @@ STEPS = (12, 3, 8)
 
 
 def probe(target: Target) -> Result:
-    """Red where rows are rotated by the deltas that another request left on the model."""
+    """Red if rows use the deltas that another request left on the model."""
     model = tiny_of(target)
     if not (hasattr(model.module, KEPT) and accepts_deltas(type(model.module).__call__)):
         return Result(False, "the release's model accepts no rope deltas")
-    for row, apart in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):
-        if not apart <= EXACT.logits:
-            return Result(True, f"{row} differs by {apart:.2g} of the logits' scale", apart)
-    left = left_by_text(model)
+    for row, distance in zip(("the image's row", "the text"), decode_in_turn(model), strict=True):
+        if not distance <= EXACT.logits:
+            return Result(True, f"{row} differs by {distance:.2g} of the logits' scale", distance)
+    left = count_left(model)
     if left not in (0, 1):
         return Result(True, f"a prompt of one row leaves the deltas of {left} on the model")
     return Result(False, "each row has its own delta", 0.0)
 
 
 def decode_in_turn(model: Any) -> list[float]:
-    """How far each row is from the same row alone, relative to the logits, if both take turns."""
+    """Each row's distance from its solo run, relative to the logits, if both take turns."""
     import mlx.core as mx
 
     texts = {PROMPT: {"rope_deltas": mx.array([[DELTA]])}, OTHER: {}}
-    alone = []
+    solo = []
     for prompt, deltas in texts.items():
         engine.forget(model)
-        alone.append(read(model, [prompt], [deltas], told=True)[0])
+        solo.append(feed_rows(model, [prompt], [deltas], pass_on=True)[0])
     engine.forget(model)
-    said = read(model, list(texts), list(texts.values()))
-    return [relative(one, own) for one, own in zip(said, alone, strict=True)]
+    logits = feed_rows(model, list(texts), list(texts.values()))
+    return [relative(one, own) for one, own in zip(logits, solo, strict=True)]
 
 
-def read(
+def feed_rows(
     model: Any,
     prompts: list[tuple[int, ...]],
     arguments: list[dict[str, Any]],
-    told: bool = False,
+    pass_on: bool = False,
 ) -> list[Any]:
-    """Each row's logits; the rows have caches of their own and are fed a token each in turn.
+    """Each row's logits; the rows have separate caches and are fed one token each in turn.
 
     Args:
         model: the model to run.
-        prompts: token ids, a row each.
+        prompts: token ids of each row.
         arguments: further arguments of each row's prompt.
-        told: pass them in the decode steps too; a host that decodes one row passes none.
+        pass_on: pass them in the decode steps too; a host that decodes one row passes none.
     """
     import mlx.core as mx
 
     caches = [model.make_cache() for _ in prompts]
-    said: list[list[Any]] = [[] for _ in prompts]
+    logits: list[list[Any]] = [[] for _ in prompts]
     for row, (prompt, own) in enumerate(zip(prompts, arguments, strict=True)):
-        said[row].append(model.call([list(prompt)], caches[row], **own)[:, -1])
+        logits[row].append(model.call([list(prompt)], caches[row], **own)[:, -1])
     for token in STEPS:
         for row, (cache, own) in enumerate(zip(caches, arguments, strict=True)):
-            step = own if told else {}
-            said[row].append(model.call([[token]], cache, **step)[:, -1])
-    return [mx.concatenate(row) for row in said]
+            step = own if pass_on else {}
+            logits[row].append(model.call([[token]], cache, **step)[:, -1])
+    return [mx.concatenate(row) for row in logits]
 
 
-def left_by_text(model: Any) -> int:
+def count_left(model: Any) -> int:
     """The number of rows whose deltas are on the model after the prompt of one, 0 for none.
 
-    A batch of two rows comes between its pieces. An engine takes the row's delta from the model.
+    A batch of two rows comes between its chunks. An engine reads the row's delta from the model.
     """
     import mlx.core as mx
 

@@ -1,4 +1,4 @@
-"""Reads a batch in two pieces, and between them what stores the deltas of fewer rows."""
+"""Feeds a batch in two chunks, with a call between them that stores deltas of fewer rows."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ....lab import EXACT, engine
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import relative, tiny
 
-PIECES = (((5, 9), (2, 7), (3, 8)), ((4, 6), (1, 3), (8, 5)))
+CHUNKS = (((5, 9), (2, 7), (3, 8)), ((4, 6), (1, 3), (8, 5)))
 OTHERS = ((7, 2, 9), (6, 1, 4))
 
 
 def probe(target: Target) -> Result:
-    """Red where the second piece fails, or its logits differ from those of the pieces alone."""
+    """Red if the second chunk raises, or its logits depend on the call in between."""
     worst = 0.0
-    for model, between in cases(target.distribution):
-        alone = read(model, lambda: None)
-        worst = max(worst, relative(read(model, between), alone))
+    for model, between in list_cases(target.distribution):
+        solo = feed_chunks(model, lambda: None)
+        worst = max(worst, relative(feed_chunks(model, between), solo))
     return Result(not worst <= EXACT.logits, f"differs by {worst:.2g} of the logits' scale", worst)
 
 
-def cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
-    """The lab's models that run the target's call on texts, and what comes between the pieces.
+def list_cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
+    """The lab's models that run the target's call on texts, and the call between the chunks.
 
     Raises:
         NotApplicable: the release has none of them.
@@ -57,13 +57,13 @@ def decode(model: Any) -> None:
     model.call(mx.array([row[:1] for row in OTHERS]), cache, rope_deltas=deltas)
 
 
-def read(model: Any, between: Callable[[], None]) -> Any:
-    """The logits of the batch's second piece, after a call of ``between``."""
+def feed_chunks(model: Any, between: Callable[[], None]) -> Any:
+    """The logits of the batch's second chunk, after a call of ``between``."""
     import mlx.core as mx
 
     engine.forget(model)
-    cache = engine.batch_cache(model, [0] * len(PIECES[0]))
-    first, second = (mx.array(piece) for piece in PIECES)
+    cache = engine.batch_cache(model, [0] * len(CHUNKS[0]))
+    first, second = (mx.array(chunk) for chunk in CHUNKS)
     model.call(first, cache)
     between()
     return model.call(second, cache)

@@ -1,4 +1,4 @@
-"""Moves rows from cache to cache, and compares their next logits with those alone.
+"""Moves rows from cache to cache, and compares their next logits with those of solo runs.
 
 Two rows with images and a text are prefilled one after another. Decode steps pass no positions,
 so the model must take each row's rope delta from its cache.
@@ -39,7 +39,7 @@ _BATCHES = {
 
 
 def follow_rows(target: Target) -> Result:
-    """Red where a row's logits differ from those alone after the target's operation.
+    """Red if a row's logits differ from its solo run after the target's operation.
 
     Raises:
         NotApplicable: the release has no such operation, or no model that needs it.
@@ -51,13 +51,13 @@ def follow_rows(target: Target) -> Result:
     require_own(target)
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
     with with_patches(_OTHERS):
-        # Alone first: a row's solo run must not read state that the batch left on the model.
+        # Solo runs first: they must not read state that the batch left on the model.
         rows = rows_with_images(model)
-        alone = [solo(model, row) for row in rows]
+        solos = [solo(model, row) for row in rows]
         engine.forget(model)
         moved = _MOVES[operation](Rows(model, caches, kind), rows)
     places = [next(at for at, row in enumerate(rows) if row is one) for one in moved]
-    cell = differences([row.logits for row in moved], [alone[at] for at in places], EXACT)
+    cell = differences([row.logits for row in moved], [solos[at] for at in places], EXACT)
     return Result(cell.verdict == "red", cell.detail, cell.figure)
 
 
@@ -127,7 +127,7 @@ class Rows:
         return batch
 
     def decode(self, rows: Sequence[Any], cache: list[Any], count: int = _STEPS) -> None:
-        """Feed each row one token a step, without positions."""
+        """Feed each row one token per step, without positions."""
         import mlx.core as mx
 
         for _ in range(count):

@@ -1,9 +1,9 @@
-"""The queue of image prompts whose positions are computed but whose tokens are not yet fed.
+"""A queue of image prompts whose positions are computed, but whose tokens are not yet fed.
 
 A model computes an image prompt's positions with its embeddings, before the prompt has a cache,
 and stores them on itself, where the next prompt overwrites them. This module queues each prompt
-outside the model, and finds it by the first tokens that a row is fed. From then on the row's
-record holds the prompt, until the last of its tokens is fed.
+outside the model, and finds it by the first tokens that a row is fed. The row's record then holds
+the prompt until the last of its tokens is fed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SIZE = 4  # bytes of a token id
 
 @dataclass(frozen=True, eq=False)
 class ImagePrompt:
-    """A prompt with images or videos, and the positions that were computed for it.
+    """A prompt with images or videos, and its computed positions.
 
     Args:
         tokens: its token ids, as the bytes of int32.
         positions: the position ids of its tokens, (3, 1, length).
-        padding: how many of the first tokens are padding.
+        padding: the number of pad tokens at its beginning.
     """
 
     tokens: bytes
@@ -48,8 +48,8 @@ class RowPrompt(NamedTuple):
 
     Args:
         prompt: the prompt.
-        skipped: how many of its first tokens are not fed: all of its padding, or 0.
-        since: how many of its tokens the row held before the first that it was known by.
+        skipped: the number of its first tokens that are not fed: all of its padding, or 0.
+        since: the number of its tokens that the row held before those that identified it.
     """
 
     prompt: ImagePrompt
@@ -67,7 +67,7 @@ class RowPrompt(NamedTuple):
         return self.prompt.tokens[first * _SIZE : (self.skipped + end) * _SIZE]
 
     def fits(self, start: int, text: bytes) -> bool:
-        """Whether ``text`` is its tokens from ``start`` on; right padding may follow its end."""
+        """Whether ``text`` is its tokens from ``start``; right padding may follow its end."""
         own = self.tokens(start, start + len(text) // _SIZE)
         return bool(own) and text.startswith(own)
 
@@ -79,7 +79,7 @@ class RowPrompt(NamedTuple):
         return (own.max() + 1 - own.shape[-1]).reshape(1, 1).astype(mx.int32)
 
     def positions(self, start: int, end: int) -> Any:
-        """The position ids of the tokens from ``start`` to ``end``, also past its own end.
+        """The position ids of the tokens from ``start`` to ``end``, which may be past its end.
 
         Returns:
             (3, 1, tokens) of its integer type.
@@ -99,7 +99,7 @@ class RowPrompt(NamedTuple):
 
 
 class Waiting:
-    """The image prompts of one model: a queue, and those claimed by the rows that are fed them.
+    """The image prompts of one model: a queue, and those claimed by rows.
 
     Thread-safe. Claimed prompts are referenced weakly: the records of the rows keep them alive.
     """
@@ -111,11 +111,11 @@ class Waiting:
         self._newest: Sequence[Callable[[], ImagePrompt | None]] = ()
         self._newest_positions: Callable[[], Any] = lambda: None
         self.noted = 0  # number of prompts so far
-        # The newest texts that have got positions: the array of these, and the token ids.
+        # The newest texts with computed positions: the array of these, and the token ids.
         self._texts: list[tuple[Callable[[], Any], Any]] = []
 
     def __bool__(self) -> bool:
-        """Whether there is a prompt that a row may be fed."""
+        """Whether a row may be fed a prompt."""
         return bool(self._queue or self._claimed)
 
     def note(self, prompts: Sequence[ImagePrompt], returned: Any) -> None:
@@ -132,42 +132,42 @@ class Waiting:
             self.noted += len(prompts)
 
     def note_text(self, ids: Any, returned: Any) -> None:
-        """Note the token ids of a text that has got positions, and the array of these."""
+        """Record the token ids of a text with computed positions, and the array of these."""
         array: Callable[[], Any] = weakref.ref(returned)
         with self._lock:
             held = [text for text in self._texts if text[0]() is not None]
             self._texts = [*held, (array, ids)][-WAITING:]
 
-    def left_on(self, model: Any) -> bool:
-        """Whether the positions stored on the model are those of the newest image prompts."""
+    def is_stored_on(self, model: Any) -> bool:
+        """Whether the positions of the newest image prompts are stored on the model."""
         held = getattr(model, "_position_ids", None)
         return held is not None and held is self._newest_positions()
 
     def continues_newest(self, starts: Sequence[int], ids: Any) -> bool:
-        """Whether any row's piece may be one of the newest image prompts; reads the tokens."""
+        """Whether any row's chunk may be of one of the newest image prompts; reads the tokens."""
         newest = [RowPrompt(prompt, skipped=0) for ref in self._newest if (prompt := ref())]
-        pieces = [(max(0, start), as_bytes(row)) for start, row in zip(starts, ids, strict=True)]
-        return any(prompt.fits(*piece) for prompt in newest for piece in pieces)
+        chunks = [(max(0, start), as_bytes(row)) for start, row in zip(starts, ids, strict=True)]
+        return any(prompt.fits(*chunk) for prompt in newest for chunk in chunks)
 
     def continues_computed(self, start: int, ids: Any) -> bool:
-        """Whether a piece is of the newest text that has got positions; reads the tokens."""
+        """Whether a chunk is of the newest text with computed positions; reads the tokens."""
         return any(_is_part(text, start, ids) for _, text in self._texts[-1:])
 
     def are_of(self, positions: Any, start: int, ids: Any) -> bool:
-        """Whether an array of positions was computed for a text with this piece; reads both."""
+        """Whether an array of positions was computed for a text with this chunk; reads both."""
         texts = [text for ref, text in self._texts if ref() is positions]
         return any(_is_part(text, start, ids) for text in texts)
 
     def claim(self, text: bytes, start: int = 0, delta: int | None = None) -> RowPrompt | None:
-        """Find the prompt of a row by the first tokens that it is fed, and take it off the queue.
+        """Find the prompt of a row by its first tokens, and remove it from the queue.
 
         Prompts with the same tokens but different images are claimed in the order in which they
-        were noted. A queued prompt is preferred to one that another row has claimed.
+        were queued. A queued prompt is preferred to one that another row has claimed.
 
         Args:
             text: the tokens.
-            start: how many tokens came from a prefix cache.
-            delta: the rope delta of those, if it is known.
+            start: the number of tokens from a prefix cache.
+            delta: their rope delta, if it is known.
         """
         if not text:
             return None
@@ -180,7 +180,7 @@ class Waiting:
             return found
 
     def give_back(self, row: RowPrompt) -> None:
-        """Put back on the queue a prompt that a row with the same first tokens had claimed."""
+        """Put a prompt back on the queue, if a row with the same first tokens had claimed it."""
         with self._lock:
             if row.prompt not in self._queue:
                 self._claimed.discard(row.prompt)
@@ -203,7 +203,7 @@ def _find(
             if not row.fits(start, text):
                 continue
             if start and delta is not None and row.delta(start).item() != delta:
-                continue  # what came from the prefix cache is another text
+                continue  # the tokens from the prefix cache are another text
             if (row.length - start) * _SIZE >= len(text):
                 return row
             if ended is None or row.length > ended.length:
@@ -214,28 +214,28 @@ def _find(
 _WAITING = Kept(Waiting)
 
 
-def waiting_prompts(model: Any) -> Waiting:
+def find_waiting(model: Any) -> Waiting:
     """The image prompts of a model; they are dropped with the model."""
     return _WAITING.of(model)
 
 
 def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
-    """``get_rope_index`` that queues prompts with images or videos, and their positions."""
+    """Factory of ``get_rope_index``, which queues prompts with images or videos."""
     signature = inspect.signature(index)
 
     @functools.wraps(index)
-    def replacement(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def index_and_note(model: Any, *args: Any, **kwargs: Any) -> Any:
         out = index(model, *args, **kwargs)
         given = signature.bind(model, *args, **kwargs).arguments
         if (ids := given.get("input_ids")) is not None:
-            waiting_prompts(model).note_text(ids, out[0])
+            find_waiting(model).note_text(ids, out[0])
         grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
         if any(grid is not None for grid in grids):
             prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))
-            waiting_prompts(model).note(prompts, out[0])
+            find_waiting(model).note(prompts, out[0])
         return out
 
-    return replacement
+    return index_and_note
 
 
 def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePrompt]:
@@ -266,35 +266,35 @@ def follow_prompts(
     ids: Any,
     deltas: Any = None,
 ) -> list[RowPrompt | None]:
-    """The image prompt that each row is fed a piece of, None for a row of text.
+    """The image prompt of which each row is fed a chunk, None for a row of text.
 
     Reads the tokens from the device.
 
     Args:
         waiting: the prompts of the model.
         held: the prompt that each row has been fed so far, or None.
-        starts: where in its text each row's piece begins; below zero by the number of padding
-            tokens that are still to be fed.
-        ids: the token ids of the piece, (rows, length).
-        deltas: the rope deltas of what the rows hold, (rows, 1); None if they are not known.
+        starts: where in its text each row's chunk begins; negative by the number of pad tokens
+            still to be fed.
+        ids: the token ids of the chunk, (rows, length).
+        deltas: the rows' rope deltas so far, (rows, 1); None if unknown.
     """
-    pieces = [as_bytes(ids[row, max(0, -start) :]) for row, start in enumerate(starts)]
-    known = [None] * len(pieces) if deltas is None else deltas[:, 0].tolist()
+    chunks = [as_bytes(ids[row, max(0, -start) :]) for row, start in enumerate(starts)]
+    known = [None] * len(chunks) if deltas is None else deltas[:, 0].tolist()
     # Rows that began with the same tokens may hold each other's prompts: all are put back first.
     texts = []
-    for row, start, piece, delta in zip(held, starts, pieces, known, strict=True):
+    for row, start, chunk, delta in zip(held, starts, chunks, known, strict=True):
         begun = max(0, start)
-        is_prompt = len(piece) > _SIZE  # not a generated token
-        text, place = piece, begun
+        is_prompt = len(chunk) > _SIZE  # not a generated token
+        text, place = chunk, begun
         if begun and not is_prompt:
             text = b""
-        if row is not None and not row.fits(begun, piece):
-            text, place = row.tokens(row.since, begun) + piece, row.since
+        if row is not None and not row.fits(begun, chunk):
+            text, place = row.tokens(row.since, begun) + chunk, row.since
             delta = row.delta(place).item() if place else None
             if start < row.length and is_prompt:
                 waiting.give_back(row)
         texts.append((text, place, delta))
     return [
-        row if row is not None and row.fits(max(0, start), piece) else waiting.claim(*text)
-        for row, start, piece, text in zip(held, starts, pieces, texts, strict=True)
+        row if row is not None and row.fits(max(0, start), chunk) else waiting.claim(*text)
+        for row, start, chunk, text in zip(held, starts, chunks, texts, strict=True)
     ]

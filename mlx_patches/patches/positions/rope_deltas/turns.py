@@ -1,9 +1,9 @@
-"""The position ids that a host passes, cut to a piece and counted on from what the cache holds.
+"""Slice the position ids that a host passes to a chunk, and count them from the cache contents.
 
-A host passes those of a whole text with each of its pieces. Where a conversation goes on from a
-filled cache, the embedding code sees the new turn alone: its position ids begin at 0 and its rope
-delta is its own, whatever is in the cache. mlx-vlm's ``stream_generate`` computes the positions of
-the whole conversation first; 0.6.8 leaves them on the model, where nobody reads them.
+A host passes the position ids of a whole text with each of its chunks. If a conversation continues
+a filled cache, the embedding code gets only the new turn: its position ids begin at 0, and its rope
+delta ignores the cache. mlx-vlm's ``stream_generate`` computes the positions of the whole
+conversation first; 0.6.8 leaves them on the model, where nothing reads them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .prompts import Waiting
 
 
 class Feed(NamedTuple):
-    """A piece of some rows' texts that the model is fed next.
+    """The next chunk of some rows' texts.
 
     Args:
         model: the language model.
         waiting: the prompts of the model.
         record_cache: the cache with the record of the rows.
         counting_cache: a cache whose ``offset`` is an int or an array (rows,).
-        ids: the token ids of the piece, (rows, length).
+        ids: the token ids of the chunk, (rows, length).
     """
 
     model: Any
@@ -34,12 +34,12 @@ class Feed(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A text that is fed in pieces, each with the position ids of all of it.
+    """A text that is fed in chunks, each with the position ids of the whole text.
 
     Args:
         start: where in the cache the text begins.
-        length: how many position ids a host passes.
-        following: where in the cache the next piece begins.
+        length: the number of position ids that a host passes.
+        following: where in the cache the next chunk begins.
         whole: the position ids of the whole conversation, if the host left them on the model.
         deltas: the rope deltas that belong to them.
     """
@@ -51,13 +51,13 @@ class Turn(NamedTuple):
     deltas: Any = None
 
 
-class Piece(NamedTuple):
-    """What the model gets for the next tokens of some rows.
+class Chunk(NamedTuple):
+    """The model's arguments for the next tokens of some rows.
 
     Args:
-        position_ids: theirs alone.
+        position_ids: of only these tokens.
         deltas: the rows' rope deltas after the turn; None for those that the host passes.
-        kept: the deltas for the record; until its end a turn is counted on from those before it.
+        kept: the deltas for the record; until its end a turn is counted from those before it.
     """
 
     position_ids: Any
@@ -65,13 +65,13 @@ class Piece(NamedTuple):
     kept: Any = None
 
 
-def next_piece(feed: Feed, passed: Mapping[str, Any]) -> Piece:
+def next_chunk(feed: Feed, passed: Mapping[str, Any]) -> Chunk:
     """The next tokens' position ids and rope deltas.
 
-    A host whose caches have an array of offsets cuts the position ids itself.
+    A host whose caches have an array of offsets slices the position ids itself.
 
     Args:
-        feed: the rows' next piece.
+        feed: the rows' next chunk.
         passed: the arguments of the model's call.
     """
     places, offset = passed["position_ids"], feed.counting_cache.offset
@@ -79,7 +79,7 @@ def next_piece(feed: Feed, passed: Mapping[str, Any]) -> Piece:
     rows, length = feed.ids.shape[:2]
     covered = places.shape[-1]
     if not isinstance(offset, int) or covered < length:
-        return Piece(places)
+        return Chunk(places)
     record = read_record(record_cache)
     turn = record.turn if record else None
     if turn is None or (turn.length, turn.following) != (covered, offset):
@@ -89,26 +89,26 @@ def next_piece(feed: Feed, passed: Mapping[str, Any]) -> Piece:
     if not is_last or (record and record.turn):
         update_record(record_cache, turn=None if is_last else turn._replace(following=end))
     if turn.whole is not None:
-        return Piece(of_piece(turn.whole, offset, length), turn.deltas, turn.deltas)
+        return Chunk(slice_chunk(turn.whole, offset, length), turn.deltas, turn.deltas)
     if not turn.start:
-        return Piece(of_piece(places, offset, length))
+        return Chunk(slice_chunk(places, offset, length))
     before = fill_column(record_cache, "deltas", rows)
     own = passed.get("rope_deltas")
     after = before if own is None else before + own.reshape(-1, 1).astype(before.dtype)
     places = places[..., offset - turn.start : end - turn.start]
     places = places + (before + turn.start).astype(places.dtype)
-    return Piece(places, after, after if is_last else before)
+    return Chunk(places, after, after if is_last else before)
 
 
-def of_piece(position_ids: Any, offset: int, length: int) -> Any:
-    """The position ids of one piece, of those of a whole text."""
+def slice_chunk(position_ids: Any, offset: int, length: int) -> Any:
+    """The position ids of one chunk of a whole text."""
     if not length < position_ids.shape[-1] >= offset + length:
         return position_ids
     return position_ids[..., offset : offset + length]
 
 
-def deltas_after(position_ids: Any) -> Any:
-    """The rope deltas (rows, 1) after a text; the model may hold those of another request."""
+def compute_deltas(position_ids: Any) -> Any:
+    """The rope deltas (rows, 1) after a text; those on the model may be another request's."""
     import mlx.core as mx
 
     rows, length = position_ids.shape[-2:]
@@ -117,20 +117,20 @@ def deltas_after(position_ids: Any) -> Any:
 
 
 def begin_turn(feed: Feed, passed: Mapping[str, Any]) -> Turn:
-    """The turn that begins with a piece; reads the device if the cache is filled."""
+    """The turn that begins with a chunk; reads the device if the cache is filled."""
     places, offset, ids = passed["position_ids"], feed.counting_cache.offset, feed.ids
     rows, length = ids.shape[:2]
     covered = places.shape[-1]
     from_cache, from_first = Turn(offset, covered, offset), Turn(0, covered, offset)
     held = getattr(feed.model, "_position_ids", None)
-    # A token of a prompt comes with its embedding.
+    # A token of a prompt is passed with its embedding.
     is_prompt = covered > 1 or passed.get("inputs_embeds") is not None
     if not offset or not is_prompt or places is held:
         return from_first
     may_be_whole = covered >= offset + length
     # Those of another request may have the same shape.
     if held is not None and feed.waiting.are_of(held, offset, ids):
-        whole = {"whole": held, "deltas": deltas_after(held)}
+        whole = {"whole": held, "deltas": compute_deltas(held)}
         if held.shape[-2:] == (rows, offset + covered):
             return from_cache._replace(**whole)
         if may_be_whole and held.shape[-2:] == (rows, covered):

@@ -1,10 +1,10 @@
-"""LongRoPE and YaRN scale their input array in place, so a later read of it is wrong.
+"""mlx-lm, LongRoPE and YaRN models: wrong queries and keys if a model reads them after RoPE.
 
 Why
-    The ropes scale their input with ``x[..., :dims] = ...``, which changes the caller's array
-    too. A layer that uses the array again reads scaled values; after two calls, scaled twice.
+    RoPE scales its input with ``x[..., :dims] = ...``, which also changes the caller's array. A
+    layer that uses the array again reads scaled values; after two calls, values scaled twice.
 How
-    The rope gets a new handle of the same array. Nothing is copied or added to the graph.
+    RoPE gets a new handle of the same array. Nothing is copied or added to the graph.
 Upstream
     mlx-lm 0.31.2 (#1003, commit 2146e4ed).
 Retire when

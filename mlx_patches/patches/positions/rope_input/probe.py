@@ -22,7 +22,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def probe(target: Target) -> Result:
-    """Red where rotating changes the input array."""
+    """Red if RoPE changes the input array."""
     import mlx.core as mx
 
     require(target)
@@ -35,5 +35,5 @@ def probe(target: Target) -> Result:
 
 
 def make(module: Any, name: str) -> Any:
-    """Make a rope that scales its input."""
+    """Make a RoPE that scales its input."""
     return getattr(module, name)(**_OPTIONS[name])

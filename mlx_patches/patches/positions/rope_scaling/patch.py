@@ -1,14 +1,15 @@
-"""A model's long texts are garbage: the scaling of its positions in ``config.json`` is ignored.
+"""Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong text, long contexts most.
 
 Why
-    ``rope_scaling``, in newer files ``rope_parameters``, says how a model was trained for a longer
-    context. Many families build a plain rope whatever it says: in mlx-lm Qwen3 MoE, GLM 4 and
-    LFM2, in mlx-vlm YaRN of Qwen3.5, and up to 0.6.13 Gemma 3 from 4B on, Llama 3.2 Vision and
-    Granite Vision, whose published files have a scaling. Every position but the first is wrong.
+    ``rope_scaling``, in newer files ``rope_parameters``, is the scaling of positions with which a
+    model was trained for a longer context. Many families ignore it and build a plain RoPE: in
+    mlx-lm Qwen3 MoE, GLM 4 and LFM2; in mlx-vlm Qwen3.5 with YaRN; and up to mlx-vlm 0.6.13
+    Gemma 3 (4B and larger), Llama 3.2 Vision and Granite Vision, whose published configs have a
+    scaling. Every position but the first is wrong.
 How
-    The config object keeps the setting. An attention layer that was built with a plain rope gets
-    the one that the release's own ``initialize_rope`` makes from it; Qwen3.5's rotary embedding
-    gets its frequencies and its factor. Without a scaling a layer keeps its own rope.
+    The config object keeps the setting. An attention layer with a plain RoPE gets the one that the
+    release's ``initialize_rope`` builds for the scaling; Qwen3.5's rotary embedding gets its
+    frequencies and its factor. Without a scaling nothing changes.
 Upstream
     mlx-vlm 0.6.14 for the vision models (#1710). Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10
     for the others.
@@ -34,7 +35,7 @@ _KEPT, _ORIGINAL, _LENGTH = (
 
 
 def keep_scaling(config: Any, cls: Any, params: Any, /) -> Any:
-    """The config object, with the scaling that ``config.json`` names."""
+    """The config object, with the scaling in ``config.json``."""
     if scaling := scaling_of(params):
         config._rope_scaling = scaling
     return config
@@ -58,9 +59,9 @@ def scaling_of(params: Any) -> dict[str, Any] | None:
 
 
 def scale_rope(attention: Any, config: Any, /) -> None:
-    """Give a layer the scaled rope of its config."""
+    """Replace a layer's plain RoPE by the scaled one of its config."""
     scaling = getattr(config, _KEPT, None)
-    # If the sliding layers have a base of their own, the scaling is for the full layers.
+    # If the sliding layers have a separate base, the scaling applies only to the full layers.
     if scaling is None or (
         getattr(attention, "is_sliding", False) and hasattr(config, "rope_local_base_freq")
     ):
@@ -79,18 +80,18 @@ def scale_rope(attention: Any, config: Any, /) -> None:
 def make_rope(
     dims: int, base: float, traditional: bool, scaling: dict[str, Any], kind: type
 ) -> Any:
-    """The rope that the attention class's own release makes for a scaling."""
+    """Build the RoPE for a scaling with the release of the attention class."""
     package = kind.__module__.partition(".")[0]
     try:
         ropes = importlib.import_module(f"{package}.models.rope_utils")
         make = ropes.initialize_rope
-    except (ImportError, AttributeError):  # mlx-vlm took them from mlx-lm once
+    except (ImportError, AttributeError):  # earlier mlx-vlm releases use mlx-lm's
         make = importlib.import_module("mlx_lm.models.rope_utils").initialize_rope
     return make(dims, base, traditional, scaling, scaling[_LENGTH])
 
 
 def scale_sections(attention: Any, rotary: Any, scaling: dict[str, Any]) -> None:
-    """Scale the frequencies of a rotary embedding with a section for each axis of an image."""
+    """Scale the frequencies of a rotary embedding with one section per image axis."""
     rope = make_rope(rotary.dim, rotary.base, False, scaling, type(attention))
     if not hasattr(rope, "_freqs"):
         return

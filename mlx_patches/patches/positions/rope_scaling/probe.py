@@ -1,4 +1,4 @@
-"""Builds an attention layer with a scaling by two, and compares it with one without."""
+"""Builds an attention layer with a scaling by two, and compares it with an unscaled one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ....probes.batch_invariance import family_of, tiny_of
 from ....probes.fixtures import require_own
 
 FACTOR, PLACE = 2, 3
-# Every wave is longer than the original context, so all positions are divided by the factor.
+# Every wavelength exceeds the original context, so all positions are divided by the factor.
 SCALING = {
     "rope_type": "llama3",
     "type": "llama3",
@@ -23,26 +23,26 @@ SCALING = {
     "original_max_position_embeddings": 1,
 }
 TOLERANCE = 1e-5
-# The family that shows what the configs keep.
+# The family for the targets that keep the scaling in the config.
 _SHOWN = {"mlx-lm": "mlx_lm.models.cohere", "mlx-vlm": "mlx_vlm.models.idefics3.language"}
 
 
 def probe(target: Target) -> Result:
-    """Red where the layer does not rotate a position as half of it without the scaling."""
+    """Red if a position differs from half of it without the scaling."""
     import mlx.core as mx
 
     if target.supports:
         target = target._replace(module=_SHOWN[target.distribution], name="Attention.__init__")
     require_own(target)
     x = mx.random.normal((1, 1, 1, 64), key=mx.random.key(0))
-    said = turned(make(target, SCALING), x, FACTOR * PLACE)
-    wanted = turned(make(target, {}), x, PLACE)
-    worst = max(mx.abs(a - b).max().item() for a, b in zip(said, wanted, strict=True))
+    actual = rotate(make(target, SCALING), x, FACTOR * PLACE)
+    expected = rotate(make(target, {}), x, PLACE)
+    worst = max(mx.abs(a - b).max().item() for a, b in zip(actual, expected, strict=True))
     return Result(not worst <= TOLERANCE, f"positions are off by {worst:.2g}", worst)
 
 
-def turned(layer: Any, x: Any, place: int) -> list[Any]:
-    """What a layer rotates at a position, or its angles there."""
+def rotate(layer: Any, x: Any, place: int) -> list[Any]:
+    """Apply a layer's RoPE at a position, or return its angles there."""
     import mlx.core as mx
 
     if hasattr(layer, "rope"):
@@ -58,7 +58,7 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
     if target.distribution == "mlx-lm":
         kind = module.ModelArgs
     else:
-        # Pixtral refuses other scalings than a linear one; Mistral 3 has the same layers.
+        # Pixtral accepts only linear scaling; Mistral 3 has the same layers.
         name = "mistral3" if family == "pixtral" else family
         configs = importlib.import_module(f"mlx_vlm.models.{name}.config")
         kind = getattr(configs, "TextConfig", None) or configs.ModelConfig
@@ -69,9 +69,9 @@ def make(target: Target, scaling: dict[str, Any]) -> Any:
         named = {**named, "rope_parameters": {**flat, **scaling}}
     try:
         args = kind.from_dict({"model_type": family, **config, "rope_scaling": None, **named})
-    except ValueError as error:  # Mistral 3's layers came later
+    except ValueError as error:  # the release has no such layers in Mistral 3
         raise NotApplicable(str(error)) from None
     layer = getattr(module, target.name.partition(".")[0])
-    # The layer that is a full one in each pattern.
+    # The last layer of each pattern, which is not a sliding one.
     more = [name for name in inspect.signature(layer.__init__).parameters if "idx" in name]
     return layer(args, *[config.get("sliding_window_pattern", 2) - 1 for _ in more])

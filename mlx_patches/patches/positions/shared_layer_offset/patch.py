@@ -1,15 +1,15 @@
-"""The KV-shared layers of Gemma 3n and Gemma 4 rotate their queries too far.
+"""Gemma 3n and 4: wrong RoPE positions in KV-shared layers, even for a single request.
 
 Why
-    The last layers have no keys of their own: they read an earlier layer's keys, values and
-    ``offset`` from its cache. That layer has already updated the cache, so the offset is the end
-    of the chunk, not its beginning, and the queries are rotated one chunk length too far. A row
-    alone is wrong as well, and its logits depend on how the prompt is cut into chunks. In a
-    batch, ``keys, values = cache.state`` raises in mlx-lm: a batch's state has more parts.
+    The last layers have no keys: they read an earlier layer's keys, values and ``offset`` from its
+    cache. That layer has already updated the cache, so the offset is the end of the chunk instead
+    of its beginning, and the positions of the queries are one chunk length too high. Logits depend
+    on how the prompt is split into chunks. In a batch, ``keys, values = cache.state`` raises in
+    mlx-lm, since a batch's state has more parts.
 How
     A shared layer gets a view of that cache with the offset before the update, and with only
-    keys and values as its state. Releases that pass keys, values or the offset beside the cache
-    do not change.
+    keys and values as its state. Releases that pass keys, values or the offset besides the cache
+    are unchanged.
 Upstream
     Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; not fixed in mlx-vlm
     0.7.10. Gemma 4: only mlx-vlm 0.4.4 is affected.
@@ -38,12 +38,12 @@ def attend_before_update(
     """Run a layer's attention; a shared layer gets the cache with the offset before its update."""
     has_shared_keys = args or kwargs
     if not has_shared_keys and cache is not None and attention.is_kv_shared_layer:
-        cache = rewind(cache, x.shape[1])
+        cache = rewind_cache(cache, x.shape[1])
     return call(attention, x, mask, cache, *args, **kwargs)
 
 
-def rewind(cache: Any, tokens: int) -> Any:
-    """A view of a cache that was just updated by ``tokens``, with the offset before them."""
+def rewind_cache(cache: Any, tokens: int) -> Any:
+    """A view of a cache updated by ``tokens``, with the offset before them."""
     return view(
         cache, offset=lambda cache: cache.offset - tokens, state=lambda cache: cache.state[:2]
     )

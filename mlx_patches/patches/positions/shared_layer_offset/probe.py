@@ -8,14 +8,14 @@ from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import TOLERANCE, differs, tiny_of
 
-# Shorter than the window: past it, older releases of mlx-vlm also have a mask defect.
+# Shorter than the window, beyond which older releases of mlx-vlm also have a mask defect.
 _LENGTH = 7
-_PIECES = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
+_CHUNKS = ((_LENGTH,), (5, 2), (2, 1, 4), (1,) * _LENGTH)
 
 
 def probe(target: Target) -> Result:
-    """Red where the last token's logits depend on how the text is split."""
+    """Red if the last token's logits depend on how the text is split."""
     importlib.import_module(target.module)
-    worst = differs(tiny_of(target), _PIECES)
-    detail = f"largest logit difference, whole against in pieces: {worst:.3g}"
+    worst = differs(tiny_of(target), _CHUNKS)
+    detail = f"largest logit difference between whole and chunked prompts: {worst:.3g}"
     return Result(not worst <= TOLERANCE, detail, worst)

@@ -1,12 +1,12 @@
-"""gpt-oss rotates its heads by other frequencies than in training: ``truncate`` is ignored.
+"""gpt-oss ignores `truncate: false`: wrong YaRN frequencies for every request.
 
 Why
     YaRN scales the slow frequencies of a head, keeps the fast ones, and mixes the two in between.
-    The config of gpt-oss says ``"truncate": false``: the range in between ends at fractions.
-    Releases round it to whole numbers, so the frequencies of a third of the head are wrong; the
-    longer the text, the farther off are its positions.
+    With ``"truncate": false``, as in gpt-oss, the bounds of that range are fractions. Releases
+    round them to whole numbers, so a third of a head's frequencies are wrong, and the error of the
+    positions grows with the length of the text.
 How
-    The attention layer's rope gets the frequencies of the range as the config has it.
+    The attention layer's RoPE gets the frequencies of the range in the config.
 Upstream
     Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
 Retire when
@@ -23,7 +23,7 @@ from ....core.verbs import after, family
 
 
 def set_frequencies(attention: Any, config: Any, /) -> None:
-    """Give a layer's rope the frequencies of its config."""
+    """Set the frequencies of a layer's RoPE by its config."""
     scaling = config.rope_scaling
     if isinstance(scaling, dict) and scaling.get("truncate") is False:
         rope = attention.rope
@@ -31,17 +31,17 @@ def set_frequencies(attention: Any, config: Any, /) -> None:
 
 
 def compute_frequencies(dims: int, base: float, scaling: dict[str, Any]) -> Any:
-    """The wave lengths of a head's pairs of dimensions (dims / 2,), over two pi."""
+    """The wavelengths of a head's pairs of dimensions (dims / 2,), divided by two pi."""
     import mlx.core as mx
 
     original = scaling["original_max_position_embeddings"]
 
-    def pair(turns: float) -> float:
-        """The place of the pair that turns this often in the original context."""
+    def find_pair(turns: float) -> float:
+        """The index of the pair with this many turns in the original context."""
         return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-    low = max(pair(scaling.get("beta_fast", 32)), 0)
-    high = min(pair(scaling.get("beta_slow", 1)), dims - 1)
+    low = max(find_pair(scaling.get("beta_fast", 32)), 0)
+    high = min(find_pair(scaling.get("beta_slow", 1)), dims - 1)
     slow = mx.clip((mx.arange(dims // 2) - low) / max(high - low, 1e-3), 0, 1)
     fast = base ** (mx.arange(0, dims, 2) / dims)
     return fast / (1 - slow + slow / scaling["factor"])

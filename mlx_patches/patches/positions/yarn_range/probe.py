@@ -18,20 +18,20 @@ _SCALING: dict[str, Any] = {
     "original_max_position_embeddings": 4096,
     "truncate": False,
 }
-# What OpenAI's code computes for a head's pairs from the ninth on: wave lengths over two pi.
+# The wavelengths, divided by two pi, that OpenAI's code computes for a head's pairs from the ninth.
 FIRST = 8
-WANTED = (19.6799, 31.5401, 51.7197, 86.266, 147.168, 259.043, 477.602, 950.027, 2190.66, 7732.83)
+EXPECTED = (19.6799, 31.5401, 51.7197, 86.266, 147.168, 259.043, 477.602, 950.027, 2190.66, 7732.83)
 TOLERANCE = 1e-4
 
 
 def probe(target: Target) -> Result:
-    """Red where a frequency differs."""
+    """Red if a frequency differs."""
     import mlx.core as mx
 
     require(target)
     config = config_class(target.distribution, "gpt_oss").from_dict({"rope_scaling": _SCALING})
     rope = importlib.import_module(target.module).AttentionBlock(config).rope
-    wanted = mx.array(WANTED)
-    got = rope._freqs[FIRST : FIRST + len(WANTED)]
-    worst = mx.abs(got / wanted - 1).max().item()
-    return Result(not worst <= TOLERANCE, f"a wave is off by {worst:.2g} of its length", worst)
+    expected = mx.array(EXPECTED)
+    actual = rope._freqs[FIRST : FIRST + len(EXPECTED)]
+    worst = mx.abs(actual / expected - 1).max().item()
+    return Result(not worst <= TOLERANCE, f"a wavelength is off by {worst:.2g} of its value", worst)

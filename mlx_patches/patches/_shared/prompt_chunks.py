@@ -1,4 +1,4 @@
-"""Which tokens of a prompt a call feeds, where a release passes the whole prompt's arguments."""
+"""Find the tokens of a prompt that a call feeds, if it gets the whole prompt's arguments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _BEGAN: Kept[list[int]] = Kept(list)
 
 
 def find_fed(whole: Any, caches: Sequence[Any] | None, length: int) -> slice:
-    """The tokens of a prompt that a call with ``length`` tokens feeds.
+    """The slice of a prompt that a call with ``length`` tokens feeds.
 
     Args:
         whole: an argument (rows, tokens, ...), the same object in each call for the prompt.
-        caches: the model's, which may hold a prefix that is no part of ``whole``.
+        caches: the model's, which may hold a prefix that is not part of ``whole``.
     """
     start = 0
     if whole.shape[1] > length:
         column, began = count_columns(caches or ()), _BEGAN.of(whole)
-        if not began or column < began[0]:  # the prompt's first piece
+        if not began or column < began[0]:  # the prompt's first chunk
             began[:] = [column]
         start = column - began[0]
     return slice(start, start + length)
