@@ -40,7 +40,6 @@ SIMPLE: dict[str, dict[str, object]] = {
     "yarn-range": {"math": SimpleNamespace(log=math.log, pi=3.0)},
     "arrays-extend": {"remember_rows": lambda cache, number: None},
     "gated-delta-mask": {"is_per_row": lambda mask: False},
-    "arrays-advance": {"is_continued": lambda *_: False},
     "offset-chain": {"CUT_INTERVAL": 10**9},
     "rotating-chain": {"tie": lambda cache, *counts: None},
     "kimi-states": {"has_slots": lambda cache: False},

@@ -9,7 +9,7 @@ from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.masks.mask_by_offset import patch as mask_by_offset
-from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, filled, probe
+from mlx_patches.patches.masks.mask_by_offset.probe import attention_of, make_filled_cache, probe
 
 from ..releases.conftest import installed
 from ..releases.models import or_skip
@@ -28,13 +28,13 @@ def test_decode_reads_no_device(target, ungated):
     layer = attention_of(model.module, target)
 
     def step(x, mask, places):
-        cache = filled(layer)
+        cache = make_filled_cache(layer)
         cache.offset = places[0, :, 0]
         return layer(x, mask, cache, places)
 
     x = mx.random.normal((2, 1, layer.q_proj.weight.shape[1]), key=mx.random.key(0))
     places = mx.broadcast_to(mx.array([2, 3])[None, :, None], (3, 2, 1))
-    mask = filled(layer).make_mask(1, return_array=True)
+    mask = make_filled_cache(layer).make_mask(1, return_array=True)
     with pytest.raises((RuntimeError, ValueError), match="eval"):
         mx.compile(step)(x, mask, places)
     ungated("mask-by-offset")

@@ -92,8 +92,9 @@ def names() -> list[str]:
     ]
 
 
-# Add ``names`` when the functions of patches are renamed.
-@pytest.mark.parametrize("source", [pages, helps, screens, summaries], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "source", [pages, helps, screens, summaries, names], ids=lambda one: one.__name__
+)
 def test_no_forbidden_words_or_names(source: Callable[[], list[str]]):
     assert source() == []
 

@@ -211,11 +211,11 @@ def as_refusal(reason: str) -> Exception:
     """The error for the host and its client, in one line."""
     reason = " ".join(reason.split())[:200]
     logger.warning("mlx_patches: %s stopped a chat template: %s", ID, reason)
-    return refusal(stopped()(f"The chat template was stopped: {reason}; {_REMEDY}"))
+    return refusal(stop_error_class()(f"The chat template was stopped: {reason}; {_REMEDY}"))
 
 
 @functools.cache
-def stopped() -> type[Exception]:
+def stop_error_class() -> type[Exception]:
     """The class of the error: jinja2's SecurityError, with status 400 for FastAPI."""
     from jinja2.exceptions import SecurityError  # type: ignore[import-not-found]
 

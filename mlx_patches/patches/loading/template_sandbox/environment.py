@@ -122,7 +122,7 @@ def make_sandbox(environment: Environment) -> Environment:
     sandbox: Any = object.__new__(_sandbox_class(type(environment)))  # type: ignore[arg-type]
     vars(sandbox).update(vars(environment))
     sandbox.code_generator_class = _code_class(environment.code_generator_class)
-    sandbox.filters = {name: _bounded(name, f) for name, f in environment.filters.items()}
+    sandbox.filters = {name: _limit(name, f) for name, f in environment.filters.items()}
     own = {"range": (range, safe_range), "namespace": (Namespace, CountedNamespace)}
     names = environment.globals
     sandbox.globals = ChainMap(
@@ -134,12 +134,12 @@ def make_sandbox(environment: Environment) -> Environment:
     return sandbox
 
 
-def bound_render(template: Any, source: Any) -> Any:
+def limit_render(template: Any, source: Any) -> Any:
     """Give each render of a template a budget, and its refusals one line."""
     render = template.root_render_func
     own = measure(source) if isinstance(source, str) else 0
 
-    def bounded(context: Any, *args: Any, **kwargs: Any) -> Iterator[str]:
+    def run_limited(context: Any, *args: Any, **kwargs: Any) -> Iterator[str]:
         given = {name: context.parent[name] for name in context.parent if name not in names}
         budget = Budget(own + measure(given))
         output = render(context, *args, **kwargs)
@@ -162,7 +162,7 @@ def bound_render(template: Any, source: Any) -> Any:
 
     names = frozenset(template.globals)
     if not inspect.isasyncgenfunction(render):
-        template.root_render_func = bounded
+        template.root_render_func = run_limited
     return template
 
 
@@ -184,12 +184,12 @@ def _code_class(kind: type[CodeGenerator]) -> type[CodeGenerator]:
     return type(f"Counted{kind.__name__}", (CountedCode, kind), {})
 
 
-def _bounded(name: str, function: Any) -> Any:
+def _limit(name: str, function: Any) -> Any:
     """A filter whose result is measured, and its size estimated if it may be large."""
     passed = int(hasattr(function, "jinja_pass_arg"))
 
     @functools.wraps(function)
-    def bounded(*args: Any, **kwargs: Any) -> Any:
+    def run_limited(*args: Any, **kwargs: Any) -> Any:
         count_step()
         if name in EXPANDING:
             args = (*args[:passed], *_as_lists(name, args[passed:]))
@@ -197,7 +197,7 @@ def _bounded(name: str, function: Any) -> Any:
         result = function(*args, **kwargs)
         return count_items(result) if inspect.isgenerator(result) else check(result)
 
-    return bounded
+    return run_limited
 
 
 def _as_lists(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from typing import Any
 from ....core.errors import is_refusal
 from ....core.patch import Patch, Target, around
 from ..._shared.callers import RELEASES, callers
-from .bounds import ID, stopped
+from .bounds import ID, stop_error_class
 
 # Between jinja2's function and the code that compiles a template.
 _BETWEEN = frozenset({"jinja2", "mlx_patches"})
@@ -41,10 +41,10 @@ def compile_in_sandbox(
     """jinja2's ``Environment.from_string``, which ``Template(...)`` calls as well."""
     if not is_chat_template():
         return compile_template(environment, source, *args, **kwargs)
-    from .environment import bound_render, make_sandbox
+    from .environment import limit_render, make_sandbox
 
     template = compile_template(make_sandbox(environment), source, *args, **kwargs)
-    return bound_render(template, source)
+    return limit_render(template, source)
 
 
 def is_chat_template() -> bool:
@@ -56,7 +56,7 @@ def is_chat_template() -> bool:
 def answer_refusal(put: Callable[..., Any], handler: Any, status_code: int = 200) -> Any:
     """mlx_lm.server answers each error of a request with 404; a stopped template gets 400."""
     error = sys.exc_info()[1]
-    if error is not None and is_refusal(error) and isinstance(error, stopped()):
+    if error is not None and is_refusal(error) and isinstance(error, stop_error_class()):
         status_code = 400
     return put(handler, status_code)
 

@@ -23,13 +23,13 @@ def probe(target: Target) -> Result:
     layer = attention_of(model.module, target)
     width = layer.q_proj.weight.shape[1]
     x = mx.random.normal((2, 1, width), key=mx.random.key(0))
-    cache = filled(layer)
+    cache = make_filled_cache(layer)
     mask = cache.make_mask(1, return_array=True)
     places = mx.broadcast_to(cache.offset[None, :, None], (3, 2, 1))
     columns = mask.shape[-1]
     try:
         seen = layer(x, mask, cache, places)
-        short = layer(x, mask[..., 1:], cut(filled(layer)), places)
+        short = layer(x, mask[..., 1:], cut(make_filled_cache(layer)), places)
     except ValueError as error:
         return Result(True, f"with {columns} columns: {error}")
     apart = float(mx.abs(seen - short).max().item())
@@ -52,7 +52,7 @@ def attention_of(model: Any, target: Target) -> Any:
     return found[0]
 
 
-def filled(layer: Any) -> Any:
+def make_filled_cache(layer: Any) -> Any:
     """Make a batch cache with keys and values in it."""
     import mlx.core as mx
 

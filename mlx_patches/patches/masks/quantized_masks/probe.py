@@ -26,7 +26,7 @@ def _shape(target: Target) -> Result:
     if hasattr(importlib.import_module("mlx_vlm.models.base"), "kv_sequence_length"):
         return Result(False, "models do not read the shape of keys")
     shape = (2, 1, 6, WIDTH)
-    floats = _drawn(0, shape)
+    floats = _draw(0, shape)
     held = kind.batch([1, 0]).update_and_fetch(floats, floats)
     shapes = [getattr(part, "shape", None) for part in held]
     wanted = [shape] * 2
@@ -62,8 +62,8 @@ def _attention(target: Target) -> Result:
         raise NotApplicable(f"{target.module} has no {target.name} of its own")
     for rows, heads, groups in ((2, 4, 2), (3, 4, 2), (3, 2, 2), (1, 4, 2)):
         count, padding = 6, [2 * row for row in range(rows)]
-        queries = _drawn(0, (rows, heads, 2, WIDTH))
-        keys, values = (_drawn(seed, (rows, groups, count, WIDTH)) for seed in (1, 2))
+        queries = _draw(0, (rows, heads, 2, WIDTH))
+        keys, values = (_draw(seed, (rows, groups, count, WIDTH)) for seed in (1, 2))
         place = mx.arange(count)
         causal = place[None] <= mx.arange(count - 2, count)[:, None]
         masks = mx.stack([causal & (place[None] >= pad) for pad in padding])[:, None]
@@ -87,7 +87,7 @@ def _attend(attend: Any, queries: Any, keys: Any, values: Any, mask: Any) -> Any
     return attend(queries + 0, *packed, scale=_SCALE, mask=mask, group_size=WIDTH, bits=BITS)
 
 
-def _drawn(seed: int, shape: tuple[int, ...]) -> Any:
+def _draw(seed: int, shape: tuple[int, ...]) -> Any:
     import mlx.core as mx
 
     return mx.random.normal(shape, key=mx.random.key(seed))

@@ -17,10 +17,10 @@ _CASES = ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3))
 def probe(target: Target) -> Result:
     """Red where a token sees more or fewer tokens than the window, itself included."""
     caches = importlib.import_module(target.module)
-    width = seen(mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
+    width = list_visible(mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
     for before, count in _CASES:
         for array in (False, True):
-            shown = seen(mask_of(caches, before, count, array), before, count)
+            shown = list_visible(mask_of(caches, before, count, array), before, count)
             wanted = [min(len(width), before + i + 1) for i in range(count)]
             if [len(tokens) for tokens in shown] != wanted:
                 return Result(
@@ -37,7 +37,7 @@ def mask_of(caches: Any, before: int, count: int, array: bool) -> Any:
     return cache.make_mask(count, return_array=array, window_size=_WINDOW)
 
 
-def seen(mask: Any, before: int, count: int) -> list[list[int]]:
+def list_visible(mask: Any, before: int, count: int) -> list[list[int]]:
     """The positions that each of the next tokens attends to."""
     if mask is None:
         return [list(range(before + count))] * count

@@ -21,7 +21,7 @@ def probe(target: Target) -> Result:
     owner, _, attribute = target.name.rpartition(".")
     kind = getattr(module, owner)
     if target.distribution == "mlx-lm":
-        return _sent(module, kind, attribute)
+        return _probe_generator(module, kind, attribute)
     # An endpoint as a host declares it.
     endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server"})
     scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
@@ -36,7 +36,7 @@ def probe(target: Target) -> Result:
     return Result("chat_template" in body["chat_template_kwargs"], "the body has a chat_template")
 
 
-def _sent(module: Any, kind: Any, attribute: str) -> Result:
+def _probe_generator(module: Any, kind: Any, attribute: str) -> Result:
     """Red if ``mlx_lm.server`` hands the template to its generator."""
     arguments = getattr(module, "GenerationArguments", None)
     if "chat_template_kwargs" not in getattr(arguments, "__dataclass_fields__", ()):

@@ -81,12 +81,12 @@ def retrieve_known(get: Callable[..., Any], registry: Any, uri: str) -> Any:
         return get(registry, uri)
     from attrs import evolve  # referencing needs it
 
-    def guarded(address: str) -> Any:
+    def retrieve_checked(address: str) -> Any:
         check_caller(address)
         return retrieve(address)
 
     try:
-        return get(evolve(registry, retrieve=guarded), uri)
+        return get(evolve(registry, retrieve=retrieve_checked), uri)
     except Exception as error:
         # referencing raises its own error, from the refusal.
         cause = error.__cause__

@@ -27,10 +27,10 @@ def probe(target: Target) -> Result:
         if target.distribution == "starlette":
             return _read(file.as_uri())
         # Relative to an `$id`: the check of the body passes it on.
-        return _validated({"$id": f"{file.parent.as_uri()}/x", "$ref": file.name})
+        return _validate({"$id": f"{file.parent.as_uri()}/x", "$ref": file.name})
 
 
-def _validated(schema: dict[str, Any]) -> Result:
+def _validate(schema: dict[str, Any]) -> Result:
     jsonschema: Any = imported("jsonschema")
     validate = eval(_CALL, {"__name__": "vllm_mlx.probe"})
     with warnings.catch_warnings():
