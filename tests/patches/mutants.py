@@ -173,13 +173,13 @@ SIMPLE: dict[str, dict[str, object]] = {
 
 def mutant_of(patch: Patch) -> Mutant:
     """The mutant of a patch."""
-    found: dict[str, Mutant] = getattr(tests_of(patch), "MUTANTS", {})
+    found: dict[str, Mutant] = getattr(load_tests(patch), "MUTANTS", {})
     if patch.id in found:
         return found[patch.id]
     return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
 
 
-def tests_of(patch: Patch) -> ModuleType | None:
+def load_tests(patch: Patch) -> ModuleType | None:
     """The module with the tests of a patch's folder, if there is one."""
     name = f"tests.patches.test_{patch.module.split('.')[-2]}"
     return importlib.import_module(name) if find_spec(name) else None

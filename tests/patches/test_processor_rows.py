@@ -13,8 +13,8 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches.generation.processor_rows.patch import (
     cut_list,
     fill_list,
+    fill_lists,
     have_processors,
-    join_rows,
 )
 
 from ..releases.models import module_or_skip
@@ -48,9 +48,7 @@ def test_batches_without_processors_are_unchanged():
         SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)
         for processors, tokens in (bare, other)
     ]
-    joined = []
-    join_rows(lambda *both: joined.extend(both), *batches)
-    assert joined == batches
+    fill_lists(*batches)
     for batch, (processors, tokens) in zip(batches, (bare, other), strict=True):
         assert batch.logits_processors is processors
         assert batch.token_context is tokens

@@ -25,7 +25,7 @@ from mlx_patches.matrix.gate import Gate
 from mlx_patches.matrix.matrix import CompatMatrix
 from mlx_patches.patches import catalogue
 
-from ..patches.mutants import tests_of
+from ..patches.mutants import load_tests
 from .conftest import is_tested, run_probe, sampled
 from .models import build_or_skip
 
@@ -124,7 +124,7 @@ def skipped_calls() -> dict[str, Call]:
     The tests of the patches have them, as ``SKIPPED``.
     """
     checked = [patch for patch in catalogue.builtin() if any(one.when for one in patch.targets)]
-    tests = [tests_of(patch) for patch in checked]
+    tests = [load_tests(patch) for patch in checked]
     return {key: call for one in tests for key, call in getattr(one, "SKIPPED", {}).items()}
 
 

@@ -366,7 +366,7 @@ def rows_of_processors(n: int) -> Callable[[], Any]:
     )
 
     def run() -> None:
-        patch.join_rows(nothing, batch, other)
+        patch.fill_lists(batch, other)
         patch.cut_lists(batch)
         patch.replace_none(batch)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Patch
-from ....core.verbs import argument, result, wrap
+from ....core.verbs import argument, before, result, wrap
 from ..._shared.targets import vlm_generators
 
 _HUNYUAN = "hunyuan_vl"
@@ -99,11 +99,10 @@ def add_positions(features: Any, model: Any, /) -> Any:
     return features
 
 
-def drop_positions(model: Any) -> Any:
-    """The model of a batch of prompts; Hunyuan VL's without the position ids of an image."""
+def drop_positions(model: Any) -> None:
+    """Drop the position ids of an image that Hunyuan VL kept, before a batch of prompts starts."""
     if type(model).__module__ == f"mlx_vlm.models.{_HUNYUAN}.language":
         model._position_ids = None
-    return model
 
 
 PATCH = Patch(
@@ -123,8 +122,6 @@ PATCH = Patch(
             add_positions,
             supports=True,
         ),
-        *argument(
-            vlm_generators("PromptProcessingBatch.__init__"), "model", drop_positions, supports=True
-        ),
+        *before(vlm_generators("PromptProcessingBatch.__init__"), drop_positions, supports=True),
     ),
 )

@@ -20,11 +20,11 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ....core.patch import Patch
-from ....core.verbs import after, wrap
+from ....core.verbs import after, before
 from ..._shared.targets import vlm_generators
 
 
@@ -39,14 +39,13 @@ def cut_lists(batch: Any, /) -> None:
     batch.logits_processors = cut_list(batch.logits_processors, len(batch.uids))
 
 
-def join_rows(extend: Callable[..., None], batch: Any, other: Any) -> None:
-    """Append the rows of ``other`` to ``batch``, with one entry per row in each list."""
+def fill_lists(batch: Any, other: Any, /) -> None:
+    """Fill the lists of two batches before they are joined."""
     if have_processors(batch, other):  # another patch's check may have let this layer run
         for one in (batch, other):
             rows = len(one.uids)
             one.logits_processors = fill_list(one.logits_processors, rows)
             one.token_context = fill_list(one.token_context, rows)
-    extend(batch, other)
 
 
 def have_processors(batch: Any, other: Any, /) -> bool:
@@ -72,6 +71,6 @@ PATCH = Patch(
     targets=(
         *after("mlx_lm.generate:PromptProcessingBatch.extend", replace_none),
         *after("mlx_lm.generate:GenerationBatch.filter", cut_lists),
-        *wrap(vlm_generators("GenerationBatch.extend"), join_rows, when=have_processors),
+        *before(vlm_generators("GenerationBatch.extend"), fill_lists, when=have_processors),
     ),
 )
