@@ -71,9 +71,12 @@ class Parameters:
         """The source text of the arguments that a patch's function reads, after ``taken`` others.
 
         Raises:
-            MlxPatchesError: the released function has no such parameter.
+            MlxPatchesError: the released function has no such parameter, or ``function`` has
+                ``*args`` or ``**kwargs``.
         """
         code = function.__code__
+        if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+            raise MlxPatchesError(f"{function.__name__} must name each argument that it reads")
         places = code.co_posonlyargcount
         names = code.co_varnames[: code.co_argcount]
         parts = [*self.positional[: max(places - taken, 0)]]

@@ -25,55 +25,78 @@ from .patch import Factory, Target, around, replace_function
 Places = str | Iterable[str]
 
 
-def before(places: Places, check: Function, **options: Any) -> tuple[Target, ...]:
+def before(
+    places: Places, check: Function, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
     """Targets before whose call ``check`` runs, which changes state or refuses the call."""
 
     def build(released: Function) -> Function:
         known = Parameters(released)
-        body = f"_check({known.read(check)}); return _released({known.forward()})"
-        return known.compile(body, check, _released=released, _check=check)
+        body = f"{_only(known, when)} and _check({known.read(check)}); return {_call(known)}"
+        return known.compile(body, check, _released=released, _check=check, _when=when)
 
-    return _targets(places, replace_function(build), **options)
+    return _targets(places, replace_function(build), when, **options)
 
 
-def argument(places: Places, name: str, change: Function, **options: Any) -> tuple[Target, ...]:
+def argument(
+    places: Places, name: str, change: Function, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
     """Targets whose argument ``name`` is what ``change`` returns."""
 
     def build(released: Function) -> Function:
         known = Parameters(released)
+        value = f"_change({known.read(change)})"
+        if when:
+            value = f"({value} if {_only(known, when)} else {known.find(name)})"
+        body = f"return {_call(known, **{name: value})}"
         known.find(name)  # raises if there is none
-        forward = known.forward(**{name: f"_change({known.read(change)})"})
-        body = f"return _released({forward})"
-        return known.compile(body, change, _released=released, _change=change)
+        return known.compile(body, change, _released=released, _change=change, _when=when)
 
-    return _targets(places, replace_function(build), **options)
+    return _targets(places, replace_function(build), when, **options)
 
 
-def result(places: Places, change: Function, **options: Any) -> tuple[Target, ...]:
+def result(
+    places: Places, change: Function, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
     """Targets whose result ``change`` replaces; the result is its first parameter."""
 
     def build(released: Function) -> Function:
         known = Parameters(released)
-        reads = ", ".join(filter(None, (f"_released({known.forward()})", known.read(change, 1))))
-        body = f"return _change({reads})"
-        made = known.compile(body, change, _released=released, _change=change)
+        reads = ", ".join(filter(None, ("_result", known.read(change, 1))))
+        body = (
+            f"_run = {_only(known, when)}; _result = {_call(known)};"
+            f" return _change({reads}) if _run else _result"
+        )
+        made = known.compile(body, change, _released=released, _change=change, _when=when)
         made.__annotations__ = change.__annotations__  # it may return None if this one may
         return made
 
-    return _targets(places, replace_function(build), **options)
+    return _targets(places, replace_function(build), when, **options)
 
 
-def after(places: Places, amend: Function, **options: Any) -> tuple[Target, ...]:
+def after(
+    places: Places, amend: Function, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
     """Targets after whose call ``amend`` changes state; the result is unchanged."""
 
     def build(released: Function) -> Function:
         known = Parameters(released)
         body = (
-            f"_result = _released({known.forward()}); _amend({known.read(amend)}); return _result"
+            f"_run = {_only(known, when)}; _result = {_call(known)};"
+            f" _run and _amend({known.read(amend)}); return _result"
         )
-        return known.compile(body, amend, _released=released, _amend=amend)
+        return known.compile(body, amend, _released=released, _amend=amend, _when=when)
 
-    return _targets(places, replace_function(build), **options)
+    return _targets(places, replace_function(build), when, **options)
+
+
+def _only(known: Parameters, when: Function | None) -> str:
+    """The condition for the change: another patch's check may let this layer run as well."""
+    return f"_when({known.read(when)})" if when else "True"
+
+
+def _call(known: Parameters, **changed: str) -> str:
+    return f"_released({known.forward(**changed)})"
 
 
 def by_rows(places: Places, is_batch: Function, **options: Any) -> tuple[Target, ...]:
@@ -89,7 +112,7 @@ def by_rows(places: Places, is_batch: Function, **options: Any) -> tuple[Target,
 
         return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
 
-    return _targets(places, around(call), when=is_batch, **options)
+    return _targets(places, around(call), is_batch, **options)
 
 
 def tensors(places: Places, change: Function, **options: Any) -> tuple[Target, ...]:

@@ -227,3 +227,29 @@ def test_places_name_both_packages():
 def test_place_names_its_distribution(place, distribution):
     (target,) = after(place, lambda: None)
     assert (target.distribution, target.path) == (distribution, place)
+
+
+@pytest.mark.parametrize("verb", [after, before, result, argument])
+def test_verb_changes_nothing_if_its_check_fails(verb):
+    """Another patch's check may let the layer run."""
+    seen = []
+
+    def change(first: Any) -> Any:
+        seen.append(first)
+        return "changed"
+
+    name = ["first"] if verb is argument else []
+    changed = change if verb is not result else (lambda result, first: change(first))
+    patched = apply(verb(PLACE, *name, changed, when=lambda first: first > 1), record)
+    assert patched(1) == record(1)
+    assert seen == []
+    patched(2)
+    assert seen == [2]
+
+
+def test_check_must_name_its_arguments():
+    def is_needed(*args: Any, **kwargs: Any) -> bool:
+        return True
+
+    with pytest.raises(MlxPatchesError, match="is_needed must name each argument"):
+        apply(after(PLACE, lambda first: None, when=is_needed), record)
