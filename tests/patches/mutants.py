@@ -38,6 +38,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "long-rope": {"is_long": lambda ends, limit: (ends > limit) | (ends.max() > limit)},
     "rope-scaling": {"KINDS": ()},
     "yarn-range": {"math": SimpleNamespace(log=math.log, pi=3.0)},
+    "arrays-advance": {"is_continued": lambda *_: False},
     "arrays-extend": {"remember_rows": lambda cache, number: None},
     "gated-delta-mask": {"is_per_row": lambda mask: False},
     "offset-chain": {"CUT_INTERVAL": 10**9},

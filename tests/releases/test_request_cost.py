@@ -543,7 +543,7 @@ def nested(n: int) -> list[Any]:
     return [found, *([[1]] * n)]
 
 
-def find_names(n: int) -> Callable[[], Any]:
+def given_names(n: int) -> Callable[[], Any]:
     host, public = module_of("server.media.host"), module_of("server.media.public")
     source: Any = "a" * n
     for _ in range(n // 16):
@@ -651,7 +651,7 @@ CASES: dict[str, list[Case]] = {
         *refused("server.media.public", "check_voice_name"),
         *refused("server.media.paths", "is_admitted", times=64),
     ],
-    "host-media": [find_names],
+    "host-media": [given_names],
     "host-request-models": of("server.request_models.patch", "is_allowed", ("default_model", "a")),
     "host-request-templates": [sent_templates],
     "host-schema-refs": [sent_schemas],
