@@ -580,7 +580,7 @@ def rendered(n: int) -> Callable[[], Any]:
         "{% set ns.last = m.role ~ ':' %}{% endfor %}{{ messages | tojson }}"
     )
     sandbox = bounds.make_sandbox(jinja2.Environment())
-    template = bounds.bound_render(sandbox.from_string(source), source)
+    template = bounds.limit_render(sandbox.from_string(source), source)
     messages = [{"role": "user", "content": "aba"}] * (n // 4)
     messages.append({"role": "user", "content": [{"text": "a"}] * (n // 4)})
 

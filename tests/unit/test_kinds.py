@@ -370,6 +370,11 @@ def test_arguments_are_not_kept(kinds, name):
         with pytest.raises(StopIteration):
             begun.send(None)
     assert gone() is None
+    if name == "stream":  # without a loop nothing else closes it
+        closing = made.aclose()
+        with pytest.raises(StopIteration):
+            while True:
+                closing.send(None)
 
 
 KINDS = [

@@ -219,8 +219,13 @@ CONDITIONS = [
         for says, name, error, files in (
             ("GGUF file", "m.gguf", "m.gguf: a GGUF file, .*give a model's", {"m.gguf": b"GGUF"}),
             ("weights file", "./w", "w: a file; give the model's folder", {"w": b"\0" * 64}),
-            ("link to nothing", "./m", "m: a link to gone, where no", {"m": link("gone")}),
-            ("link to itself", "./m", "m: a link to m, where no", {"m": link("m")}),
+            (
+                "link to nothing",
+                "./m",
+                "m: a link to gone, which is not a folder",
+                {"m": link("gone")},
+            ),
+            ("link to itself", "./m", "m: a link to m, which is not a folder", {"m": link("m")}),
             (
                 "config that is a link to itself",
                 "m",

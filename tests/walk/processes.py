@@ -140,7 +140,7 @@ ACTIVATION = [
         for arguments, error in (
             ("--profile junk", "'junk'; choose from batch, server, security, safe"),
             ("--host '  '", "--host|not installed"),
-            ("--host omlx", "omlx is not installed.*leave --host out, or install it"),
+            ("--host omlx", "omlx is not installed.*install it or omit --host"),
             ("--host click", "click installs no command; omit --host"),
         )
     ),
@@ -182,7 +182,10 @@ ACTIVATION = [
             ("-- ./notes", "notes: no such command.*PATH"),
             ("-- python -I -c 1", "-I ignores what run sets up; omit the option, or use"),
             ("--profile junk -- python", "'junk'; choose from batch, server, security, safe"),
-            ("-- /usr/bin/python3 -c 1", "no mlx_patches in the environment of this command"),
+            (
+                "-- /usr/bin/python3 -c 1",
+                "mlx-patches is not installed in that command",
+            ),
         )
     ),
     shell(
@@ -219,8 +222,8 @@ PROGRAMS = [
         for code, message in (
             (f"m.apply([{TYPO!r}])", f"{TYPO!r}; did you mean {SOME!r}"),
             ("m.apply(patches=3)", "must be a list of ids as strings, not .*3"),
-            ("m.apply(models=[3])", "which are strings: 3"),
-            ("m.apply(profile=3)", "name of a profile: 3"),
+            ("m.apply(models=[3])", "types as strings, not 3"),
+            ("m.apply(profile=3)", "name of a profile, not 3"),
             (f"m.restore({SOME!r})", "must be a list of ids"),
             ("m.patched(patches=['nonsense']).__enter__()", "no patch 'nonsense'"),
             ("m.audit(host='')", "name of a distribution"),
