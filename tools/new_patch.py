@@ -29,22 +29,22 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.patch import Patch
+from ....core.verbs import after
 
 
-def repair_trim(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """TODO: call the original so that its result is right."""
-    return original(*args, **kwargs)
+def repair_cache(cache: Any, /) -> None:
+    """TODO: what changes, and the verb: before, argument, result, after, by_rows or wrap."""
+    raise NotImplementedError
 
 
 PATCH = Patch(
     id="{id}",
     severity="wrong-text",
     summary="TODO: product or models, symptom, when",
-    targets=(Target("mlx-lm", "mlx_lm.models.cache", "KVCache.trim", around(repair_trim)),),
+    targets=after("mlx_lm.models.cache:KVCache.trim", repair_cache),
 )
 '''
 PROBE = '''"""TODO: what it does with the release."""
