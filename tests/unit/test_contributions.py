@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import re
-import subprocess
 import signal
+import subprocess
 import sys
 
 import pytest
