@@ -1,6 +1,6 @@
-"""The lab's scenarios of one request alone: what the release computes must agree with itself.
+"""Scenarios of a single request: the release must agree with itself.
 
-They run only where they are named, as in ``mlx-patches lab --scenario own-prefill``.
+They run only if named: ``mlx-patches lab --scenario own-prefill``.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, s
 from .variants import has_variant, vary
 from .whole import embedded
 
-# Lengths of prompts, and the size of the pieces in which they are read; 0: in one piece.
+# Prompt length and chunk size; 0: no chunks.
 PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
 WHOLE = 2048
-# Parts of the names of fields that are of training, sizes and tokens.
+# Name parts of the config fields for training, sizes and tokens.
 UNREAD = (*DATA["no-setting"], "_id", "vocab", "max_position", "num_hidden_layers")
-# The rope types, and what of each is no setting that a text beyond the original length reads.
+# Per rope type: the fields that a text beyond the original length does not use.
 _TYPE = {"type", "rope_type"}
 NO_SETTINGS = dict.fromkeys(("linear", "llama3", "yarn"), _TYPE)
 NO_SETTINGS["longrope"] = _TYPE | {"factor", "short_factor"}
 
 
-# What a row says and should say, by position, and what it is of.
+# A label, then the actual and the expected logits by position.
 Compared = tuple[str, Mapping[int, Any], Mapping[int, Any]]
 
 
 @scenario(PREFILL, NAMED)
 def own_prefill(model: LabModel) -> Cell:
-    """Each step of ``generate_step``, after a prompt in one piece or in two, against one prefill.
+    """Compare each step of ``generate_step``, with and without chunked prefill, with one prefill.
 
-    The text is fixed: the sampler takes its next token whatever the logits are.
+    The sampler ignores the logits and takes the next token of a fixed text.
     """
 
     def compared() -> Iterator[Compared]:
@@ -66,7 +66,7 @@ def own_prefill(model: LabModel) -> Cell:
 
 @scenario("saved", NAMED)
 def saved(model: LabModel) -> Cell:
-    """A row's cache, and a batch's, goes on from a file as if it had not been saved."""
+    """Saving and loading the cache of a row or a batch does not change its output."""
     caches = model.family.part("models.cache")
     if not hasattr(caches, "save_prompt_cache"):
         raise NotApplicable("the release has no save_prompt_cache")
@@ -84,7 +84,7 @@ def saved(model: LabModel) -> Cell:
 
 def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) -> Iterator[Compared]:
     def goes_on(rows: list[Row], cache: list[Any], save: bool = True) -> None:
-        """Decode, with a file before the window is full, one soon after, and one past it."""
+        """Decode; save before the window is full, shortly after, and well past it."""
         for count in (3, steps(model), 2):
             cache = through_a_file(cache) if save else cache
             decode(model, rows, cache, count)
@@ -116,10 +116,10 @@ def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) ->
 
 @scenario("config-fields", NAMED)
 def config_fields(model: LabModel) -> Cell:
-    """Each rope type that the config can name, its settings, and each scalar move the logits.
+    """Every rope type, rope setting and scalar of the config changes the logits.
 
-    Red where a rope type is ignored; the detail also names the other fields that move nothing. A
-    family whose rope base moves nothing has no rope, or reads its config elsewhere.
+    Red if a rope type is ignored; the detail also lists other fields without effect. A family whose
+    rope base has no effect has no RoPE, or reads its config elsewhere.
     """
     plain = edited(model, dict)
     if plain is None:
@@ -148,7 +148,7 @@ def config_fields(model: LabModel) -> Cell:
 
 
 def edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The logits of a text with another config; None if the release refuses it."""
+    """The logits of a text with an edited config; None if the release refuses it."""
     text = [list(rows_of(model, [1])[0].text[:TOKENS])]
     try:
         changed = build(model.family, edit=edit)
@@ -158,14 +158,14 @@ def edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) ->
 
 
 def same(logits: Any, others: Any) -> bool:
-    """Whether a changed config was not refused and moved nothing."""
+    """Whether a changed config was accepted and left the logits unchanged."""
     import mlx.core as mx
 
     return others is not None and bool(mx.array_equal(logits, others).item())
 
 
 def scalars(model: LabModel) -> dict[str, Any]:
-    """The numbers and switches of a model's settings that should move the logits."""
+    """The numeric and boolean settings of a model that should change the logits."""
     own = getattr(model.module, "args", None) or getattr(model.module, "config", None) or {}
     settings = own if isinstance(own, dict) else vars(own)
     return {
@@ -176,14 +176,14 @@ def scalars(model: LabModel) -> dict[str, Any]:
 
 
 def filled(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """A config with the settings that it leaves at their defaults."""
+    """The config with its defaults filled in."""
     return {**settings, **config}
 
 
 def turned(
     config: dict[str, Any], name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, Any]:
-    """A config, changed first, with another value of a field, at the top or further in."""
+    """The config after ``change``, with a different value for a field at any depth."""
 
     def other(value: Any) -> Any:
         if isinstance(value, list):
@@ -201,7 +201,7 @@ def turned(
 
 
 def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
-    """The first red comparison, else the one that differs most."""
+    """The first red comparison, else the one with the largest difference."""
     found = Cell(GREEN)
     for name, said, expected in compared:
         cell = differences([said], [expected], model.tolerance)
@@ -212,8 +212,8 @@ def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
 
 
 def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
-    """A text, and one that begins with an image if the lab can make it: name, tokens, image."""
-    # No other token may be an image's: a prefill would take it for one.
+    """Name, tokens and image of a plain text and, if the lab can make it, of one with an image."""
+    # Any image token in the text would be treated as an image.
     most = model.vocabulary - len(engine.MARKS) - 1
     drawn = rows_of(model, [1])[0].text[: max(LENGTHS) + steps(model)]
     text = [1 + token % most for token in drawn]
@@ -225,7 +225,7 @@ def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None
 
 
 def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
-    """The log-probabilities of a text that is read in one call, of shape (length, vocabulary)."""
+    """The log-probabilities (length, vocabulary) of a text from a single call."""
     import mlx.core as mx
 
     ids, cache = mx.array([list(text)]), model.make_cache()
@@ -249,15 +249,15 @@ def stepped(
     cache: list[Any] | None = None,
     start: int = 0,
 ) -> dict[int, Any]:
-    """The log-probabilities by position that the release's ``generate_step`` hands to a sampler.
+    """The log-probabilities by position that ``generate_step`` passes to its sampler.
 
     Args:
-        text: token ids, of which the first ``length`` are the prompt.
-        length: of the prompt.
-        piece: how many tokens of the prompt are read in one call.
-        image: the prompt, if it holds one.
+        text: token ids; the first ``length`` are the prompt.
+        length: the length of the prompt.
+        piece: the chunk size of the prefill.
+        image: the prompt, if it contains an image.
         cache: the model's caches; None for empty ones.
-        start: how many tokens the cache holds.
+        start: the number of tokens in the cache.
     """
     import mlx.core as mx
 
@@ -275,19 +275,19 @@ def stepped(
 
 
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
-    """The whole model of mlx-vlm; some families' say that no prompt of theirs is read in pieces."""
+    """The whole mlx-vlm model; some families disable chunked prefill."""
     whole = WholeModel(model, image is not None)
     kind = model.family.module().Model
     whole.no_chunked_prefill = getattr(kind, "no_chunked_prefill", False)
     return whole
 
 
-# What an embedding step reads, and the language model does not.
+# Arguments that only the embedding step uses.
 READ = ("pixel_values", "mask")
 
 
 def inputs_of(ids: Any, image: engine.Image | None) -> dict[str, Any]:
-    """What ``generate_step`` gets with a prompt: of an image its grid, and pixels that are 0."""
+    """The arguments of ``generate_step`` for a prompt; an image has its grid and zero pixels."""
     import mlx.core as mx
 
     mask = mx.ones_like(ids)

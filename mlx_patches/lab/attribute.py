@@ -1,9 +1,9 @@
 """Which patches a family needs: ``python -m mlx_patches.lab.attribute FAMILY --scenario NAME``.
 
-With every patch applied no named scenario is red. A scenario needs a patch if it is red without
-that patch. If no single patch's absence turns it red, several patches repair it: then the first
-that repairs it alone is the needed one. With ``--beside-entry`` the patches that ``apply()`` gives
-the model stay in effect, and those that they lack are found. Prints a JSON object, scenario to ids.
+No named scenario is red with every patch applied. A scenario needs a patch if removing that patch
+turns it red. If removing any single patch does not, several patches repair it, and the first that
+does so without the others counts. ``--beside-entry`` keeps the patches that ``apply()`` requests
+for the model and finds the ones missing from them. Prints a JSON object, scenario to ids.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def attribute(
     expected: Sequence[str] = (),
     kept: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """Scenario to the patches that it needs; leaves every patch applied.
+    """Map each scenario to the patches that it needs; every patch is applied afterwards.
 
     Args:
-        expected: patches that are tried first.
-        kept: patches that stay in effect, and are not found.
+        expected: patches to try first.
+        kept: patches that stay in effect and are not reported.
     """
     import mlx_patches
 
@@ -59,7 +59,7 @@ def attribute(
     mlx_patches.apply(patches=every_patch())
     model = built(family, dtype=dtype)[0]
     for name in scenarios:
-        # It may import a module of the release, whose patches are not in effect before.
+        # A scenario may import release modules, and only then are their patches in effect.
         SCENARIOS[name](model)
     everything = in_effect()
     tried = Tried(model, frozenset(everything))
@@ -74,7 +74,7 @@ def attribute(
 
 
 class Tried(NamedTuple):
-    """The model under test, and the (patch, target) pairs that every patch puts into effect."""
+    """The model under test, and the (patch, target) pairs in effect with every patch applied."""
 
     model: LabModel
     everything: frozenset[tuple[str, str]]
@@ -83,9 +83,9 @@ class Tried(NamedTuple):
 def needed(
     tried: Tried, scenario: str, applied: list[str], likely: Sequence[str] = ()
 ) -> list[str]:
-    """The applied patches that one scenario of a model needs.
+    """The applied patches that a scenario needs.
 
-    ``likely``: the patches that other scenarios of the model need; they are tried first.
+    ``likely``: the patches that other scenarios of the model need, tried first.
     """
     others = [one for one in applied if one not in likely]
     suspects = list(likely) if likely and not_red(tried, scenario, without=others) else applied
@@ -99,7 +99,7 @@ def needed(
 
 
 def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
-    """The patches without any one of which the scenario is red, found by bisection."""
+    """The patches whose individual removal turns the scenario red, found by bisection."""
     if not suspects or not_red(tried, scenario, without=suspects):
         return []
     if len(suspects) == 1:
@@ -112,12 +112,12 @@ def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
 
 
 def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
-    """Whether the scenario is not red without these patches, which stay out.
+    """Whether the scenario is not red without these patches, which stay unapplied.
 
-    It is green, or does not apply: a patch may refuse what a model cannot do.
+    It may be green or not applicable: a patch may refuse an unsupported case.
 
     Raises:
-        MlxPatchesError: the patches in effect are not those that were requested.
+        MlxPatchesError: the patches in effect differ from those requested.
     """
     from .scenarios import SCENARIOS, forget_solo_runs
 
@@ -127,15 +127,15 @@ def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 
 
 def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:
-    """Restore everything, then apply all other patches, so that earlier trials have no effect.
+    """Restore everything, then apply all other patches: earlier trials must leave no trace.
 
     Args:
-        without: ids of the patches to leave out.
-        everything: the (patch, target) pairs that every patch puts into effect.
+        without: ids of the patches to skip.
+        everything: the (patch, target) pairs in effect with every patch applied.
 
     Raises:
-        MlxPatchesError: the patches in effect are not those that were requested. Later trials
-            would attribute the effect of one patch to others.
+        MlxPatchesError: the patches in effect differ from those requested; later trials would
+            attribute the effect of one patch to others.
     """
     import mlx_patches
 
@@ -151,7 +151,7 @@ def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]
 
 
 def in_effect() -> list[tuple[str, str]]:
-    """The (patch, target) pairs that are in effect in this process, as ``status()`` orders them."""
+    """The (patch, target) pairs in effect in this process, in the order of ``status()``."""
     import mlx_patches
 
     return [(o.patch, o.target) for o in mlx_patches.status() if o.status == "applied"]

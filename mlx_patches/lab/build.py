@@ -1,4 +1,4 @@
-"""A tiny random-weight language model of a family, from the installed release alone."""
+"""Build a tiny language model of a family with random weights, from the installed release only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .variants import vary
 
 OVERRIDES: dict[str, Any] = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
 _PROMPT = 10
-# What families call the config class of their text model.
+# Names of the config class of a family's text model.
 _TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
 MAX_PARAMETERS = 20_000_000
 
@@ -44,16 +44,16 @@ def build(
     variant: str = "",
     edit: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> LabModel:
-    """Build a family's model, from a user's config if one is given.
+    """Build a family's model, from the user's config if given.
 
     Args:
-        seed: the seed of the weights; they are the same in each dtype up to its rounding.
-        dtype: the dtype of the weights; weights that the release's converter keeps in float32
-            stay in float32.
-        sizes: field name to a value in place of the small one, for a model that is not tiny; a
-            list with one entry a layer is repeated.
+        seed: the seed of the weights; dtypes differ only in rounding.
+        dtype: the dtype of the weights, except those that the release's converter keeps in
+            float32.
+        sizes: values that replace the small sizes, by field name, for a larger model; a list with
+            one entry per layer is repeated.
         variant: one of ``variants.VARIANTS``.
-        edit: changes the small config; the release then reads it as it reads a config.json.
+        edit: changes the small config; the release then reads it like a config.json.
 
     Raises:
         NotBuilt: the family cannot be built; the message is the reason.
@@ -69,8 +69,8 @@ def build(
 def tolerance_of(family: Family, dtype: str) -> Tolerance:
     """The tolerance of a tiny model.
 
-    On a GPU, products of other shapes differ in their last digits. A model that itself rounds its
-    activations makes a step of that, which is as large as those of bfloat16.
+    On a GPU, matrix products of different shapes differ in their last digits. A model that rounds
+    its activations amplifies this to the rounding steps of bfloat16.
     """
     import mlx.core as mx
 
@@ -85,7 +85,7 @@ def unfilled(
     variant: str = "",
     edit: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """A family's model before its weights are drawn, and its config; see ``build``."""
+    """A family's model with undrawn weights, and its config; see ``build``."""
 
     def change(small: dict[str, Any]) -> dict[str, Any]:
         grown = grow_config(small, sizes or {})
@@ -112,7 +112,7 @@ def lab_model(
     tolerance: Tolerance,
     dtype: str = FLOAT32,
 ) -> LabModel:
-    """A language model with its config, as the scenarios need it."""
+    """Wrap a language model and its config for the scenarios."""
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
 
@@ -138,9 +138,9 @@ def lab_model(
 
 
 def sensitivity(model: LabModel) -> float:
-    """The smallest change of the last logits, relative to their scale, as one earlier token varies.
+    """The smallest relative change of the last logits when an earlier token changes.
 
-    Every earlier position that the last one can see is tried.
+    Tries every earlier position that the last one attends to.
     """
     import mlx.core as mx
 
@@ -161,7 +161,7 @@ def sensitivity(model: LabModel) -> float:
 
 
 def differ(one: LabModel, other: LabModel) -> bool:
-    """Whether two models of one family and one seed return other logits for a prompt."""
+    """Whether two models of one family and one seed return different logits for a prompt."""
     import mlx.core as mx
 
     tokens = [[1 + (7 * i) % (one.vocabulary - 2) for i in range(_PROMPT)]]
@@ -170,13 +170,13 @@ def differ(one: LabModel, other: LabModel) -> bool:
 
 
 def _needs_metal(overrides: dict[str, Any]) -> str:
-    """Why a family cannot be built without Metal; empty if it can, or if Metal is here."""
+    """Why a family cannot be built without Metal; empty if it can or Metal is available."""
     import mlx.core as mx
 
     return "" if mx.metal.is_available() else str(overrides.get("needs-metal", ""))
 
 
-# Layer kinds that a family's source may name, in the order in which layers alternate.
+# Layer kinds that a family's source may name, in alternation order.
 _KINDS = (
     "sliding_attention",
     "linear_attention",
@@ -190,7 +190,7 @@ _KINDS = (
 
 
 def _by_source(module: ModuleType) -> dict[str, Any]:
-    """Config values for the layer kinds and the rope settings that a family's source names."""
+    """Config values for the layer kinds and rope settings named in a family's source."""
     folder = getattr(module, "__path__", None)
     files = sorted(Path(folder[0]).glob("*.py")) if folder else [Path(module.__file__ or "")]
     source = "".join(file.read_text(errors="replace") for file in files)
@@ -219,29 +219,29 @@ def _by_source(module: ModuleType) -> dict[str, Any]:
 
 
 def _inner_modules(module: ModuleType) -> list[ModuleType]:
-    """The mlx-lm models that a model imports because it is built around one of them."""
+    """The mlx-lm models that a wrapper model imports."""
     others = [one for one in vars(module).values() if isinstance(one, ModuleType)]
     return [one for one in others if one is not module and hasattr(one, "ModelArgs")]
 
 
 def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
-    """The config classes of a text model beside a multimodal wrapper's, each with its module."""
+    """The config classes of the text models in a multimodal wrapper, each with its module."""
     for base in module.Model.__mro__[:2]:
         owner = importlib.import_module(base.__module__)
         yield from ((owner, getattr(owner, one)) for one in _TEXT_CLASSES if hasattr(owner, one))
 
 
 def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
-    """A user's text config made small, by the config class of its text model."""
+    """The user's text config, shrunk by the config class of its text model."""
     inner = _inner_modules(module)
-    # A wrapper of several models uses the one that the config names.
+    # If a wrapper has several models, the config selects one.
     named = [one for one in inner if one.__name__.endswith(f".{config.get('model_type')}")]
     kinds = [one.ModelArgs for one in named or inner] or [one for _, one in _text_classes(module)]
     return shrink_config(config, kinds[0]) if kinds else config
 
 
 def _nested(module: ModuleType, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The config of the text model that a multimodal wrapper of mlx-lm is built around."""
+    """The config of the text model inside a multimodal mlx-lm wrapper."""
     for inner in _inner_modules(module):
         name = inner.__name__.rpartition(".")[2]
         own = {"model_type": name, **_by_source(inner), **overrides_of("mlx-lm", name)}
@@ -259,7 +259,7 @@ def _lm_model(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """A model of mlx-lm, and its config."""
+    """An mlx-lm model and its config."""
     module = family.module()
     args = module.ModelArgs
     names = inspect.signature(args).parameters
@@ -267,14 +267,14 @@ def _lm_model(
     derived.pop("text_config", None)
     derived |= _nested(module, overrides)
     if config is not None and "text_config" in names:
-        # The release's own from_dict wraps a config of the text model alone in this way.
+        # The release's from_dict wraps a text-only config like this.
         config = config if "text_config" in config else {"text_config": config, **config}
     if config is not None and isinstance(config.get("text_config"), dict):
         config = {**config, "text_config": _shrunk_inner(module, config["text_config"])}
     small = change(_config(args, config, derived))
     if read:
         return module.Model(args.from_dict(copy.deepcopy(small))), small
-    # As mlx-lm makes them: nested configs are dictionaries that the model converts.
+    # mlx-lm passes nested configs as dictionaries, which the model converts.
     made = args(**{name: value for name, value in small.items() if name in names})
     return module.Model(made), small
 
@@ -286,7 +286,7 @@ def _vlm_model(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """A language model of mlx-vlm, from its text config and in some families the whole config."""
+    """An mlx-vlm language model, from its text config and in some families the whole config."""
     module = family.module()
     language = find(module, "LanguageModel")
     text, small = text_config(module, config, overrides, change, read)
@@ -312,7 +312,7 @@ def text_config(
     change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     read: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
-    """The settings of a language model of mlx-vlm, as an object and as a dictionary."""
+    """The settings of an mlx-vlm language model, as an object and as a dictionary."""
     text_class = find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     given = (config or {}).get("text_config", config)
     small = _config(text_class, given, {**_by_source(module), **overrides})
@@ -334,7 +334,7 @@ def _config(cls: type, config: dict[str, Any] | None, overrides: dict[str, Any])
 
 
 def find(module: ModuleType, *names: str) -> Any:
-    """The first of these names that the package, or a module in it, defines."""
+    """The first of these names that the package or one of its modules defines."""
     folder = Path(module.__path__[0]) if hasattr(module, "__path__") else None
     modules = [module]
     for file in sorted(folder.glob("*.py")) if folder else ():
@@ -348,7 +348,7 @@ def find(module: ModuleType, *names: str) -> Any:
 
 
 def refuse_giants(model: Any) -> None:
-    """Refuse a model that is too large, while its lazy arrays are not allocated yet."""
+    """Refuse a model that is too large before its lazy arrays are allocated."""
     from mlx.utils import tree_flatten
 
     count = sum(value.size for _, value in tree_flatten(model.parameters()))
@@ -357,19 +357,19 @@ def refuse_giants(model: Any) -> None:
 
 
 def overrides_of(distribution: str, name: str) -> dict[str, Any]:
-    """A family's overrides, on top of those of the mlx-lm family of the same name."""
+    """A family's overrides, layered over those of the mlx-lm family of the same name."""
     return {**OVERRIDES["mlx-lm"].get(name, {}), **OVERRIDES[distribution].get(name, {})}
 
 
 def draw_weights(model: Any, seed: int) -> None:
-    """Draw weights with which every token matters: unit gain, norms near 1, stable recurrences."""
+    """Draw weights that make every token matter: unit gain, norms near 1, stable recurrences."""
     import mlx.core as mx
     from mlx.utils import tree_map_with_path
 
     keys = iter(mx.random.split(mx.random.key(seed), 20_000))
 
     def draw(path: str, value: Any) -> Any:
-        if value.dtype == mx.uint8:  # four ternary weights in a byte
+        if value.dtype == mx.uint8:  # four ternary weights per byte
             codes = mx.random.randint(0, 3, (*value.shape, 4), key=next(keys))
             return (codes << mx.array([0, 2, 4, 6])).sum(-1).astype(mx.uint8)
         if not mx.issubdtype(value.dtype, mx.floating):
@@ -390,7 +390,7 @@ def draw_weights(model: Any, seed: int) -> None:
 
 
 def cast_weights(model: Any, dtype: str) -> None:
-    """Cast the weights to a dtype, except those that the release's own converter leaves alone."""
+    """Cast the weights to a dtype, except those that the release's converter skips."""
     import mlx.core as mx
     from mlx.utils import tree_map_with_path
 
@@ -413,7 +413,7 @@ def _make_cache(model: Any, family: Family) -> list[Any]:
 
 
 def in_proportion(caches: list[Any]) -> list[Any]:
-    """The caches; the buffers of chunked ones grow by less than a chunk, as in real models."""
+    """The caches; buffers of chunked caches grow by less than a chunk, like in real models."""
     for layer in caches:
         if isinstance(getattr(layer, "chunk_size", None), int):
             layer.step = max(1, layer.chunk_size // 2)
@@ -421,7 +421,7 @@ def in_proportion(caches: list[Any]) -> list[Any]:
 
 
 def _batch_cache(model: Any, family: Family, padding: Sequence[int]) -> list[Any]:
-    """A left-padded batch's caches, by the function of the release's own engine."""
+    """The caches of a left-padded batch, made by the release's engine."""
     for name in ("generate", "generate.ar"):
         try:
             make = getattr(family.part(name), "_make_cache", None)

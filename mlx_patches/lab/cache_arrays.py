@@ -1,4 +1,4 @@
-"""What the caches of a batch hold: layers, arrays, their dtypes and their unevaluated graph."""
+"""The contents of a batch's caches: layers, arrays, dtypes and the unevaluated graph."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from ..core.packages import MODELS
 
-# Attributes are followed on objects of these packages alone.
+# Attributes are followed only on objects of these packages.
 _OWNERS = (*MODELS, "mlx_patches")
 
 
 def layers(cache: Iterable[Any]) -> list[Any]:
-    """The layers of a cache, with those inside of lists of caches in their place."""
+    """The layers of a cache; nested cache lists are flattened in order."""
     found: list[Any] = []
     for layer in cache:
         inner = getattr(layer, "caches", None)
@@ -22,7 +22,7 @@ def layers(cache: Iterable[Any]) -> list[Any]:
 
 
 def arrays(held: Any) -> list[Any]:
-    """Every array that a cache or a list of caches holds, each once."""
+    """Every array in a cache or a list of caches, without duplicates."""
     import mlx.core as mx
 
     found: dict[int, Any] = {}
@@ -52,12 +52,12 @@ def _parts(one: Any) -> Iterator[Any]:
 
 
 def graph_size(held: Any) -> int:
-    """The number of edges of the unevaluated graph behind these caches."""
+    """The number of edges of these caches' unevaluated graph."""
     return count_edges(*arrays(held))
 
 
 def count_edges(*arrays: Any) -> int:
-    """Count the edges of the graph that evaluating these arrays would run."""
+    """Count the edges of the arrays' unevaluated graph."""
     import mlx.core as mx
 
     text = io.StringIO()

@@ -1,7 +1,7 @@
-"""One family in a process of its own: ``python -m mlx_patches.lab.child FAMILY``.
+"""Run one family in a separate process: ``python -m mlx_patches.lab.child FAMILY``.
 
-Prints a JSON line for each scenario when it ends, so that a crash or a hang loses only the rest.
-For a family that cannot be built it prints one line, with the scenario ``build``.
+Prints a JSON line after each scenario, so that a crash or a hang loses only the rest. If the
+family cannot be built, prints one line with the scenario ``build``.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
 
 
 def emulate(device: str | None) -> None:
-    """Let this process take the branch that Metal takes, if it is to be measured as that device."""
+    """Emulate Metal in this process if it is measured as ``METAL_EMULATED``."""
     if device:
         from .metal_emulated.mac import install
 
@@ -106,14 +106,14 @@ def emulate(device: str | None) -> None:
 
 
 def apply(every: bool) -> None:
-    """Apply the model's patches, or every patch that the gate admits."""
+    """Apply the model's patches, or every patch that passes the gate."""
     import mlx_patches
 
     mlx_patches.apply(patches=every_patch() if every else None)
 
 
 def device() -> str:
-    """The device that MLX computes on in this process."""
+    """The device that MLX uses in this process."""
     import mlx.core as mx
 
     if mx.default_device() == mx.cpu:
@@ -124,7 +124,7 @@ def device() -> str:
 
 
 def emulated() -> Journal | None:
-    """What emulated kernels did since it was last cleared; None where Metal is not emulated."""
+    """The journal of emulated kernels; None if Metal is not emulated."""
     mac = sys.modules.get("mlx_patches.lab.metal_emulated.mac")
     if mac is None or not mac.is_installed():
         return None
@@ -134,11 +134,11 @@ def emulated() -> Journal | None:
 
 
 def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
-    """The cell after what emulated kernels did in it, and the call sites of those that ran.
+    """The cell adjusted for its emulated kernels, and the call sites of the kernels that ran.
 
-    A cell in which a kernel could not be emulated is not run. One in which a kernel did what a
-    device leaves undefined is red, even if it looks right here. What a kernel leaves unwritten is
-    NaN, and explains a red cell: a release may mask what it never reads.
+    The verdict is ``NOT_RUN`` if a kernel could not be emulated, and red if one had undefined
+    behavior, even if the output is right. Elements that a kernel never writes stay NaN; reported
+    only for red cells, since masked elements may stay unwritten.
     """
     journal = emulated()
     if journal is None:
@@ -156,21 +156,21 @@ def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
 
 
 def raised() -> str:
-    """What failed of the first patch that failed in this process; empty if none did."""
+    """The first patch failure in this process; empty if there is none."""
     from ..activation.session import session
 
     return next((f"{id_} {one}" for id_, one in session().manager.failures.items()), "")
 
 
 def unless_failed(cell: Cell, patched: bool) -> Cell:
-    """The cell, red if it is green and a patch failed in this process."""
+    """The cell; a green one turns red if a patch failed in this process."""
     if patched and cell.verdict == GREEN and (failed := raised()):
         return replace(cell, verdict=RED, detail=failed)
     return cell
 
 
 def every_patch() -> list[str]:
-    """The ids of all patches; the gate still decides for the installed release."""
+    """The ids of all patches; the gate still checks each against the installed release."""
     from ..activation.session import session
 
     return list(session().registry.ids())
@@ -183,7 +183,7 @@ def built(
     dtype: str = FLOAT32,
     variant: str = "",
 ) -> tuple[LabModel, str]:
-    """The model, and the reason why its green cells prove nothing (empty if they do)."""
+    """The model, and why its green cells prove nothing; empty if they are meaningful."""
     from . import EXACT, engine
     from .build import build, differ, sensitivity
 
@@ -208,7 +208,7 @@ def built(
 
 
 def say(out: TextIO, name: str, cell: Cell, **place: str) -> None:
-    """Print one cell's line; ``place``: what else a row says of where it was measured."""
+    """Print a cell's line; ``place``: further fields, such as the device."""
     figure = cell.figure if cell.figure is None or math.isfinite(cell.figure) else None
     line: dict[str, Any] = {"scenario": name, "verdict": cell.verdict}
     line.update(detail=cell.detail, figure=figure, **place)

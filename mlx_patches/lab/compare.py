@@ -1,4 +1,4 @@
-"""Compares a row's logits or tokens in a batch with those of the row alone."""
+"""Compare a row's logits or tokens in a batch with those of its solo run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from . import Cell, Generated, Tolerance
 def differences(
     said: Sequence[Mapping[int, Any]], alone: Sequence[Mapping[int, Any]], tolerance: Tolerance
 ) -> Cell:
-    """Compare logits, row by row, at every position that both have.
+    """Compare logits row by row, at every position present in both.
 
     Args:
-        said: for each row, position to its logits in the batch, of shape (vocabulary,).
-        alone: the same for each row alone.
+        said: per row, position to logits (vocabulary,) in the batch.
+        alone: the same from solo runs.
         tolerance: the largest differences of a green cell.
     """
     worst, place, most = 0.0, "", 0.0
@@ -48,9 +48,10 @@ def differences(
 def _distances(
     row: Mapping[int, Any], told: Mapping[int, Any]
 ) -> Iterator[tuple[int, float, float, float, bool]]:
-    """For each position of both: how far apart the logits are, relative and in nats.
+    """Per shared position: the position, the relative difference, and the divergence in nats.
 
-    Then how much likelier the likeliest token alone is, and whether another is in the batch.
+    Then the solo run's margin between its two likeliest tokens, and whether the batch's likeliest
+    token differs.
     """
     import mlx.core as mx
 
@@ -70,7 +71,7 @@ def _distances(
 
 
 def ranked(logits: Any, rank: int) -> int:
-    """The token of this rank in logits (vocabulary,): 0 is the likeliest."""
+    """The token of this rank in logits (vocabulary,); 0 is the likeliest."""
     import mlx.core as mx
 
     return int((mx.argsort(logits)[-1 - rank] if rank else mx.argmax(logits)).item())
@@ -82,14 +83,14 @@ def compare_generated(
     tolerance: Tolerance,
     ranks: Sequence[int | None] = (),
 ) -> Cell:
-    """Compare the tokens of an engine with the logits of the same rows alone.
+    """Compare an engine's tokens with the logits of solo runs.
 
-    ``ranks``: for each row, which token its sampler takes, 0 for the likeliest, None for any.
-    Without them every row takes the likeliest, and any token is a tie where the two likeliest are
-    near; with them only a token that is near the right one.
+    ``ranks``: per row, the rank of the token that its sampler takes, 0 for the likeliest, None for
+    any. Without ranks every row takes the likeliest token, and any token counts as a tie if the two
+    likeliest are close; with ranks, only a token close to the right one does.
 
-    The cell is insensitive if the only differences are as small as the engine's rounding: it rounds
-    log-probabilities, and where all logits are small, that rounds different ones to the same.
+    The cell is insensitive if all differences are within the engine's rounding: if all logits are
+    small, rounded log-probabilities of different tokens can be equal.
     """
     import mlx.core as mx
 
@@ -101,7 +102,7 @@ def compare_generated(
         rank = ranks[row] if ranks else 0
         for step, (one, expected) in enumerate(zip(tokens, logits, strict=True)):
             at = f"row {row}, step {step}"
-            # Rounded to the engine's dtype: with small logits that rounding is a large difference.
+            # In the engine's dtype: with small logits, the rounding error is large.
             own = expected if one.every is None else expected.astype(one.every.dtype)
             log = (own - mx.logsumexp(own)).astype(mx.float32)
             rounding = tolerance.rounding * mx.abs(log).max().item()
@@ -114,7 +115,7 @@ def compare_generated(
                 second, best = mx.sort(expected)[-2:].tolist()
                 lead = gap if ranks else best - second
                 if lead <= tolerance.margin * scale and apart <= tolerance.logits:
-                    break  # a tie: from here on the texts may differ
+                    break  # a tie: the texts may differ from here on
                 wrong = f"{at}: token {one.token} instead of {right}"
                 if not (gap <= rounding and apart * scale <= rounding):
                     return Cell(RED, wrong)

@@ -1,6 +1,6 @@
-"""The scenario ``draws``: what a release samples in a thread is random, and its seeds hold.
+"""The scenario ``draws``: sampling in a thread is random, and reproducible with a seed.
 
-Servers sample in a thread of their own, not in the one that imported the release.
+Servers do not sample in the thread that imported the release.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from . import Cell, engine
 from .served import Ask, serving
 from .threads import in_a_thread
 
-# Likeliest tokens are little more likely than others, so that two right draws of COUNT tokens are
-# hardly ever equal.
+# The distribution is nearly flat, so two correct draws of COUNT tokens are hardly ever equal.
 TOKENS, COUNT = 64, 24
 SETTINGS: dict[str, dict[str, Any]] = {
     "temperature": {},
@@ -35,7 +34,7 @@ PROMPT = "abc hag, fa"
 
 
 def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
-    """A name and a cell for each setting of the release's sampler, then for its server."""
+    """Yield a name and a cell for each sampler setting, then for the server."""
     generate = importlib.import_module(f"{package_of(distribution)}.generate")
     make = getattr(generate, "make_sampler", None)
     if make is None:
@@ -51,12 +50,12 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
 
 
 def five(drawn: Callable[[int | None], Any]) -> Any:
-    """Two draws without a seed, two with one seed, and one with another; or what was raised."""
+    """Two unseeded draws, two with one seed, one with another; or the exception raised."""
     return in_a_thread(lambda: [drawn(seed) for seed in (None, None, 1, 1, 2)])
 
 
 def judged(drawn: Any) -> Cell:
-    """Red where draws are equal that should not be, or the other way round; see ``five``."""
+    """Red if draws that should differ are equal, or the reverse; see ``five``."""
     if isinstance(drawn, Exception):
         return Cell(RED, engine.where(drawn))
     free, more, first, again, other = drawn
@@ -74,7 +73,7 @@ def judged(drawn: Any) -> Cell:
 
 
 def draw(make: Callable[..., Any], options: dict[str, Any], seed: int | None) -> list[int]:
-    """The tokens that a sampler draws."""
+    """Draw COUNT tokens with a sampler."""
     import mlx.core as mx
 
     if seed is not None:

@@ -1,8 +1,8 @@
-"""One set of functions for a batch's caches, which the releases handle differently.
+"""Uniform functions for batch caches, which the releases handle differently.
 
-A cache here is the list that a model takes: one entry for each layer. Each function does what the
-installed release's own engine does, and raises NotApplicable if that release, or that kind of
-cache, does not support it.
+A cache here is the list that a model takes, one entry per layer. Each function follows the
+installed release's engine, and raises NotApplicable if the release or the kind of cache does not
+support it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from ..evidence.results import NotApplicable
 from . import Family, LabModel
 
 OWN = PurePath(__file__).parents[1]
-# Config fields of special tokens: first the image token, then the token before an image, then
-# the others.
+# Config fields of special tokens: the image token, the token before an image, then the others.
 MARKS = (
     "image_token_id",
     "image_token_index",
@@ -42,15 +41,15 @@ MARKS = (
     "audio_token_id",
     "audio_start_token_id",
 )
-# The smallest group that keys and values can be quantized in; a tiny model's heads have this width.
+# The smallest quantization group of keys and values, and the head width of a tiny model.
 GROUP = 32
-# Attributes in which M-RoPE families keep state on the model between calls.
+# Model attributes with M-RoPE state that outlives a call.
 REMEMBERED = ("_rope_deltas", "rope_deltas", "_position_ids")
 
 
 @dataclass(frozen=True)
 class Image:
-    """A prompt with images: its tokens, the images' grids, position ids and rope delta."""
+    """A prompt with images: tokens, image grids, position ids and rope delta."""
 
     tokens: tuple[int, ...]
     grid: Any
@@ -58,7 +57,7 @@ class Image:
     delta: int
 
     def at(self, places: Sequence[int]) -> Any:
-        """The position ids at these places; places past the prompt get the last token's."""
+        """The position ids at these places; past the prompt, those of the last token."""
         import mlx.core as mx
 
         last = len(self.tokens) - 1
@@ -68,7 +67,7 @@ class Image:
 def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
     """The caches of a left-padded batch.
 
-    Engines that merge new rows pad on the right; hosts pad the same caches on the left.
+    Engines that merge new rows right-pad them; hosts left-pad the same caches.
     """
     if not merges_new_rows(model):
         with unless_refused():
@@ -92,7 +91,7 @@ def _pad_left(layer: Any, padding: Sequence[int]) -> None:
 
 
 def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
-    """One batch cache from the rows' own caches."""
+    """Merge the rows' caches into a batch cache."""
     merge_caches = getattr(generate_module(model), "_merge_caches", None)
     if merge_caches is not None:
         with unless_refused():
@@ -101,14 +100,14 @@ def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
 
 
 def empty_batch(model: LabModel, count: int) -> list[Any]:
-    """The caches of a batch whose rows are still empty and will be fed right-padded."""
+    """The caches of a batch of empty rows, to be fed right-padded."""
     if not merges_new_rows(model):
         raise NotApplicable("the release's engine right-pads only rows that have a history")
     return merge(model, [model.make_cache() for _ in range(count)])
 
 
 def merges_new_rows(model: LabModel) -> bool:
-    """Whether the release's engine starts a batch by merging its rows' empty caches."""
+    """Whether the release's engine starts a batch by merging empty row caches."""
     generate = generate_module(model)
     return hasattr(generate, "PromptProcessingBatch") and hasattr(generate, "_merge_caches")
 
@@ -127,13 +126,13 @@ def evaluates_caches(model: LabModel) -> bool:
 
 
 def finalize(cache: list[Any]) -> None:
-    """Turn the right padding that was fed into left padding."""
+    """Convert right padding to left padding."""
     for layer in cache:
         _having(layer, "finalize").finalize()
 
 
 def settles(model: LabModel) -> bool:
-    """Whether the engine feeds a prompt's last token in a separate call, after finalizing."""
+    """Whether the engine feeds the last prompt token in a separate call, after finalizing."""
     return model.family.distribution == "mlx-lm"
 
 
@@ -174,7 +173,7 @@ def trim(cache: list[Any], count: int) -> None:
 
 
 def restored(cache: list[Any]) -> list[Any]:
-    """New caches from copies of the state of ``cache``, as if restored from a file."""
+    """New caches from copies of the state of ``cache``, like a restore from a file."""
     return [_restored(layer) for layer in cache]
 
 
@@ -183,8 +182,7 @@ def quantized(
 ) -> tuple[list[Any], list[Callable[[], Any]]]:
     """The caches of a left-padded batch with quantized keys and values, and makers for a row.
 
-    The second value is a list of functions, one for each layer, that make the cache of one row:
-    quantized where the batch's cache is.
+    The makers, one per layer, create the cache of one row, quantized if the batch's layer is.
     """
     make = getattr(generate_module(model), "_make_cache", None)
     if make is None or "kv_bits" not in inspect.signature(make).parameters:
@@ -201,7 +199,7 @@ def quantized(
     makers: list[Callable[[], Any]] = []
     for index, (layer, plain) in enumerate(zip(batch, model.make_cache(), strict=True)):
         if hasattr(layer, "bits"):
-            # That which replaces a row's plain cache.
+            # The quantized counterpart of the row's plain cache.
             own = importlib.import_module(type(plain).__module__)
             common = model.family.part("models.cache")
             kind = getattr(own, "QuantizedKVCache", None) or common.QuantizedKVCache
@@ -212,18 +210,18 @@ def quantized(
 
 
 def answer_window(model: LabModel) -> int | None:
-    """How many tokens of an answer are read as a prompt's would be; None: all of them.
+    """How many answer tokens match a prefill of the same text; None: all of them.
 
-    Unlimited OCR attends to the whole prompt, and to the newest tokens of its answer alone.
+    Unlimited OCR attends to the whole prompt but only to the newest tokens of its answer.
     """
     rings = [layer for layer in model.make_cache() if hasattr(layer, "prefill_length")]
     return min((layer.window_size - 1 for layer in rings), default=None)
 
 
 def own_positions(model: LabModel) -> int:
-    """The number of dimensions of a text's position ids, if the engine passes them to the model.
+    """The number of dimensions of the position ids that the engine passes for a text.
 
-    0 if the release's engine passes none with a prompt: then the model keeps or computes them.
+    0 if it passes none with a prompt: the model then keeps or computes them.
     """
     import mlx.core as mx
 
@@ -240,14 +238,14 @@ _dimensions: dict[Family, int] = {}
 
 @cache
 def _hands_positions(family: Family) -> bool:
-    """Whether the family's embedding code returns position ids with a prompt's embeddings."""
+    """Whether the family's embedding code returns position ids with the embeddings."""
     nodes = ast.walk(_embedding(family))
     return any(isinstance(n, ast.keyword) and n.arg == "rope_deltas" for n in nodes)
 
 
 @cache
 def _remembered(family: Family) -> list[tuple[str, bool]]:
-    """(attribute, whether it is set to None) for what the embedding code sets on the model."""
+    """The model attributes that the embedding code sets, and whether it sets them to None."""
     return [
         (target.attr, getattr(node.value, "value", ...) is None)
         for node in ast.walk(_embedding(family))
@@ -260,7 +258,7 @@ def _remembered(family: Family) -> list[tuple[str, bool]]:
 def _embedding(family: Family) -> ast.Module:
     """The parsed source of a family's ``get_input_embeddings`` methods; empty if it has none.
 
-    A model may leave the embeddings to one of its parts, so every class of the family is read.
+    Checks every class of the family, since a model may delegate the embeddings to a submodule.
     """
     whole = family.module()
     modules = [whole, *(value for value in vars(whole).values() if inspect.ismodule(value))]
@@ -272,14 +270,14 @@ def _embedding(family: Family) -> ast.Module:
 
 
 def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) -> Image:
-    """A prompt in which images replace some of the text.
+    """A prompt with images in place of some of its text.
 
-    The model computes the position ids: only it knows how an image shifts the tokens after it.
+    The model computes the position ids, because the shift after an image depends on the family.
 
     Args:
         model: a model that keeps rope deltas.
-        text: token ids, as many as the prompt has.
-        patches: height and width of each image, in merged patches.
+        text: token ids, as many as the prompt will have.
+        patches: the height and width of each image, in merged patches.
 
     Raises:
         NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
@@ -296,7 +294,7 @@ def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) 
     merged = int(_setting(model, "spatial_merge_size"))
     image = int(_setting(model, *MARKS[:2]))
     start = int(_setting(model, *MARKS[2:4]))
-    # An image takes as many positions as its longer side has patches: later tokens move back.
+    # An image spans only as many positions as patches on its longer side; later tokens move back.
     marked = [one for sides in patches for one in (start, *[image] * math.prod(sides))]
     ids = [1 + token % (model.vocabulary - len(MARKS) - 1) for token in text]
     ids[2 : 2 + len(marked)] = marked
@@ -315,14 +313,14 @@ def position_kwargs(
     new: bool = False,
     images: Sequence[Image | None] = (),
 ) -> dict[str, Any]:
-    """The position arguments of a call of an M-RoPE model; may set attributes on the model.
+    """The position arguments of an M-RoPE call; may set attributes on the model.
 
     Args:
-        model: a model without M-RoPE gets no arguments.
+        model: the model; the result is empty without M-RoPE.
         deltas: the rope delta of each row.
-        places: each prompt token's position in its row's text; None for a decode step.
+        places: per row, the text positions of its prompt tokens; None for a decode step.
         new: whether the call feeds the start of the prompts.
-        images: for each row its prompt with an image, or None.
+        images: per row, its prompt with an image, or None.
     """
     import mlx.core as mx
 
@@ -346,14 +344,14 @@ def position_kwargs(
     if places is None:
         captures = _capture(model) is not None and hasattr(model.module, "_rope_deltas")
         return {"rope_deltas": column} if captures else {}
-    # The engine computes the embeddings request by request, and then feeds them in one batch.
+    # The engine embeds each request separately, then feeds one batch.
     for image in images if new else ():
         embed(model, image)
     return {}
 
 
 def embed(model: LabModel, image: Image | None) -> None:
-    """Set what the embedding code sets on the model; ``image`` None: a prompt of text."""
+    """Set the attributes that the embedding code sets; ``image`` None: a text prompt."""
     import mlx.core as mx
 
     if image is None:
@@ -367,7 +365,7 @@ def embed(model: LabModel, image: Image | None) -> None:
 
 
 def captured_deltas(model: LabModel, deltas: Sequence[int]) -> list[int]:
-    """The rope deltas with which the engine decodes rows whose prompt was just fed."""
+    """The rope deltas that the engine uses to decode rows after their prompts."""
     capture = _capture(model)
     if capture is None or not hasattr(model.module, "get_rope_index") or own_positions(model):
         return list(deltas)
@@ -385,7 +383,7 @@ _marked: list[tuple[Any, str, Any]] = []
 
 
 def _mark(model: LabModel) -> None:
-    """Give special tokens ids inside the small vocabulary, which lacks the real ones."""
+    """Map special tokens into the small vocabulary, which lacks their real ids."""
     for config in _configs(model):
         for index, name in enumerate(MARKS, 1):
             if hasattr(config, name):
@@ -394,7 +392,7 @@ def _mark(model: LabModel) -> None:
 
 
 def unmark() -> None:
-    """Give special tokens their own ids again: a text may contain the others."""
+    """Restore the real ids of special tokens, since a text may contain the mapped ones."""
     while _marked:
         setattr(*_marked.pop())
 
@@ -404,7 +402,7 @@ def _configs(model: LabModel) -> list[Any]:
 
 
 def _setting(model: LabModel, *names: str) -> Any:
-    """The first of these settings that the model's configuration or its vision part has."""
+    """The first of these settings found in the model's config or vision config."""
     tops = _configs(model)
     for place in [*tops, *(getattr(top, "vision_config", None) for top in tops)]:
         for name in names:
@@ -415,14 +413,14 @@ def _setting(model: LabModel, *names: str) -> Any:
 
 
 def forget(model: LabModel) -> None:
-    """Reset what earlier calls left on the model."""
+    """Reset the model state left by earlier calls."""
     for name in REMEMBERED:
         if getattr(model.module, name, None) is not None:
             setattr(model.module, name, None)
 
 
 def where(error: BaseException) -> str:
-    """The exception as text, with the innermost line of an installed package or a patch."""
+    """Format an exception with its innermost line in an installed package or a patch."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if _package_file(frame.filename)]
     frame = (inside or frames)[-1]
@@ -432,7 +430,7 @@ def where(error: BaseException) -> str:
 
 
 def _package_file(path: str) -> str | None:
-    """The path of a release's or a patch's file from its package on; None for other files."""
+    """The path of a release or patch file, from its package on; None for other files."""
     file = PurePath(path)
     if file.is_relative_to(OWN):
         inside = file.relative_to(OWN)
@@ -442,13 +440,13 @@ def _package_file(path: str) -> str | None:
 
 
 def generate_module(model: LabModel) -> ModuleType:
-    """The release's module of generation."""
+    """The release's generation module."""
     return model.family.part("generate")
 
 
 @contextmanager
 def unless_refused() -> Iterator[None]:
-    """Raise NotApplicable where the release refuses a kind of cache."""
+    """Raise NotApplicable if the release refuses a kind of cache."""
     try:
         yield
     except Exception as error:
@@ -459,15 +457,15 @@ def unless_refused() -> Iterator[None]:
 
 
 def _find_refusal(error: BaseException | None) -> BaseException | None:
-    """The exception with which a release refuses a kind of cache; None if there is none.
+    """The exception by which a release refuses a kind of cache; None if there is none.
 
-    The refusal may be the context of another exception: mlx-lm's ``stats`` divides by the time of
-    the refused batch, which is 0.
+    It may be the context of another exception: mlx-lm's ``stats`` divides by the time of the
+    refused batch, which is 0.
     """
     while error is not None:
         if isinstance(error, NotImplementedError):
             return error
-        # The words of the engines' own messages.
+        # Phrases from the engines' messages.
         words = ("does not yet support", "is not supported")
         if isinstance(error, ValueError) and any(one in str(error) for one in words):
             return error
@@ -483,7 +481,7 @@ def _having(layer: Any, method: str) -> Any:
 
 
 def _lacking(layer: Any, method: str) -> Any:
-    """The layer's cache, or one inside it, that lacks the method; None if all have it."""
+    """The cache, or nested cache, that lacks the method; None if all have it."""
     parts = getattr(layer, "caches", None)
     inside = parts if isinstance(parts, (list, tuple)) else ()
     # Looked up on the class: a property that raises still counts.

@@ -1,6 +1,6 @@
-"""The lab's scenarios of the release's own engine: its batch generator and ``batch_generate``.
+"""Scenarios of the release's engine: its batch generator and ``batch_generate``.
 
-Each compares what the engine says of its rows with the same rows alone.
+Each compares the rows of a batch with their solo runs.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from .compare import compare_generated
 from .registry import scenario
 from .rows import LENGTHS, Row, alone, row_with_image, rows_of, steps
 
-# The size of caches that rows of LENGTHS outgrow; larger than the first tokens that caches keep.
+# A cache size that rows of LENGTHS outgrow, larger than the number of first tokens kept.
 SMALL_CACHE = 12
-# For each row: the turn at which it is inserted, and how many tokens it generates. The first row
-# leaves before the third, which has a processor or sampler of its own, is inserted; the last row is
-# inserted while that row's prompt is read.
+# Per row: the turn of its insertion and the number of tokens it generates. The first row leaves
+# before the third, which has a custom processor or sampler, is inserted; the last row is inserted
+# during the third's prefill.
 TURNS = ((0, 3), (0, 9), (5, 7), (6, 6))
-# A sum of probabilities that the likeliest token alone exceeds.
+# A top_p so small that only the likeliest token remains.
 NUCLEUS = 1e-3
-# Rows of which the second leaves, and the last comes later: (turn, tokens, leaves).
+# Per row: (turn, tokens, leaves). The second row leaves, and the last is inserted later.
 LEAVERS = ((0, 12, False), (0, 3, True), (0, 12, False), (8, 6, False))
-# The lengths of their prompts, and the images in them, each (height, width) in patches.
+# Per row of LEAVERS: the prompt length, and its images as (height, width) in patches.
 SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
 
 
 @scenario("engine")
 def engine_(model: LabModel) -> Cell:
-    """The release's batch generator, with a row inserted late, against greedy solo generation."""
+    """Compare the batch generator, with a row inserted late, with greedy solo runs."""
     return joined(model, model, steps(model))
 
 
 @scenario("processors")
 def processors(model: LabModel) -> Cell:
-    """Rows with a logits processor beside rows without, in the release's batch generator."""
+    """Batch rows with and without a logits processor in the batch generator."""
     requests = inserted(model, "processors", [(), (), [penalized], ()])
     return compare_with_alone(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("samplers")
 def samplers(model: LabModel) -> Cell:
-    """Rows with a sampler of their own beside rows without, in the release's batch generator.
+    """Batch rows with and without a custom sampler in the batch generator.
 
-    A generator that takes no sampler of a row has the release's top_p for all rows.
+    If the generator does not accept samplers per row, all rows use the release's top_p.
     """
     nucleus = generators.nucleus(model, NUCLEUS)
     by_row = generators.samples_by_row(model)
@@ -60,13 +60,13 @@ def samplers(model: LabModel) -> Cell:
 
 @scenario("leaves")
 def leaves(model: LabModel) -> Cell:
-    """A row is removed from the release's batch generator, and another one comes afterwards."""
+    """Remove a row from the batch generator, then insert another."""
     return left(model, rows_of(model, (4, 11, 6, 9)))
 
 
 @scenario("engine-images")
 def engine_images(model: LabModel) -> Cell:
-    """As leaves, with one image, two images or none in the prompts."""
+    """Repeat ``leaves`` with one image, two images or none in the prompts."""
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release's batch generator takes no images")
     rows = [
@@ -78,9 +78,9 @@ def engine_images(model: LabModel) -> Cell:
 
 @scenario("max-kv-size")
 def max_kv_size(model: LabModel) -> Cell:
-    """Rows that outgrow ``max_kv_size`` in the release's batch generator, against each row alone.
+    """Compare rows that outgrow ``max_kv_size`` in the batch generator with their solo runs.
 
-    Alone means what the release's ``stream_generate`` does: ``make_prompt_cache`` of that size.
+    A solo run uses ``make_prompt_cache`` with that size, like the release's ``stream_generate``.
     """
     limited = replace(model, make_cache=generators.limited_caches(model, SMALL_CACHE))
     return joined(model, limited, SMALL_CACHE + 2, max_kv_size=SMALL_CACHE)
@@ -88,7 +88,7 @@ def max_kv_size(model: LabModel) -> Cell:
 
 @scenario("batch-generate")
 def batch_generate(model: LabModel) -> Cell:
-    """Unequal prompts in one call of the public batch_generate, against each prompt alone."""
+    """Compare prompts of unequal length in one ``batch_generate`` call with their solo runs."""
     prompts = [row.prompt for row in rows_of(model, sorted(LENGTHS))]
     if model.family.distribution != "mlx-lm":
         return offline_(model, prompts)
@@ -101,7 +101,7 @@ def batch_generate(model: LabModel) -> Cell:
 
 @scenario("batch-generate-images")
 def batch_generate_images(model: LabModel) -> Cell:
-    """As batch-generate, with unequal prompts that each hold an image of one shape."""
+    """Repeat ``batch-generate`` with one image per prompt, all of the same shape."""
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release has no batch_generate with images")
     rows = [row_with_image(model, length, (2, 2)) for length in (9, 11, 14)]
@@ -109,7 +109,7 @@ def batch_generate_images(model: LabModel) -> Cell:
 
 
 def joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cell:
-    """Compare rows, of which one is inserted late, with each alone in the model ``single``."""
+    """Compare a batch with one late row with solo runs on the model ``single``."""
     *first, late = (row.prompt for row in rows_of(model, LENGTHS))
     said = generators.generate(model, first, late, count, **options)
     expected = [alone(single, prompt, count) for prompt in (*first, late)]
@@ -117,7 +117,7 @@ def joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cel
 
 
 def inserted(model: LabModel, name: str, values: Sequence[Any]) -> list[generators.Request]:
-    """Rows of one length that come as TURNS; each has its own value of the field ``name``."""
+    """Rows of equal length inserted at TURNS, each with its value of the field ``name``."""
     rows = rows_of(model, [LENGTHS[-1]] * len(TURNS))
     return [
         generators.Request(turn, row.prompt, count, **{name: value})
@@ -126,7 +126,7 @@ def inserted(model: LabModel, name: str, values: Sequence[Any]) -> list[generato
 
 
 def left(model: LabModel, rows: Sequence[Row]) -> Cell:
-    """Compare rows that come and leave as LEAVERS with each alone."""
+    """Compare rows that are inserted and removed according to LEAVERS with their solo runs."""
     requests = [
         generators.Request(turn, row.prompt, count, image=row.image, leaves=gone)
         for row, (turn, count, gone) in zip(rows, LEAVERS, strict=True)
@@ -140,7 +140,7 @@ def compare_with_alone(
     said: Sequence[Sequence[Generated]],
     ranks: Sequence[int] = (),
 ) -> Cell:
-    """Compare what the release's generator said of requests with each of them alone.
+    """Compare the batch generator's output with solo runs of the requests.
 
     ``ranks``: see ``compare_generated``.
     """
@@ -152,7 +152,7 @@ def compare_with_alone(
 
 
 def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
-    """Compare mlx-vlm's batch_generate of all prompts with batch_generate of each alone."""
+    """Compare mlx-vlm's ``batch_generate`` of all prompts with a separate call per prompt."""
     count, grid = steps(model), None if image is None else image.grid
     said = offline.batch_generate(model, prompts, count, grid)
     own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
@@ -160,7 +160,7 @@ def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | No
 
 
 def penalized(tokens: Any, logits: Any) -> Any:
-    """A logits processor that keeps every earlier token from being the likeliest.
+    """A logits processor that penalizes every earlier token.
 
     Args:
         tokens: the row's token ids so far, of shape (length,).

@@ -1,4 +1,4 @@
-"""The decoder families of an installed release, read from its source without importing it."""
+"""Find the decoder families of an installed release in its source, without importing it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..core.distributions import source_file
 from ..core.packages import package_of
 from . import Family
 
-# The names that a module or package of a language model defines.
+# Names defined by every module or package of a language model.
 _MARK = {"mlx-lm": {"Model", "ModelArgs"}, "mlx-vlm": {"LanguageModel"}}
 
 
 def families(distribution: str) -> list[Family]:
-    """Every family of a distribution; empty if the distribution is not installed."""
+    """Every family of a distribution; empty if it is not installed."""
     folder = models_folder(distribution)
     if folder is None:
         return []
@@ -24,7 +24,7 @@ def families(distribution: str) -> list[Family]:
 
 
 def _has_all(files: list[Path], names: set[str]) -> bool:
-    """Whether the files together have every name at their top level; reads no more than needed."""
+    """Whether the files together define every name at top level; stops once all are found."""
     left = set(names)
     for file in files:
         left -= _bound(file, left)
@@ -34,7 +34,7 @@ def _has_all(files: list[Path], names: set[str]) -> bool:
 
 
 def source_files(family: Family) -> list[Path]:
-    """The files of an installed family's module or package."""
+    """The source files of an installed family."""
     folder = models_folder(family.distribution)
     if folder is None:
         return []
@@ -47,13 +47,13 @@ def _files(entry: Path) -> list[Path]:
 
 
 def models_folder(distribution: str) -> Path | None:
-    """The folder of a distribution's models; None if the distribution is not installed."""
+    """The models folder of a distribution; None if it is not installed."""
     root = source_file(package_of(distribution))
     return root.parent / "models" if root else None
 
 
 def _bound(file: Path, wanted: set[str]) -> set[str]:
-    """Those of the wanted names that a file defines as a class or imports, at its top level."""
+    """The wanted names that a file imports or defines as a class at top level."""
     try:
         source = file.read_bytes()
         if not any(name.encode() in source for name in wanted):

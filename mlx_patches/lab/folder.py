@@ -1,4 +1,4 @@
-"""Measures a user's own config for the audit; the result has the format of evidence."""
+"""Measure a user's config for the audit; the result has the evidence format."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from . import runner
 from .runner import PROCESS, TIMED_OUT, Row, Task
 from .shrink import odd_number
 
-# The time limit of the processes, which run in parallel, so that an audit ends within 30 s.
+# Time limit of the parallel processes, which keeps an audit under 30 s.
 SECONDS = 26.0
 Tell = Callable[[Task, list[Row]], None]
 
 
 def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str, dict[str, Any]]:
-    """Distribution to the lab's evidence of a folder's config, made small.
+    """Measure a folder's shrunk config; returns evidence by distribution.
 
-    Each package that implements the model is measured without the patches and with those that
-    the model's entry names, in parallel processes. Scenarios that do not end in time are left
-    out, and ``note`` says how many.
+    Every package that implements the model is measured in parallel processes, without patches and
+    with those of the model's entry. Scenarios that time out are dropped, and ``note`` reports how
+    many.
 
     Args:
-        folder: the model's folder; no code in it is run, and no weights are read.
+        folder: the model's folder; its code is never run and its weights are never read.
         tell: called after each process.
 
     Raises:
-        MlxPatchesError: the config cannot be used or names code in the folder, no installed
-            package implements the model, or no scenario ended in time.
+        MlxPatchesError: the config is unusable or refers to code in the folder, no installed
+            package implements the model, or every scenario timed out.
     """
     tasks = runner.tasks(folder=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, tell=tell)
@@ -53,7 +53,7 @@ def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str,
 
 
 def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> dict[str, Any]:
-    """One distribution's rows in the format of a file of evidence."""
+    """Convert a distribution's rows to the format of an evidence file."""
     installed = [one for one in map(distributions.find, CORE) if one]
     without, with_ = ({r.scenario: r for r in rows if r.patched is p} for p in (False, True))
     late = [
@@ -61,11 +61,11 @@ def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> d
         for cells in (without, with_)
         if PROCESS in cells and cells[PROCESS].detail.startswith(TIMED_OUT)
     ]
-    # A cell needs both modes: a crash in one mode is green in the mode that did not crash.
+    # Cells need both modes: if only one mode crashed, the other counts as green.
     for one, other in ((without, with_), (with_, without)):
         if PROCESS in one and PROCESS not in other:
             other[PROCESS] = replace(one[PROCESS], verdict=GREEN, detail="")
-    # After a timeout only scenarios that ended in both modes count.
+    # After a timeout, only scenarios that finished in both modes count.
     both = [name for name in without if not late or name in with_]
     missing = len(set(scenarios) - set(both)) if late else 0
     family = rows[0].family.partition(":")[2]

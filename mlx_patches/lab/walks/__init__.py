@@ -1,6 +1,6 @@
-"""Walks: seeded random programs through a release's own batch engine, the lab's last scenario.
+"""Walks: seeded random programs for a release's batch engine, the lab's last scenario.
 
-``program`` draws a walk and writes it as a line, ``walk`` runs it on ``engines``, ``oracle`` holds
-each row against the row alone, and ``shrink`` makes a red walk small. ``child`` does this for one
-family in a process, and ``runner`` starts the processes and goes on where one ends or hangs.
+``program`` draws a walk and serializes it to a line, ``walk`` runs it on ``engines``, ``oracle``
+compares each row with its solo run, and ``shrink`` minimizes a red walk. ``child`` handles one
+family in a process; ``runner`` starts the processes and continues after a crash or a hang.
 """

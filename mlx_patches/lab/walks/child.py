@@ -1,6 +1,6 @@
-"""The walks of one family in a process: ``python -m mlx_patches.lab.walks.child FAMILY``.
+"""Run the walks of one family: ``python -m mlx_patches.lab.walks.child FAMILY``.
 
-Prints a JSON line before and after each walk, so that a crash or a hang is known by its walk.
+Prints a JSON line before and after each walk, which identifies the walk of a crash or a hang.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .program import Program
 from .shrink import shrink
 from .walk import reason, run
 
-# How many red walks are made small, and how long that may take: a part of the time, in seconds.
+# How many red walks are shrunk; the time limit is a PART of the run, from LEAST to MOST seconds.
 SHRUNK, PART, LEAST, MOST = 3, 1 / 3, 5.0, 30.0
 
 
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def walks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """What happens, for the process that started this one."""
+    """Yield the events that the parent process reads."""
     if options.patched:
         apply(options.every_patch)
     try:
@@ -77,7 +77,7 @@ def _walks(
         yield {"walk": seed, "line": str(program)}
         result = _result(model, program)
         yield result
-        # A patch that failed is no longer in effect: the next walk needs another process.
+        # A failed patch is no longer in effect: the next walk needs a new process.
         if options.patched and raised():
             return
         wanted = reason(result["said"]) if result.get("said") else ""

@@ -1,4 +1,4 @@
-"""A release's batch engine as a walk drives it, and what it can do."""
+"""Adapters that let a walk drive a release's batch engine, and their capabilities."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ..engine_scenarios import penalized, second_best
 from ..generators import Request, Sampler, limited_caches, make_generator, samples_by_row
 from .program import ANY
 
-# A prefix cache that a walk fills: it keeps prefixes of two tokens and more, and six at most.
+# A prefix cache that a walk can fill: at most six prefixes, of at least two tokens.
 SMALL = {
     "APC_EXACT_MIN_TOKENS": "2",
     "APC_EXACT_PREFIX_GUARD_TOKENS": "1",
     "APC_EXACT_CACHE_ENTRIES": "6",
 }
 OVERRIDES = {"checkpoint_interval_tokens": 8, "checkpoint_entries": 6}
-# What the engine takes of a program's options; ``grow`` is of the caches' classes.
+# Program options passed to the engine; ``grow`` applies to the cache classes instead.
 SIZES = ("prefill_step_size", "prefill_batch_size", "completion_batch_size")
 PASSED = (*SIZES, "max_kv_size", "kv_bits")
 
 
 @dataclass
 class Row:
-    """A request of a walk, and what the engine has said of it.
+    """A request of a walk, and its output so far.
 
-    ``history`` is the text in the ``cache`` that the row goes on from, of which the first
-    ``quantized`` tokens were quantized. ``sampler`` takes the token of ``rank``, None for any.
+    ``history`` is the text in ``cache``, from which the row continues; its first ``quantized``
+    tokens were quantized. ``sampler`` takes the token of ``rank``, None for any.
     """
 
     number: int
@@ -57,17 +57,17 @@ class Row:
 
     @property
     def whole(self) -> list[int]:
-        """The text before the row's first own token."""
+        """The text before the first generated token."""
         return self.history + self.prompt
 
     @property
     def tokens(self) -> list[int]:
-        """The row's own tokens."""
+        """The generated tokens."""
         return [one.token for one in self.said]
 
     @property
     def segments(self) -> list[list[int]]:
-        """The prompt in its segments."""
+        """The prompt, split into segments."""
         size = self.segment or len(self.prompt)
         return [self.prompt[start : start + size] for start in range(0, len(self.prompt), size)]
 
@@ -96,12 +96,12 @@ class LmEngine:
         return list(self.release.insert_segments([row.segments for row in rows], counts, **own))
 
     def copy(self, uid: int) -> tuple[Any, ...]:
-        """A row's cache and its text."""
+        """Copy a row's cache and text."""
         found: tuple[Any, ...] = tuple(self.release.extract_cache([uid])[uid])
         return found
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
-        """Remove a row; returns its cache and its text if they are to be kept."""
+        """Remove a row; returns its cache and text if ``keep`` is set."""
         return tuple(self.release.remove([uid], return_prompt_caches=keep).get(uid, ()))
 
 
@@ -118,11 +118,11 @@ class VlmEngine:
         if missing := options.keys() - taken.keys():
             raise NotApplicable(f"the release's engine takes no {min(missing)}")
         if "prompt_kwargs" not in inspect.signature(release.insert).parameters:
-            # Its only caller reads all prompts in one batch, with their embeddings.
+            # The only caller of this engine prefills all prompts, with embeddings, in one batch.
             options |= {"prefill_batch_size": 8, "completion_batch_size": 24}
         self.generator = make_generator(model, 1, **options)
         self.release = self.generator.release
-        # In the lab the tokens alone say which image they are.
+        # In the lab, an image is identified by its tokens.
         hashes = {"_apc_semantic_hash": 0, "_apc_image_hash": 0}
         self.arguments = hashes if "apc_manager" in options else {}
 
@@ -143,7 +143,7 @@ class VlmEngine:
         return list(self.generator.insert_requests(requests))
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
-        """Remove a row; returns None if the release says that it did not: the row goes on."""
+        """Remove a row; returns None if the release reports failure and the row continues."""
         return () if self.release.remove(uid) else None
 
 
@@ -151,7 +151,7 @@ Engine = LmEngine | VlmEngine
 
 
 def start(model: LabModel, options: Mapping[str, int], prefix: Any = None) -> Engine:
-    """A new engine for a program's options; ``prefix``: its prefix cache."""
+    """Start an engine with a program's options; ``prefix``: its prefix cache."""
     passed: dict[str, Any] = {name: options[name] for name in PASSED if name in options}
     passed["top_logprobs_k"] = model.vocabulary if "logprobs" in options else 0
     if prefix is not None:
@@ -160,7 +160,7 @@ def start(model: LabModel, options: Mapping[str, int], prefix: Any = None) -> En
 
 
 def prefix_cache(small: bool) -> Any:
-    """A prefix cache of mlx-vlm, small enough for a walk to fill or with its own settings.
+    """An mlx-vlm prefix cache, small enough for a walk to fill or with default settings.
 
     Raises:
         NotApplicable: the release has none.
@@ -179,7 +179,7 @@ def prefix_cache(small: bool) -> Any:
 
 
 def kinds(model: LabModel) -> list[frozenset[str]]:
-    """What the operations of a walk may be and have here, for each kind of walk.
+    """The operations and settings supported here, one set per kind of walk.
 
     Raises:
         NotApplicable: the release has no batch engine that walks can drive.
@@ -211,7 +211,7 @@ def kinds(model: LabModel) -> list[frozenset[str]]:
 
 
 def _applies(call: Any, *arguments: Any) -> bool:
-    """Whether a call succeeds; scenarios say why one does not."""
+    """Whether a call succeeds; scenarios report why it fails."""
     try:
         call(*arguments)
     except Exception:
@@ -221,7 +221,7 @@ def _applies(call: Any, *arguments: Any) -> bool:
 
 @contextmanager
 def small_steps(columns: int) -> Iterator[None]:
-    """Let buffers of keys grow by so many columns; 0: by 256, which no walk reaches."""
+    """Let key buffers grow by ``columns``; 0 keeps the default of 256, longer than any walk."""
     names = ("mlx_lm.models.cache", "mlx_vlm.models.cache", "mlx_vlm.turboquant")
     places = [vars(sys.modules[name]).values() for name in names if name in sys.modules]
     kinds: set[Any] = {one for place in places for one in place if inspect.isclass(one)}
@@ -236,7 +236,7 @@ def small_steps(columns: int) -> Iterator[None]:
 
 
 def sampler_of(model: LabModel, number: int, row: int) -> tuple[Sampler | None, int | None]:
-    """The sampler of this number for a row, and the rank of the token that it takes."""
+    """A row's sampler by its number, and the rank of the token that it takes."""
     if number != ANY:
         return (second_best, 1) if number else (None, 0)
     import mlx.core as mx

@@ -1,4 +1,4 @@
-"""Whether the rows of a walk said what each says alone, under the engine's own tokens."""
+"""Compare the rows of a walk with solo runs that are fed the engine's tokens."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ..engine_scenarios import penalized
 from ..generators import limited_caches
 from .engines import Row
 
-# How far apart rows with quantized keys may be: rounding noise changes a step of eight bits.
+# Tolerance for quantized keys: rounding noise can move a value by one 8-bit step.
 QUANTIZED = 4e-2
 
 
 def check(model: LabModel, options: Mapping[str, int], row: Row) -> str:
-    """How the row differs from the row alone; empty if it does not."""
+    """Describe how the row differs from its solo run; empty if it matches."""
     limited = "max_kv_size" in options
     exact = not (limited or "kv_bits" in options or row.quantized or row.image is not None)
-    # One call with the whole text is the quickest; a difference may be of that call alone.
+    # A single call with the whole text is fastest, but may itself differ from chunked prefill.
     if exact and _compared(model, options, row, _at_once(model, row)).verdict != RED:
         return ""
     pieces = _pieces(model, options, row)
-    # A limited cache forgets, so what is right depends on the pieces.
+    # A limited cache drops tokens, so the right result depends on the chunks.
     sizes = pieces if limited else [len(row.whole)]
     try:
         cell = _compared(model, options, row, _alone(model, options, row, sizes))
     except Exception:
-        if row.quantized:  # the family cannot read it alone either: nothing to compare with
+        if row.quantized:  # a solo run fails too: nothing to compare with
             return ""
         if "kv_bits" not in options:
             raise
-        # Some families read a prompt with the quantized caches of a batch only.
+        # Some families support prefill with quantized caches only in a batch.
         pieces = [1] * len(row.whole)
         cell = _compared(model, options, row, _alone(model, options, row, pieces))
     if cell.verdict != RED:
@@ -55,7 +55,7 @@ def _compared(model: LabModel, options: Mapping[str, int], row: Row, logits: Seq
 
 
 def _at_once(model: LabModel, row: Row) -> list[Any]:
-    """The logits at each of the row's tokens, from one call."""
+    """The logits of the row's tokens, from a single call."""
     import mlx.core as mx
 
     text = row.whole + row.tokens[:-1]
@@ -69,11 +69,11 @@ def _at_once(model: LabModel, row: Row) -> list[Any]:
 def _alone(
     model: LabModel, options: Mapping[str, int], row: Row, sizes: Sequence[int]
 ) -> list[Any]:
-    """The same logits from a batch of one, whose prompt is read in pieces of these sizes."""
+    """The same logits from a batch of one, with a chunked prefill of these sizes."""
     text, start = row.whole + row.tokens, len(row.whole)
     one = rows.Row(tuple(text), (start,), image=row.image)
     cache = _cache(model, options)
-    engine.forget(model)  # also what making the caches left in it
+    engine.forget(model)  # also the state left by creating the caches
     if row.quantized:
         rows.feed(model, [one], cache, row.quantized)
         cache = [as_in_a_batch(layer) for layer in quantized(cache)]
@@ -96,19 +96,19 @@ def _processed(row: Row, logits: Sequence[Any]) -> list[Any]:
 def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
     if "max_kv_size" in options:
         return limited_caches(model, options["max_kv_size"])()
-    # A quantized cache would keep the tokens of an answer that the model's own drops.
+    # A quantized cache would keep answer tokens that the model's default cache drops.
     if "kv_bits" in options and engine.answer_window(model) is None:
         makers = engine.quantized(model, [0], options["kv_bits"])[1]
         try:
             model.call([[1]], [make() for make in makers])
         except Exception:
-            return model.make_cache()  # with the patches the engine keeps floats; else it raises
+            return model.make_cache()  # a patched engine keeps floats; an unpatched one raises
         return [make() for make in makers]
     return model.make_cache()
 
 
 def _pieces(model: LabModel, options: Mapping[str, int], row: Row) -> list[int]:
-    """The sizes of the pieces in which the engine reads the row's text."""
+    """The chunk sizes of the engine's prefill of the row."""
     segments = [len(one) for one in row.segments]
     if segments[-1] > 1 and engine.settles(model):
         segments[-1:] = [segments[-1] - 1, 1]
@@ -118,7 +118,7 @@ def _pieces(model: LabModel, options: Mapping[str, int], row: Row) -> list[int]:
 
 
 def quantized(cache: Sequence[Any]) -> list[Any]:
-    """A row's cache with its plain layers in eight bits."""
+    """A row's cache with its plain layers quantized to 8 bits."""
     return [
         layer.to_quantized(group_size=engine.GROUP, bits=8)
         if type(layer).__name__ == "KVCache" and layer.keys is not None
@@ -128,9 +128,9 @@ def quantized(cache: Sequence[Any]) -> list[Any]:
 
 
 def as_in_a_batch(layer: Any) -> Any:
-    """A row's layer as its batch keeps it: in floats, if a batch of the release has no bits.
+    """A row's layer in the form its batch uses: floats, if batches are not quantized.
 
-    What is quantized has lost its precision, and the row's next tokens are kept in floats.
+    Quantized tokens have lost precision; later tokens are stored as floats.
     """
     merge = getattr(type(layer), "merge", None)
     if type(layer).__name__ != "QuantizedKVCache" or merge is None:

@@ -1,9 +1,9 @@
-"""A walk as one line of text: what clients and a host do to a release's batch engine, in order.
+"""A walk as one line of text: the operations of clients and a host on a batch engine, in order.
 
     mlx-lm:llama prefill_step_size=8; add row=1 length=20 tokens=6; step count=3; drop row=1 keep=1
 
-The first part names the family and the engine's options. Every value is a whole number, and what
-is left out is 0. Any operation can be left out: one whose row or cache is not there does nothing.
+The first part names the family and the engine's options. Every value is an integer and defaults to
+0. Any operation can be removed: an operation whose row or cache is missing does nothing.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from ...core.errors import MlxPatchesError
 from ...core.files import quoted
 
-# Operation to its settings; ``!`` marks those that it needs.
+# The settings of each operation; ``!`` marks required ones.
 VERBS = {
-    # A new row. Rows added one after the other come in one call. Prompts are the start of text
-    # number ``text``; ``segment``: the prompt comes in segments of this length; ``after``: it goes
-    # on from the cache that this row left, once it has ended. If such a cache can be trimmed, it
-    # loses its last ``trim`` tokens, which are also the whole prompt if ``again`` is 1.
+    # Insert a row; consecutive ones share one call. The prompt is the start of text number
+    # ``text``, in segments of length ``segment``. It continues from the cache of row ``after``,
+    # once that row has ended. A trimmable cache loses its last ``trim`` tokens, which become the
+    # whole prompt if ``again`` is 1.
     "add": "row! text length! tokens! engine processor sampler segment images after trim again",
-    "step": "count!",  # steps of every engine, in turns
-    "drop": "row! keep",  # a client leaves; ``keep``: its row's cache is kept
-    "copy": "row!",  # the row's cache is copied out of the batch
-    "save": "row!",  # the cache that the row left is saved in a file and loaded again
-    "quantize": "row!",  # the cache that the row left is quantized
-    "alone": "text length!",  # the model is used by itself
-    "renew": "engine",  # an engine ends when its rows have, and a new one starts
+    "step": "count!",  # step all engines in turn
+    "drop": "row! keep",  # remove a row; ``keep``: keep its cache
+    "copy": "row!",  # copy the row's cache out of the batch
+    "save": "row!",  # save the row's kept cache to a file and load it again
+    "quantize": "row!",  # quantize the row's kept cache
+    "alone": "text length!",  # call the model outside the engine
+    "renew": "engine",  # drain an engine, then start a new one
 }
 OPTIONS = {
     "prefill_step_size",
@@ -37,21 +37,21 @@ OPTIONS = {
     "completion_batch_size",
     "max_kv_size",
     "kv_bits",
-    "grow",  # buffers of keys grow by this many columns, in place of 256
-    "prefix",  # 1: a small prefix cache, as tests need it; 2: the release's own settings
-    "logprobs",  # the engine returns the log-probabilities of all tokens
+    "grow",  # growth of key buffers in columns; default 256
+    "prefix",  # 1: a small prefix cache; 2: the release's default settings
+    "logprobs",  # return the log-probabilities of all tokens
 }
-# A row's sampler: 0 is the engine's own, 1 takes the second likeliest token, and this one any.
+# A row's sampler: 0 is the engine's default, 1 takes the second likeliest token, ANY is random.
 ANY = 2
 LARGEST = 4096
-# Texts of first prompts, which share their first tokens, and of later ones.
+# Text numbers of first prompts, which share their first tokens, and of later prompts.
 FIRST, LATER = range(3), range(3, 9)
 TOKENS = (1, 1, 2, 3, 5, 8, 12)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation; a setting that it does not have is 0."""
+    """An operation; missing settings are 0."""
 
     verb: str
     settings: Mapping[str, int]
@@ -65,7 +65,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Program:
-    """A walk: a family, the options of the engine, and operations."""
+    """A walk: a family, engine options and operations."""
 
     family: str
     options: Mapping[str, int]
@@ -73,7 +73,7 @@ class Program:
 
     @property
     def sequences(self) -> int:
-        """How many rows it adds."""
+        """The number of rows it adds."""
         return sum(operation.verb == "add" for operation in self.operations)
 
     def __str__(self) -> str:
@@ -82,10 +82,10 @@ class Program:
 
 
 def parse(line: str) -> Program:
-    """The program that a line says.
+    """Parse a line.
 
     Raises:
-        MlxPatchesError: it is not a program; the message names the first part that is wrong.
+        MlxPatchesError: the line is invalid; the message names the first wrong part.
     """
     head, *rest = (part.split() for part in line.split(";"))
     if not head or not re.fullmatch(r"[a-z-]+:\w+", head[0]):
@@ -123,23 +123,23 @@ def _pairs(settings: Mapping[str, int]) -> list[str]:
 
 
 def draw(family: str, seed: int, kinds: Sequence[frozenset[str]], window: int) -> Program:
-    """A random program of one of these kinds, each in turn.
+    """Draw a random program; successive seeds cycle through the kinds.
 
     Args:
         family: the family's name in the line.
         seed: the same seed gives the same program.
-        kinds: what the operations of a program may be and have; see ``engines.kinds``.
-        window: the smallest sliding window of the model; prompts as long as it are likely.
+        kinds: the supported operations and settings; see ``engines.kinds``.
+        window: the smallest sliding window of the model; prompts near its length are likely.
     """
     return _Drawing(random.Random(seed), kinds[seed % len(kinds)], window).program(family)
 
 
 class _Drawing:
-    """A program that is being drawn."""
+    """The state of drawing a program."""
 
     def __init__(self, chance: random.Random, may: frozenset[str], window: int):
         self.chance, self.may = chance, may
-        self.window = min(window, 64)  # a longer one takes too long
+        self.window = min(window, 64)  # longer windows are too slow
         self.rows = 0
         self.piece = chance.choice([2, 3, 4, 5, 8, 16, 2048])
         self.engines = 2 if "engines" in may and chance.random() < 0.2 else 1
@@ -207,11 +207,11 @@ class _Drawing:
         return Operation(verb, {name: value for name, value in settings.items() if value})
 
     def recent(self) -> int:
-        """One of the rows that were added last."""
+        """A recently added row."""
         return self.chance.randint(max(1, self.rows - 5), self.rows)
 
     def length(self) -> int:
-        """The length of a prompt: mostly near the window, or near where a piece ends."""
+        """A prompt length, mostly near the window or a chunk boundary."""
         chance, kind = self.chance, self.chance.random()
         near = chance.choice([-1, 0, 1, 2])
         if kind < 0.3:

@@ -1,4 +1,4 @@
-"""Starts the processes that walk, and goes on with the next walk where one crashes or hangs."""
+"""Start the processes that run walks; after a crash or a hang, continue with the next walk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .program import parse
 from .walk import reason
 
 WALKS = "walks"
-# How long one walks in a family that is named without a time.
+# Default walking time per family, in seconds.
 SECONDS = 20.0
-# A family whose walks crash or hang so often is walked no further.
+# Maximum processes per family; one ends early on a crash, a hang or a failed patch.
 STARTS = 5
 
 
 @dataclass
 class Red:
-    """A reason for which walks are red: in words, how many walks, and the line of a small one."""
+    """A reason for red walks: its description, the number of walks, and the line of a small one."""
 
     said: str
     line: str
@@ -39,10 +39,10 @@ class Red:
 
 @dataclass
 class Walked:
-    """The walks of a family without or with the patches.
+    """The walks of a family, patched or unpatched.
 
-    ``sequences``: the rows of the walks that ran to their end.
-    ``verdict`` is that of a cell, and ``detail`` says why, where no walk was red.
+    ``sequences``: the number of rows in completed walks.
+    ``verdict`` and ``detail``: the cell's verdict and its reason if no walk was red.
     """
 
     family: str
@@ -57,7 +57,7 @@ class Walked:
     device: str = ""
 
     def row(self) -> Row:
-        """The walks as one cell."""
+        """Summarize the walks in one cell."""
         verdict, detail = self.verdict, self.detail
         if self.reds:
             verdict, red = RED, sum(red.walks for red in self.reds)
@@ -65,13 +65,13 @@ class Walked:
         elif not detail and self.walks == self.refused:
             verdict, detail = NOT_APPLICABLE, f"{self.walks} walks, all of them refused"
         elif not detail:
-            # A refused walk tells nothing: a family that batches nothing has thousands of them.
+            # Refused walks prove nothing: a family without batching has thousands of them.
             detail = f"{self.walks - self.refused} walks, {self.sequences} sequences"
         place = (runner.environment(), self.family, self.patched)
         return Row(*place, WALKS, verdict, detail, device=self.device)
 
     def lines(self) -> Iterator[str]:
-        """For each reason a line that says it and a command that replays it."""
+        """For each reason, a line that reports it and a command that replays it."""
         mode, flag = ("with", "--patched") if self.patched else ("without", "--unpatched")
         flag += " --every-patch" * self.every_patch
         for red in self.reds:
@@ -89,17 +89,17 @@ def run(
     tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
     hear: Callable[[Walked], None] = lambda walked: None,
 ) -> list[Row]:
-    """Walk in each task's family and return the cells.
+    """Run walks for each task's family and return the cells.
 
     Args:
-        tasks: the families, each without or with the patches.
-        seconds: how long to walk in each.
-        seed: of the first walk; the next has the next seed.
-        jobs: families at a time.
-        patience: how long one walk may take before it counts as one that does not end.
-        out: as for ``runner.run``, so that a run that was cut goes on where it was.
+        tasks: the families, each patched or unpatched.
+        seconds: the time per family.
+        seed: the seed of the first walk; it increases by 1 per walk.
+        jobs: the number of families in parallel.
+        patience: the time after which a walk counts as hung.
+        out: see ``runner.run``; an interrupted run resumes from it.
         tell: called after each family.
-        hear: called with the walks of each family that ``out`` lacks.
+        hear: called with the walks of each family missing from ``out``.
 
     Raises:
         MlxPatchesError: ``out`` cannot be read or written.
@@ -115,7 +115,7 @@ def run(
 
 
 def walk(task: Task, seconds: float, seed: int = 0, patience: float = runner.SECONDS) -> Walked:
-    """Walk in one family until the time is over, in a new process where one ends early."""
+    """Run walks of one family until the time is up; restart the process if it ends early."""
     walked = _none_yet(task)
     end = time.monotonic() + seconds
     for _ in range(STARTS):
@@ -134,10 +134,10 @@ def replay(
     every_patch: bool = False,
     patience: float = runner.SECONDS,
 ) -> list[Walked]:
-    """Run the walk that a line says; ``mode`` and ``every_patch`` as for ``runner.tasks``.
+    """Run the walk on a line; for ``mode`` and ``every_patch`` see ``runner.tasks``.
 
     Raises:
-        MlxPatchesError: it is no walk, or its family is not here.
+        MlxPatchesError: the line is invalid, or its family is not installed.
     """
     tasks = runner.tasks((parse(line).family,), (), mode, every_patch=every_patch)
     found = [_none_yet(task) for task in tasks]
@@ -157,10 +157,10 @@ def command(task: Task, *more: str) -> list[str]:
 
 
 def _process(command: Sequence[str], walked: Walked, patience: float) -> int | None:
-    """Hear a process to its end.
+    """Record the events of a process until it exits.
 
     Returns:
-        The seed of its last walk if it ended before its time, else None.
+        The seed of the last walk if the process ended early, else None.
     """
     seed, line, over, late = None, "", False, False
 
@@ -200,7 +200,7 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
 def _events(
     process: subprocess.Popen[str], patience: float, stop: Callable[[], None]
 ) -> Iterator[dict[str, Any]]:
-    """What a process says, line by line; ``stop`` is called where it says nothing for so long."""
+    """Yield the events of a process; calls ``stop`` after ``patience`` seconds of silence."""
     assert process.stdout is not None
     while True:
         timer = Timer(patience, stop)
@@ -213,7 +213,7 @@ def _events(
 
 
 def _hear(walked: Walked, line: str, event: dict[str, Any]) -> None:
-    """Add what a process said of the walk that this line says."""
+    """Add an event of the walk on this line to the results."""
     if said := event.get("said"):
         known = next((red for red in walked.reds if reason(red.said) == reason(said)), None)
         if known is None:

@@ -1,4 +1,4 @@
-"""Makes a red walk small: the fewest operations, the smallest numbers, the fewest options."""
+"""Shrink a red walk: fewer operations, fewer options, smaller numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from .program import VERBS, Operation, Program
 
 IsRed = Callable[[Program], bool]
-# Settings that name something; a smaller number would name something else.
+# Settings that are identifiers: a smaller number would refer to something else.
 NAMES = {"row", "text", "after"}
 
 
@@ -32,7 +32,7 @@ def shrink(program: Program, is_red: IsRed, seconds: float) -> Program:
 
 
 def _fewer_operations(program: Program, is_red: IsRed) -> Program:
-    """Without all of one kind, then without halves, quarters and so on."""
+    """Remove all operations of one verb, then halves, quarters and so on."""
     for verb in VERBS:
         left = [one for one in program.operations if one.verb != verb]
         smaller = replace(program, operations=tuple(left))
@@ -74,7 +74,7 @@ def _fewer_options(program: Program, is_red: IsRed) -> Program:
 
 
 def _below(operation: Operation, name: str) -> list[int]:
-    """The values to try in place of a setting's own, the smallest first."""
+    """Smaller values to try for a setting, in ascending order."""
     value = operation[name]
     least = int(f"{name}!" in VERBS[operation.verb].split())
     return [n for n in dict.fromkeys((0, 1, 2, 3, value // 2, value - 1)) if least <= n < value]

@@ -1,4 +1,4 @@
-"""Runs a walk: its operations on the release's own engine, and then the oracle over its rows."""
+"""Run a walk: perform its operations on the release's engine, then check its rows."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from . import engines, oracle
 from .engines import Engine, Row
 from .program import Operation, Program
 
-# An engine that gives no token in so many steps is stuck.
+# An engine without a token in this many steps is stuck.
 IDLE = 150
 # The images of a prompt, in patches.
 IMAGES = ((2, 2), (3, 2))
-# Caches whose ``offset`` is the number of their tokens.
+# Caches whose ``offset`` equals their number of tokens.
 COUNTED = {"KVCache", "RotatingKVCache", "QuantizedKVCache", "ChunkedKVCache"}
 
 
 @dataclass
 class Kept:
-    """A cache that a row left, its text, and how many of its tokens were quantized."""
+    """A row's kept cache, its text, and the number of its quantized tokens."""
 
     text: list[int]
     cache: list[Any]
@@ -40,10 +40,10 @@ class Kept:
 
 
 def run(model: LabModel, program: Program) -> list[str]:
-    """What is wrong in a walk, in words; empty if it is right.
+    """Run a walk and describe its failures; empty if there are none.
 
     Raises:
-        NotApplicable: the release refuses something in it.
+        NotApplicable: the release refuses an operation.
     """
     walk = Walk(model, program)
     try:
@@ -67,7 +67,7 @@ def run(model: LabModel, program: Program) -> list[str]:
 
 
 def reason(failure: str) -> str:
-    """A failure without what changes as the walk gets smaller."""
+    """The failure without the details that change during shrinking."""
     error = re.fullmatch(r"(\w+): .*(\(\S+:\d+\))", failure, re.DOTALL)
     if error:
         return f"{error[1]} {error[2]}"
@@ -76,7 +76,7 @@ def reason(failure: str) -> str:
 
 
 class Walk:
-    """The engines of a walk, the rows in them, and the caches that rows left."""
+    """The engines of a walk, their rows, and the kept caches."""
 
     def __init__(self, model: LabModel, program: Program):
         self.model, self.program = model, program
@@ -89,7 +89,7 @@ class Walk:
         engine.forget(model)
 
     def walked(self) -> None:
-        """Perform every operation, and let every row end."""
+        """Perform every operation, then finish every row."""
         together = groupby(self.program.operations, lambda one: (one.verb, one["engine"]))
         for (verb, _), operations in together:
             if verb == "add":
@@ -100,7 +100,7 @@ class Walk:
         self._drain(*self.engines)
 
     def close(self) -> None:
-        """Give back what the engines hold, and reset the model."""
+        """Close the engines and reset the model."""
         for number in [*self.engines]:
             self._close(number)
         engine.unmark()
@@ -126,7 +126,7 @@ class Walk:
             self.rows[row.number] = self.live[row.engine, uid] = row
 
     def _row(self, operation: Operation) -> Row | None:
-        """The row that an operation adds; None if the cache that it goes on from is not there."""
+        """The row that an operation adds; None if the cache to continue from is missing."""
         number, model = operation["row"], self.model
         row = Row(number, text_of(model, operation), operation["tokens"], operation["engine"])
         row.processor, row.segment = bool(operation["processor"]), operation["segment"]
@@ -140,7 +140,7 @@ class Walk:
         return self._continued(row, kept, operation) if kept else None
 
     def _continued(self, row: Row, kept: Kept, operation: Operation) -> Row:
-        """Let a row go on from a copy of a cache, trimmed if such a cache can be trimmed."""
+        """Continue a row from a copy of a cache, trimmed if possible."""
         caches = importlib.import_module("mlx_lm.models.cache")
         text, cache = list(kept.text), copy.deepcopy(kept.cache)
         trim = min(operation["trim"], len(text) - 1)
@@ -157,7 +157,7 @@ class Walk:
             self._steps()
 
     def _steps(self) -> bool:
-        """One step of each engine; returns whether a row said something."""
+        """Step each engine once; returns whether any token was generated."""
         said = [
             (number, answer)
             for number, one in self.engines.items()
@@ -185,7 +185,7 @@ class Walk:
         del self.live[row.engine, row.uid]
 
     def _keep(self, row: Row, cache: list[Any], tokens: Sequence[int]) -> None:
-        """Keep the cache that a row left, after a look at its text and its length."""
+        """Keep a row's cache after checking its text and length."""
         text = list(tokens)
         if text != (row.whole + row.tokens)[: len(text)]:
             self.failures.append(f"row {row.number}: its cache comes with another text")
@@ -252,13 +252,13 @@ class Walk:
             release.close()
 
     def _left(self, number: int) -> Kept | None:
-        """The cache that a row left; one that has left none yet ends first."""
+        """The kept cache of a row; if there is none yet, the row is finished first."""
         row = self.rows.get(number)
         self._until(lambda: row is None or row.ended or number in self.kept)
         return self.kept.get(number)
 
     def _drain(self, *numbers: int) -> None:
-        """Let every row of these engines end."""
+        """Finish every row of these engines."""
         self._until(lambda: not any(number in numbers for number, _ in self.live))
 
     def _until(self, reached: Callable[[], bool]) -> None:
@@ -270,7 +270,7 @@ class Walk:
 
 
 def text_of(model: LabModel, operation: Operation) -> list[int]:
-    """The start of a text; none of its tokens is the mark of an image."""
+    """The start of a text, without image tokens."""
     chance = random.Random(1000 + operation["text"])
     largest = model.vocabulary - len(MARKS) - 2
     return [chance.randint(1, largest) for _ in range(operation["length"])]
