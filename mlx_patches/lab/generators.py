@@ -1,6 +1,6 @@
-"""The release's own batch generator: rows that come, generate tokens, and go.
+"""The release's batch generator, with requests that arrive, generate tokens and leave.
 
-mlx-lm and mlx-vlm call it in different ways; a wrapper here is called in one.
+mlx-lm and mlx-vlm call theirs differently; the wrappers here share one interface.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .engine import (
 
 Processor = Callable[[Any, Any], Any]
 Sampler = Callable[[Any], Any]
-# The turn at which the others have generated a few tokens.
+# The step at which the other rows have generated a few tokens.
 LATE = 5
 
 
@@ -35,16 +35,16 @@ def generate(
     count: int,
     **options: Any,
 ) -> list[list[Generated]]:
-    """The tokens that the release's own batch generator generates greedily, ``count`` by row.
+    """Return the tokens that the release's batch generator generates greedily, ``count`` per row.
 
-    ``late``: one more prompt, inserted at the turn LATE. ``options``: arguments of the generator.
+    ``late``: one more prompt, inserted at step LATE. ``options``: arguments of the generator.
     """
     requests = [Request(0, prompt, count) for prompt in prompts]
     return run_requests(model, [*requests, Request(LATE, late, count)], **options)
 
 
 def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
-    """Return a function that makes a row's caches as the release does with ``max_kv_size``.
+    """Return a function that makes a row's caches like the release does for ``max_kv_size``.
 
     Raises:
         NotApplicable: the batch generator has no such limit, or the model ignores it.
@@ -55,22 +55,22 @@ def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
     if hasattr(model.module, "make_cache"):
         raise NotApplicable("the model makes its own caches, whatever max_kv_size is")
     if _slides(model.config):
-        # mistral3 and pixtral, around a Llama whose make_cache nobody calls: the mask of a sliding
-        # layer counts back from the newest column, and takes kept tokens for new ones.
+        # mistral3 and pixtral wrap a Llama whose make_cache is never called: the mask of a sliding
+        # layer counts back from the newest column and mistakes kept tokens for new ones.
         raise NotApplicable("its sliding layers mask no cache that keeps first tokens")
     make = model.family.part("models.cache").make_prompt_cache
     return lambda: list(make(model.module, max_kv_size=size))
 
 
 def _slides(config: Any) -> bool:
-    """Whether a config, or one inside of it, has a sliding window."""
+    """Whether a config, or one nested in it, has a sliding window."""
     if not isinstance(config, dict):
         return False
     return bool(config.get("sliding_window")) or any(map(_slides, config.values()))
 
 
 def make_generator(model: LabModel, count: int, **options: Any) -> Any:
-    """The release's own batch generator; ``count``: its ``max_tokens``, ``options``: others."""
+    """Make the release's batch generator; ``count`` is its ``max_tokens``."""
     generator = getattr(generate_module(model), "BatchGenerator", None)
     if generator is None:
         raise NotApplicable("the release has no batch generator")
@@ -79,38 +79,38 @@ def make_generator(model: LabModel, count: int, **options: Any) -> Any:
 
 
 def samples_by_row(model: LabModel) -> bool:
-    """Whether the release's batch generator takes a sampler of each row."""
+    """Whether the release's batch generator accepts one sampler per row."""
     return "samplers" in inspect.signature(make_generator(model, 1).release.insert).parameters
 
 
 def refuses_bits(model: LabModel, bits: int) -> bool:
-    """Whether the batch generator of mlx-vlm drops ``kv_bits`` for this model, as a patch may."""
+    """Whether mlx-vlm's batch generator, possibly patched, ignores ``kv_bits`` for this model."""
     release = make_generator(model, 1, kv_bits=bits, kv_group_size=GROUP).release
     return getattr(release, "kv_bits", bits) is None
 
 
 def nucleus(model: LabModel, top_p: float) -> Sampler:
-    """The release's own sampler of the likeliest tokens, which sum to ``top_p``."""
+    """Return the release's top-p sampler."""
     utils = model.family.part("sample_utils")
     if model.family.distribution == "mlx-lm":
         sampler: Sampler = utils.make_sampler(temp=1.0, top_p=top_p)
         return sampler
-    # As mlx_vlm.server does it, with a temperature of 1.
+    # Like mlx_vlm.server at temperature 1.
     return lambda logprobs: utils.top_p_sampling(logprobs, top_p, 1.0)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A row that is inserted into the engine at some turn.
+    """A row that is inserted into the engine at some step.
 
     Args:
         turn: the generator's step at which the row is inserted, from 0.
         prompt: token ids.
-        count: how many tokens are collected of the row.
-        processors: logits processors of this row; None if the engine is told of none.
-        sampler: the row's sampler; None if it has the generator's.
+        count: how many of the row's tokens are collected.
+        processors: logits processors of this row; None to pass none.
+        sampler: the row's sampler; None for the generator's.
         image: the prompt, if it holds images.
-        leaves: the row is removed after ``count`` tokens; it asked for more.
+        leaves: the row is removed after ``count`` tokens, before its limit.
         arguments: what the prompt's embedding step returned for the generator.
     """
 
@@ -125,12 +125,12 @@ class Request:
 
     @property
     def asked(self) -> int:
-        """How many tokens the row asks for."""
+        """The row's token limit."""
         return 2 * self.count if self.leaves else self.count
 
     @property
     def own(self) -> dict[str, Any]:
-        """What the generator's ``insert`` takes of this row, by the name of the argument."""
+        """The row's arguments of the generator's ``insert``, by name."""
         own: dict[str, Any] = {}
         if self.processors is not None:
             own["logits_processors"] = list(self.processors)
@@ -142,7 +142,7 @@ class Request:
 def run_requests(
     model: LabModel, requests: Sequence[Request], **options: Any
 ) -> list[list[Generated]]:
-    """The tokens of requests that come and go in the release's batch generator, by row.
+    """Return the tokens of each request, run in the release's batch generator.
 
     ``options`` are arguments of the generator.
     """
@@ -155,7 +155,7 @@ def run_requests(
 
 @unless_refused()
 def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Generated]]:
-    """The tokens of requests that come and go in a generator, by row."""
+    """Return the tokens of each request, run in this generator."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
     said: dict[int, list[Generated]] = {}
@@ -182,12 +182,12 @@ def forced(
 ) -> list[Any]:
     """The log-probabilities before each of these tokens, in the release's ``generate_step``.
 
-    One more comes where the release computes a step ahead.
+    One more follows if the release computes a step ahead.
 
     Args:
-        model: whose release it is.
-        tokens: what the sampler takes, whatever the logits are.
-        prompt: token ids, in the shape that the release takes.
+        model: the lab's model, which names the release.
+        tokens: what the sampler returns, whatever the logits are.
+        prompt: token ids, in the shape that the release expects.
         called: the model that the release calls.
         options: further arguments.
     """
@@ -206,10 +206,10 @@ def forced(
 
 
 def generated(answer: Any) -> Generated:
-    """What an answer of a release's generator says of its token.
+    """The token and log-probabilities in a response of a release's generator.
 
-    A generator that was asked for the likeliest tokens was asked for as many as texts are made of;
-    some models know more, and then it did not say all.
+    The lab requests as many top log-probabilities as there are text tokens. If a model's
+    vocabulary is larger, the list is incomplete and ignored.
     """
     import mlx.core as mx
 
@@ -222,7 +222,7 @@ def generated(answer: Any) -> Generated:
 
 
 def _generation(answers: Any) -> list[Any]:
-    """The answers with tokens, of a step's (prompt responses, generation responses)."""
+    """The responses with tokens, from a step's (prompt responses, generation responses)."""
     return list(answers[1] if isinstance(answers, tuple) else answers)
 
 
@@ -234,11 +234,11 @@ class _LmGenerator:
         self.count = count
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Insert prompts of texts."""
+        """Insert text prompts."""
         return self.insert_requests([Request(0, prompt, self.count) for prompt in prompts])
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their own token counts, processors and samplers."""
+        """Insert rows with their token counts, processors and samplers."""
         names = {name for one in requests for name in one.own}
         return list(
             self.release.insert(
@@ -249,11 +249,11 @@ class _LmGenerator:
         )
 
     def remove(self, uid: int) -> None:
-        """Remove a row whose client has left."""
+        """Remove a row whose client disconnected."""
         self.release.remove([uid])
 
     def answers(self) -> list[Any]:
-        """Take a step; returns the release's answers, one for each row that has a new token."""
+        """Take a step; returns the release's responses, one per row with a new token."""
         return _generation(self.release.next())
 
     def next(self) -> list[tuple[int, Generated]]:
@@ -264,9 +264,9 @@ class _LmGenerator:
 class VlmGenerator(_LmGenerator):
     """The batch generator of mlx-vlm.
 
-    The generator requires embeddings, which mlx-vlm computes outside the language model. It gets
-    zeros here, and the model that it calls reads the token ids. Of an image the model sees its
-    tokens and positions, no features.
+    The generator requires embeddings, which mlx-vlm computes outside the language model. Here it
+    gets zeros, and the model that it calls reads the token ids. For an image the model gets its
+    tokens and positions, but no features.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class VlmGenerator(_LmGenerator):
         self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their own token counts, processors and images, as they come."""
+        """Insert rows with their token counts, processors and images."""
         if self.by_row:
             return [self._insert_request(one) for one in requests]
         if any(one.image or one.own for one in requests):
@@ -299,11 +299,11 @@ class VlmGenerator(_LmGenerator):
         return int(uid)
 
     def remove(self, uid: int) -> None:
-        """Remove a row whose client has left."""
+        """Remove a row whose client disconnected."""
         self.release.remove(uid)
 
     def answers(self) -> list[Any]:
-        """Take a step; returns the release's answers, one for each row that has a new token."""
+        """Take a step; returns the release's responses, one per row with a new token."""
         import mlx.core as mx
 
         if self.by_row:
@@ -324,17 +324,17 @@ class VlmGenerator(_LmGenerator):
         own |= grid
         if own_positions(self.model):
             index = self.model.module.get_rope_index(mx.array([prompt]), *grid.values())
-            # Falcon OCR returns more, and its host passes none of it for a text.
+            # Falcon OCR returns more; its host passes none of it for text.
             if len(index) == 2:
                 own["position_ids"], own["rope_deltas"] = index
         return own
 
 
 class TextOnly:
-    """A language model that reads token ids and ignores the embeddings that it is given.
+    """A language model that reads token ids and ignores the embeddings passed to it.
 
-    Where a cache treats a prompt's tokens unlike an answer's, the model's own take their place:
-    only a prompt comes with embeddings.
+    If a cache treats prompt tokens and generated tokens differently, the model's own embeddings
+    replace them, since only a prompt comes with embeddings.
     """
 
     def __init__(self, model: LabModel):
@@ -350,7 +350,7 @@ class TextOnly:
         n_to_process: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """The logits of the tokens, in the release's output."""
+        """Return the logits of the tokens, in the release's output type."""
         base = self._model.family.part("models.base")
         if inputs_embeds is not None and self._embeds:
             kwargs["inputs_embeds"] = self._model.module.model.embed_tokens(inputs)
@@ -358,7 +358,7 @@ class TextOnly:
 
     @property
     def language_model(self) -> TextOnly:
-        """Itself."""
+        """This object."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -369,7 +369,7 @@ class TextOnly:
 
 
 class Endless:
-    """The part of a tokenizer that a batch generator needs; no token ends a text."""
+    """The part of a tokenizer that a batch generator needs; there is no stop token."""
 
     def __init__(self) -> None:
         self.stopping_criteria = self
@@ -378,5 +378,5 @@ class Endless:
         """Ignore the ids."""
 
     def __call__(self, token: Any) -> bool:
-        """False: no token ends a text."""
+        """False: there is no stop token."""
         return False

@@ -1,7 +1,7 @@
-"""The lab's scenarios of images with their features: a whole tiny model in the release's engine.
+"""The lab's scenarios for images with features: a whole tiny model in the release's engine.
 
-``engine-images`` hands the language model the positions of an image; here the vision tower, the
-projector and the server's own embedding step run too. They run only where they are named, as in
+``engine-images`` passes only an image's positions to the language model; here the vision tower,
+the projector and the server's embedding step run too. They run only if named, for example with
 ``mlx-patches lab --scenario features``.
 """
 
@@ -21,39 +21,39 @@ from .registry import NAMED, scenario
 from .server_thread import response_generator, serve
 from .whole import LAST, Prompt, Whole, build_whole
 
-# Of each row: the turn at which it is inserted, its images, tokens before the first and after each
-# image, how many tokens it generates, and whether its client then leaves.
+# For each row: the step at which it is inserted, its images, the tokens before the first and after
+# each image, how many tokens it generates, and whether its client then disconnects.
 ROWS = (
     (0, 0, 6, 0, 12, False),
     (0, 1, 2, 3, 3, True),
     (0, 2, 4, 5, 12, False),
     (8, 1, 1, 2, 6, False),
 )
-# The text that the server decodes when they come, whose tokens are the turns, and how many it gets.
+# The text that the server decodes as they arrive (its tokens count the steps), and its limit.
 FIRST, COUNT = (3, 1, 4, 1, 5), 12
-# The tokens of a piece of a prompt: fewer than an image has.
+# The tokens of a prefill chunk: fewer than an image has.
 PIECE = 4
-# More than any prompt has; older releases do not take None.
+# More than any prompt has; older releases do not accept None.
 WHOLE = 1 << 20
-# What features-alone lets every prompt answer.
+# The tokens that features-alone forces after every prompt.
 ANSWER = (3, 5, 7)
 
 
 @scenario("features", NAMED)
 def features(model: LabModel) -> Cell:
-    """Rows with two images, one or none, of which one leaves and one comes later."""
+    """Rows with two images, one or none; one leaves and one arrives later."""
     return compared(model)
 
 
 @scenario("features-in-pieces", NAMED)
 def features_in_pieces(model: LabModel) -> Cell:
-    """As features, with prompts that the engine reads in pieces shorter than an image."""
+    """Like features, with chunked prefill; chunks are shorter than an image."""
     return compared(model, PIECE)
 
 
 @scenario("features-alone", NAMED)
 def features_alone(model: LabModel) -> Cell:
-    """Prompts with images alone, read in pieces shorter than an image, against one piece."""
+    """Single requests with images: chunks shorter than an image against one chunk."""
     whole = whole_of(model)
     prompts = [one for one in prompts_of(whole) if one.shown]
 
@@ -69,7 +69,7 @@ def features_alone(model: LabModel) -> Cell:
 
 @scenario("features-served", NAMED)
 def features_served(model: LabModel) -> Cell:
-    """As features, through the server's running generator, while it decodes one more text."""
+    """Like features, through the server's running generator while it decodes another text."""
     whole = whole_of(model)
     prompts = [Prompt(0, FIRST, COUNT), *prompts_of(whole)]
     again = functools.partial(build_whole, model.family, dtype=model.dtype)
@@ -88,7 +88,7 @@ def compared(model: LabModel, piece: int = 0) -> Cell:
 
 
 def judged(whole: Whole, prompts: Sequence[Prompt], said: Sequence[Sequence[Generated]]) -> Cell:
-    """Compare what was said with ``generate_step`` of each prompt alone."""
+    """Compare the generated tokens with ``generate_step`` of each single prompt."""
     for index, (one, row) in enumerate(zip(prompts, said, strict=True)):
         if len(row) != one.count:
             return Cell(RED, f"row {index}: {len(row)} tokens instead of {one.count}")
@@ -110,7 +110,7 @@ def whole_of(model: LabModel) -> Whole:
 
 
 def prompts_of(whole: Whole) -> list[Prompt]:
-    """The requests of ROWS; their images have other pixels in each prompt."""
+    """The requests of ROWS; each prompt's images have different pixels."""
     prompts = []
     for row, (turn, count, before, after, tokens, leaves) in enumerate(ROWS):
         text = [1 + (7 * (row + at)) % LAST for at in range(before)]
@@ -131,7 +131,7 @@ def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int], **options: Any) -
 
 
 class WholeGenerator(generators.VlmGenerator):
-    """The batch generator of mlx-vlm, around the whole model's language model, as its server's."""
+    """The batch generator of mlx-vlm around a whole model's language model, like in its server."""
 
     def __init__(self, whole: Whole, count: int, **options: Any):
         self.whole, self.embed = whole.module, embedding_step()
@@ -146,6 +146,6 @@ class WholeGenerator(generators.VlmGenerator):
 
 
 def embedding_step() -> Callable[..., Any]:
-    """The function by which the release's server computes a prompt's embeddings."""
+    """The function with which the release's server computes a prompt's embeddings."""
     step: Callable[..., Any] = response_generator()._gpu_embed
     return step

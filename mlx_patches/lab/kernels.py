@@ -1,4 +1,4 @@
-"""Folders for the CPU kernels that MLX compiles: no two processes use one at the same time.
+"""Folders for the CPU kernels that MLX compiles; no two processes share one at the same time.
 
 MLX writes the source of a kernel to ``TMPDIR/mlx/VERSION/cpu`` and starts the compiler. Two
 processes that compile the same kernel overwrite each other's file, and one of them raises "Failed
@@ -20,10 +20,10 @@ FOLDERS = 64
 
 @contextmanager
 def kernel_folder() -> Iterator[Path]:
-    """A folder for a process's ``TMPDIR``, locked until the end.
+    """Yield a folder for a process's ``TMPDIR``, locked until the context ends.
 
-    The first folder that is free is used again, with the kernels in it. Where none can be locked,
-    it is a temporary one.
+    The first free folder is reused, with the kernels in it. If none can be locked, the folder is
+    temporary.
     """
     with ExitStack() as stack:
         place = _claim(stack)
@@ -31,7 +31,7 @@ def kernel_folder() -> Iterator[Path]:
 
 
 def _claim(stack: ExitStack) -> Path | None:
-    """The first free folder, which an open file locks; None if there is none."""
+    """Lock the first free folder through an open file; None if there is none."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     parent = Path(tempfile.gettempdir()) / f"mlx_patches-kernels-{user}"
     try:

@@ -1,8 +1,8 @@
-"""The scenarios that run only where they are named: of one request alone, and of images."""
+"""Scenarios that run only if named: those of single requests, and of images with features."""
 
 from __future__ import annotations
 
-from . import alone_scenarios, image_scenarios  # noqa: F401 - each registers its own
+from . import alone_scenarios, image_scenarios  # noqa: F401 - each registers its scenarios
 from .registry import NAMED
 
 __all__ = ["NAMED"]

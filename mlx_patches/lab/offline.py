@@ -1,8 +1,8 @@
 """The releases' public ``batch_generate``, with a tokenizer and a whole model around a tiny one.
 
-Its prompts are texts of decimal token ids; the tokenizer reads these ids, and pads on the left as
-real tokenizers do. The family's own model computes the embeddings of a text if it can do so
-without its vision part; else the language model reads the token ids.
+Prompts are texts of decimal token ids; the tokenizer reads these ids and pads on the left like
+real tokenizers do. The family's model computes the embeddings of a text if it can do so without
+its vision part; if not, the language model reads the token ids.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def batch_generate(
     grid: Any = None,
     padding_side: str = "left",
 ) -> list[list[Generated]]:
-    """The tokens that the public function generates greedily, ``count`` by row.
+    """Return the tokens that the public function generates greedily, ``count`` per row.
 
     Args:
-        prompts: token ids, a row each, in ascending order of length: the release sorts them.
+        prompts: token ids per row, in ascending order of length, since the release sorts them.
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
-        padding_side: the side that the tokenizer pads on, whatever side the release asks for.
+        padding_side: the side that the tokenizer pads on, whichever side the release requests.
     """
     import mlx.core as mx
 
@@ -91,13 +91,13 @@ class WholeModel:
         self.config = config(model)
 
     def __call__(self, input_ids: Any, *_: Any, cache: Any = None, **__: Any) -> Any:
-        """A prompt's logits: mlx-vlm's releases before 0.3.10 call the whole model."""
+        """A prompt's logits: mlx-vlm before 0.3.10 calls the whole model."""
         return self.language_model(input_ids, cache=cache)
 
     def get_input_embeddings(
         self, input_ids: Any, pixel_values: Any = None, mask: Any = None, **kwargs: Any
     ) -> Any:
-        """The family's own embeddings; else zeros, with the language model's position ids.
+        """The family's embeddings, or zeros with the language model's position ids.
 
         An image adds no features: the language model reads its tokens.
         """
@@ -121,7 +121,7 @@ class WholeModel:
 
 
 def shell(model: LabModel) -> Any:
-    """The family's whole model with the language model as its only part.
+    """The family's whole model with only the language model in it.
 
     None if it cannot compute the embeddings of a text.
     """
@@ -143,15 +143,15 @@ def shell(model: LabModel) -> Any:
         own = embedded(whole, tokens, {})
         said = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
         mx.eval(getattr(said, "logits", said))
-    except Exception:  # it needs its vision part even for a text
+    except Exception:  # needs its vision part even for a text
         return None
     return whole
 
 
 def config(model: LabModel) -> Any:
-    """The language model's own settings, with the name of a family that has a chat format.
+    """The language model's config, with the name of a family that has a chat format.
 
-    Special tokens that the settings lack get ids beyond the vocabulary, so that no text has them.
+    Missing special tokens get ids beyond the vocabulary, so that no text contains them.
     """
     own = getattr(model.module, "config", None) or getattr(model.module, "args", None) or {}
     prompts = model.family.part("prompt_utils")
@@ -162,9 +162,9 @@ def config(model: LabModel) -> Any:
 
 
 class _Numbers:
-    """A tokenizer, processor and detokenizer of texts of decimal token ids.
+    """A tokenizer, processor and detokenizer for texts of decimal token ids.
 
-    No token ends a text.
+    There is no stop token.
     """
 
     pad_token = eos_token = "0"
@@ -179,7 +179,7 @@ class _Numbers:
         self.stopping_criteria = Endless()
 
     def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
-        """Token ids and their mask, both of shape (prompts, tokens), and inputs of the images."""
+        """Token ids and their mask, both of shape (prompts, tokens), and the inputs of images."""
         import mlx.core as mx
 
         rows = [read_ids(prompt) for prompt in text]
@@ -197,7 +197,7 @@ class _Numbers:
         return {**inputs, "pixel_values": mx.zeros((len(images), 1)), "image_grid_thw": grids}
 
     def apply_chat_template(self, messages: Any, **options: Any) -> str:
-        """The messages as text, with the token ids unchanged."""
+        """The messages as text, with unchanged token ids."""
         return str(messages)
 
     @property
@@ -211,7 +211,7 @@ class _Numbers:
         self.said.append(int(token))
 
     def finalize(self) -> None:
-        """Do nothing: no part of the text is held back."""
+        """Do nothing: no text is buffered."""
 
     @property
     def text(self) -> str:
@@ -223,7 +223,7 @@ class _Numbers:
 
 
 def read_ids(prompt: str) -> list[int]:
-    """The token ids in a prompt, without the text that a chat template put around them."""
+    """The token ids in a prompt, without the text that a chat template added."""
     found = _IDS.search(prompt)
     if found is None:
         raise NotApplicable("the release's chat template drops the prompt")

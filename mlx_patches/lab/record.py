@@ -1,6 +1,6 @@
-"""The evidence file that ``lab --evidence`` writes, in the format of the repository.
+"""The evidence file that ``lab --evidence`` writes.
 
-The format is that of ``evidence.store``: one release set, device and dtype, one letter a cell.
+It has the format of ``evidence.store``: one release set, device and dtype, one letter per cell.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .runner import Row, Task
 MEASURED = ("mlx", *DISTRIBUTIONS.values(), "transformers")
 PARTS = ("without", "with")
 _TEXTS = tuple(f"details_{part}" for part in PARTS)
-# Where Metal was emulated: package to its kernels that ran, and to the others.
+# If Metal was emulated: a package to its kernels that ran, and to the others.
 KERNELS, RAN, NOT_REACHED = "kernels", "ran", "not_reached"
 _FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
-# The letters of red and unbuilt cells: these cells need a detail.
+# The letters of red and unbuilt cells, which need a detail.
 _TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
-# In bytes; the evidence of a release is much smaller.
+# In bytes; a release's evidence is much smaller.
 _LARGEST = 16 * 2**20
 
 Cells = dict[str, dict[str, str]]
@@ -63,7 +63,7 @@ def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
 
 
 def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
-    """Package to its kernels that ran and that did not; empty if Metal was not emulated."""
+    """Package to the kernels that ran and that did not; empty if Metal was not emulated."""
     if not any(row.device == METAL_EMULATED for row in rows):
         return {}
     ran = {one for row in rows for one in row.kernels.split()}
@@ -76,10 +76,10 @@ def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
 
 
 def check_tasks(tasks: Sequence[Task], path: Path) -> None:
-    """Refuse tasks whose results could not be written as evidence, before anything runs.
+    """Refuse tasks whose results cannot be written as evidence, before anything runs.
 
     Raises:
-        MlxPatchesError: the tasks or the path cannot be used; the message says why.
+        MlxPatchesError: the tasks or the path cannot be used; the message has the reason.
     """
     names = sorted({task.family.distribution for task in tasks})
     if len(names) > 1:
@@ -99,10 +99,10 @@ def check_tasks(tasks: Sequence[Task], path: Path) -> None:
 
 
 def evidence(rows: Sequence[Row]) -> dict[str, Any]:
-    """The rows of a run, without the patches and with them, as evidence.
+    """The rows of a run, both without and with the patches, as evidence.
 
     Raises:
-        MlxPatchesError: nothing was measured, or not all on one device.
+        MlxPatchesError: nothing was measured, or several devices were.
     """
     names = {row.family.partition(":")[0] for row in rows}
     devices = {row.device for row in rows if row.device}
@@ -139,7 +139,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read and check a file of evidence, which may come from a third party.
+    """Read and check an evidence file, which may come from a third party.
 
     Raises:
         MlxPatchesError: the file is not evidence; the message names the first problem.

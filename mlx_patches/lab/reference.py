@@ -1,9 +1,9 @@
-"""The scenario ``reference``: a family's logits are those of transformers, for the same weights.
+"""The scenario ``reference``: compares a family's logits with transformers on the same weights.
 
-The other scenarios compare a release with itself, so they miss what is wrong for one request
-alone. Here transformers makes a tiny model of random weights and saves it as a user's folder. The
-release loads the folder with its own loader, and both compute the logits of one prompt. Each
-family is held against transformers in several configs; needs the extra ``reference``.
+The other scenarios compare a release with itself, so they miss what is wrong for single requests.
+Here transformers makes a tiny model of random weights and saves it as a user's folder. The release
+loads the folder with its own loader, and both compute the logits of one prompt. Each family is
+compared in several configs; needs the extra ``reference``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .whole import embedded
 
 NAME = "reference"
 EXTRA = ("torch", "transformers")
-# The prompt's tokens, and how many of them come one by one after a prefill.
+# The number of prompt tokens, and how many of them are fed one by one after a prefill.
 TOKENS, DECODED = 40, 8
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
 
 Config = dict[str, Any]
-# A row of the vocabulary's logits for each token.
+# The logits of the vocabulary, one row per token.
 Logits = list[list[float]]
 
 
 class Refused(Exception):
-    """Raised for a config that transformers refuses; the message is the reason in one line."""
+    """Transformers refuses the config; the message is the reason in one line."""
 
 
 def check() -> None:
@@ -61,7 +61,7 @@ def check() -> None:
 
 
 def cells(family: Family) -> Iterator[tuple[str, Cell]]:
-    """A name and a cell for each config of a family, then one for all of them."""
+    """Yield a name and a cell for each config of a family, then one for all of them."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
@@ -100,7 +100,7 @@ def _kinds(family: Family) -> list[str]:
 
 
 def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
-    """The cells of one model type. If its plain config is not right, others would tell no more."""
+    """The cells of one model type; if its plain config is wrong, the others are skipped."""
     right: list[bool] = []
     seen: list[Logits] = []
     for old in (False, True)[: 1 if kind in DATA["new"] else 2]:
@@ -122,16 +122,16 @@ def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
                 cell, want = _held(family, kind, config, old)
             except Refused:
                 continue
-            # A config that changes no logit of transformers proves nothing.
+            # A config that does not change transformers' logits proves nothing.
             if not any(_same(want, one) for one in seen):
                 yield name + OLD * (old and rope), cell
         seen.append(want)
 
 
 def configs(plain: Config) -> Iterator[tuple[str, Config]]:
-    """Other configs that a family is held against, from its small one.
+    """The other configs in which a family is compared, made from its small one.
 
-    Most change one field each, so that a field which the release ignores has a cell of its own.
+    Most change a single field, so that an ignored field has a separate cell.
     """
     text = plain.get("text_config") or plain
     if ropes := text.get("rope_parameters"):
@@ -156,7 +156,7 @@ def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:
     own = old.get("full_attention", old)
     pairs = int(rotated(config) * (own.get("partial_rotary_factor") or 1.0)) // 2
     new = {**own, **rope}
-    for name in FACTORS & rope.keys():  # one factor for each pair of rotated dimensions
+    for name in FACTORS & rope.keys():  # one factor per pair of rotated dimensions
         new[name] = [rope[name] * (1 + pair / pairs) for pair in range(pairs)]
     changed = {**config, "rope_parameters": {**old, "full_attention": new} if own != old else new}
     if original := rope.get("original_max_position_embeddings"):
@@ -167,7 +167,7 @@ def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:
 
 
 def _other(name: str, value: Any) -> Any:
-    """Another value of a switch or of a factor; None for other fields."""
+    """Another value for a switch or a factor; None for other fields."""
     if any(part in name for part in DATA["no-setting"]):
         return None
     if "softcap" in name:
@@ -178,14 +178,14 @@ def _other(name: str, value: Any) -> Any:
 
 
 def _with(config: Config, **fields: Any) -> Config:
-    """The config with those of the fields that it has changed, in the text model's config."""
+    """The config with the given fields changed in the text model's config, if it has them."""
     if isinstance(inner := config.get("text_config"), dict):
         return {**config, "text_config": _with(inner, **fields)}
     return {**config, **{name: value for name, value in fields.items() if name in config}}
 
 
 def _small(kind: str) -> Config:
-    """The default config that transformers has for a model type, made small."""
+    """Transformers' default config of a model type, made small."""
     from transformers import CONFIG_MAPPING
 
     try:
@@ -200,7 +200,7 @@ def _small(kind: str) -> Config:
         raise Refused(engine.where(error)) from error
     own = text.to_dict()
     inner.update({name: own[name] for name in _windows(own)})
-    if inner.get("kv_lora_rank"):  # latent attention has no groups of heads
+    if inner.get("kv_lora_rank"):  # latent attention has no head groups
         inner["num_key_value_heads"] = inner["num_attention_heads"]
     fields = copy.deepcopy(DATA["families"].get(kind, {}))
     _merge(small, fields.pop("whole", {}))
@@ -217,7 +217,7 @@ def _merge(config: Config, fields: Mapping[str, Any]) -> None:
 
 
 def other_theta(ropes: Config) -> Config:
-    """The rope settings with a theta that is nobody's default, so that it must be read."""
+    """The rope settings with a theta that is nobody's default, so that it has to be read."""
     return {
         name: other_theta(value)
         if isinstance(value, dict)
@@ -227,7 +227,7 @@ def other_theta(ropes: Config) -> Config:
 
 
 def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
-    """The cell of one config, and the logits of transformers.
+    """The cell of one config, and transformers' logits.
 
     Raises:
         Refused: transformers cannot make or run a model of this config.
@@ -243,7 +243,7 @@ def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, L
 
 
 def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
-    """Save a tiny model; returns its config, and its logits."""
+    """Save a tiny model; returns its config and its logits."""
     import torch
     from transformers import CONFIG_MAPPING
     from transformers import AutoModelForCausalLM as Texts
@@ -267,20 +267,20 @@ def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
 
 
 def _prefix_vision(path: Path) -> None:
-    """Name the weights of the vision tower as released folders do.
+    """Name the weights of the vision tower like published folders do.
 
-    Transformers gives them these names again if it read them, and this model it made itself.
+    Transformers restores these names only in models that it loaded, and it made this one.
     """
     import mlx.core as mx
 
     old, new = "vision_tower.", "vision_tower.vision_model."
     weights = {name.replace(old, new): value for name, value in mx.load(str(path)).items()}
-    mx.eval(weights)  # the file is read now, since it is written next
+    mx.eval(weights)  # read the file now, since it is overwritten next
     mx.save_safetensors(str(path), weights, {"format": "pt"})
 
 
 def _respell(folder: Path, made: Any) -> None:
-    """Spell a saved config as released folders do; transformers must read the same from it."""
+    """Spell a saved config like published folders do; transformers must read it the same."""
     from transformers import AutoConfig
 
     path, text = folder / "config.json", made.get_text_config()
@@ -304,12 +304,12 @@ def _rope(config: Any) -> Config:
 
 
 def prompt() -> list[int]:
-    """The token ids of the prompt; special tokens of the small configs are below them."""
+    """The token ids of the prompt; the small configs' special tokens are below them."""
     return [3 + (5 * place * place + 7 * place) % 89 for place in range(TOKENS)]
 
 
 def old_rope(config: Config) -> Config:
-    """A saved config with its rope settings as transformers 4 spelled them."""
+    """A saved config with its rope settings in the spelling of transformers 4."""
     config = {
         name: old_rope(value) if name == "text_config" else value for name, value in config.items()
     }
@@ -327,7 +327,7 @@ def old_rope(config: Config) -> Config:
     if kind == "default" and "mrope_section" in rope:
         kind = "mrope"
     config["rope_scaling"] = {**rope, "type": kind, "rope_type": kind} if rope else None
-    if kind == "longrope":  # the config itself has it in released folders
+    if kind == "longrope":  # published folders have it in the config itself
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
     return config
 
@@ -337,7 +337,7 @@ def _same(one: Logits, other: Logits) -> bool:
 
 
 def _cell(family: Family, folder: Path, want: Logits) -> Cell:
-    """The release's logits of a saved folder, of a whole prompt and of a decode, in a cell."""
+    """Compare the release's logits of a saved folder: the whole prompt at once, and decoded."""
     from .weights import load
 
     try:
@@ -360,15 +360,15 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
 
 
 def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
-    """What the release's generation passes with a prompt: in mlx-vlm also its embeddings."""
+    """A function for what the release passes with a prompt: in mlx-vlm also the embeddings."""
     whole = shell(model) if model.family.distribution == "mlx-vlm" else None
     return lambda tokens: embedded(whole, tokens, {}) if whole is not None else {}
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
-    """Logits of a prompt against the reference's.
+    """Compare the logits of a prompt with the reference's.
 
-    ``seen``: what the logits are of, for the message, to the logits.
+    ``seen``: a description for the message, to the logits.
     """
     scale, worst = max(abs(value) for row in want for value in row), 0.0
     for what, got in seen.items():
@@ -382,7 +382,7 @@ def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
 
 
 def _distances(want: Logits, got: Logits) -> list[float]:
-    """The largest difference at each token; infinite where a number is missing or not finite.
+    """The largest difference at each token; infinite if a number is missing or not finite.
 
     The release may pad the vocabulary.
     """

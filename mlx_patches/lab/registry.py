@@ -1,4 +1,4 @@
-"""How a scenario is registered; ``scenarios`` has the default ones, ``named_scenarios`` others."""
+"""Registers scenarios; ``scenarios`` has the default ones, ``named_scenarios`` others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .rows import Row, compare
 
 Scenario = Callable[[LabModel], Cell]
 REGISTERED: dict[str, Scenario] = {}
-# Scenarios that run only where they are named.
+# Scenarios that run only if named.
 NAMED: dict[str, Scenario] = {}
 Run = Callable[[LabModel], Sequence[Row] | Cell]
 
 
 def scenario(name: str, into: dict[str, Scenario] = REGISTERED) -> Callable[[Run], Scenario]:
-    """Register a function that runs rows in some batch; its cell compares them with solo runs."""
+    """Register a function that runs rows in a batch; the cell compares them with solo runs."""
 
     def register(run: Run) -> Scenario:
         @functools.wraps(run)
@@ -30,13 +30,13 @@ def scenario(name: str, into: dict[str, Scenario] = REGISTERED) -> Callable[[Run
             except NotApplicable as reason:
                 return Cell("n/a", str(reason))
             except Exception as error:
-                if is_refusal(error):  # by a patch, in one sentence
+                if is_refusal(error):  # a patch's refusal, in one sentence
                     return Cell("n/a", str(error))
                 return Cell("red", engine.where(error))
             finally:
                 engine.unmark()
 
-        if name in REGISTERED or name in NAMED:  # one would hide the other
+        if name in REGISTERED or name in NAMED:  # would hide the other
             raise ValueError(f"two scenarios are called {name}")
         into[name] = measure
         return measure

@@ -1,6 +1,6 @@
-"""The lab's scenarios of a release, for one request alone: they have no family.
+"""The lab's scenarios for single requests to a release; they have no family.
 
-They run only where they are named, as in ``mlx-patches lab --scenario streamed``.
+They run only if named, for example with ``mlx-patches lab --scenario streamed``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ..evidence.words import NOT_APPLICABLE, RED, RESULTS
 from . import Cell, draws, engine, stops, streamed
 
 Cells = Iterator[tuple[str, Cell]]
-# By name: the function that yields, for a distribution without or with the patches, a name and a
-# cell for each case.
+# Scenario name to a function that yields a name and a cell for each case of a distribution,
+# without or with the patches.
 RELEASE_SCENARIOS: dict[str, Callable[[str, bool], Cells]] = {
     "streamed": streamed.cells,
     "draws": draws.cells,
@@ -22,7 +22,7 @@ RELEASE_SCENARIOS: dict[str, Callable[[str, bool], Cells]] = {
 
 
 def cells(scenario: str, distribution: str, patched: bool) -> Cells:
-    """A scenario's cells, then one for all of them: the worst, with the names of those like it."""
+    """A scenario's cells, then the worst of them with the names of all equally bad ones."""
     found: dict[str, Cell] = {}
     try:
         for name, cell in RELEASE_SCENARIOS[scenario](distribution, patched):

@@ -46,7 +46,7 @@ def steps() -> Iterator[Callable[[str], None]]:
 
 
 def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any]:
-    """The JSON output; ``rows`` hold the walks too, each family's as one cell."""
+    """The JSON output; ``rows`` include the walks, one cell per family."""
     return {
         "schema": 1,
         "summary": summary(rows),
@@ -80,7 +80,7 @@ def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
     for row in rows:
         found.setdefault((row.family, row.scenario.partition(":")[2]), {})[row.patched] = row
     yield (
-        # Not the heads of results: these cells are sentences, and ``equal`` is no red one.
+        # Not the headings of results: these cells are sentences, and ``equal`` is not a red one.
         ("family", "config", "without patches", "with patches"),
         [
             (family, config, *(_detail(both.get(patched)) for patched in (False, True)))
@@ -112,7 +112,7 @@ def _totals(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _reason(rows: Sequence[Row]) -> str:
-    """The scenarios that are not green, and why the first is not; the patched run's, if any."""
+    """The scenarios that are not green, and the first one's detail; the patched run's, if any."""
     bad = [row for row in rows if row.verdict not in (GREEN, NOT_APPLICABLE)]
     bad = [row for row in bad if row.patched] or bad
     names = ", ".join(dict.fromkeys(row.scenario for row in bad))

@@ -1,4 +1,4 @@
-"""The rows of a batch: how scenarios feed them, and the logits of the same rows alone."""
+"""The rows of a batch: how scenarios feed them, and the logits of their solo runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from . import Cell, LabModel, engine, generators
 from .compare import differences, ranked
 
-# A prompt shorter than the window of a shrunk model, one longer, one in between.
+# Prompts that are shorter than a shrunk model's window, longer, and in between.
 LENGTHS = (4, 11, 6)
-# Decode steps that take the shortest prompt past the window of a shrunk model.
+# Decode steps that take the shortest prompt past a shrunk model's window.
 STEPS = 14
-# Scenarios decode past windows of at most this many tokens; a larger one takes too long.
+# Scenarios decode past windows of at most this many tokens; larger ones take too long.
 LARGEST = 64
 
 
 @dataclass
 class Row:
-    """One text, how many of its tokens have been fed, and the logits by position.
+    """A text, how many of its tokens have been fed, and the logits by position.
 
-    ``image`` is the row's prompt if the prompt holds an image, else None. ``delta`` is the rope
-    delta that the row decodes with.
+    ``image`` is the row's prompt if it holds an image, else None. ``delta`` is the rope delta that
+    the row decodes with.
     """
 
     text: tuple[int, ...]
@@ -53,7 +53,7 @@ class Row:
 
 
 def text_and_image(model: LabModel, image_first: bool) -> list[Row]:
-    """A row of text and a row with an image in its prompt, of one length."""
+    """A text row and a row with an image in its prompt, of equal length."""
     text = rows_of(model, [max(LENGTHS)])[0]
     image = row_with_image(model, max(LENGTHS), (2, 2))
     return [image, text] if image_first else [text, image]
@@ -74,8 +74,8 @@ def steps(model: LabModel) -> int:
 def rows_of(
     model: LabModel, lengths: Sequence[int], more: Sequence[int] | None = None
 ) -> list[Row]:
-    """Rows with prompts of these lengths; ``more``: lengths of second prompts after the first."""
-    # One length that is enough for every scenario, so that scenarios share solo runs.
+    """Rows with prompts of these lengths; ``more``: lengths of their second prompts."""
+    # One text length that suffices for every scenario, so that scenarios share solo runs.
     total = max(LENGTHS) + steps(model) + 10
     rows = []
     for index, length in enumerate(lengths):
@@ -100,13 +100,13 @@ def record_logits(rows: Sequence[Row], logits: Any) -> None:
 
 
 def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed each row one token a step, for ``count`` steps."""
+    """Feed each row one token per step, for ``count`` steps."""
     for _ in range(count):
         feed(model, rows, cache, 1)
 
 
 def prefill(model: LabModel, rows: Sequence[Row], chunk: int = 0) -> list[Any]:
-    """Feed the prompts as one batch, padded as the release's engine pads; returns the cache."""
+    """Feed the prompts as one batch, padded like the release's engine does; returns the cache."""
     if not engine.merges_new_rows(model):
         return prefill_left(model, rows, chunk)
     cache = engine.empty_batch(model, len(rows))
@@ -137,7 +137,7 @@ def prefill_left(
 
 
 def prefill_alone(model: LabModel, row: Row) -> list[Any]:
-    """Feed a row's prompt with the model's own cache; returns the cache."""
+    """Prefill a single row with the model's own cache; returns the cache."""
     cache = model.make_cache()
     engine.forget(model)
     feed(model, [row], cache, row.chunks[0])
@@ -145,7 +145,7 @@ def prefill_alone(model: LabModel, row: Row) -> list[Any]:
 
 
 def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk: int = 0) -> None:
-    """Feed the prompts right-padded without their last tokens, then those in one step."""
+    """Feed the prompts right-padded except their last tokens, then those in one step."""
     lengths = [row.chunks[-1] - 1 for row in rows]
     longest = max(lengths)
     padded = min(lengths) < longest
@@ -169,12 +169,12 @@ def padding_of(rows: Sequence[Row]) -> list[int]:
 
 
 def pieces(length: int, size: int) -> list[int]:
-    """The sizes of the pieces in which a prompt is fed."""
+    """The chunk sizes of a prompt's prefill."""
     return [min(size, length - start) for start in range(0, length, size)]
 
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
-    """Compare the rows' logits in the batch with their logits alone."""
+    """Compare the rows' logits in the batch with their solo runs."""
     logits = [row.logits for row in rows]
     return differences(logits, [solo(model, row) for row in rows], model.tolerance)
 
@@ -187,9 +187,9 @@ def alone(
     rank: int = 0,
     image: engine.Image | None = None,
 ) -> list[Any]:
-    """The processed logits of each token that the model generates from one prompt.
+    """The processed logits of each token that the model generates for a single prompt.
 
-    ``rank``: which token it takes, 0 for the likeliest. ``image``: the prompt, if it holds one.
+    ``rank``: which token is chosen, 0 for the likeliest. ``image``: the prompt, if it holds one.
     """
     import mlx.core as mx
 
@@ -211,15 +211,15 @@ _solo: dict[tuple[LabModel, tuple[int, ...], tuple[int, ...], bool], dict[int, A
 
 
 def forget_solo_runs() -> None:
-    """Drop the stored solo runs; to be called when a patch came or went."""
+    """Drop the stored solo runs; call it after applying or removing a patch."""
     _solo.clear()
 
 
 def solo(model: LabModel, row: Row) -> dict[int, Any]:
-    """The logits by position of a row's text read alone, as far as the row was fed.
+    """The logits by position of a row's solo run, up to the tokens that were fed.
 
-    Of a row that was not fed yet, all of its text. A text is run once, or twice if a later row
-    goes further: then to its end.
+    For a row that has not been fed, the whole text. A text is run once; a second time, to its
+    end, if a later row needs more of it.
     """
     key = (model, row.text, row.chunks, row.image is not None)
     known = _solo.get(key)
@@ -231,7 +231,7 @@ def solo(model: LabModel, row: Row) -> dict[int, Any]:
 
 
 def solo_run(model: LabModel, row: Row, cache: list[Any], end: int | None = None) -> dict[int, Any]:
-    """The logits by position of a row's first ``end`` tokens read alone, with this cache."""
+    """The logits by position of a solo run of a row's first ``end`` tokens, with this cache."""
     row = Row(row.text, row.chunks, image=row.image)
     engine.forget(model)
     for count in row.chunks:
@@ -248,7 +248,7 @@ def _feed_table(
     places: Sequence[Sequence[int]],
     chunk: int,
 ) -> Any:
-    """Feed padded prompts, in pieces if ``chunk`` is not 0; returns the last piece's logits."""
+    """Feed padded prompts, chunked if ``chunk`` is not 0; returns the last chunk's logits."""
     logits, start = None, 0
     for size in pieces(len(table[0]), chunk or len(table[0])):
         part = slice(start, start + size)

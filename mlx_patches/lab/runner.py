@@ -33,13 +33,13 @@ DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 PROCESS = "process"
 TIMED_OUT = "timed out"
 SECONDS = 120.0
-# The start of each line in a file of rows.
+# The start of each line in a row file.
 _BEGINS = '{"environment": "'
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One family in one process; ``device``: the emulated one, empty for that of MLX here."""
+    """One family in one process; ``device``: the emulated one, or empty for MLX's."""
 
     family: Family
     patched: bool
@@ -54,12 +54,12 @@ class Task:
 
     @property
     def folder(self) -> str:
-        """The model's folder as rows name it; empty for the lab's own config."""
+        """The model's folder as in rows; empty for the lab's own config."""
         return f"{self.weights} with its weights" if self.weights else str(self.config or "")
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The scenario names of rows after which a process has no others."""
+        """The scenario names of rows after which a process has no more rows."""
         return (REFERENCE,) if self.reference else (BUILD, PROCESS)
 
     def command(self) -> list[str]:
@@ -83,10 +83,10 @@ class Task:
 class Row:
     """One cell, and where it was measured.
 
-    ``environment`` names the installed packages, ``config`` the model's folder. ``device`` is the
-    device that MLX computed on, empty if the process ended before it reported one, ``dtype`` the
-    dtype of the weights, and ``variant`` the variant of the tiny config, if any. ``kernels`` has
-    the call sites of the emulated kernels that ran, separated by spaces.
+    ``environment`` lists the installed packages, ``config`` is the model's folder. ``device`` is
+    the device that MLX computed on, empty if the process ended before it reported one, ``dtype``
+    the dtype of the weights, and ``variant`` the variant of the tiny config, if any. ``kernels``
+    lists the call sites of the emulated kernels that ran, separated by spaces.
     """
 
     environment: str
@@ -115,7 +115,7 @@ def environment() -> str:
 
 
 def chosen(models: Sequence[str], folder: Path | None) -> list[Family]:
-    """The families to run: those that were named, by default all that are installed.
+    """The families to run: the named ones, or all that are installed.
 
     Raises:
         MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
@@ -156,14 +156,14 @@ def tasks(
     Args:
         models: names of families, with or without their distribution, or of distributions.
             All families by default.
-        scenarios: names; by default all those of batches.
+        scenarios: names; by default all batch scenarios.
         mode: ``patched``, ``unpatched`` or ``both``.
-        folder: a model's folder, whose config is shrunk instead of the lab's own.
-        weights: a model's folder, which is loaded as it is.
+        folder: a model's folder, whose config is shrunk to replace the lab's.
+        weights: a model's folder, which is loaded unchanged.
         every_patch: patched tasks apply every patch that the gate admits, not the model's entry.
-        dtype: the dtype of the tiny models' weights; models from ``weights`` keep their own.
+        dtype: the dtype of the tiny models' weights; models from ``weights`` keep theirs.
         variant: a variant of the tiny models' configs, for the families that have it.
-        reference: hold the families against transformers, in place of the scenarios.
+        reference: compare the families with transformers instead of running the scenarios.
         device: the emulated device, if any.
 
     Raises:
@@ -219,10 +219,10 @@ def tasks(
 
 
 def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[Row]:
-    """Run one task and return its rows; a crash or a timeout adds a red row that says where.
+    """Run one task and return its rows; a crash or timeout adds a red row with the place.
 
     Args:
-        beside: others run at the same time, so that it needs a folder of its own for kernels.
+        beside: other tasks run at the same time, so that it needs a separate kernel folder.
     """
     with (
         kernel_folder() if beside else nullcontext() as kernels,
@@ -261,10 +261,10 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
 
 
 def exact_environment(kernels: Path | None) -> dict[str, str]:
-    """The environment of a process of the lab: no patches but its own, and exact products.
+    """The environment of a lab process: only the lab's patches, exact products.
 
-    A GPU that can multiplies float32 as TF32, with ten bits: batches of other shapes then differ by
-    more than the lab's tolerance. ``kernels``: the process's own folder for kernels, if any.
+    GPUs that support TF32 multiply float32 with ten bits, and results for other batch shapes then
+    differ by more than the lab's tolerance. ``kernels``: the process's kernel folder, if any.
     """
     own = {"TMPDIR": str(kernels)} if kernels else {}
     return child_environment() | {"MLX_ENABLE_TF32": "0"} | own
@@ -272,9 +272,9 @@ def exact_environment(kernels: Path | None) -> dict[str, str]:
 
 @cache
 def device(python: str = sys.executable) -> str:
-    """The device that MLX computes on in an environment; empty if MLX cannot be run.
+    """The device that MLX computes on in an environment; empty if MLX cannot run.
 
-    A child process finds it, because this process never imports MLX.
+    A child process detects it, because this process never imports MLX.
     """
     code = "from mlx_patches.lab.child import device; print(device())"
     command = [python, "-P", "-c", code]
@@ -292,12 +292,12 @@ def run(
     tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
     one: Callable[[Task], list[Row]] | None = None,
 ) -> list[Row]:
-    """Run the tasks and return every row, first the rows of ``out`` that answer a task.
+    """Run the tasks and return every row, starting with those of ``out`` that cover a task.
 
     Args:
-        jobs: processes at a time.
-        seconds: time limit of each.
-        out: a file of JSON lines; tasks that it answers are not run again, new rows are added.
+        jobs: the number of parallel processes.
+        seconds: the time limit of each process.
+        out: a file of JSON lines; tasks that it covers are skipped, new rows are appended.
         tell: called after each task.
         one: runs a task, ``measure`` by default.
 
@@ -365,7 +365,7 @@ def exit_code(rows: Iterable[Row]) -> int:
 def why_unbuilt(folder: Path, rows: Sequence[Row]) -> str:
     """Why no model could be built from a folder; empty if one was built.
 
-    It begins with the config's field at fault if that is known; then a crash counts as well.
+    It starts with the faulty field of the config if that is known; then a crash counts as well.
     """
     field = odd_number(read_config(folder))
     unbuilt = (BUILD, PROCESS) if field else (BUILD,)
@@ -388,7 +388,7 @@ def ended(code: int, errors: str) -> str:
 
 
 def _cell(line: str) -> dict[str, Any] | None:
-    """The cell in a line of a child's output; None if the line is cut or no cell."""
+    """The cell in a line of a child's output; None if the line is truncated or not a cell."""
     try:
         cell = json.loads(line)
         found = {name: cell[name] for name in ("scenario", "verdict", "detail", "figure")}
@@ -410,10 +410,10 @@ def _answers(row: Row, task: Task) -> bool:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows that the lab has written to a file; none if there is no file.
+    """Read the rows that the lab wrote to a file; none if the file does not exist.
 
     Raises:
-        MlxPatchesError: it cannot be read, or a line is no row; names the line.
+        MlxPatchesError: it cannot be read, or a line is not a row; names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -429,8 +429,8 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         row = None
         if number == len(lines):
-            # An interruption may have cut the last line. If it does not start like a row, then the
-            # file is not one of the lab.
+            # An interruption may have truncated the last line. If it does not start like a row,
+            # the file is not the lab's.
             known = line.startswith(_BEGINS) or _BEGINS.startswith(line)
         else:
             try:
@@ -451,7 +451,7 @@ def _append(path: Path) -> TextIO:
         with open(path, "a+b") as file:
             file.seek(0)
             content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)  # removes a line that an interruption cut
+            file.truncate(content.rfind(b"\n") + 1)  # drops a truncated line
         return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None

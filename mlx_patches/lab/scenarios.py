@@ -1,10 +1,10 @@
-"""The lab's scenarios: each runs rows in a batch and compares them with the same rows run alone.
+"""The lab's scenarios: each runs rows in a batch and compares them with solo runs.
 
-A scenario takes a model and returns a cell. Rows are teacher-forced: each row has a fixed text,
-whose start is fed as a prompt and whose rest is fed a token a step, so that one difference does
-not change the text after it. The logits at each position must equal the logits of the same text
-read alone, with the model's own cache. ``engine_scenarios`` has those of the release's own engine,
-which chooses its tokens itself.
+A scenario takes a model and returns a cell. Rows are teacher-forced: each row has a fixed text.
+Its start is fed as a prompt and the rest one token per step, so that one difference does not change
+the text after it. The logits at each position must equal those of a solo run of the same text with
+the model's own cache. ``engine_scenarios`` has the scenarios of the release's engine, which
+samples the tokens itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from . import (
     LabModel,
     cache_arrays,
     engine,
-    engine_scenarios,  # noqa: F401  registers its own
+    engine_scenarios,  # noqa: F401  registers its scenarios
     generators,
 )
 from .compare import differences
@@ -49,12 +49,12 @@ from .rows import (
 __all__ = ["SCENARIOS", "forget_solo_runs"]
 
 SHORT = (2, 5, 3)
-# Lengths of second prompts, and a size of pieces such that the last piece of the longest of them
-# has one token.
+# The lengths of second prompts, and a chunk size at which the last chunk of the longest one is one
+# token.
 HISTORY = (5, 2, 9)
 PIECE = 7
-# A graph that grows by a node a step is larger in the second of two spans of steps. A graph
-# that is cut regularly is not, if each span holds a cut: patches cut at every 32nd position.
+# A graph that leaks one node per step is larger in the second of two spans of steps. A graph that
+# is cut regularly is not, if each span contains a cut: patches cut at every 32nd position.
 CUT = 32
 SPAN = CUT + 1
 
@@ -87,7 +87,7 @@ def equal_lengths(model: LabModel) -> Sequence[Row]:
 
 @scenario("chunked-solo")
 def chunked_solo(model: LabModel) -> Sequence[Row]:
-    """One row alone, its prompt in pieces."""
+    """A single row with chunked prefill."""
     rows = rows_of(model, LENGTHS)
     for row in rows:
         cache = model.make_cache()
@@ -100,7 +100,7 @@ def chunked_solo(model: LabModel) -> Sequence[Row]:
 
 @scenario("chunked-batch")
 def chunked_batch(model: LabModel) -> Sequence[Row]:
-    """Unequal prompts in one batch, fed in pieces."""
+    """Unequal prompts in one batch with chunked prefill."""
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill(model, rows, chunk=4), steps(model))
     return rows
@@ -108,7 +108,7 @@ def chunked_batch(model: LabModel) -> Sequence[Row]:
 
 @scenario("merge")
 def merge(model: LabModel) -> Sequence[Row]:
-    """Rows prefilled alone and then merged; also empty rows, if the engine merges those."""
+    """Solo-prefilled rows are merged; also empty rows, if the engine merges those."""
     rows = rows_of(model, LENGTHS)
     cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
     decode(model, rows, cache, steps(model))
@@ -121,7 +121,7 @@ def merge(model: LabModel) -> Sequence[Row]:
 
 @scenario("extend")
 def extend(model: LabModel) -> Sequence[Row]:
-    """A row joins a batch that decodes: a shorter one, then one that is longer than the batch."""
+    """Rows join a decoding batch: first a shorter one, then one longer than the batch."""
     seen = []
     for joins, count in ((2, 3), (1, 1)):
         rows = rows_of(model, LENGTHS)
@@ -136,7 +136,7 @@ def extend(model: LabModel) -> Sequence[Row]:
 
 @scenario("filter")
 def filter_(model: LabModel) -> Sequence[Row]:
-    """The longest row leaves, later a second one."""
+    """The longest row leaves the batch, later a second one."""
     rows = rows_of(model, LENGTHS)
     cache = prefill(model, rows)
     decode(model, rows, cache, 2)
@@ -150,19 +150,19 @@ def filter_(model: LabModel) -> Sequence[Row]:
 
 @scenario("extract-early")
 def extract_early(model: LabModel) -> Sequence[Row]:
-    """Each row is extracted before the window is full, and goes on alone."""
+    """Each row is extracted before the window is full and continues solo."""
     return extracted(model, SHORT, 1, steps(model))
 
 
 @scenario("extract-late")
 def extract_late(model: LabModel) -> Sequence[Row]:
-    """Each row is extracted after the window has wrapped, and goes on alone."""
+    """Each row is extracted after the window has wrapped and continues solo."""
     return extracted(model, LENGTHS, steps(model) - 6, 6)
 
 
 @scenario("trim")
 def trim(model: LabModel) -> Sequence[Row]:
-    """The last two tokens of a batch are trimmed, and other tokens follow."""
+    """The last two tokens of a batch are trimmed and replaced by others."""
     rows = rows_of(model, SHORT)
     cache = prefill(model, rows)
     strange = [Row(tuple(reversed(row.text)), row.chunks) for row in rows]
@@ -186,7 +186,7 @@ def state(model: LabModel) -> Sequence[Row]:
 
 @scenario("history")
 def history(model: LabModel) -> Sequence[Row]:
-    """Rows that each have a prompt cache get second, unequal prompts in one batch."""
+    """Rows with prompt caches get unequal second prompts in one batch."""
     rows, cache = with_history(model)
     prefill_right(model, rows, cache)
     decode(model, rows, cache, steps(model) - 6)
@@ -195,7 +195,7 @@ def history(model: LabModel) -> Sequence[Row]:
 
 @scenario("last-piece")
 def last_piece(model: LabModel) -> Sequence[Row]:
-    """As history, but the right-padded prompts are fed in pieces; the last has one token."""
+    """Like history, with right-padded prompts in chunks; the last chunk is one token."""
     rows, cache = with_history(model)
     prefill_right(model, rows, cache, PIECE)
     decode(model, rows, cache, 2)
@@ -204,10 +204,10 @@ def last_piece(model: LabModel) -> Sequence[Row]:
 
 @scenario("rope-deltas")
 def rope_deltas(model: LabModel) -> Sequence[Row]:
-    """A row with an image and a row of text: one joins the other, or both start together."""
+    """An image row and a text row: one joins the other, or both start together."""
     rows = []
     for image_first in (False, True):
-        # The rows have one length: other scenarios cover padding.
+        # Equal lengths: other scenarios cover padding.
         joining, together = (text_and_image(model, image_first) for _ in range(2))
         cache, more = (prefill(model, [row]) for row in joining)
         decode(model, joining, engine.extend(cache, more), STEPS)
@@ -219,7 +219,7 @@ def rope_deltas(model: LabModel) -> Sequence[Row]:
 
 @scenario("images")
 def images(model: LabModel) -> Sequence[Row]:
-    """Two unequal rows with images in one batch; then an image and a text, fed in pieces."""
+    """Two unequal image rows in one batch; then an image and a text with chunked prefill."""
     together = [row_with_image(model, *size) for size in ((11, (2, 2)), (10, (3, 2)))]
     decode(model, together, prefill(model, together), STEPS)
     engine.forget(model)
@@ -233,7 +233,7 @@ def growth(model: LabModel) -> Cell:
     """The lazy graph left in the caches must not grow with each token that a batch decodes."""
     import mlx.core as mx
 
-    # A window that begins to slide in the second span would add nodes there alone.
+    # A window that begins to slide only in the second span would add nodes there.
     full = min(model.window or 0, LARGEST) + 1
     rows = rows_of(model, [max(CUT, full)] * 2)
     for row in rows:
@@ -252,7 +252,7 @@ def growth(model: LabModel) -> Cell:
 
 @scenario("cache-dtype")
 def cache_dtype(model: LabModel) -> Cell:
-    """A row that has not been fed joins a batch that has; the caches must keep their dtype."""
+    """An unfed row joins a batch that has been fed; the caches must keep their dtype."""
     if model.dtype == FLOAT32:
         raise NotApplicable("a cache of a float32 model cannot change to float32")
     if model.family.distribution != "mlx-lm":
@@ -273,7 +273,7 @@ def cache_dtype(model: LabModel) -> Cell:
 
 
 def quantized(model: LabModel, bits: int) -> Cell:
-    """A left-padded batch with quantized keys and values, against solo rows with the same."""
+    """A left-padded batch with quantized keys and values, against solo runs with the same."""
     rows = rows_of(model, LENGTHS)
     cache, makers = engine.quantized(model, padding_of(rows), bits)
     if generators.refuses_bits(model, bits):
@@ -291,14 +291,14 @@ for _bits in (8, 4):
 
 
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
-    """Rows whose first prompts were fed alone, and their merged caches."""
+    """Rows whose first prompts were prefilled solo, and their merged caches."""
     rows = rows_of(model, LENGTHS, more=HISTORY)
     caches = [prefill_alone(model, row) for row in rows]
     return rows, engine.merge(model, caches)
 
 
 def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
-    """Rows that decode in a batch, then each also alone from its extracted cache."""
+    """Rows that decode in a batch, then each continues solo from its extracted cache."""
     rows = rows_of(model, lengths)
     cache = prefill(model, rows)
     decode(model, rows, cache, together)

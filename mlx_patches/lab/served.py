@@ -1,4 +1,4 @@
-"""A release's own server around a tiny model, in a process of its own, asked over loopback."""
+"""A release's server around a tiny model, in a separate process, queried over loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .build import draw_weights
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 from .whole import with_vision_tower
 
-# Seconds that a server may take to start, and to answer.
+# Seconds within which a server has to start, and to answer.
 START_SECONDS, ANSWER_SECONDS = 90, 30
 _NAMES = vocabulary(PAIRS)
 _TEXT = {
@@ -61,12 +61,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
 }
-# Sends a chat message with further fields of the request; returns the answer and its last reason.
+# Sends a chat message with extra request fields; returns the answer and its last finish reason.
 Ask = Callable[..., tuple[str, str]]
 
 
 def save(distribution: str, folder: Path) -> None:
-    """Write a tiny model that speaks pairs of letters, never a special token."""
+    """Write a tiny model that generates pairs of letters, never a special token."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
@@ -96,7 +96,7 @@ def make_model(distribution: str, config: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def serving(distribution: str, patched: bool) -> Iterator[Ask]:
-    """Run the release's server until the block ends."""
+    """Run the release's server until the context ends."""
     package, port = package_of(distribution), free_port()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
         save(distribution, Path(folder))
@@ -104,7 +104,7 @@ def serving(distribution: str, patched: bool) -> Iterator[Ask]:
         words += ["--host", "127.0.0.1", "--port", str(port)]
         if patched:
             words = module_command("mlx_patches", "run", "--", *words)
-        # A server that lists the models of the hub's cache fails without one.
+        # A server that lists the models in the hub's cache fails if there is no cache.
         cache = {"HF_HUB_CACHE": folder, "HF_HUB_OFFLINE": "1", "HOME": folder}
         environment = child_environment() | cache
         with subprocess.Popen(words, stdout=log, stderr=log, env=environment) as process:
@@ -122,7 +122,7 @@ def serving(distribution: str, patched: bool) -> Iterator[Ask]:
 
 
 def ready(process: subprocess.Popen[Any], url: str, model: str) -> Ask:
-    """Wait until a server answers; returns the function that asks it."""
+    """Wait until a server answers; returns the function that sends it requests."""
     end = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/models", timeout=5):
@@ -132,7 +132,7 @@ def ready(process: subprocess.Popen[Any], url: str, model: str) -> Ask:
 
 
 def request_answer(url: str, model: str, text: str, **fields: Any) -> tuple[str, str]:
-    """The answer to a chat message and the reason why it ended, streamed or not."""
+    """Send a chat message, streamed or not; returns the answer and the finish reason."""
     body = {"model": model, "messages": [{"role": "user", "content": text}], **fields}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
@@ -155,9 +155,9 @@ def request_answer(url: str, model: str, text: str, **fields: Any) -> tuple[str,
 def free_port() -> int:
     """A free port.
 
-    A server binds its port some time after this call, a host minutes. The system gives ports of its
-    own range to connections meanwhile, so the port is one below that range (32768 on Linux, 49152
-    on macOS).
+    A server binds its port some time after this call, a host minutes later. Meanwhile the system
+    assigns ports of its ephemeral range to connections, so the port is below that range (32768 on
+    Linux, 49152 on macOS).
     """
     while True:
         port = random.randrange(20_000, 32_000)

@@ -1,8 +1,8 @@
-"""Requests through the generator of mlx-vlm's server while it runs, in its own thread.
+"""Requests through the running generator of mlx-vlm's server, in its own thread.
 
-Its model is a tiny whole one, and its processor returns inputs that are made before. Everything
-else is the release's: the queue, the embedding step, the insertion, the steps, the tokens that come
-back, and what is done when a client leaves. There is no HTTP, and no file is loaded.
+The model is a tiny whole one, and the processor returns prepared inputs. Everything else is the
+release's: the queue, the embedding step, the insertion, the steps, the returned tokens, and the
+handling of clients that disconnect. There is no HTTP, and no file is loaded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .generators import Endless, generated
 from .shrink import VOCABULARY
 from .whole import Inputs, Prompt, Whole
 
-# Seconds in which all answers have to come; they take less than one.
+# Seconds within which all answers have to come; they take less than one.
 SECONDS = 10.0
-# Is told a row and how many tokens it has.
+# Called with a row and its number of tokens.
 See = Callable[[int, int], None]
 
 
@@ -43,14 +43,14 @@ def response_generator() -> Any:
 
 
 def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Generated]]:
-    """The tokens that the clients of a running generator of this model get, by prompt.
+    """Return the tokens that the clients of this model's running generator get, by prompt.
 
-    The first prompt comes alone, and its tokens are the turns: the others come while it is decoded,
-    those of one turn together.
+    The first prompt starts without the others, and its tokens count the steps: the others arrive
+    while it is decoded, all prompts of one step at once.
 
     Raises:
-        TimeoutError: a client still waits.
-        Exception: what the first client whose request failed was told.
+        TimeoutError: a client is still waiting.
+        Exception: the error that the first failed client received.
     """
     import mlx.core as mx
 
@@ -67,15 +67,15 @@ def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Ge
 
 @contextlib.contextmanager
 def running(kind: Any, build: Callable[[], Whole], processor: Processor) -> Iterator[Any]:
-    """A release's generator, whose thread ends with the block."""
+    """Run a release's generator, whose thread ends with the context."""
     import mlx.core as mx
 
     def load(*_: Any) -> tuple[Any, Processor, Any]:
-        # In the generator's thread, as a release loads: no other can compute what is still lazy.
-        # Where a thread ends in which only functions ran that others compiled, MLX 0.31 ends the
-        # process (mlx #3619); one that it compiles itself prevents that.
+        # Runs in the generator's thread, like a release's loader: lazy arrays are bound to it.
+        # MLX 0.31 ends the process when a thread ends that ran only functions compiled by other
+        # threads (mlx #3619); compiling one in this thread prevents that.
         mx.compile(abs)
-        # No token ends a text, so the config names none.
+        # There is no stop token, so the config names none.
         return build().module, processor, SimpleNamespace(eos_token_id=None)
 
     module = importlib.import_module(kind.__module__)
@@ -89,7 +89,7 @@ def running(kind: Any, build: Callable[[], Whole], processor: Processor) -> Iter
 
 
 class Clients:
-    """Those who ask a generator: when each comes and leaves."""
+    """The clients of a generator: when each arrives and disconnects."""
 
     def __init__(self, prompts: Sequence[Prompt]):
         self.prompts = prompts
@@ -99,7 +99,7 @@ class Clients:
         self.end = 0.0
 
     def answers(self, generator: Any, texts: Sequence[str]) -> list[list[Generated]]:
-        """Ask for the prompts, which have these texts; returns what each client got."""
+        """Request the prompts, which have these texts; returns what each client got."""
         self.generator, self.end = generator, time.monotonic() + SECONDS
         pairs = zip(texts, self.prompts, strict=True)
         self.all = [Client(generator, text, one) for text, one in pairs]
@@ -117,7 +117,7 @@ class Clients:
         return [one.said for one in self.all]
 
     def see(self, row: int, count: int) -> None:
-        """Hold the generator's thread, which has a row's token, until what is due has happened."""
+        """Hold the generator's thread at a row's token until all due clients arrived or left."""
         for client in self.all[1:] if row == 0 else ():
             if client.prompt.turn == count - 1:
                 self._comes(client)
@@ -126,7 +126,7 @@ class Clients:
             self._until(client.left)
 
     def dismiss(self) -> None:
-        """End the clients who still wait: a release forgets some where another's request fails."""
+        """End the waiting clients: a release forgets some when another's request fails."""
         for request in filter(None, self.asked):
             queue_of(request).put(RuntimeError("the server has stopped"))
         for client in self.all:
@@ -134,7 +134,7 @@ class Clients:
                 client.join(1)
 
     def _comes(self, client: Client) -> None:
-        # The thread that takes from the queue is held: the queue grows.
+        # The thread that reads the queue is held, so the queue grows.
         before = self.generator.requests.qsize()
         client.start()
         self._until(lambda: self.generator.requests.qsize() > before or client.left())
@@ -153,7 +153,7 @@ def queue_of(request: Any) -> Any:
 
 
 class Client(threading.Thread):
-    """One who asks a generator, and may leave before the answer ends."""
+    """A client of a generator that may disconnect before the answer ends."""
 
     def __init__(self, generator: Any, text: str, prompt: Prompt):
         super().__init__(daemon=True)
@@ -162,9 +162,9 @@ class Client(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Ask, and keep what comes."""
+        """Send the request and collect the answer."""
         try:
-            # An image that is no string is one that the release need not load.
+            # The release does not load an image that is not a string.
             images = [self.text.encode()] if self.prompt.shown else None
             arguments = greedy(self.generator, self.prompt.asked)
             _, answers = self.generator.generate(self.text, images, args=arguments)
@@ -177,12 +177,12 @@ class Client(threading.Thread):
             self.error = error
 
     def left(self) -> bool:
-        """Whether the client came and has gone."""
+        """Whether the client has arrived and left."""
         return self.ident is not None and not self.is_alive()
 
 
 def greedy(generator: Any, count: int) -> Any:
-    """A request's arguments for this many of the likeliest tokens, with their log-probabilities."""
+    """Arguments of a greedy request for this many tokens, with log-probabilities."""
     kind = importlib.import_module(type(generator).__module__).GenerationArguments
     wanted = {"max_tokens": count, "temperature": 0.0, "logprobs": True}
     known = {one.name for one in dataclasses.fields(kind)}
@@ -190,7 +190,7 @@ def greedy(generator: Any, count: int) -> Any:
 
 
 def token_of(answer: Any) -> Generated:
-    """What a client is told of a token."""
+    """The token in a response to a client."""
     return generated(
         SimpleNamespace(
             token=answer.token,
@@ -201,7 +201,7 @@ def token_of(answer: Any) -> Generated:
 
 
 class Processor:
-    """A processor that knows the inputs of each text, and whose texts have no end."""
+    """A processor that maps each text to prepared inputs; there is no stop token."""
 
     chat_template = None
     pad_token = ""
@@ -212,13 +212,13 @@ class Processor:
         self.stopping_criteria = Endless()
 
     def __call__(self, text: str, images: Any = None, **_: Any) -> Any:
-        """The inputs of a prompt; the release reads those without images as attributes."""
+        """Return a prompt's inputs; the release reads those without images as attributes."""
         inputs = self.inputs[text]
         return dict(inputs) if images else SimpleNamespace(**inputs)
 
 
 class Detokenizer:
-    """Makes no text; the release copies and resets it for each row, as it inserts them."""
+    """Returns no text; the release copies and resets it for each inserted row."""
 
     last_segment = text = ""
 
@@ -227,11 +227,11 @@ class Detokenizer:
         self.row = self.count = 0
 
     def reset(self) -> None:
-        """Begin the next row's text."""
+        """Start the next row's text."""
         self.row, self.count = next(self.rows), 0
 
     def add_token(self, token: int) -> None:
-        """Take a token, which no client has yet."""
+        """Report a token, before any client gets it."""
         self.count += 1
         self.see(self.row, self.count)
 

@@ -1,4 +1,4 @@
-"""A small config from a family's own dataclass, by field name and type."""
+"""Makes a small config from a family's dataclass, by field name and type."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ VOCABULARY = 96
 LAYERS = 4
 WINDOW = 8
 
-# Regular expression that matches a whole field name, to a small value.
+# A regular expression for a whole field name, to a small value.
 _BY_NAME: dict[str, Any] = {
     r"(vocab_size|padded_vocab_size|n_vocab|vocab_size_per_layer_input|embedding_size)": VOCABULARY,
-    # Heads of width 32, the smallest group that keys and values can be quantized in.
+    # Heads of width 32, the smallest group size in which keys and values can be quantized.
     r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed|block_dim)": 128,
     r"(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|inner_size|mlp_hidden_size|"
     r"intermediate_size_mlp|dense_intermediate_size|block_ff_dim|hidden_size_ffn)": 96,
@@ -48,17 +48,17 @@ _BY_NAME: dict[str, Any] = {
     r"(first_k_dense_replace|num_dense_layers|n_dense_layers|first_k_dense)": 1,
     r"num_kv_shared_layers": 2,
     r"hidden_size_per_layer_input": 8,
-    # A factor of 1 would hide where it is left out.
+    # With a factor of 1, ignoring it would not show.
     r"(embedding_multiplier|scale_emb)": 2.0,
-    # One by the width of a head, as in released models: a factor of 1 would magnify rounding.
+    # 1 / head width, like in released models: a factor of 1 would magnify rounding.
     r"attention_multiplier": 1 / 32,
-    # Metal's kernel of state spaces gives each of 32 threads a part of the state.
+    # Metal's state space kernel splits the state among 32 threads.
     r"(state_size|ssm_state_size|mamba_d_state|d_state)": 32,
     r"(mamba_num_heads|mamba_n_heads)": 4,
     r"(mamba_head_dim|mamba_d_head)": 32,
     r"(linear_num_value_heads|linear_num_heads)": 4,
     r"linear_num_key_heads": 2,
-    # Real models' width: Metal's kernel of one token takes no other.
+    # The width of real models: Metal's one-token kernel supports no other.
     r"linear_key_head_dim": 128,
     r"(linear_value_head_dim|linear_head_dim)": 32,
     r"(index_head_dim|index_dim)": 32,
@@ -77,9 +77,9 @@ _BY_NAME: dict[str, Any] = {
     r"vision_end_token_id)": 0,
 }
 _PATTERNS = [(re.compile(name), value) for name, value in _BY_NAME.items()]
-# Fields that models need although their default is None.
+# Fields that models need although they default to None.
 _NEEDED = {"head_dim", "num_key_value_heads", "rope_theta", "vocab_size"}
-# For a field without a default and without a rule.
+# For fields without a default and without a rule.
 _BY_TYPE = {int: 2, float: 1.0, bool: False, str: "", dict: {}, list: [], tuple: ()}
 
 
@@ -123,8 +123,8 @@ def config_class(cls: type, name: str) -> type | None:
 def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
     """A user's config made small, with the same layer types, rope and sharing flags.
 
-    Widths, counts and windows are cut to the values of ``small_config``. A list with one entry a
-    layer keeps its start, which holds every kind of entry. Other values stay as they are.
+    Widths, counts and windows are cut to the values of ``small_config``. A list with one entry per
+    layer keeps its start, which includes every kind of entry. Other values stay.
     """
     small = small_config(cls)
     layers, kept = _layers(config)
@@ -142,9 +142,9 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Any:
-    """A config of transformers made small, without a class of the release that knows its fields.
+    """A transformers config made small, without a class of the release that describes its fields.
 
-    ``names``: a field's own name to its standard name, where they differ.
+    ``names``: a field's name to its standard name, if they differ.
     """
     names = names or {}
     layers, kept = _layers(config, names)
@@ -157,21 +157,21 @@ def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = N
     return _narrow_ropes(small, config)
 
 
-# The rope settings. In them, FACTORS are lists with one entry for each pair of rotated dimensions,
-# and _SECTIONS say how many pairs each axis of an image takes.
+# The rope settings. FACTORS are lists with one entry per pair of rotated dimensions; _SECTIONS are
+# the numbers of pairs for each axis of an image.
 _ROPES = {"rope_scaling", "rope_parameters"}
 FACTORS, _SECTIONS = {"short_factor", "long_factor"}, {"mrope_section"}
 
 
 def rotated(config: Mapping[str, Any]) -> int:
-    """The rotated width of a head in a config; 0 if the config has no width."""
+    """The rotated width of a config's heads; 0 if the config has no width."""
     heads = int(config.get("num_attention_heads") or 1)
     own = config.get("qk_rope_head_dim") or config.get("head_dim")
     return int(own or (config.get("hidden_size") or 0) // heads)
 
 
 def _narrow_ropes(small: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config made small, whose rope settings fit the width of its heads."""
+    """A small config with rope settings that fit its head width."""
     ratio = rotated(small) / (rotated(config) or 1)
     return small | {name: _narrowed(small[name], ratio or 1) for name in _ROPES & small.keys()}
 
@@ -192,9 +192,9 @@ def _narrowed(rope: Any, ratio: float) -> Any:
 
 
 def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """A small config with these sizes, also in nested configs.
+    """A small config with these sizes, including nested configs.
 
-    A list with one entry a layer is repeated until every layer has one.
+    A list with one entry per layer is repeated until every layer has one.
     """
     layers = int(sizes.get("num_hidden_layers", LAYERS))
     grown: dict[str, Any] = {}
@@ -211,38 +211,38 @@ def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str
 
 
 def _layers(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """The number of layers, and of those first ones that hold every kind, at least LAYERS."""
+    """The number of layers, and of the first ones that include every kind, at least LAYERS."""
     names, kept = names or {}, LAYERS
     layers = next((config[n] for n in config if _counts_layers(names.get(n, n))), LAYERS)
     for value in config.values():
         if isinstance(value, (list, str)) and len(value) == layers and layers:
             kinds = {str(entry) for entry in value}
-            # Entries that all differ are numbers of layers, not kinds.
+            # Entries that all differ are layer numbers, not kinds.
             several = len(kinds) < layers
             while several and kept < layers and {str(entry) for entry in value[:kept]} != kinds:
                 kept += 1
-    # The last layers share the keys and values of earlier ones, one for each kind of layer.
+    # The last layers share the keys and values of earlier ones, one per kind of layer.
     shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])
     return layers, min(kept + shared, layers) or LAYERS
 
 
 def _cut(value: Any, layers: int, kept: int, *names: str) -> Any:
-    """A field's value made small, with an entry for each kept layer if it had one a layer."""
+    """A field's value made small, with one entry per kept layer if it had one per layer."""
     if isinstance(value, (list, str)) and len(value) == layers:
         return value[:kept]
     return kept if _counts_layers(names[-1]) else _least(value, *names)
 
 
 def _least(value: Any, *names: str) -> Any:
-    """A field's value, at most the small one of the first of its names that has a rule."""
+    """A field's value, at most the small value of the first of its names that has a rule."""
     rule = next((one for one in map(_rule, names) if one is not dataclasses.MISSING), None)
     return min(value, rule) if type(value) is type(rule) is int else value
 
 
 def odd_number(config: Mapping[str, Any], place: str = "") -> str:
-    """The first size in a config that is no number or negative, as a sentence; empty if none is.
+    """The first size in a config that is negative or not a number, as a sentence; empty if none is.
 
-    Released configs have a few of these, so it explains why a model cannot be built, no more.
+    Some published configs have such values, so this only explains why a model cannot be built.
     """
     for name, value in config.items():
         rule, where = _rule(name), f"{place}{name}"

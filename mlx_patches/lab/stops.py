@@ -1,7 +1,7 @@
 """The scenario ``stops``: a release's server ends its answer at the first stop string.
 
-The tiny model speaks pairs of letters, so that parts of its answer are cut into tokens in every
-way, mostly in others than those of the stop string alone.
+The tiny model generates pairs of letters, so that parts of its answer are tokenized in every way,
+mostly differently from the stop string itself.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from . import Cell
 from .served import Ask, serving
 
 PROMPT, COUNT = "abc hag, fa", 12
-# Stop strings are the parts of an answer with these lengths that begin before this place.
+# Stop strings are the substrings of an answer with these lengths that begin before this index.
 LENGTHS, STARTS = (1, 2, 3, 4), 10
 NOWHERE = ",.!"
 
 
 def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
-    """A name and a cell for answers at once, and for streamed ones."""
+    """A name and a cell for complete answers, and for streamed ones."""
     with serving(distribution, patched) as ask:
         for name, stream in (("at once", False), ("streamed", True)):
             yield name, judged(ask, stream)
 
 
 def judged(ask: Ask, stream: bool) -> Cell:
-    """Red if an answer with stop strings is not the whole answer up to the first of them."""
+    """Red if an answer with stop strings is not the full answer up to the first of them."""
 
     def answer(*stops: str) -> tuple[str, str]:
         sent = {"stop": list(stops)} if stops else {}
@@ -52,5 +52,5 @@ def stop_strings(whole: str) -> Iterator[tuple[str, ...]]:
     yield (whole[-2:],)
     yield (NOWHERE,)
     yield (whole[6:9], whole[4:6], NOWHERE)
-    # Two of them begin at one place.
+    # Two of them begin at the same index.
     yield (whole[2:7], whole[2:4])

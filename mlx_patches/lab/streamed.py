@@ -1,4 +1,4 @@
-"""The scenario ``streamed``: the text that a release streams is its tokens decoded at once."""
+"""The scenario ``streamed``: a release's streamed text equals its tokens decoded at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TEXTS = (
     "hello\n\n  the\tworld\n  answer ",
     "<0x41> <tool> ▁ Ġ",
 )
-# How many ids beyond a tokenizer's last one are tried, as of a model whose vocabulary is padded.
+# How many ids beyond a tokenizer's last one are tried, since models may pad their vocabulary.
 PADDED = 3
 Tokens = list[int]
 Decode = Callable[[Tokens], str]
 Stream = Callable[[Tokens], str]
-# What stands for bytes that are no character.
+# The replacement character for invalid bytes.
 CUT = "\ufffd"
 
 
@@ -36,7 +36,7 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), kind)
             tokenizer = loaded(distribution, Path(folder))
-        # The first kind's decoder is right for the vocabulary of the last, whose own is wrong.
+        # The first kind's decoder suits the vocabulary of the last, whose own decoder is wrong.
         right = right or tokenizer.decode
         decode = right if name == TEKKEN else tokenizer.decode
         ways = dict(streams(distribution, tokenizer))
@@ -75,7 +75,7 @@ def sorts(names: Sequence[str], tokenizer: Any, decode: Decode) -> dict[str, lis
 
 
 def cell(decode: Decode, ways: dict[str, Stream], all_tokens: list[Tokens]) -> Cell:
-    """Red at the first sequence that some way of streaming tells otherwise, or does not."""
+    """Red at the first sequence that is streamed differently, or not at all."""
     wrong = [said for tokens in all_tokens if (said := difference(decode, ways, tokens))]
     tried = f"{len(all_tokens)} sequences"
     if wrong:
@@ -84,7 +84,7 @@ def cell(decode: Decode, ways: dict[str, Stream], all_tokens: list[Tokens]) -> C
 
 
 def difference(decode: Decode, ways: dict[str, Stream], tokens: Tokens) -> str:
-    """How a sequence is streamed otherwise than it is decoded; empty if it is not."""
+    """How the streamed text of a sequence differs from its decoded text; empty if equal."""
     wanted = whole(decode(tokens))
     for way, stream in ways.items():
         try:
@@ -97,12 +97,12 @@ def difference(decode: Decode, ways: dict[str, Stream], tokens: Tokens) -> str:
 
 
 def whole(text: str) -> str:
-    """A text without a cut character at its end; one mark stands for each other one."""
+    """A text without a truncated character at its end; each other run becomes one mark."""
     return re.sub(f"{CUT}+", CUT, text).rstrip(CUT)
 
 
 def loaded(distribution: str, folder: Path) -> Any:
-    """The tokenizer of a folder, as the release loads it."""
+    """A folder's tokenizer, loaded by the release."""
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")
     load = getattr(utils, "load", None) or utils.load_tokenizer
     return load(folder)

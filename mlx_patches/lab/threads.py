@@ -1,4 +1,4 @@
-"""Runs a call in a thread of its own, as servers run a model."""
+"""Runs a call in a new thread, like servers run a model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    """What a call returns or raises in a new thread.
+    """Return or raise what a call does in a new thread.
 
-    The thread waits for the end of the process: MLX may abort where both end at once.
+    The thread waits for the end of the process: MLX may abort if both end at once.
     """
     answers: SimpleQueue[Any] = SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of the kinds that released models have, made here and written as a folder."""
+"""Tiny tokenizers of the kinds that released models have, generated and written as a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..patches._shared.byte_letters import LETTERS, spell_bytes
 
 SPACE = "\u2581"
 EOS = "</s>"
-# The tokens that stand for images and videos in prompts.
+# The tokens of images and videos in prompts.
 IMAGE, VIDEO, START, END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
 SPECIAL = (EOS, "<|im_end|>", "<\uff5cend\u2581of\u2581sentence\uff5c>", IMAGE, VIDEO, START, END)
-# Tokens that were added to a vocabulary and are not special: they may have any character.
+# Tokens added to a vocabulary that are not special: they may contain any character.
 ADDED = ("<think>", "<\uff5ctool\u2581sep\uff5c>", "    ")
 _WORDS = ("hello", "the", "world", "answer", "it", "is", "café", "naïve", "you", "ing", "...", "!=")
 WORDS = tuple(before + word for word in _WORDS for before in ("", " "))
@@ -37,12 +37,12 @@ class Kind(NamedTuple):
     """A kind of tokenizer.
 
     Args:
-        decoder: as tokenizer.json has it.
-        by_bytes: the vocabulary is of bytes; else of characters, and of bytes for those it lacks.
-        settings: of tokenizer_config.json.
+        decoder: the decoder in tokenizer.json.
+        by_bytes: the vocabulary is of bytes; if not, of characters, with bytes for missing ones.
+        settings: the fields of tokenizer_config.json.
         single: the tokens of which the words are made.
-        words: they and their beginnings are tokens.
-        added: tokens outside of that, which are not special.
+        words: the words and their beginnings are tokens.
+        added: further tokens, which are not special.
     """
 
     decoder: Mapping[str, Any]
@@ -53,25 +53,25 @@ class Kind(NamedTuple):
     added: Sequence[str] = ADDED
 
 
-# As Devstral Small 2's: a vocabulary of bytes with the decoder of the other kind.
+# Devstral Small 2: a vocabulary of bytes with the decoder of the other kind.
 TEKKEN = "tekken"
 KINDS = {
     "byte-level": Kind(_BYTES),
-    # As Llama 3's.
+    # Llama 3.
     "cleaned byte-level": Kind(_BYTES, settings={"clean_up_tokenization_spaces": True}),
-    # The packages know no faster detokenizer for this one.
+    # The packages have no faster detokenizer for this one.
     "nested byte-level": Kind({"type": "Sequence", "decoders": [_BYTES]}),
     "sentencepiece": Kind(
         {"type": "Sequence", "decoders": [*_PIECES, _STRIP]}, False, single=_CHARACTERS
     ),
-    # As Gemma's.
+    # Gemma.
     "spaced sentencepiece": Kind(
         {"type": "Sequence", "decoders": _PIECES}, False, single=_CHARACTERS
     ),
     TEKKEN: Kind({"type": "Sequence", "decoders": [*_PIECES, _STRIP]}),
 }
-# For a tiny model that speaks: most tokens are pairs of letters, so that a text can be cut into
-# tokens in many ways.
+# For a tiny model that generates text: most tokens are pairs of letters, so that a text can be
+# tokenized in many ways.
 _TEMPLATE = "{% for one in messages %}{{ one['content'] }}{% endfor %}"
 _PAIRS = tuple(one + other for one in "abcdefgh" for other in "abcdefgh")
 PAIRS = Kind(
@@ -124,7 +124,7 @@ _PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": 
 
 
 def vocabulary(kind: Kind) -> list[str]:
-    """The tokens of a kind by id, as its tokenizer.json spells them."""
+    """The tokens of a kind by id, spelled like in its tokenizer.json."""
     if kind.by_bytes:
         words = [spell_bytes(word) for word in kind.words]
     else:
@@ -134,6 +134,6 @@ def vocabulary(kind: Kind) -> list[str]:
 
 
 def _is_merged(name: str, kind: Kind) -> bool:
-    """Whether a token is made of a shorter one and a character."""
+    """Whether a token is a shorter token plus one character."""
     plain = name not in (*SPECIAL, *ADDED) and len(name) > 1
     return plain and (kind.by_bytes or not name.startswith("<0x"))

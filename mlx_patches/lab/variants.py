@@ -1,8 +1,8 @@
-"""Variants of a family's tiny config, since one config is one user's.
+"""Variants of a family's tiny config, since users' configs differ.
 
 A variant sets fields that users' configs set: another rope type, other layers. A family whose
-source names none of the fields has no such variant. A variant that the family's code refuses, or
-that changes no logit, is not built.
+source names none of the fields does not have the variant. A variant that the family's code
+refuses, or that changes no logit, is not built.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from . import Family
 from .families import source_files
 
 Config = dict[str, Any]
-# Some rope types change at this position: the prompts of the scenarios are on both sides of it.
+# Some rope types change at this position: the scenarios' prompts are on both sides of it.
 _ORIGINAL = 8
-# Half of the lab's head width: one factor for each pair of rotated dimensions.
+# Half of the lab's head width: one factor per pair of rotated dimensions.
 _PAIRS = 16
 
 
@@ -24,8 +24,8 @@ class Variant(NamedTuple):
     """A change of a small config.
 
     Args:
-        fields: names of config fields; a family's source names one of them if it has the variant.
-        change: returns the changed config. Fields that the family does not have do no harm.
+        fields: names of config fields; a family has the variant if its source names one of them.
+        change: returns the changed config. Fields that the family does not have are harmless.
     """
 
     fields: tuple[str, ...]
@@ -37,7 +37,7 @@ def _rope(kind: str, **settings: Any) -> Variant:
     rope = {"type": kind, "rope_type": kind, **settings}
 
     def change(config: Config) -> Config:
-        # Some families read these from the config itself.
+        # Some families read these from the config's top level.
         fields = {"max_position_embeddings": 512, **settings}
         own = {name: value for name, value in fields.items() if config.get(name) is None}
         changed = {**config, **own, "rope_scaling": {**(config.get("rope_scaling") or {}), **rope}}
@@ -52,12 +52,12 @@ def _rope(kind: str, **settings: Any) -> Variant:
 
 
 def _values(**fields: Any) -> Variant:
-    """Other values of some fields."""
+    """Other values for some fields."""
     return Variant(tuple(fields), lambda config: {**config, **fields})
 
 
 def _without_windows(config: Config) -> Config:
-    """Every layer that slides has full attention; other kinds of layers stay."""
+    """Full attention in every sliding layer; other kinds of layers stay."""
     slides = "sliding_attention"
     changed = {**config, "sliding_window": None, "use_sliding_window": False}
     if isinstance(kinds := config.get("layer_types"), list):
@@ -118,7 +118,7 @@ def has_variant(family: Family, variant: str) -> bool:
 
 
 def vary(config: Mapping[str, Any], variant: str) -> Config:
-    """A family's small config as one of ``VARIANTS``, also in the config of its text model."""
+    """Change a family's small config, and that of its text model, to one of ``VARIANTS``."""
     changed = VARIANTS[variant].change(dict(config))
     if isinstance(inner := config.get("text_config"), dict):
         changed["text_config"] = vary(inner, variant)

@@ -1,4 +1,4 @@
-"""A user's own model, with its weights, from a local folder."""
+"""Loads a user's model, with its weights, from a local folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from ..core.model_files import read_config
 from . import Family, LabModel, NotBuilt, Tolerance, engine
 from .build import lab_model
 
-# By the dtype of the weights: the difference of the same kernels on batches of different shape,
-# and an allowance for depth. A wrong position or another row's state differs by orders of
-# magnitude more.
+# By dtype of the weights: how much the same kernels differ between batch shapes, plus an allowance
+# for depth. A wrong position or another row's state differs by orders of magnitude more.
 TOLERANCES = {
     "float32": Tolerance(logits=1e-3, margin=1e-3, nats=1e-4),
     "float16": Tolerance(logits=2e-2, margin=2e-2, nats=1e-2),
@@ -20,12 +19,12 @@ TOLERANCES = {
 
 
 def load(family: Family, folder: Path) -> LabModel:
-    """Load the language model of a folder as the installed release loads it.
+    """Load the language model of a folder with the installed release's loader.
 
-    Nothing is fetched, and nothing in the folder is executed.
+    Nothing is downloaded, and no code in the folder is executed.
 
     Raises:
-        NotBuilt: the release cannot load it, or would run code from the folder to do so.
+        NotBuilt: the release cannot load it, or would have to run code from the folder.
     """
     try:
         config = read_config(folder)

@@ -1,8 +1,8 @@
 """A tiny whole model of mlx-vlm, with its vision tower, and images for it.
 
-The release's own classes are made small; ``whole.toml`` has what cannot be derived from them. What
-an image is to a family, and how many tokens it takes in a prompt, is found by trying: an image is
-right if other pixels move the embeddings of its tokens, and of no token before it.
+The release's classes are made small; ``whole.toml`` has what cannot be derived from them. The form
+of a family's images, and how many prompt tokens each takes, is found by trying: an image fits if
+other pixels change the embeddings of its tokens, and of no token before it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from .shrink import VOCABULARY, config_class, instance, small_config
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "whole.toml").read_text())
 # The special tokens' ids, inside the small vocabulary.
 IMAGE, VIDEO, START, END = range(VOCABULARY - 6, VOCABULARY - 2)
-# The largest token of a text.
+# The largest token id of a text.
 LAST = IMAGE - 1
 # The longest image that is tried, in tokens.
 LONGEST = 64
 
 Inputs = dict[str, Any]
-# Makes an image of random pixels from a seed: what the embedding step gets of it.
+# Makes an image of random pixels from a seed: its inputs of the embedding step.
 Draw = Callable[[int], Inputs]
 
 
@@ -62,11 +62,11 @@ class Prompt(Request):
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """How a family takes the images of a prompt.
+    """How a family's prompts hold images.
 
-    ``along``: the axis on which pixels of images are joined. ``placed``: the names of inputs that
-    say where a prompt's images are, as in PLACES. ``listed``: inputs are lists with one entry a
-    prompt. ``most``: how many images a prompt may have.
+    ``along``: the axis on which the pixels of images are joined. ``placed``: the names of inputs
+    with the places of a prompt's images, from PLACES. ``listed``: inputs are lists with one entry
+    per prompt. ``most``: how many images a prompt may have.
     """
 
     draw: Draw
@@ -76,7 +76,7 @@ class Images:
     most: int = 2
 
     def inputs(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
-        """What the embedding step gets of the images of a prompt of these tokens."""
+        """The embedding step's inputs for the images of a prompt with these tokens."""
         import mlx.core as mx
 
         drawn = [self.draw(seed) for seed in seeds]
@@ -92,9 +92,9 @@ class Images:
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """A whole model, its language model as the lab needs it, and its images.
+    """A whole model, its language model in the lab's form, and its images.
 
-    ``tokens``: an image's in a prompt.
+    ``tokens``: an image's tokens in a prompt.
     """
 
     module: Any
@@ -104,7 +104,7 @@ class Whole:
 
 
 def with_vision_tower(config: Mapping[str, Any]) -> Any:
-    """A whole model of mlx-vlm, of which ``config`` names the family; its weights are not drawn."""
+    """A whole model of mlx-vlm of the family in ``config``; its weights are not initialized."""
     module = importlib.import_module(f"mlx_vlm.models.{config['model_type']}")
     whole = module.ModelConfig.from_dict(copy.deepcopy(config))
     whole.text_config = module.TextConfig.from_dict(config["text_config"])
@@ -147,7 +147,7 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
 
 
 def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
-    """The settings of a small vision tower."""
+    """The config of a small vision tower."""
     kind = find(module, "VisionConfig")
     names = {field.name for field in dataclasses.fields(kind)}
     general = {name: value for name, value in DATA["vision"].items() if name in names}
@@ -156,7 +156,7 @@ def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
 
 
 def _vision_type(module: ModuleType, kind: type) -> str:
-    """The first model type that the vision tower takes, by its source."""
+    """The first model type that the vision tower's source accepts."""
     file = Path(module.__path__[0]) / "vision.py"
     source = file.read_text() if file.exists() else ""
     named = re.search(r'model_type (?:not in \[|!= )\s*"([^"]+)"', source)
@@ -172,7 +172,7 @@ def _whole_config(
     text: Any,
     vision: Any,
 ) -> Any:
-    """The settings of a whole model of this name, with those of its two parts."""
+    """The config of a whole model of this name, with those of its two parts."""
     outer = find(module, "ModelConfig")
     kind = find(module, overrides.get("whole-class", "ModelConfig"))
     fields = {field.name for field in dataclasses.fields(kind)}
@@ -190,16 +190,16 @@ def _whole_config(
     made.text_config, made.vision_config = text, vision
     if kind is outer:
         return made
-    # A model of several, such as one that hears, sees and speaks, of which one sees.
+    # A model of several parts, for example for audio, images and speech; only vision matters here.
     others = instance(outer, small_config(outer, own.get("outer", {})))
     parts = [one.name for one in dataclasses.fields(outer) if config_class(outer, one.name) is kind]
     return dataclasses.replace(others, **dict.fromkeys(parts, made))
 
 
 def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Images]]:
-    """The images that a family may take, each with counts of tokens to try.
+    """The images that a family may accept, each with token counts to try.
 
-    ``own["image"]``: the name of the family's form, or a form that is its own; all, if absent.
+    ``own["image"]``: a form's name, or a form of only this family; if absent, all are tried.
     """
     import mlx.core as mx
 
@@ -233,7 +233,7 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
     }
     size = {"image_sizes": mx.array([[edge, edge]])}
     mask = {"pixel_attention_mask": mx.ones((1, 1, edge, edge), mx.bool_)}
-    # A form's name, the shape of its pixels, what comes with them, and the axis of images.
+    # A form's name, the shape of its pixels, its other inputs, and the axis of images.
     forms: list[tuple[str, tuple[int, ...], Inputs, int]] = [
         ("patches", (count, frames * flat), grid, 0),
         ("planes of patches", patches, grid, 0),
@@ -254,7 +254,7 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
 
 
 def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
-    """Draws pixels of a shape; ``more`` comes with them."""
+    """Make a function that draws pixels of a shape; ``more`` is added to them."""
     import mlx.core as mx
 
     def draw(seed: int) -> Inputs:
@@ -264,7 +264,7 @@ def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
 
 
 def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens of an image: as many as its pixels move, and ``still`` that they do not.
+    """The tokens of an image: those that its pixels change, and ``still`` that they do not.
 
     Empty if the image does not fit.
     """
@@ -274,10 +274,10 @@ def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -
         tokens = [START, *[IMAGE] * count, *[END] * ends]
         try:
             moved, beside = _moved(model, [1, *tokens, 2], images)
-        except Exception:  # another number of tokens, or another image
+        except Exception:  # wrong number of tokens, or wrong image
             continue
         fits = sum(moved[2 : 2 + count]) == count - still and not any(moved[:2])
-        # Pixels that move no embedding have to reach the language model beside them.
+        # Pixels that change no embedding must reach the language model another way.
         if fits and (count > still or beside) and len(tokens) > len(best):
             best = tokens
         if best and count == counts[0]:
@@ -286,7 +286,7 @@ def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -
 
 
 def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], bool]:
-    """Which tokens' embeddings other pixels change, and whether they change what goes beside."""
+    """Which tokens' embeddings other pixels change, and whether they change other outputs."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
@@ -304,7 +304,7 @@ def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], b
 
 
 def embedded(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
-    """What the whole model's embedding step returns for a prompt."""
+    """The output of the whole model's embedding step for a prompt."""
     import mlx.core as mx
 
     ids = mx.array([list(tokens)])
@@ -314,14 +314,14 @@ def embedded(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]
 
 
 def _spans(tokens: Sequence[int]) -> list[list[int]]:
-    """The first token of each image, and the one after its last."""
+    """The index of each image's first token, and of the token after its last."""
     inside = [token == IMAGE for token in (END, *tokens, END)]
     edges = [at for at in range(len(tokens) + 1) if inside[at] != inside[at + 1]]
     return [edges[at : at + 2] for at in range(0, len(edges), 2)]
 
 
 def _sight(tokens: Sequence[int]) -> list[list[list[list[int]]]]:
-    """Which of four tiles of which image each token sees: the last image's up to it."""
+    """Which of four tiles of each image every token sees: those of the latest image so far."""
     starts = [start for start, _ in _spans(tokens)]
     ends = [*starts[1:], len(tokens)]
     return [
@@ -332,7 +332,7 @@ def _sight(tokens: Sequence[int]) -> list[list[list[list[int]]]]:
     ]
 
 
-# Inputs that say where the images of a prompt are.
+# Inputs with the places of a prompt's images.
 PLACES: dict[str, Callable[[Sequence[int]], Any]] = {
     "image_bound": lambda tokens: [_spans(tokens)],
     "image_input_idx": lambda tokens: [[at for at, one in enumerate(tokens) if one == IMAGE]],

@@ -1,1 +1,1 @@
-"""The compat matrix: load it, check it, decide by it."""
+"""The compat matrix: loading, checking and deciding by it."""

@@ -1,4 +1,4 @@
-"""Rules that were declared, not measured: those of patches that other packages contribute."""
+"""Declared (not measured) rules: those of patches that other packages contribute."""
 
 from __future__ import annotations
 

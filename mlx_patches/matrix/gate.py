@@ -1,4 +1,4 @@
-"""The gate: (matrix, installed version, fingerprint) to a verdict with a reason."""
+"""The gate: turns matrix, installed version and fingerprint into a verdict with a reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.patch import Patch, Target
 from ..core.resolve import Found, in_file
 from .matrix import EVERY, CompatMatrix, Rule
 
-# Stands for the fingerprint of code that has no source: a release installed as bytecode alone.
+# The fingerprint of code without a source: a release installed only as bytecode.
 UNREADABLE = ""
 
 
@@ -27,19 +27,19 @@ class Gate:
         self.installed = functools.cache(find)
 
     def decide(self, patch: Patch, target: Target, found: Found | None) -> Verdict:
-        """Decide whether a target needs its patch, and may get it.
+        """Decide whether a target needs its patch and may get it.
 
         Args:
-            found: the target in this process or in its file; None if it was not
-                looked up, since its module is not imported or its distribution not installed.
+            found: the target in this process or in its file; None if it was not looked up, since
+                its module is not imported or its distribution not installed.
         """
         installed = self.installed(target.distribution)
         mlx = self.installed("mlx") if patch.mlx and installed else None
-        # ``packaging`` costs too much at start-up. A build of a commit has more parts.
+        # Importing ``packaging`` is too slow at start-up. A commit's version has more parts.
         if mlx and ".".join(mlx.version.split(".")[:3]) not in patch.mlx:
             reason = f"{mlx} does not have the defect; {' and '.join(patch.mlx)} have"
             return Verdict(False, reason, Status.NOT_AFFECTED)
-        # Start-up reads no rules of distributions that are not installed.
+        # Start-up does not read rules of distributions that are not installed.
         rule = self._rule(patch, target) if installed else None
         body = None if found is None or found.missing else found.body or UNREADABLE
         released = found is not None and found.released
@@ -73,9 +73,8 @@ class Gate:
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
         """The patches that a model needs in the installed releases.
 
-        An entry of the matrix says what the lab found in the release sets in which it measured the
-        model. In another set the patches of ``default`` are added, since they cannot change a
-        correct model.
+        A matrix entry holds for the release sets in which the lab measured the model. In others the
+        patches of ``default`` are added, since they cannot change a correct model.
         """
         entry = self.matrix.patches_for(model, distribution)
         if self._is_measured(model, distribution):
@@ -85,7 +84,7 @@ class Gate:
     def _is_measured(self, model: str, distribution: str) -> bool:
         """Whether a model's entry holds for the installed releases.
 
-        It never holds for a commit, whose version says little about its code.
+        It never does for a commit, whose version does not identify its code.
         """
         measured = self.matrix.measured
         return measured is None or any(
@@ -95,7 +94,7 @@ class Gate:
         )
 
     def _rule(self, patch: Patch, target: Target) -> Rule | None:
-        """The rule for a target; a supporting one follows the targets that depend on it."""
+        """The rule for a target; a supporting target follows the targets that depend on it."""
         if not target.supports:
             return self.matrix.rule(patch.id, target.distribution)
         for name in dict.fromkeys(one.distribution for one in patch.targets if not one.supports):
@@ -105,7 +104,7 @@ class Gate:
         return None
 
     def _needs(self, patch: Patch, distribution: str) -> bool:
-        """Whether a distribution needs a patch: by its number, else by the code in its files."""
+        """Whether a distribution needs a patch: by its version, else by the code in its files."""
         rule, installed = self.matrix.rule(patch.id, distribution), self.installed(distribution)
         if installed is None or rule is None:
             return False
@@ -118,13 +117,13 @@ class Gate:
 
 
 def _has_no_target(patch: Patch, target: Target) -> bool:
-    """Whether a release has none of a patch's targets: its package misspells them."""
+    """Whether a release has none of a patch's targets, so their names are misspelled."""
     own = [one for one in patch.targets if one.distribution == target.distribution]
     return not target.supports and all(in_file(one).missing for one in own)
 
 
 def _declaration(patch: Patch, target: Target) -> str:
-    """The file and the line that name a target of a contributed patch."""
+    """The file and line that declare a target of a contributed patch."""
     file = distributions.source_file(patch.module) if patch.module else None
     line = distributions.line_of(file, target.name) if file else 0
     return f"{file}:{line}" if line else patch.id
@@ -137,17 +136,17 @@ def decide_by_rule(
     body: str | None,
     released: bool = False,
 ) -> Verdict:
-    """Decide by fingerprint, and by version only where no fingerprint can be compared.
+    """Decide by fingerprint; by version only if no fingerprint can be compared.
 
-    The code outranks the number on it: edited builds and git installs carry a release's number
-    with other code, and a new release may have the code of an old one.
+    The code outranks its version: edited builds and git installs have a release's version with
+    different code, and a new release may have an old one's code.
 
     Args:
         rule: the matrix's rule for the patch in this distribution; None if it has none.
         name: the target's qualified name, as in the rule's ``bodies``.
         body: the target's fingerprint; None if it was not looked up.
-        released: the target's file is, to the byte, that of a measured release. There the number
-            may say that a function is sound that no probe of the patch could run in.
+        released: the target's file is byte-identical to a measured release's. Then the version
+            may decide that a function is sound although no probe of the patch could run in it.
     """
     if installed is None:
         return Verdict(False, "the distribution is not installed", Status.ABSENT)

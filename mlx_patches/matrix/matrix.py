@@ -1,7 +1,7 @@
 """The compat matrix: which releases have which defect, and which models need which patch.
 
-``make write`` builds it from the evidence: the compiled form that the package reads, with the
-answer for every measured release, and ``compat_matrix.yaml`` for people.
+``make write`` builds it from the evidence: the compiled form that the package reads, with a
+decision for every measured release, and the readable ``compat_matrix.yaml``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from .ranges import BrokenSet, Warned
 
-    # What a rule says of a version; ``clear`` is outside of both ranges.
+    # A rule's decision on a version; ``clear`` is outside of both ranges.
     Decision = Literal["affected", "fixed", "clear", "unmeasured"]
 
 COMPILED = Path(__file__).parent / "compiled.json"
-# The compiled file's format: an incomplete upgrade may leave the file of an older mlx-patches.
+# The compiled file's format: an incomplete upgrade may leave an older mlx-patches' file.
 FORMAT = 4
-# The range of a rule that holds for every version.
+# The range of a rule that covers every version.
 EVERY = ">=0"
 _DECISIONS: dict[str, Decision] = {"a": "affected", "f": "fixed", "c": "clear"}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -39,14 +39,14 @@ class Rule(NamedTuple):
 
     Args:
         affected: the releases that have the defect, as a version specifier.
-        fixed: the releases that repaired it themselves; empty if none has.
+        fixed: the releases that repaired it upstream; empty if none has.
         affected_bodies: target name to the fingerprints of bodies with the defect.
         sound_bodies: the same for bodies without it.
         releases: every measured release of the distribution, oldest first.
         decided: a letter for each of these releases: the first of ``affected``, ``fixed``,
             ``clear``; empty if the rule was not compiled.
         note: appended to every reason that is based on the rule.
-        declared: the ranges were declared, not measured; they hold for unmeasured releases too.
+        declared: the ranges were declared, not measured; they also cover unmeasured releases.
     """
 
     affected: str
@@ -68,7 +68,7 @@ class Rule(NamedTuple):
         An unmeasured release between two clear ones counts as clear. Pre-releases count as members
         of a range; a local part (``+git``) does not matter.
         """
-        if self.affected == EVERY:  # start-up need not import what compares versions
+        if self.affected == EVERY:  # avoids importing what compares versions at start-up
             return "affected"
         if self.decided and version in self.releases:
             return _DECISIONS[self.decided[self.releases.index(version)]]
@@ -118,7 +118,7 @@ class CompatMatrix:
         """The matrix of this package.
 
         Raises:
-            MlxPatchesError: its file is damaged, or of another version of this package.
+            MlxPatchesError: its file is damaged or belongs to another version of this package.
         """
         try:
             compiled = json.loads(packaged(COMPILED))
@@ -168,7 +168,7 @@ class CompatMatrix:
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """The model types that have an entry of their own."""
+        """The model types that have an entry."""
         return tuple(name for name in self._document["models"] if name != "default")
 
     @cached_property
@@ -181,14 +181,14 @@ class CompatMatrix:
         return self._document.get("measured")
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
-        """The patches that a model's entry lists for a distribution; else those of ``default``."""
+        """The patches in a model's entry for a distribution, or those of ``default``."""
         rows = self._document["models"]
         default = rows["default"].get(distribution, ())
         return tuple(rows.get(model, {}).get(distribution, default))
 
     @cached_property
     def broken_sets(self) -> tuple[BrokenSet, ...]:
-        """Sets of releases that cannot work at all."""
+        """Sets of releases that cannot work together."""
         from .ranges import BrokenSet
 
         return tuple(BrokenSet(**raw) for raw in self._document["broken_sets"])

@@ -1,6 +1,6 @@
-"""Version ranges, and the releases that they describe.
+"""Version ranges, and the releases in them.
 
-Not for start-up: ``packaging`` costs too much to import there.
+Not for start-up: importing ``packaging`` is too slow there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def are_all_within(when: Mapping[str, str], versions: Mapping[str, str]) -> bool
 
 
 def find_in_both(affected: str, fixed: str) -> Version | None:
-    """The lowest version that is found in both ranges; None if no overlap is found."""
+    """The lowest version found in both ranges; None if no overlap is found."""
     ranges = (affected, fixed)
     points = sorted({Version("0.dev0"), *_find_ends(ranges)})
     return next((p for p in points if all(is_within(one, p) for one in ranges)), None)
@@ -39,7 +39,7 @@ def _find_ends(ranges: Iterable[str]) -> Iterator[Version]:
     """The versions at which a range may begin or end, and a later version close to each."""
     for one in ranges:
         for specifier in SpecifierSet(one):
-            if specifier.operator == "===":  # compares text, which need not be a version
+            if specifier.operator == "===":  # compares text, which may not be a version
                 continue
             version = Version(specifier.version.removesuffix(".*"))
             yield from (version, Version(f"{version.base_version}.0.1"))
@@ -53,7 +53,7 @@ class BrokenSet(NamedTuple):
     remedy: str
 
     def matches(self, versions: Mapping[str, str]) -> bool:
-        """True where every named distribution is installed at a version in its range."""
+        """Whether every named distribution is installed at a version in its range."""
         return are_all_within(self.when, versions)
 
 
@@ -63,7 +63,7 @@ class Warned(NamedTuple):
     Args:
         when: distribution to the versions that have it; all must be installed.
         effect: what a user sees, and when.
-        remedy: what to install, or to switch off.
+        remedy: what to install or switch off.
         threads: where it was reported, as ``repository#number``.
         device: ``metal`` if only Apple's GPUs have it; empty for all.
     """
@@ -75,5 +75,5 @@ class Warned(NamedTuple):
     device: str = ""
 
     def matches(self, versions: Mapping[str, str], devices: Collection[str]) -> bool:
-        """True where the releases are installed and this machine has the device."""
+        """Whether the releases are installed and this machine has the device."""
         return (not self.device or self.device in devices) and are_all_within(self.when, versions)

@@ -1,4 +1,4 @@
-"""The report page: model families by releases, with the evidence behind each cell.
+"""The report page: model families by release, with the evidence behind each cell.
 
 It is one self-contained HTML file. ``content`` collects its data, ``page`` inserts the data into
 the template beside this module, and a script in the page builds the tables.
@@ -54,7 +54,7 @@ def save(
         raise MlxPatchesError(f"{path}: cannot be written (not a regular file)")
     if not _may_replace(target):
         raise MlxPatchesError(f"{path}: not a page written by mlx-patches; give another file")
-    part = target.with_name(f".mlx-patches-{os.getpid()}")  # no reader finds half a page
+    part = target.with_name(f".mlx-patches-{os.getpid()}")  # readers never find a partial page
     try:
         try:
             with part.open("x", encoding="utf-8") as file:
@@ -83,9 +83,9 @@ def content(
         "audit": audit,
         "patches": {patch.id: patch.summary for patch in session().registry.each_declared()},
         "scenarios": [_scenario(name) for name in names],
-        # Device and dtype of cells to their description; the key of a CPU in float32 is empty.
+        # Device and dtype of cells to their description; a CPU in float32 has the empty key.
         "places": {_place(name): _words(name) for name in names},
-        # Most details occur many times: cells refer to them by index.
+        # Most details repeat: cells refer to them by index.
         "said": said,
         "packages": [
             _package(name, evidence, here.get(name), names, number)
@@ -96,7 +96,7 @@ def content(
 
 def page(shown: Mapping[str, Any]) -> str:
     """The page as HTML."""
-    # Packed, a page has 0.2 MB, not 1.8; and no "<" in a string of the data ends its element.
+    # Packed, a page has 0.2 MB, not 1.8; and no "<" in the data can end its element.
     packed = zlib.compress(json.dumps(shown, separators=(",", ":")).encode(), 9)
     data = base64.b64encode(packed).decode()
     html = (HERE / "page.html").read_text("utf-8")
@@ -128,7 +128,7 @@ def _package(
     scenarios: Sequence[str],
     number: Mapping[str, int],
 ) -> dict[str, Any]:
-    """One heat map: the releases, and for each family its cell in each release."""
+    """One heat map: the releases, and each family's cell in each release."""
     sets = {one["set"].split()[1]: one for one in evidence if one["set"].split()[0] == name}
     cells = {
         version: {
@@ -174,7 +174,7 @@ def _cell(
     )
     return {
         "result": PARTLY if found == RED and repaired else found,
-        # No result can show this: each scenario compares a batch with a single request.
+        # Not part of the result: scenarios only compare a batch with a single request.
         "alone": _wrong_alone(family, one["set"]),
         "held": held.sentence if (held := outside.held(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
@@ -202,9 +202,9 @@ def _cell(
 
 
 def results_of(one: Mapping[str, Any]) -> dict[str, str]:
-    """Family to its result in a set, as the page, docs/findings.md and its chart count them.
+    """Family to its result in a set; also counted in docs/findings.md and its chart.
 
-    A family that is right in a batch is ``repaired`` if a single request is wrong as released.
+    A family that is right in a batch is ``repaired`` if a single request is wrong unpatched.
     """
     results = {family: family_result(pairs) for family, pairs in cell_pairs(one).items()}
     return {
@@ -214,19 +214,19 @@ def results_of(one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _wrong_alone(family: str, release: str) -> list[str]:
-    """The patches without which a single request of a family is wrong in a release."""
+    """The patches without which a family's single requests are wrong in a release."""
     return _applying([p.id for p in session().registry.wrong_alone.get(family, ())], release)
 
 
 def _applying(ids: Iterable[str], release: str) -> list[str]:
-    """Those of the patches that apply to a release."""
+    """The patches, of these, that apply to a release."""
     distribution, version = release.split()
     rules = {id_: session().matrix.rule(id_, distribution) for id_ in ids}
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
 def _scenario(name: str) -> dict[str, str]:
-    """The page's data of a scenario."""
+    """A scenario's data on the page."""
     from ..lab.scenarios import SCENARIOS
 
     base = place_of(name)[0]
@@ -250,7 +250,7 @@ def _words(name: str) -> str:
 
 
 def _release(version: str) -> Any:
-    """A sort key; a text that is not a version counts as the oldest."""
+    """A sort key; texts that are not versions count as the oldest."""
     from packaging.version import Version
 
     try:

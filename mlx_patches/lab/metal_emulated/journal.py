@@ -1,4 +1,4 @@
-"""What the emulated kernels did since a cell began."""
+"""Records what the emulated kernels did since a cell began."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 class Fault(RuntimeError):
-    """A kernel did what a device leaves undefined."""
+    """A kernel did something that a device leaves undefined."""
 
 
 class NotRun(RuntimeError):
@@ -15,14 +15,15 @@ class NotRun(RuntimeError):
 
 @dataclass
 class Journal:
-    """What was noted since the last ``clear``.
+    """The events since the last ``clear``.
 
-    A release may catch what a kernel raises and go on without it: the journal keeps it.
+    A release may catch a kernel's exception and continue without the kernel; the journal keeps it.
 
     Args:
         launched: the call sites of ``mx.fast.metal_kernel`` whose kernels ran, in order.
         faults: what kernels did that a device leaves undefined.
-        unwritten: which outputs a kernel left unwritten; they hold NaN, which no device promises.
+        unwritten: outputs with elements that a kernel never wrote: NaN here, which no device
+            guarantees.
         not_run: why kernels could not be emulated.
     """
 
@@ -32,7 +33,7 @@ class Journal:
     not_run: dict[str, None] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Forget all that was noted."""
+        """Drop all events."""
         for noted in (self.launched, self.faults, self.unwritten, self.not_run):
             noted.clear()
 

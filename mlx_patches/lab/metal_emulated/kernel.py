@@ -1,4 +1,4 @@
-"""What ``mx.fast.metal_kernel`` returns on this device."""
+"""The kernels that ``mx.fast.metal_kernel`` returns on this device."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .journal import JOURNAL, Fault, NotRun
 from .memory import Guarded
 from .source import BESIDE, Input, Source
 
-# The most threads of a threadgroup on Apple's GPUs.
+# The largest threadgroup on Apple's GPUs.
 MOST_THREADS = 1024
-# MLX's dtypes: what a kernel calls them, and numpy's of the same size.
+# MLX's dtypes: their names in kernels, and numpy's dtypes of the same size.
 _NAMES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16")
 TYPES = {
     mx.bool_: ("bool", np.bool_),
@@ -28,9 +28,9 @@ TYPES = {
     mx.bfloat16: ("bfloat16_t", np.uint16),
     **{getattr(mx, name): (f"{name}_t", getattr(np, name)) for name in _NAMES},
 }
-# The counts that ``dispatch`` in shim.h returns, and what they mean; None: no fault.
+# The counts that ``dispatch`` in shim.h returns, and their faults; None: not a fault.
 _REPORT = (
-    None,  # SIMD operations in which some threads take no part
+    None,  # SIMD operations in which not all threads take part
     "some threads do not reach a barrier that others wait at",
     "a SIMD operation reads a thread that takes no part in it",
     None,  # SIMD operations
@@ -40,14 +40,14 @@ _LOCK = threading.Lock()
 
 
 class InTrace(BaseException):
-    """A kernel was called while MLX traces a function: the function has to run as it is.
+    """A kernel was called while MLX traces a function: the function has to run untraced.
 
-    It is no ``Exception``, so that a release's own ``except`` lets it through.
+    It is not an ``Exception``, so that a release's ``except`` does not catch it.
     """
 
 
 class Kernel:
-    """A kernel that is compiled for each signature and run at once."""
+    """A kernel that is compiled for each signature and runs immediately."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Kernel:
         verbose: bool = False,
         stream: Any = None,
     ) -> list[Any]:
-        """Run the kernel; the arguments are those of MLX."""
+        """Run the kernel; the arguments are MLX's."""
         for name, got, want in (
             ("inputs", inputs, self.source.inputs),
             ("output_shapes", output_shapes, self.source.outputs),
@@ -121,7 +121,7 @@ class Kernel:
         threadgroup: Sequence[int],
         init_value: float | None,
     ) -> list[Any]:
-        kept: list[Any] = []  # what the kernel has pointers to
+        kept: list[Any] = []  # keeps arrays alive while the kernel has pointers to them
         pointers: list[int] = []
         guards: dict[str, Guarded] = {}
         try:
@@ -146,7 +146,7 @@ class Kernel:
                 guards[name] = guard = Guarded(math.prod(shape) * kind.itemsize)
                 pointers.append(guard.at)
                 if init_value is None:
-                    # NaN in every float type: what stays unwritten shows.
+                    # NaN in every float type, so that unwritten elements show.
                     ctypes.memset(guard.at, 0xFF, guard.size)
                 elif guard.size:
                     guard.array(kind)[:] = _values(mx.array(init_value).astype(dtype))
@@ -202,7 +202,7 @@ class Kernel:
 
 @functools.cache
 def built(source: Source, *signature: Any) -> Any:
-    """A kernel's C function for a signature; the reason if it does not compile."""
+    """Compile a kernel's C function for a signature; returns the reason if that fails."""
     try:
         return library.load(source.text(*signature), source.name)
     except NotRun as reason:
@@ -210,7 +210,7 @@ def built(source: Source, *signature: Any) -> Any:
 
 
 def _values(array: Any) -> Any:
-    """An array as numpy's; bfloat16, which numpy has not, as its bits."""
+    """Convert an array to numpy; bfloat16, which numpy lacks, as its bits."""
     return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
 
 

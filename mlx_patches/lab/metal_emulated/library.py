@@ -1,4 +1,4 @@
-"""Compiles a kernel's C++, and keeps the result for the next process."""
+"""Compiles a kernel's C++ and caches the result across processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPILERS = ("g++", "clang++", "c++")
 MACHINES = ("x86_64", "aarch64")
 FLAGS = (
     *("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-exceptions"),
-    # Metal has no double, and a pointer there may read memory as another type.
+    # Metal has no double, and its pointers may read memory as another type.
     *("-fno-strict-aliasing", "-fsingle-precision-constant", "-ffp-contract=off"),
 )
 
@@ -44,7 +44,7 @@ def missing() -> str:
 
 
 def load(text: str, name: str) -> Any:
-    """The C function ``emulated`` of a kernel's C++.
+    """Compile a kernel's C++ and load its function ``emulated``.
 
     Raises:
         NotRun: it does not compile; the message has the compiler's first error.
@@ -53,7 +53,7 @@ def load(text: str, name: str) -> Any:
         raise NotRun(reason)
     command = [str(compiler()), *FLAGS]
     if "clang" not in _version(command[0]):
-        # Libraries of several kernels are loaded; each needs the shim's variables for itself.
+        # Several libraries are loaded at once; each needs a separate copy of the shim's variables.
         command.append("-fno-gnu-unique")
     key = hashlib.sha256("\0".join([SHIM, *command, text]).encode()).hexdigest()[:32]
     library = _folder() / f"{key}.so"
@@ -86,7 +86,7 @@ def _version(command: str) -> str:
 
 @functools.cache
 def _folder() -> Path:
-    """A folder for compiled kernels into which no other user can write."""
+    """A folder for compiled kernels that no other user can write to."""
     place = Path(tempfile.gettempdir()) / f"mlx_patches-metal-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
     return place if is_ours_alone(place) else Path(tempfile.mkdtemp())

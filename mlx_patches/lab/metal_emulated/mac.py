@@ -1,4 +1,4 @@
-"""Lets MLX answer as on a Mac, while it computes on a CPU."""
+"""Makes MLX report a Mac while it computes on a CPU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ INFO = {
     "max_buffer_length": 16 << 30,
     "resource_limit": 499000,
 }
-# Settings of a GPU's memory, which a CPU has not.
+# Memory settings that a CPU lacks.
 _LIMITS = ("set_wired_limit", "set_memory_limit", "set_cache_limit")
 
 
 class Device(mx.Device):  # type: ignore[misc]
-    """MLX's own device, which says that it is the GPU."""
+    """MLX's device, reporting that it is the GPU."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) or bool(other == mx.gpu)
@@ -41,7 +41,7 @@ class Device(mx.Device):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Emulate Metal from now on, in this process."""
+    """Emulate Metal in this process from now on."""
     if not is_installed():
         for owner, name, answer in _answers():
             setattr(owner, name, answer)
@@ -60,7 +60,7 @@ def emulated() -> Iterator[None]:
 
 
 def _answers() -> Iterator[tuple[Any, str, Any]]:
-    """What is put in place of each attribute of MLX."""
+    """The replacement of each attribute of MLX."""
     default_device = mx.default_device
     yield mx.fast, "metal_kernel", Kernel
     yield mx, "compile", compile_or_run(mx.compile)
@@ -71,7 +71,7 @@ def _answers() -> Iterator[tuple[Any, str, Any]]:
     for owner in (mx, mx.metal):
         for name in answers.keys() & set(dir(owner)):
             yield owner, name, answers[name]
-    # MLX has it on a CPU in float32 alone.
+    # On a CPU, MLX supports only float32 here.
     yield mx, "gather_mm", widened(mx.gather_mm)
 
 
@@ -81,7 +81,7 @@ def is_installed() -> bool:
 
 
 def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """``mx.compile`` that runs a function as it is if it calls a kernel, which cannot be traced."""
+    """Wrap ``mx.compile``: functions that call a kernel, which cannot be traced, run untraced."""
 
     @functools.wraps(compile)
     def compiled(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +105,7 @@ def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def widened(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """The operation, which computes small floats in float32 and rounds the result."""
+    """Wrap an operation to compute small floats in float32 and round the result."""
 
     @functools.wraps(operation)
     def wide(a: Any, b: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A buffer for a kernel that ends at a page which must not be touched."""
+"""Buffers for kernels, with guard pages that detect access out of bounds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 PAGE = mmap.PAGESIZE
 _READ_AND_WRITE, _PRIVATE_AND_ANONYMOUS = 3, 0x22
-# What a kernel may assume of a buffer's address.
+# The alignment that a kernel may assume.
 _ALIGNED = 16
 
 
 class Guarded:
-    """``size`` bytes between two pages whose use is an error; whoever makes one calls ``free``.
+    """``size`` bytes between two guard pages; the caller must call ``free``.
 
-    An access behind the end is seen at once, up to the alignment, one before the start from a page
-    on.
+    Accesses beyond the end are detected exactly (up to the alignment); accesses before the start
+    only from a page away.
     """
 
     def __init__(self, size: int):
@@ -33,18 +33,18 @@ class Guarded:
         self.size = size
 
     def array(self, dtype: Any) -> Any:
-        """The buffer as an array of one dimension, which is gone after ``free``."""
+        """The buffer as a one-dimensional array, invalid after ``free``."""
         import numpy as np
 
         raw = (ctypes.c_char * self.size).from_address(self.at)
         return np.frombuffer(raw, dtype=dtype)
 
     def holds(self, address: int) -> bool:
-        """Whether an address is in the buffer or in the pages beside it."""
+        """Whether an address is in the buffer or in its guard pages."""
         return bool(self.base <= address < self.base + self.whole)
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         _libc().munmap(self.base, self.whole)
 
 

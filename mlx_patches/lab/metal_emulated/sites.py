@@ -1,4 +1,4 @@
-"""Where a release makes its kernels, read from its files, and which of them ran."""
+"""The places at which a release makes kernels, read from its files, and which of them ran."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...core.distributions import source_file
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call of ``mx.fast.metal_kernel``: its module, its lines, and the name if it is written."""
+    """A call of ``mx.fast.metal_kernel``: module, lines, and the name if it is a literal."""
 
     module: str
     first: int
@@ -23,13 +23,13 @@ class Site:
         return f"{self.module}:{self.first}" + f" {self.name}" * bool(self.name)
 
     def made(self, kernel: str) -> bool:
-        """Whether a kernel's ``MODULE:LINE`` is this call's."""
+        """Whether a kernel's ``MODULE:LINE`` lies in this call."""
         module, _, line = kernel.rpartition(":")
         return module == self.module and self.first <= int(line) <= self.last
 
 
 def sites(package: str) -> Iterator[Site]:
-    """All calls in an installed package, which is not imported."""
+    """All calls in an installed package, found without importing it."""
     init = source_file(package)
     if init is None:
         return
@@ -45,7 +45,7 @@ def sites(package: str) -> Iterator[Site]:
 
 
 def reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site]]:
-    """The calls of a package whose kernels ran, and the others.
+    """Split a package's calls into those whose kernels ran and the others.
 
     ``kernels``: ``MODULE:LINE`` of each kernel that ran.
     """

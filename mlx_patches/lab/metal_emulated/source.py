@@ -1,8 +1,8 @@
-"""A kernel as C++: the function that MLX writes around its source, and a way to call it.
+"""A kernel as C++: the function that MLX writes around its source, and an entry point.
 
-The signature is that of MLX's ``backend/common/metal_kernel.cpp``: inputs, each followed by its
-shape, strides and number of dimensions where the source names them, then outputs, then the
-attributes that the source names.
+The signature follows MLX's ``backend/common/metal_kernel.cpp``: each input with its shape, strides
+and number of dimensions if the source names them, then the outputs, then the attributes that the
+source names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# An attribute's name to its type and to its value in shim.h.
+# An attribute's name, its type, and its value in shim.h.
 ATTRIBUTES = {
     "dispatch_quadgroups_per_threadgroup": ("uint", "(emu::count + 3) / 4"),
     "dispatch_simdgroups_per_threadgroup": ("uint", "emu::groups_in_group()"),
@@ -35,12 +35,12 @@ ATTRIBUTES = {
     "threads_per_simdgroup": ("uint", "32u"),
     "threads_per_threadgroup": ("uint3", "emu::g_tg_size"),
 }
-# What MLX passes beside an input where the source names it: its type, and ``*`` or ``&``.
+# What MLX passes with an input if the source names it: its type, and ``*`` or ``&``.
 BESIDE = {"shape": ("int", "*"), "strides": ("int64_t", "*"), "ndim": ("int", "&")}
 _SPACES = ("device", "constant", "thread", "threadgroup", "kernel")
-# A kernel without these has no thread that waits for another one.
+# Without these, no thread of a kernel waits for another.
 _WAITS = re.compile(r"\bsimd_|_barrier\b|\bquad_|\bsimdgroup_m")
-# A variable of the threadgroup; its threads share it, so that here it is a static one.
+# A threadgroup variable; threads share it, so it is static here.
 _SHARED = re.compile(
     r"\bthreadgroup\s+((?:const\s+)?[\w:]+(?:\s*<[^<>;()]*>)?\s+\w+\s*(?:\[|;|,|=))"
 )
@@ -49,7 +49,7 @@ _ANNOTATION = re.compile(r"\[\[[^\]]*\]\]")
 
 
 class Input(NamedTuple):
-    """What a signature says of an input: the type of its elements, and whether it is a scalar."""
+    """An input in a signature: the type of its elements, and whether it is a scalar."""
 
     kind: str
     scalar: bool
@@ -67,7 +67,7 @@ class Source:
     atomic: bool = False
 
     def beside(self, name: str) -> list[str]:
-        """Which of ``BESIDE`` an input comes with. Only the body is searched: so does MLX."""
+        """Which of ``BESIDE`` an input comes with. Like MLX, this searches only the body."""
         return [what for what in BESIDE if f"{name}_{what}" in self.body]
 
     def text(
@@ -76,10 +76,10 @@ class Source:
         outputs: Sequence[str],
         template: Sequence[tuple[str, Any]],
     ) -> str:
-        """The C++ of one instance.
+        """Write the C++ of one instance.
 
         Args:
-            inputs: those of the call.
+            inputs: the inputs of the call.
             outputs: the types of the outputs' elements.
             template: names and values; a type is a string.
         """
@@ -127,7 +127,7 @@ class Source:
 
 
 def _spelled(text: str) -> str:
-    """Metal's source with what C++ spells in another way."""
+    """Replace Metal's spellings by those of C++."""
     text = _METAL_HEADER.sub("", text)
     return _ANNOTATION.sub("", _SHARED.sub(r"static \1", text))
 
