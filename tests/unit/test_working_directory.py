@@ -117,7 +117,9 @@ def test_every_command_has_a_command_line():
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_a_command_imports_nothing_from_the_working_directory(folder, line):
     seen, done = folder.run(*SAFE, *line)
-    assert seen == set()
+    # From Python 3.13 on, `python -c` itself imports modules from the working directory.
+    own = folder.run(*line[2:])[0] if line[0] == "run" else set()
+    assert seen == own
     assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, done.stderr
 
 
