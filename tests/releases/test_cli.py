@@ -82,7 +82,7 @@ def test_screen_fits_twenty_lines(enabled):
                 one for one in lines if re.match(r"(Measured|mlx-\S+ [\d.]+:) on a CPU", one)
             ]
             assert measured
-            assert all("not on Metal" in one or "only Metal takes" in one for one in measured)
+            assert all("not on Metal" in one or "Metal-only code" in one for one in measured)
             assert sys.prefix in lines[-1]
             seen[done.returncode] += 1
         assert run("disable").returncode == 0
