@@ -35,7 +35,7 @@ PRINTS = "import mlx_patches.activation.boot as boot\nprint(boot.active())\n"
 HOST = script(f"#!/usr/bin/env python\n{PRINTS}")
 SERVER = script("#!/usr/bin/env python\nimport mlx_lm\nprint('ready')\n")
 BASH = script(f"#!/bin/bash\nexec python -c '{WAITS}'\n")
-ON = "^mlx-patches: the patches of profile {} are on$"
+ON = "^mlx-patches: patches of profile {} are active$"
 SITE = "python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))' | xargs -I{} "
 
 
