@@ -214,11 +214,6 @@ def replaced(owner: object, /, **values: object) -> Mutant:
     return mutate
 
 
-def recoded(owner: object, /, **functions: Callable[..., object]) -> Mutant:
-    """A mutant that gives functions of a module other code, also where targets hold them."""
-
-    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, function in functions.items():
-            monkeypatch.setattr(getattr(owner, name), "__code__", function.__code__)
-
-    return mutate
+def recoded(module: ModuleType, /, **functions: object) -> Mutant:
+    """A mutant that gives functions of a module other code."""
+    return changed(module, functions)
