@@ -73,7 +73,7 @@ def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
     return [to_batch(layer) for layer in model.make_cache()]
 
 
-def difference(
+def measure_batch(
     model: Any, prompts: Sequence[Sequence[int]], continuations: Sequence[Sequence[int]]
 ) -> float:
     """The largest absolute difference of logits over rows and steps; NaN if any is NaN.
@@ -96,7 +96,7 @@ def difference(
         alone = _run_rows(model, model.make_cache(), [list(prompt)], [continuation])
         for here, there in zip(together, alone, strict=True):
             apart.append(mx.abs(here[row] - there[0]).max().item())
-    return largest(apart)
+    return find_largest(apart)
 
 
 def _run_rows(
@@ -113,20 +113,20 @@ def _run_rows(
     return said
 
 
-def relative(said: Any, wanted: Any) -> float:
+def measure_distance(said: Any, wanted: Any) -> float:
     """The largest difference of two arrays, relative to the scale of the second; may be NaN."""
     import mlx.core as mx
 
     return float((mx.abs(said - wanted).max() / mx.abs(wanted).max()).item())
 
 
-def off_by(said: Any, wanted: Any, tolerance: float, whose: str = "output's") -> Result:
+def compare_arrays(said: Any, wanted: Any, tolerance: float, whose: str = "output's") -> Result:
     """Red if two arrays differ by more than a tolerance, relative to their scale."""
-    worst = relative(said, wanted)
+    worst = measure_distance(said, wanted)
     return Result(not worst <= tolerance, f"off by {worst:.2g} of the {whose} scale", worst)
 
 
-def largest(figures: Sequence[float]) -> float:
+def find_largest(figures: Sequence[float]) -> float:
     """The largest figure, or NaN if any is NaN, which ``max`` may skip."""
     return next(filter(math.isnan, figures), max(figures))
 
@@ -134,7 +134,7 @@ def largest(figures: Sequence[float]) -> float:
 def measure(model: Any, lengths: Sequence[int] = (5, 9), steps: int = 12) -> Result:
     """Red if a batch of random prompts of these lengths differs from the rows' solo runs."""
     prompts, continuations = random_rows(lengths, steps)
-    figure = difference(model, prompts, continuations)
+    figure = measure_batch(model, prompts, continuations)
     red = not figure <= TOLERANCE  # a NaN is red
     detail = f"largest logit difference, batch against solo: {figure:.3g}"
     return Result(red, detail, figure if math.isfinite(figure) else None)
@@ -159,7 +159,7 @@ def random_rows(lengths: Sequence[int], steps: int) -> tuple[list[list[int]], li
     return [tokens(n) for n in lengths], [tokens(steps) for _ in lengths]
 
 
-def differs(model: Any, ways: Sequence[Sequence[int]]) -> float:
+def compare_splits(model: Any, ways: Sequence[Sequence[int]]) -> float:
     """The largest difference of the last logits between the first split and the others."""
     import mlx.core as mx
 
@@ -171,4 +171,4 @@ def differs(model: Any, ways: Sequence[Sequence[int]]) -> float:
             logits = model.call([text[start : start + size]], cache)[0, -1]
             start += size
         said.append(logits)
-    return largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])
+    return find_largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])

@@ -16,7 +16,22 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 
-def imported(name: str) -> Any:
+class _Mlx:
+    """``mlx.core``, imported when it is used: probes are also read where MLX is not installed."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("mlx.core"), name)
+
+
+mx: Any = _Mlx()
+
+
+def module_of(target: Target) -> Any:
+    """Import the module of a target."""
+    return importlib.import_module(target.module)
+
+
+def require_module(name: str) -> Any:
     """Import a module that a release or a host may lack.
 
     Raises:
@@ -28,7 +43,7 @@ def imported(name: str) -> Any:
         raise NotApplicable(f"{name} does not import here: {error}") from error
 
 
-def cache_of(target: Target) -> Any:
+def own_class_of(target: Target) -> Any:
     """Return the class of a target.
 
     Raises:
@@ -41,7 +56,7 @@ def cache_of(target: Target) -> Any:
     return cache_class
 
 
-def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
+def make_batch(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
     """Make a batch cache; ``window`` is the size of a rotating one in tokens."""
     if "Rotating" in cache_class.__name__:
         return cache_class(window, left_padding)
@@ -50,7 +65,7 @@ def make(cache_class: Any, left_padding: list[int], window: int = 8) -> Any:
     return cache_class(left_padding)
 
 
-def keys_and_values(batch: int, tokens: int) -> Any:
+def make_keys_and_values(batch: int, tokens: int) -> Any:
     """Keys and values (batch, 1, tokens, 64), as wide as a quantization group."""
     import mlx.core as mx
 
@@ -64,7 +79,7 @@ def require_own(target: Target) -> Any:
         NotApplicable: the module only imports it, or the class only inherits it.
     """
     owner, _, attribute = target.name.rpartition(".")
-    holder = cache_of(target) if owner else importlib.import_module(target.module)
+    holder = own_class_of(target) if owner else importlib.import_module(target.module)
     found = getattr(holder, attribute, None)
     is_own = bool(owner) or getattr(found, "__module__", None) == target.module
     if attribute not in vars(holder) or not is_own:
@@ -125,7 +140,7 @@ def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
         manager.restore()
 
 
-def bare_generator(module: Any, **state: Any) -> Any:
+def make_bare_generator(module: Any, **state: Any) -> Any:
     """A batch generator of mlx-vlm with only this state; it is neither constructed nor closed."""
     nothing: dict[str, Any] = dict.fromkeys(("__init__", "__del__"), lambda self: None)
     nothing["__module__"] = module.__name__
@@ -134,7 +149,7 @@ def bare_generator(module: Any, **state: Any) -> Any:
     return generator
 
 
-def batch_of_prompts(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
+def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
     """A ``PromptProcessingBatch`` of mlx-vlm for prompts whose rests are not processed yet."""
     import mlx.core as mx
 
@@ -149,7 +164,7 @@ def batch_of_prompts(kind: Any, rests: Sequence[Sequence[int]], model: Any, **op
     return kind(model=model, **given | options)
 
 
-def stored_prefixes(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
+def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
     """The hits of mlx-vlm's prefix cache: a prefix of each length, in one block.
 
     Args:
@@ -194,7 +209,7 @@ def feed_one_by_one(cache: Any, length: int) -> Any:
     return cache
 
 
-def go_on_from_file(
+def compare_loaded(
     caches: Any, kept: list[Any], feed: Callable[[list[Any], int], list[Any]]
 ) -> Result:
     """Red if caches loaded from a file continue differently than unsaved ones.
@@ -230,7 +245,7 @@ def record_messages(act: Callable[[], Any]) -> tuple[Any, list[str]]:
 BATCH_PATCHES = ("offset-alias", "mask-from-cache-list", "mask-after-update", "mask-by-offset")
 
 
-def request_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+def make_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     """The scope of a request to an ASGI application."""
     return {
         "type": "http",

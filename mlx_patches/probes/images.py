@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..lab import Cell, LabModel
 
 
-def images_result(
+def probe_scenario(
     scenario: Callable[[LabModel], Cell], families: Sequence[str], others: tuple[str, ...]
 ) -> Result:
     """The worst of a scenario's cells.
@@ -22,20 +22,20 @@ def images_result(
     Raises:
         NotApplicable: the scenario does not apply to any of the families.
     """
-    return worst_of(images_cells(scenario, families, others))
+    return find_worst(run_families(scenario, families, others))
 
 
-def pieces_result(families: Sequence[str], others: tuple[str, ...]) -> Result:
+def probe_chunks(families: Sequence[str], others: tuple[str, ...]) -> Result:
     """The worst cell of chunked prompts; solo if the release's engine accepts no images.
 
     Raises:
         NotApplicable: the release has none of the families.
     """
-    together = images_cells(features_in_pieces, families, others)
-    return worst_of(together or images_cells(features_alone, families, others))
+    together = run_families(features_in_pieces, families, others)
+    return find_worst(together or run_families(features_alone, families, others))
 
 
-def images_cells(
+def run_families(
     scenario: Callable[[LabModel], Cell], families: Sequence[str], others: tuple[str, ...]
 ) -> list[Cell]:
     """A scenario's cells of the families of mlx-vlm to which it applies, with other patches."""
@@ -50,7 +50,7 @@ def images_cells(
     return [cell for cell in cells if cell.verdict != "n/a"]
 
 
-def worst_of(cells: Sequence[Cell]) -> Result:
+def find_worst(cells: Sequence[Cell]) -> Result:
     """A red cell if there is one.
 
     Raises:

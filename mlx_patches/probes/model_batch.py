@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.patch import Target
 from . import NotApplicable, Result
-from .batch_invariance import relative, tiny_of
+from .batch_invariance import measure_distance, tiny_of
 
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10, 3])
 CHUNK = 4
@@ -18,32 +18,32 @@ _STEPS = 3
 
 def probe(target: Target) -> Result:
     """Red if the batch raises, or a row's logits differ from its solo run."""
-    return compared(target, CHUNK)
+    return compare_chunked(target, CHUNK)
 
 
-def whole(target: Target) -> Result:
+def probe_whole(target: Target) -> Result:
     """The same with whole prompts: in chunks, some of these models are wrong even solo."""
-    return compared(target, max(map(len, PROMPTS)))
+    return compare_chunked(target, max(map(len, PROMPTS)))
 
 
-def compared(target: Target, size: int) -> Result:
+def compare_chunked(target: Target, size: int) -> Result:
     """Compare the logits of a batch, fed in chunks of this size, with those of solo runs."""
     from ..lab import engine
 
     model = tiny_of(target)
-    if not has(model.module, target):
+    if not has_part(model.module, target):
         raise NotApplicable(f"no part of the tiny model is a {target.name.partition('.')[0]}")
     try:
         engine.batch_cache(model, [0, 0])
     except Exception as error:
         raise NotApplicable(f"no cache for a batch of it: {engine.where(error)}") from None
-    said = left(model, size)
-    worst = max(difference(said[i], alone(model, prompt)) for i, prompt in enumerate(PROMPTS))
+    said = run_padded(model, size)
+    worst = max(measure_rows(said[i], run_solo(model, prompt)) for i, prompt in enumerate(PROMPTS))
     detail = f"largest difference {worst:.2g} of the logits' scale"
     return Result(not worst <= TOLERANCE, detail, worst)
 
 
-def has(model: object, target: Target) -> bool:
+def has_part(model: object, target: Target) -> bool:
     """Whether the model has a module of the target's class, or the target's function exists."""
     name, _, method = target.name.partition(".")
     if not method:
@@ -53,7 +53,7 @@ def has(model: object, target: Target) -> bool:
     return (target.module, name) in kinds
 
 
-def left(model: Any, size: int = CHUNK) -> list[list[Any]]:
+def run_padded(model: Any, size: int = CHUNK) -> list[list[Any]]:
     """Each row's logits in a left-padded batch, after its prompt and after each step.
 
     Args:
@@ -68,11 +68,11 @@ def left(model: Any, size: int = CHUNK) -> list[list[Any]]:
     if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
         raise NotApplicable("the release does not batch recurrent caches")
     table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
-    out = in_pieces(model, cache, table, size)
-    return decoded(model, cache, [[row[-1]] for row in out])
+    out = feed_chunks(model, cache, table, size)
+    return decode_steps(model, cache, [[row[-1]] for row in out])
 
 
-def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = CHUNK) -> Any:
+def feed_chunks(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = CHUNK) -> Any:
     """Feed a table of tokens in chunks; returns the last chunk's logits."""
     out = None
     for start in range(0, len(table[0]), size):
@@ -80,7 +80,7 @@ def in_pieces(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int 
     return out
 
 
-def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
+def decode_steps(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
     """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
     for step in range(_STEPS):
         out = model.call([[step + 1]] * len(said), cache)
@@ -89,18 +89,18 @@ def decoded(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
     return said
 
 
-def alone(model: Any, prompt: list[int]) -> list[Any]:
+def run_solo(model: Any, prompt: list[int]) -> list[Any]:
     """One row's logits in a solo run."""
     from ..lab import engine
 
     engine.forget(model)
     cache = model.make_cache()
     out = model.call([prompt], cache)
-    return decoded(model, cache, [[out[0, -1]]])[0]
+    return decode_steps(model, cache, [[out[0, -1]]])[0]
 
 
-def difference(here: Sequence[Any], there: Sequence[Any]) -> float:
+def measure_rows(here: Sequence[Any], there: Sequence[Any]) -> float:
     """The largest difference of two rows of logits, relative to the second's scale."""
     import mlx.core as mx
 
-    return relative(mx.stack(list(here)), mx.stack(list(there)))
+    return measure_distance(mx.stack(list(here)), mx.stack(list(there)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.patch import Target
 from . import Result
-from .batch_invariance import family_of, relative, tiny
+from .batch_invariance import family_of, measure_distance, tiny
 
 _TEXT = (5, 9, 2, 7, 3)
 _LAST = 11
@@ -17,6 +17,6 @@ def probe(target: Target) -> Result:
     model = tiny("mlx-vlm", family_of(target))
     texts = [_TEXT, (*_TEXT[:-1], _LAST)]
     one, other = (model.call([list(text)], model.make_cache())[0, :-1] for text in texts)
-    apart = relative(other, one)
+    apart = measure_distance(other, one)
     said = f"tokens before the last one differ by {apart:.2g} of the logits' scale"
     return Result(not apart <= EXACT.logits, said, apart)

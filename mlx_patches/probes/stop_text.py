@@ -10,7 +10,7 @@ PIECES = ("one, ", "two, EN", "D, three", " and on")
 STOP = "END"
 
 
-def judged(texts: Iterable[str], stopped: object) -> Result:
+def check_stop(texts: Iterable[str], stopped: object) -> Result:
     """Red if the answer continues after the stop string, or the text before it is incomplete.
 
     Args:

@@ -12,7 +12,7 @@ class Asked(Exception):
     """Raised in place of the model's call, with the call's keyword arguments."""
 
 
-def asked(module: Any, **options: Any) -> dict[str, Any]:
+def capture_options(module: Any, **options: Any) -> dict[str, Any]:
     """Call ``stream_generate``; returns the keyword arguments that its model would get."""
 
     def stop(*args: Any, **kwargs: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import NotApplicable
 from .batch_invariance import tiny
-from .fixtures import imported
+from .fixtures import require_module
 
 WINDOW = 8
 _LAYERS = 4
@@ -28,8 +28,8 @@ class Server:
     """
 
     def __init__(self, model: Any, **config: Any):
-        scheduler = imported("vllm_mlx.scheduler")
-        self._requests = imported("vllm_mlx.request")
+        scheduler = require_module("vllm_mlx.scheduler")
+        self._requests = require_module("vllm_mlx.request")
         unknown = set(config) - set(inspect.signature(scheduler.SchedulerConfig).parameters)
         if unknown:
             raise NotApplicable(f"this release has no {', '.join(sorted(unknown))}")
@@ -65,9 +65,9 @@ class Server:
         return str(self.request.request_id)
 
 
-def llama(layer_types: Sequence[str] = ("full_attention",) * _LAYERS) -> Any:
+def build_llama(layer_types: Sequence[str] = ("full_attention",) * _LAYERS) -> Any:
     """Build a tiny Llama; any sliding layers have a window of ``WINDOW`` tokens."""
-    return family(
+    return build_family(
         "llama",
         layer_types=list(layer_types),
         num_hidden_layers=len(layer_types),
@@ -76,21 +76,21 @@ def llama(layer_types: Sequence[str] = ("full_attention",) * _LAYERS) -> Any:
     )
 
 
-def sliding_llama() -> Any:
+def build_sliding_llama() -> Any:
     """The same with a sliding window in every second layer."""
-    return llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
+    return build_llama(["sliding_attention", "full_attention"] * (_LAYERS // 2))
 
 
-def windowed_llama() -> Any:
+def build_windowed_llama() -> Any:
     """The same with only full layers, but rotating caches of ``WINDOW`` tokens."""
     from mlx_lm.models.cache import RotatingKVCache
 
-    model = llama()
+    model = build_llama()
     model.make_cache = lambda: [RotatingKVCache(max_size=WINDOW) for _ in model.layers]
     return model
 
 
-def family(name: str, **fields: Any) -> Any:
+def build_family(name: str, **fields: Any) -> Any:
     """Build a tiny model of one of mlx-lm's families, with these fields in its config."""
     return tiny("mlx-lm", name, **fields).module
 

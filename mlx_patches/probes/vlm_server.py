@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def silent(pieces: Iterable[str]) -> Any:
+def make_silent_generator(pieces: Iterable[str]) -> Any:
     """A generator without its thread; it answers every request with these text segments."""
     server: Any = importlib.import_module("mlx_vlm.server")
     pieces = list(pieces)

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine
-from mlx_patches.probes.batch_invariance import TOLERANCE, relative
+from mlx_patches.probes.batch_invariance import TOLERANCE, measure_distance
 
 from ..releases.models import build_or_skip
 
@@ -31,7 +31,7 @@ def test_each_chunk_gets_its_inputs(ungated, family, pieces):
             start += length
         return said[:, -1]
 
-    assert relative(read(**given), read()) <= TOLERANCE
+    assert measure_distance(read(**given), read()) <= TOLERANCE
 
 
 # Gemma gets the inputs of the prompt's first tokens, and Qwen3-VL is told of each piece.

@@ -21,7 +21,7 @@ from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
     make_layer,
     measure_difference,
 )
-from mlx_patches.probes.fixtures import cache_of
+from mlx_patches.probes.fixtures import own_class_of
 
 from ..releases.models import module_or_skip, or_skip
 from .mutants import recoded, replaced
@@ -68,7 +68,7 @@ def rows_alone(rope, length, offsets):
 def dynamic(request, ungated):
     """A rope with dynamic scaling, of each class that the release has."""
     module_or_skip(request.param.module)
-    rope = make_rope(cache_of(request.param), traditional=False)
+    rope = make_rope(own_class_of(request.param), traditional=False)
     before = [rope(states(3), offset) for offset in (0, 5, 40)]
     ungated("dynamic-rope")
     after = [rope(states(3), offset) for offset in (0, 5, 40)]

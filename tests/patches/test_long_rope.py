@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.fixtures import cache_of
+from mlx_patches.probes.fixtures import own_class_of
 
 from ..releases.conftest import run_probe
 from ..releases.models import module_or_skip
@@ -29,7 +29,7 @@ def long(ungated):
     module_or_skip("mlx_lm.models.rope_utils", "SuScaledRoPE")
     if not run_probe(PATCH, *PATCH.targets).red:
         pytest.skip("this release has one set of frequencies")
-    rope = cache_of(*PATCH.targets)(
+    rope = own_class_of(*PATCH.targets)(
         WIDTH - 2,
         max_position_embeddings=4 * LIMIT,
         original_max_position_embeddings=LIMIT,

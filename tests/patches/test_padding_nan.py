@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches import catalogue
 from mlx_patches.patches.caches.padding_nan import patch as padding
-from mlx_patches.probes.fixtures import cache_of, make
+from mlx_patches.probes.fixtures import make_batch, own_class_of
 
 from ..releases.conftest import installed
 from ..releases.models import build_or_skip, or_skip
@@ -25,7 +25,7 @@ PATCH = catalogue.builtin().get("padding-nan")
 )
 @or_skip()
 def batch_class(request):
-    return cache_of(request.param)
+    return own_class_of(request.param)
 
 
 def filled(cache, *pieces: int, width: int = 64):
@@ -40,7 +40,7 @@ def filled(cache, *pieces: int, width: int = 64):
 
 def test_only_padding_is_zeroed(batch_class, ungated):
     ungated("padding-nan")
-    held = filled(make(batch_class, [3, 0, 5], 16), 4, 2, 1)
+    held = filled(make_batch(batch_class, [3, 0, 5], 16), 4, 2, 1)
     assert held in (None, [[0.0] * pad + [1.0] * (7 - pad) for pad in (3, 0, 5)])
 
 
@@ -48,7 +48,7 @@ def test_chunk_of_only_padding(batch_class, ungated):
     if "Rotating" in batch_class.__name__:
         pytest.skip("writes such a piece where it writes a decode step's token")
     ungated("padding-nan")
-    held = filled(make(batch_class, [3, 0, 2], 16), 1, 1, 2, 1, 1)
+    held = filled(make_batch(batch_class, [3, 0, 2], 16), 1, 1, 2, 1, 1)
     assert held in (None, [[0.0] * pad + [1.0] * (6 - pad) for pad in (3, 0, 2)])
 
 
@@ -56,7 +56,7 @@ def test_padding_beyond_window(batch_class, ungated):
     if "Rotating" not in batch_class.__name__:
         pytest.skip("has no window")
     ungated("padding-nan")
-    cache = make(batch_class, [7, 0], 4)
+    cache = make_batch(batch_class, [7, 0], 4)
     assert filled(cache, 5) == [[0.0] * 5, [1.0] * 5]
     assert filled(cache, 5) == [[0.0] * 5 + [1.0] * 3, [1.0] * 8]  # 3 kept + 2 new are padding
     assert filled(cache, 1, 1, 1, 1, 1, 3) == [[1.0] * 6, [1.0] * 6]
@@ -64,7 +64,7 @@ def test_padding_beyond_window(batch_class, ungated):
 
 def test_dtypes_and_values_are_kept(batch_class, ungated):
     ungated("padding-nan")
-    cache = make(batch_class, [0, 0], 16)
+    cache = make_batch(batch_class, [0, 0], 16)
     keys = mx.random.normal((2, 1, 5, 64), key=mx.random.key(0)).astype(mx.bfloat16)
     held, _ = cache.update_and_fetch(keys, keys)
     if isinstance(held, mx.array):
@@ -74,7 +74,7 @@ def test_dtypes_and_values_are_kept(batch_class, ungated):
 
 def test_foreign_rows_are_unchanged(batch_class, ungated):
     manager = ungated("padding-nan")
-    cache = make(batch_class, [1, 2], 16)
+    cache = make_batch(batch_class, [1, 2], 16)
     keys = mx.ones((4, 1, 5, 64), dtype=mx.bfloat16)
     held, _ = cache.update_and_fetch(keys, keys)
     if isinstance(held, mx.array):
@@ -125,9 +125,9 @@ PIECES = [(4,), (4, 3), (4, 1, 1, 3), (9, 4, 4), (4, 1, 1, 1, 1, 1, 1, 1, 1, 3)]
 
 @pytest.mark.parametrize("pieces", PIECES, ids=str)
 def test_unpadded_batch_gets_no_operation(batch_class, pieces, ungated):
-    alone = count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces))
+    alone = count_nodes(feed_lazily(make_batch(batch_class, [0, 0], 6), *pieces))
     ungated("padding-nan")
-    assert count_nodes(feed_lazily(make(batch_class, [0, 0], 6), *pieces)) == alone
+    assert count_nodes(feed_lazily(make_batch(batch_class, [0, 0], 6), *pieces)) == alone
 
 
 @pytest.mark.parametrize("pieces", [(4, 4), (8, 1, 1), (5, 5, 5, 5)], ids=str)
@@ -136,10 +136,10 @@ def test_later_chunks_get_no_operation(batch_class, pieces, window, ungated):
     """Only the first piece of a batch with padding adds nodes, however many pieces follow."""
     added = []
     for count in (1, len(pieces)):
-        alone = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
+        alone = feed_lazily(make_batch(batch_class, [3, 0], window), *pieces[:count])
         before = count_nodes(alone)
         manager = ungated("padding-nan")
-        patched = feed_lazily(make(batch_class, [3, 0], window), *pieces[:count])
+        patched = feed_lazily(make_batch(batch_class, [3, 0], window), *pieces[:count])
         added.append(count_nodes(patched) - before)
         manager.restore()
     assert added[0] > 0
@@ -153,7 +153,7 @@ def test_padding_is_read_once_per_batch(batch_class, window, ungated, monkeypatc
     read = padding.read_padding_end
     monkeypatch.setattr(padding, "read_padding_end", lambda c: reads.append(c) or read(c))
     ungated("padding-nan")
-    cache = feed_lazily(make(batch_class, [3, 0], window), 4, 5, 5, 5)
+    cache = feed_lazily(make_batch(batch_class, [3, 0], window), 4, 5, 5, 5)
     assert len(reads) == 1
     feed_lazily(cache, *[1] * 9)
     assert len(reads) == 1
@@ -161,7 +161,7 @@ def test_padding_is_read_once_per_batch(batch_class, window, ungated, monkeypatc
 
 def test_copy_has_own_padding(batch_class, ungated):
     ungated("padding-nan")
-    cache = make(batch_class, [5, 0], 16)
+    cache = make_batch(batch_class, [5, 0], 16)
     filled(cache, 2)
     for one in (copy.deepcopy(cache), copy.copy(cache), cache):
         assert filled(one, 6) in (None, [[0.0] * 5 + [1.0] * 3, [1.0] * 8])
@@ -172,7 +172,7 @@ def test_joining_rows_bring_padding(batch_class, ungated):
     if not hasattr(batch_class, "extend"):
         pytest.skip("rows cannot join in this release")
     ungated("padding-nan")
-    cache, other = make(batch_class, [0], 16), make(batch_class, [5], 16)
+    cache, other = make_batch(batch_class, [0], 16), make_batch(batch_class, [5], 16)
     for one in (cache, other):
         filled(one, 2)
     cache.extend(other)
@@ -182,7 +182,7 @@ def test_joining_rows_bring_padding(batch_class, ungated):
 
 def test_trimmed_padding_can_return(batch_class, ungated):
     ungated("padding-nan")
-    cache = make(batch_class, [3, 0], 16)
+    cache = make_batch(batch_class, [3, 0], 16)
     filled(cache, 6)
     if not cache.is_trimmable():
         pytest.skip("not trimmable")
@@ -204,7 +204,7 @@ def test_mutant_forgets_joining_rows(batch_class, ungated, monkeypatch):
         return noted[1] if noted else read(cache)
 
     monkeypatch.setattr(padding, "read_padding_end", read_note)
-    cache, other = make(batch_class, [1], 16), make(batch_class, [5], 16)
+    cache, other = make_batch(batch_class, [1], 16), make_batch(batch_class, [5], 16)
     for one in (cache, other):
         filled(one, 2)
     cache.extend(other)

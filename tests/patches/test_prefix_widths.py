@@ -8,7 +8,7 @@ import pytest
 
 from mlx_patches.patches.caches.prefix_widths import patch
 from mlx_patches.patches.caches.prefix_widths.probe import LATENT, compare_prefixes
-from mlx_patches.probes.fixtures import stored_prefixes
+from mlx_patches.probes.fixtures import make_prefix_hits
 
 from ..releases.models import module_or_skip
 
@@ -26,7 +26,7 @@ def apc():
 @pytest.mark.parametrize("lengths", [(5, 3, 0), (0, 4), (3, 3), (6,)])
 def test_each_layer_has_its_prefix_shape(apc, ungated, layers, lengths):
     ungated("vlm-prefix-widths")
-    picks = stored_prefixes(layers, lengths)
+    picks = make_prefix_hits(layers, lengths)
     caches, longest = apc.make_warm_batch_kv_cache_multi(picks, len(layers))
     assert longest == max(lengths)
     assert not compare_prefixes(caches, picks, longest)
@@ -41,7 +41,7 @@ def test_each_layer_has_its_prefix_shape(apc, ungated, layers, lengths):
 def test_caches_are_cut_to_prefix(apc, ungated):
     """A pick may have a live cache, which may hold more than the prefix."""
     ungated("vlm-prefix-widths")
-    (one, other) = stored_prefixes(LATENT, (5, 4))
+    (one, other) = make_prefix_hits(LATENT, (5, 4))
     block = one["matched_blocks"][0]
     live = [
         SimpleNamespace(keys=k, values=v) for k, v in zip(block.keys, block.values, strict=True)
@@ -60,7 +60,7 @@ def test_uniform_models_are_unchanged(apc):
         calls.append(args)
         return apc.make_warm_batch_kv_cache_multi(*args)
 
-    picks = stored_prefixes(PLAIN, (5, 0))
+    picks = make_prefix_hits(PLAIN, (5, 0))
     caches, longest = patch.build_by_shape(make, picks, len(PLAIN))
     assert len(calls) == 1 and calls[0][0] is picks
     assert not compare_prefixes(caches, picks, longest)

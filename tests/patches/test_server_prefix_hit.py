@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.probes.fixtures import cache_of
+from mlx_patches.probes.fixtures import own_class_of
 
 from ..releases.conftest import installed
 from ..releases.models import or_skip
@@ -17,7 +17,7 @@ PATCH = catalogue.builtin().get("server-prefix-hit")
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
 @or_skip()
 def test_other_objects_pass_through(target, ungated):
-    prompts = cache_of(target)()
+    prompts = own_class_of(target)()
     manager = ungated("server-prefix-hit")
     try:
         prompts.insert_cache("model", [1, 2], ["no cache"])

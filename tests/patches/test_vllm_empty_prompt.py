@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, answer_beside
-from mlx_patches.probes.vllm_scheduler import Server, llama
+from mlx_patches.probes.vllm_scheduler import Server, build_llama
 
 from ..releases.conftest import installed
 
@@ -19,7 +19,7 @@ def _applied(ungated):
 
 @pytest.fixture(scope="module")
 def model():
-    return llama()
+    return build_llama()
 
 
 @pytest.mark.parametrize("prompt", ["", " " * 100, []], ids=["text", "blanks", "tokens"])

@@ -13,7 +13,12 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
 from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare_answers
-from mlx_patches.probes.vllm_scheduler import WINDOW, llama, sliding_llama, windowed_llama
+from mlx_patches.probes.vllm_scheduler import (
+    WINDOW,
+    build_llama,
+    build_sliding_llama,
+    build_windowed_llama,
+)
 
 from ..releases.conftest import installed, verdict
 from ..releases.models import or_skip
@@ -44,7 +49,7 @@ def prompts(count=25, seed=3):
 
 
 @pytest.mark.parametrize("cache", [{}, LEGACY], ids=["memory", "legacy"])
-@pytest.mark.parametrize("model", [llama, sliding_llama, windowed_llama])
+@pytest.mark.parametrize("model", [build_llama, build_sliding_llama, build_windowed_llama])
 @or_skip()
 def test_answers_do_not_depend_on_history(model, cache):
     result = compare_answers(model(), prompts(), **cache)
@@ -54,7 +59,7 @@ def test_answers_do_not_depend_on_history(model, cache):
 @or_skip()
 def test_answers_with_quantized_cache():
     """Sliding layers are not quantized, so the answers are exact."""
-    result = compare_answers(windowed_llama(), prompts(), **QUANTIZED)
+    result = compare_answers(build_windowed_llama(), prompts(), **QUANTIZED)
     assert not result.red, result.detail
 
 

@@ -13,13 +13,17 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_paged import (
     make_prefix_cache,
     store_and_restore,
 )
-from mlx_patches.probes.vllm_scheduler import Server, family, llama, sliding_llama
+from mlx_patches.probes.vllm_scheduler import Server, build_family, build_llama, build_sliding_llama
 
 from ..releases.conftest import installed
 
 pytestmark = pytest.mark.skipif(not installed("vllm-mlx"), reason="tests of vllm-mlx")
 
-MODELS = {"llama": llama, "sliding": sliding_llama, "jamba": lambda: family("jamba")}
+MODELS = {
+    "llama": build_llama,
+    "sliding": build_sliding_llama,
+    "jamba": lambda: build_family("jamba"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,7 @@ def test_partial_sequence_with_state_is_miss(name):
 
 
 def test_block_needs_its_prefix():
-    paged = make_paged_server(llama())
+    paged = make_paged_server(build_llama())
     paged.answer([*PREFIX, 91])
     paged.answer([*PREFIX[BLOCK:], 91])
     assert paged.request.cached_tokens == 0
@@ -76,7 +80,7 @@ def test_block_needs_its_prefix():
 
 
 def test_whole_blocks_leave_tokens():
-    paged = make_paged_server(llama())
+    paged = make_paged_server(build_llama())
     paged.answer([*PREFIX, 91])
     paged.answer(PREFIX)
     assert paged.request.cached_tokens == len(PREFIX) - BLOCK

@@ -12,7 +12,7 @@ from mlx_patches.patches.vllm_mlx.vllm_prefix_penalty.probe import (
     fill_cache,
     find_repeating_prompt,
 )
-from mlx_patches.probes.vllm_scheduler import MEMORY, llama
+from mlx_patches.probes.vllm_scheduler import MEMORY, build_llama
 
 from ..releases.conftest import installed
 
@@ -39,7 +39,7 @@ def _applied(ungated, beside):
 
 @pytest.fixture(scope="module")
 def model():
-    return llama()
+    return build_llama()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

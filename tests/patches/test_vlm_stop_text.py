@@ -12,7 +12,7 @@ import pytest
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer
-from mlx_patches.probes.vlm_server import silent
+from mlx_patches.probes.vlm_server import make_silent_generator
 
 from .pieces import said, splits
 
@@ -65,14 +65,14 @@ def test_tokens_without_stop_strings_are_unchanged(sent, build, ungated):
     wanted, _ = generate_answer(["a", "##", "b"], **sent)
     ungated("vlm-stop-text")
     assert generate_answer(["a", "##", "b"], **sent) == (wanted, [])
-    generator = silent("ab")
+    generator = make_silent_generator("ab")
     kind = type(generator.generate("hi")[1])
     assert type(generator.generate("hi", args=build(**sent))[1]) is kind
 
 
 def test_concurrent_stop_strings(build, ungated):
     ungated("vlm-stop-text")
-    generator = silent(["one ", "two ", "three ", "four"])
+    generator = make_silent_generator(["one ", "two ", "three ", "four"])
     found = {}
 
     def ask(stop):
@@ -93,7 +93,7 @@ def test_concurrent_stop_strings(build, ungated):
 
 def test_leaving_client_cancels_row(build, ungated):
     ungated("vlm-stop-text")
-    generator = silent("abc")
+    generator = make_silent_generator("abc")
     for leave in (lambda tokens: tokens.close(), lambda tokens: None):
         _, tokens = generator.generate("hi", args=build(stop="x"))
         assert next(tokens).text == "a"

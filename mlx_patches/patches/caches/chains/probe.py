@@ -1,11 +1,7 @@
 """Feeds a batch cache whose ``offset`` is never evaluated, and counts the edges of its graph."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
 from ....lab.cache_arrays import count_edges
-from ....probes import Result
-from ....probes.fixtures import cache_of, make
+from ....probes.kit import Result, Target, make_batch, mx, own_class_of
 
 STEPS = (64, 256)
 WIDTH = 64
@@ -14,9 +10,7 @@ WINDOW = 8
 
 def probe(target: Target) -> Result:
     """Red if the graph grows with the steps, or the offset is wrong."""
-    import mlx.core as mx
-
-    cache = make(cache_of(target), [1, 0], WINDOW)
+    cache = make_batch(own_class_of(target), [1, 0], WINDOW)
     most = dict.fromkeys(STEPS, 0)
     token = mx.zeros((2, 1, 1, WIDTH))
     for step in range(1, max(STEPS) + 1):

@@ -1,13 +1,8 @@
 """Saves, splits and joins empty caches."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, require
+from ....probes.kit import Result, Target, module_of, mx, own_class_of, require
 
 _WINDOW = 8
 _TOKENS = 3
@@ -15,10 +10,10 @@ _TOKENS = 3
 
 def probe(target: Target) -> Result:
     """Red if an operation on an empty cache raises, or its result is not empty."""
-    cache_of(target)
+    own_class_of(target)
     require(target)
     kind, _, operation = target.name.partition(".")
-    caches = importlib.import_module(target.module)
+    caches = module_of(target)
     try:
         problem = _OPERATIONS[operation](caches, kind)
     except Exception as error:
@@ -54,8 +49,6 @@ def accepts_tokens(cache: Any) -> bool:
 
 def feed_ones(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
     """Feed ones to each row of a cache; returns the keys of each row."""
-    import mlx.core as mx
-
     rows = cache.offset.size if hasattr(cache.offset, "size") else 1
     keys, _ = cache.update_and_fetch(*[mx.ones((rows, 1, tokens, 2))] * 2)
     held: list[list[float]] = keys[:, 0, :, 0].tolist()
@@ -64,8 +57,6 @@ def feed_ones(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
 
 def extract_empty(caches: Any, kind: str) -> str:
     """Extract a row of an empty batch, or of a recurrent cache with one unused slot."""
-    import mlx.core as mx
-
     cache = make_cache(caches, kind)
     if kind == "ArraysCache":
         cache[1] = mx.ones((2, 3))
@@ -96,8 +87,6 @@ def merge_empty(caches: Any, kind: str) -> str:
 
 def filter_empty(caches: Any, kind: str) -> str:
     """Keep one row of three."""
-    import mlx.core as mx
-
     cache = make_cache(caches, kind, rows=3)
     cache.filter(mx.array([1]))
     return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"

@@ -1,21 +1,15 @@
 """Extends a bfloat16 batch with an empty one, and the reverse."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, make
+from ....probes.kit import NotApplicable, Result, Target, make_batch, mx, own_class_of
 
 _WRITTEN, _NEW, _TOKENS, _WINDOW = 2, 1, 3, 8
 
 
 def probe(target: Target) -> Result:
     """Red if the joined keys or values have another dtype, or a row is missing."""
-    import mlx.core as mx
-
-    kind = cache_of(target)
+    kind = own_class_of(target)
     for new_first in (False, True):
-        written, new = (make(kind, [0] * rows, _WINDOW) for rows in (_WRITTEN, _NEW))
+        written, new = (make_batch(kind, [0] * rows, _WINDOW) for rows in (_WRITTEN, _NEW))
         tokens = mx.ones((_WRITTEN, 1, _TOKENS, 4), mx.bfloat16)
         written.update_and_fetch(tokens, tokens)
         cache, other = (new, written) if new_first else (written, new)

@@ -1,12 +1,8 @@
 """Prefills a chunked cache in calls of many sizes, and checks that it keeps the current chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of
 
 _CHUNK = 8
 _STEP = 4
@@ -15,9 +11,7 @@ _TOKENS = 3 * _CHUNK
 
 def probe(target: Target) -> Result:
     """Red if a token of the current chunk is missing."""
-    import mlx.core as mx
-
-    cache_class = cache_of(target)
+    cache_class = own_class_of(target)
     if not hasattr(cache_class(_CHUNK), "start_position"):
         raise NotApplicable("this release's cache drops no tokens")
     for first in range(1, 2 * _CHUNK):

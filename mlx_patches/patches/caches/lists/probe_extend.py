@@ -1,13 +1,8 @@
 """Adds a prompt to the release's batch generator while another row decodes."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import Result, Target, import_module, module_of, mx, tiny
 
 # A family that is right in a batch in every release.
 _FAMILY = "paligemma"
@@ -22,10 +17,10 @@ def probe(target: Target) -> Result:
 
 def _probe_layers(target: Target) -> Result:
     """Join two batches of ``CacheList`` layers, and a batch with a chunked cache."""
-    extend: Any = getattr(importlib.import_module(target.module), target.name)
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    extend: Any = getattr(module_of(target), target.name)
+    caches = import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "CacheList"):
-        caches = importlib.import_module("mlx_lm.models.cache")
+        caches = import_module("mlx_lm.models.cache")
     lists = [caches.CacheList(caches.BatchKVCache(padding)) for padding in ([2, 0], [1, 0])]
     feed(lists[0][0], [0, 1], 4)
     feed(lists[1][0], [10, 11], 3)
@@ -46,8 +41,6 @@ def _probe_layers(target: Target) -> Result:
 
 def feed(cache: Any, rows: list[int], tokens: int) -> None:
     """Feed each row of a cache its own number as keys and values."""
-    import mlx.core as mx
-
     numbers = mx.array(rows, mx.float32)[:, None, None, None]
     fed = mx.broadcast_to(numbers, (len(rows), 1, tokens, 2))
     cache.update_and_fetch(fed, fed)

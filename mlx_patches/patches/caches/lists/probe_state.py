@@ -1,20 +1,14 @@
 """Saves and restores a list of caches as a prompt cache, and compares their contents."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, make_fed_cache
+from ....probes.kit import NotApplicable, Result, Target, make_fed_cache, module_of, own_class_of
 
 _LENGTH = 3
 
 
 def probe(target: Target) -> Result:
     """Red if the restored list differs. A restore that raises is red, too."""
-    kind = cache_of(target)
-    caches = importlib.import_module(target.module)
+    kind = own_class_of(target)
+    caches = module_of(target)
     if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):
         raise NotApplicable("this release restores caches without from_state")
     saved = kind(

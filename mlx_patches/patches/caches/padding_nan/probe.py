@@ -4,14 +4,10 @@ The outputs of a row's real tokens must equal those with finite padding, bit for
 chunk, in several, past a window, and in decode steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, make
+from ....probes.kit import Result, Target, make_batch, mx, own_class_of
 
 _WIDTH = 64
 _LEFT_PADDING = (6, 0, 3)
@@ -21,7 +17,7 @@ _CHUNKS = ((8,), (5, 3), (4, 2, 2), (8, 1, 1, 2))
 
 def probe(target: Target) -> Result:
     """Red if the content of a padding column changes a real token's output."""
-    batch_class = cache_of(target)
+    batch_class = own_class_of(target)
     windows = _WINDOWS if "Rotating" in batch_class.__name__ else {"none": 0}
     wrong = [
         f"chunks {chunks}, window {name}"
@@ -36,11 +32,9 @@ def probe(target: Target) -> Result:
 
 def reaches_tokens(batch_class: Any, window: int, chunks: Sequence[int]) -> bool:
     """Whether NaN padding changes a real token's output."""
-    import mlx.core as mx
-
     outputs = []
     for padding in (0.5, float("nan")):
-        cache = make(batch_class, list(_LEFT_PADDING), window)
+        cache = make_batch(batch_class, list(_LEFT_PADDING), window)
         outputs.append(run_attention(cache, chunks, padding))
     real = mx.arange(sum(chunks)) >= mx.array(_LEFT_PADDING)[:, None]
     finite, nan = (mx.where(real[:, None, :, None], one, 0) for one in outputs)
@@ -49,8 +43,6 @@ def reaches_tokens(batch_class: Any, window: int, chunks: Sequence[int]) -> bool
 
 def run_attention(cache: Any, chunks: Sequence[int], padding: float) -> Any:
     """Attention outputs (rows, heads, tokens, width); ``padding`` fills the padding columns."""
-    import mlx.core as mx
-
     length = sum(chunks)
     shape = (len(_LEFT_PADDING), 1, length, _WIDTH)
     real = (mx.arange(length) >= mx.array(_LEFT_PADDING)[:, None])[:, None, :, None]
@@ -75,8 +67,6 @@ def run_attention(cache: Any, chunks: Sequence[int], padding: float) -> Any:
 
 def make_causal_mask(start: int, end: int) -> Any:
     """The causal mask with padding; mlx-vlm 0.5.0's quantized cache omits padding from its own."""
-    import mlx.core as mx
-
     columns = mx.arange(end)
     real = columns >= mx.array(_LEFT_PADDING)[:, None]
     return (mx.arange(start, end)[:, None] >= columns) & real[:, None, None, :]
@@ -84,6 +74,4 @@ def make_causal_mask(start: int, end: int) -> Any:
 
 def dequantize_side(cache: Any, held: Any) -> Any:
     """Dequantize keys or values."""
-    import mlx.core as mx
-
     return mx.dequantize(*held, group_size=cache.group_size, bits=cache.bits)

@@ -1,14 +1,9 @@
 """Pools a text in one call and in several, with solo and batch caches."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, import_module, mx, require_own
 
 MODEL = "mlx_vlm.models.deepseek_v4.language"
 RATIO = 4
@@ -21,7 +16,7 @@ CHUNKS = ([9, 8, 6], [8, *[1] * 15], [1] * 23, [2, 3, 7, 1, 10])
 def probe(target: Target) -> Result:
     """Red if a text is pooled differently in several calls than in one."""
     require_own(target)
-    module: Any = importlib.import_module(MODEL)
+    module: Any = import_module(MODEL)
     compressor = make_compressor(module)
     expected = pool_text(compressor, module.PoolingCache(RATIO), [LENGTH])
     for chunks in CHUNKS:
@@ -38,7 +33,6 @@ def probe(target: Target) -> Result:
 
 def make_compressor(module: Any) -> Any:
     """A small compressor with random weights."""
-    import mlx.core as mx
     from mlx.utils import tree_map
 
     config = SimpleNamespace(
@@ -58,8 +52,6 @@ def make_compressor(module: Any) -> Any:
 
 def pool_text(compressor: Any, cache: Any, chunks: list[int]) -> Any:
     """The pooled tokens of the text, in calls of these numbers of tokens."""
-    import mlx.core as mx
-
     text = mx.random.normal((1, LENGTH, WIDTH), key=mx.random.key(1))
     start = 0
     for chunk in chunks:
@@ -70,8 +62,6 @@ def pool_text(compressor: Any, cache: Any, chunks: list[int]) -> Any:
 
 def compare_pooled(found: Any, expected: Any) -> float:
     """The largest difference, 0 within rounding; infinite if the shapes differ."""
-    import mlx.core as mx
-
     if found.shape != expected.shape:
         return float("inf")
     largest: float = mx.abs(found - expected).max().item()

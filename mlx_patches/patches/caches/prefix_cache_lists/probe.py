@@ -1,13 +1,8 @@
 """Stores the caches of a single prompt, for a model with two caches per layer."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, import_module, module_of, mx, require_own
 
 LENGTH = 5
 
@@ -15,8 +10,8 @@ LENGTH = 5
 def probe(target: Target) -> Result:
     """Red if the stored caches do not hold the prompt, or if there are none."""
     require_own(target)
-    release = importlib.import_module(target.module)
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    release = module_of(target)
+    caches = import_module("mlx_vlm.models.cache")
     layer = caches.CacheList(feed_cache(caches.KVCache()), feed_cache(caches.KVCache()))
     (stored,) = release.snapshot_prompt_cache_row([layer]) or [None]
     lengths = [inner.offset for inner in getattr(stored, "caches", ())]
@@ -25,6 +20,5 @@ def probe(target: Target) -> Result:
 
 def feed_cache(cache: Any) -> Any:
     """Feed a cache some tokens, and return it."""
-    mx: Any = importlib.import_module("mlx.core")
     cache.update_and_fetch(*mx.random.normal((2, 1, 2, LENGTH, 4)))
     return cache

@@ -1,13 +1,8 @@
 """Joins rows of a chunked layer: one that dropped tokens, a shorter one, and an empty one."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own
 
 CHUNK = 4
 LENGTHS = (6, 3, 0)
@@ -16,7 +11,7 @@ LENGTHS = (6, 3, 0)
 def probe(target: Target) -> Result:
     """Red if a row's tokens are not at the end of its row in the joined cache."""
     join = require_own(target)
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    caches = import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "ChunkedKVCache"):
         raise NotApplicable("this release has no caches with chunks")
     rows = [make_chunked_row(caches, length) for length in LENGTHS]
@@ -27,7 +22,6 @@ def probe(target: Target) -> Result:
 
 def make_chunked_row(caches: Any, length: int) -> Any:
     """A row's cache after this many tokens, without those that it dropped."""
-    mx: Any = importlib.import_module("mlx.core")
     one = caches.ChunkedKVCache(CHUNK)
     if length:
         one.update_and_fetch(*mx.random.normal((2, 1, 2, length, 4)))
@@ -41,7 +35,6 @@ def make_chunked_row(caches: Any, length: int) -> Any:
 
 def compare_rows(joined: Any, rows: Any) -> list[str]:
     """One line per row whose length or tokens differ."""
-    mx: Any = importlib.import_module("mlx.core")
     found = []
     for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):
         if (offset := joined.offset[number].item()) != length:

@@ -1,14 +1,19 @@
 """Builds a batch of prompts with and without a prefix, in a generator with ``kv_bits``."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import bare_generator, require_own, stored_prefixes, with_patches
+from ....probes.kit import (
+    Result,
+    Target,
+    import_module,
+    make_bare_generator,
+    make_prefix_hits,
+    module_of,
+    mx,
+    require_own,
+    with_patches,
+)
 
 LAYERS = 3
 WIDTH = 64
@@ -19,7 +24,7 @@ ROWS = ((5, 1), (3, 2), (0, 4))
 def probe(target: Target) -> Result:
     """Red if a layer is quantized differently from other batches, or has lost the prefix."""
     require_own(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     generator = make_generator(module)
     picks = make_prefixes()
     # Up to 0.6.4 a quantized batch accepts no right-padded prompts.
@@ -41,17 +46,16 @@ def make_generator(module: Any, **options: Any) -> Any:
         "kv_quant_scheme": "uniform",
         "quantized_kv_start": 0,
     }
-    return bare_generator(module, **state | options)
+    return make_bare_generator(module, **state | options)
 
 
 def make_prefixes() -> list[dict[str, Any] | None]:
     """The cached prefix of each row."""
-    return stored_prefixes([((2, WIDTH),) * 2] * LAYERS, [length for length, _ in ROWS])
+    return make_prefix_hits([((2, WIDTH),) * 2] * LAYERS, [length for length, _ in ROWS])
 
 
 def build_batch(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
     """The batch of prompts with these prefixes."""
-    mx: Any = importlib.import_module("mlx.core")
     generator._apc_pick_for = lambda sequence: picks[sequence[0]]
     return generator._build_mixed_prompt_batch(
         [
@@ -63,8 +67,7 @@ def build_batch(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
 
 def compare_layers(batch: Any, generator: Any, picks: list[dict[str, Any] | None]) -> list[str]:
     """One line per layer whose class or keys differ from those of other batches."""
-    mx: Any = importlib.import_module("mlx.core")
-    make = importlib.import_module(type(generator).__module__)._make_cache
+    make = import_module(type(generator).__module__)._make_cache
     names = ("kv_bits", "kv_group_size", "kv_quant_scheme")
     options = {name: vars(generator)[name] for name in names}
     found = []

@@ -1,14 +1,9 @@
 """Builds the caches of prompts with a cached prefix, a shorter one and none."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own, stored_prefixes
+from ....probes.kit import Result, Target, make_prefix_hits, mx, require_own
 
 # The heads and width of each layer's keys and values.
 LATENT = [((2, 6), (2, 4)), ((2, 6), (2, 4))]
@@ -18,7 +13,7 @@ LENGTHS = (5, 3, 0)
 def probe(target: Target) -> Result:
     """Red if the built caches lack a prefix, or cannot be built."""
     make = require_own(target)
-    picks = stored_prefixes(LATENT, LENGTHS)
+    picks = make_prefix_hits(LATENT, LENGTHS)
     caches, longest = make(picks, len(LATENT))
     wrong = compare_prefixes(caches, picks, longest)
     return Result(bool(wrong), "; ".join(wrong) or "each row's prefix is in its caches")
@@ -28,7 +23,6 @@ def compare_prefixes(
     caches: Sequence[Any], picks: Sequence[dict[str, Any] | None], longest: int
 ) -> list[str]:
     """One line per layer and row whose keys or values differ from the prefix."""
-    mx: Any = importlib.import_module("mlx.core")
     found = []
     for layer, cache in enumerate(caches):
         for name in ("keys", "values"):

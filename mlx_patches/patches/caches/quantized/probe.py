@@ -4,22 +4,17 @@ Each row has its own tokens. Its dequantized keys and values in the batch are co
 of a cache that holds only that row.
 """
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import Result, Target, module_of, mx, own_class_of
 from ....probes.quantized_batches import Kind, feed
 
 
 def probe(target: Target) -> Result:
     """Red if a row does not hold its own tokens. An operation that raises is red, too."""
-    found = cache_of(target)
-    module = importlib.import_module(target.module)
+    found = own_class_of(target)
+    module = module_of(target)
     # The target of ``merge`` is the solo class.
     kind = Kind(getattr(module, f"Batch{found.__name__.removeprefix('Batch')}", None))
     name = target.name.partition(".")[2]
@@ -116,8 +111,6 @@ def _make_row(kind: Kind, tokens: int) -> Any:
 
 
 def _check_restored_padding(kind: Kind) -> Any:
-    import mlx.core as mx
-
     cache = restore_cache(kind.batch([2, 0], 5))
     cache.finalize()
     cache.filter(mx.array([0, 1]))

@@ -1,14 +1,9 @@
 """Merges rows, some of them quantized, and compares each row before and after."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, own_class_of
 from ....probes.quantized_batches import BITS, WIDTH, feed
 
 _LENGTHS = (5, 3, 1)
@@ -40,22 +35,22 @@ def probe(target: Target) -> Result:
 
 
 def _probe_length(target: Target) -> Result:
-    kind = cache_of(target)
+    kind = own_class_of(target)
     if not hasattr(kind, "__len__"):
         raise NotApplicable("caches have no __len__ in this release")
-    row = _make_row(importlib.import_module(target.module), "QuantizedKVCache", 0, 5)
+    row = _make_row(module_of(target), "QuantizedKVCache", 0, 5)
     return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
 
 
 def _find_merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
     if target.name == "_merge_caches":
-        generate = importlib.import_module(target.module)
+        generate = module_of(target)
         if not hasattr(generate, "_merge_caches"):
             raise NotApplicable("this release does not merge caches")
-        caches = importlib.import_module("mlx_lm.models.cache")
+        caches = import_module("mlx_lm.models.cache")
         return lambda rows: generate._merge_caches([[row] for row in rows])[0], caches
-    kind = cache_of(target)
-    caches = importlib.import_module(target.module)
+    kind = own_class_of(target)
+    caches = module_of(target)
     if not hasattr(getattr(caches, "BatchKVCache", None), "merge"):
         raise NotApplicable("this release does not merge caches")
     if target.name == "KVCache.merge" and not hasattr(kind, "merge"):
@@ -71,8 +66,6 @@ def _make_row(caches: Any, kind: str, index: int, length: int) -> Any:
 
 
 def _is_near(here: Any, there: Any, quantized: bool) -> bool:
-    import mlx.core as mx
-
     # Float rows that join a quantized batch are quantized to 4 bits, so they lose precision.
     tolerance = 0.15 if quantized else 1e-6
     return bool((mx.linalg.norm(here - there) / mx.linalg.norm(there)).item() <= tolerance)
@@ -80,8 +73,6 @@ def _is_near(here: Any, there: Any, quantized: bool) -> bool:
 
 def _read_row(cache: Any, index: int, start: int, end: int) -> Any:
     """A row's keys and values, dequantized."""
-    import mlx.core as mx
-
     part = (slice(index, index + 1), slice(None), slice(start, end))
     if not isinstance(cache.keys, tuple):
         return mx.concatenate([cache.keys[part], cache.values[part]])

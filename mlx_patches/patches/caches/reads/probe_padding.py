@@ -1,10 +1,6 @@
 """Reads ``left_padding`` or ``lengths``, updates the cache, and checks the value that was read."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of
 from . import probe_offset
 
 
@@ -13,9 +9,7 @@ def probe(target: Target) -> Result:
     name, _, attribute = target.name.partition(".")
     if name != "ArraysCache":
         return probe_offset.probe(target)
-    import mlx.core as mx
-
-    cache = cache_of(target)(2)
+    cache = own_class_of(target)(2)
     if not hasattr(cache, attribute) or not hasattr(cache, "advance"):
         raise NotApplicable(f"ArraysCache has no {attribute} to advance in this release")
     setattr(cache, attribute, mx.array([3, 5]))

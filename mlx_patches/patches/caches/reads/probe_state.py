@@ -1,13 +1,17 @@
 """Reads a cache's ``state``, updates the cache, and checks that the snapshot is unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, keys_and_values, make, require_own
+from ....probes.kit import (
+    Result,
+    Target,
+    make_batch,
+    make_keys_and_values,
+    mx,
+    own_class_of,
+    require_own,
+)
 
 _WINDOW = 8
 
@@ -15,7 +19,7 @@ _WINDOW = 8
 def probe(target: Target) -> Result:
     """Red if a later update of the cache changes the snapshot."""
     require_own(target)
-    cache_class = cache_of(target)
+    cache_class = own_class_of(target)
     if cache_class.__name__ == "ArraysCache":
         return _probe_slots(cache_class)
     changed = []
@@ -39,7 +43,7 @@ def probe(target: Target) -> Result:
 def _make_cache(cache_class: Any) -> Any:
     name = cache_class.__name__
     if name.startswith("Batch"):
-        return make(cache_class, [1, 0], _WINDOW)
+        return make_batch(cache_class, [1, 0], _WINDOW)
     if name == "RotatingKVCache":
         return cache_class(_WINDOW)
     if name == "ChunkedKVCache":
@@ -49,7 +53,7 @@ def _make_cache(cache_class: Any) -> Any:
 
 def _feed(cache: Any, tokens: int) -> None:
     rows = 2 if type(cache).__name__.startswith("Batch") else 1
-    keys, values = keys_and_values(rows, tokens)
+    keys, values = make_keys_and_values(rows, tokens)
     scale = float(getattr(cache, "_fed", 0) + 1)  # a different value per token
     cache._fed = scale
     cache.update_and_fetch(keys * scale, values * scale)
@@ -68,8 +72,6 @@ _STEPS: dict[str, Callable[[Any], None]] = {
 
 
 def _probe_slots(cache_class: Any) -> Result:
-    import mlx.core as mx
-
     cache = cache_class(2)
     cache[0], cache[1] = mx.zeros((1, 2)), mx.ones((1, 2))
     snapshot = cache.state

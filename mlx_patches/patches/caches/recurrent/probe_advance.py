@@ -1,21 +1,15 @@
 """Advances a recurrent batch cache, and counts the edges of its graph."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
 from ....lab.cache_arrays import count_edges
-from ....probes import Result
-from ....probes.fixtures import cache_of, require_own
+from ....probes.kit import Result, Target, mx, own_class_of, require_own
 
 STEPS = (20, 120)
 
 
 def probe(target: Target) -> Result:
     """Red if the graph grows with the steps, or the paddings and lengths are wrong."""
-    import mlx.core as mx
-
     require_own(target)
-    cache = cache_of(target)(1, left_padding=[3, 0])
+    cache = own_class_of(target)(1, left_padding=[3, 0])
     cache.prepare(lengths=[200, 150])
     edges = []
     for step in range(1, max(STEPS) + 1):

@@ -1,9 +1,6 @@
 """Makes a recurrent cache's masks for prompt chunks that are shorter than its left padding."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, mx
 from .probe_mask import require_methods
 
 _PADDING = [7, 0, 2]
@@ -12,8 +9,6 @@ _CHUNKS = (3, 3, 3, 1)
 
 def probe(target: Target) -> Result:
     """Red if a chunk's mask does not mark exactly the columns that hold tokens."""
-    import mlx.core as mx
-
     cache_class = require_methods(target, "make_mask")
     try:
         cache_class(1, left_padding=_PADDING).make_mask(1)

@@ -1,12 +1,9 @@
 """Merges empty recurrent caches, and extends them with written ones in both orders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, mx
 from .probe_mask import make_merged_cache, require_methods
 
 _NEW, _REMOVED = 3, 1
@@ -14,8 +11,6 @@ _NEW, _REMOVED = 3, 1
 
 def probe(target: Target) -> Result:
     """Red if a row is missing, or holds another row's state."""
-    import mlx.core as mx
-
     kind = require_methods(target, "merge")
     make_merged_cache(target, kind)  # not every release merges empty caches
     for kept in (range(_NEW), range(_NEW - _REMOVED)):

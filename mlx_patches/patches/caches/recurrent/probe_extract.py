@@ -1,13 +1,9 @@
 """Extracts each row of a batch of recurrent caches, plain and in a list of caches."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx
 
 _ROWS = 2
 _SLOTS = 2
@@ -15,12 +11,10 @@ _SLOTS = 2
 
 def probe(target: Target) -> Result:
     """Red if extracting a row raises, or returns another row."""
-    import mlx.core as mx
-
-    batch_class: Any = getattr(importlib.import_module(target.module), "Batch", None)
+    batch_class: Any = getattr(module_of(target), "Batch", None)
     if not hasattr(batch_class, "extract_cache"):
         raise NotApplicable("the engine extracts no rows from its batch")
-    caches = importlib.import_module("mlx_lm.models.cache")
+    caches = import_module("mlx_lm.models.cache")
     states = caches.ArraysCache(_SLOTS)
     for slot in range(_SLOTS):
         states[slot] = mx.arange(_ROWS)[:, None]

@@ -1,14 +1,9 @@
 """Merges Mamba caches with a history, checks masks, and decodes rows extracted from a batch."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.model_batch import difference
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, tiny
+from ....probes.model_batch import measure_rows
 
 _SLOTS = 2
 _LENGTHS = [1, 3]
@@ -20,7 +15,7 @@ _TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red if merge or extract loses a row's state."""
-    kind = getattr(importlib.import_module(target.module), "MambaCache", None)
+    kind = getattr(module_of(target), "MambaCache", None)
     operation = target.name.rpartition(".")[2]
     if not hasattr(kind, operation):
         raise NotApplicable("this release has no MambaCache, or does not batch it")
@@ -45,8 +40,6 @@ def merge_rows(kind: Any) -> str:
 
 def write_row(kind: Any, number: int) -> Any:
     """Make a row whose states are all this number."""
-    import mlx.core as mx
-
     cache = kind()
     for slot in range(_SLOTS):
         cache[slot] = mx.full((1, 1), number)
@@ -66,13 +59,11 @@ def decode_extracted() -> str:
             return f"row {idx} is masked"
         for step, token in enumerate(_NEXT):
             seen, wanted = (decode(model, cache, [token]) for cache in (row, solo))
-            if not difference([seen], [wanted]) <= _TOLERANCE:
+            if not measure_rows([seen], [wanted]) <= _TOLERANCE:
                 return f"row {idx} differs from a solo run, {step} tokens after extract"
     return ""
 
 
 def decode(model: Any, cache: Any, tokens: list[int]) -> Any:
     """Feed tokens; returns the logits (vocabulary,) for the next one."""
-    import mlx.core as mx
-
     return model(mx.array([tokens]), cache=cache)[0, -1]

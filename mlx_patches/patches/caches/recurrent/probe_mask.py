@@ -1,13 +1,8 @@
 """Makes masks for a right-padded prompt with recurrent caches that were merged empty."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, own_class_of
 
 _LENGTHS = [2, 5]
 _CHUNKS = (3, 2)
@@ -36,7 +31,7 @@ def require_methods(target: Target, *methods: str) -> Any:
     Raises:
         NotApplicable: it lacks one of them, or is not the module's own.
     """
-    cache_class = cache_of(target)
+    cache_class = own_class_of(target)
     for name in methods:
         if not hasattr(cache_class, name):
             raise NotApplicable(f"ArraysCache has no {name} in this release")
@@ -45,7 +40,7 @@ def require_methods(target: Target, *methods: str) -> Any:
 
 def make_merged_cache(target: Target, cache_class: Any) -> Any:
     """Merge two empty caches, as the release's engine does to start a batch."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     rows = [cache_class(2) for _ in _LENGTHS]
     merge = getattr(rows[0], "merge", None) or module.ArraysCache.merge
     try:

@@ -1,11 +1,8 @@
 """Saves and restores empty and written recurrent caches, and compares their next masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, mx
 from .probe_mask import require_methods
 
 _SLOTS = 2
@@ -31,8 +28,6 @@ def probe(target: Target) -> Result:
 
 def make_written_cache(cache_class: Any) -> Any:
     """Make a cache with both slots in use."""
-    import mlx.core as mx
-
     cache = cache_class(_SLOTS)
     for slot in range(_SLOTS):
         cache[slot] = mx.ones((1, _TOKENS))

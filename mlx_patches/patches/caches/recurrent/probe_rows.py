@@ -1,11 +1,8 @@
 """Filters or extends a left-padded recurrent batch, and checks the next mask."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, mx
 from .probe_mask import require_methods
 
 _PADDING = [4, 0, 2]
@@ -15,8 +12,6 @@ _NEXT = 2
 
 def probe(target: Target) -> Result:
     """Red if the mask is wrong for the batch's rows. A release may return no mask here."""
-    import mlx.core as mx
-
     operation = target.name.partition(".")[2]
     cache_class = require_methods(target, operation, "make_mask")
     cache = make_fed_cache(cache_class, _PADDING)
@@ -34,8 +29,6 @@ def probe(target: Target) -> Result:
 
 def make_fed_cache(cache_class: Any, left_padding: list[int] | None) -> Any:
     """Make a batch after ``_FED`` positions; a single row if it has no padding."""
-    import mlx.core as mx
-
     cache = cache_class(1)
     cache[0] = mx.zeros((len(left_padding or [0]), 2))
     if left_padding is not None:

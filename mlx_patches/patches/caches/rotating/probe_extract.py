@@ -4,15 +4,10 @@ A row's tokens are numbered from 1. Each token's key is its number and its value
 number, so a cache's tokens can be read back and compared with those of a solo cache.
 """
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, require
+from ....probes.kit import Result, Target, module_of, mx, own_class_of, require
 
 _PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
 _WINDOWS = (4, 8)
@@ -20,9 +15,9 @@ _WINDOWS = (4, 8)
 
 def probe(target: Target) -> Result:
     """Red if an extracted row differs from a solo cache, then or later."""
-    batch_class = cache_of(target)
+    batch_class = own_class_of(target)
     require(target)
-    solo_class = importlib.import_module(target.module).RotatingKVCache
+    solo_class = module_of(target).RotatingKVCache
     wrong = []
     for window in _WINDOWS:
         for padding in _PADDINGS:
@@ -90,8 +85,6 @@ def _number_tokens(padding: Sequence[int], start: int, count: int) -> list[list[
 
 def feed(cache: Any, numbers: list[list[int]]) -> list[int]:
     """Feed tokens; returns the tokens that the first row then attends to, sorted."""
-    import mlx.core as mx
-
     states = mx.array(numbers, dtype=mx.float32)[:, None, :, None]
     keys, values = cache.update_and_fetch(states, -states)
     seen = keys[0, 0, :, 0].tolist()

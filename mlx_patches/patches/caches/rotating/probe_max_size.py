@@ -1,22 +1,16 @@
 """Sets ``max_size`` to values seen in hosts, and uses the cache past its window."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, keys_and_values
+from ....probes.kit import Result, Target, make_keys_and_values, mx, own_class_of
 
 _WINDOW = 8
 
 
 def probe(target: Target) -> Result:
     """Red if ``max_size`` is not read back as an int, or the window has another size."""
-    import mlx.core as mx
-
-    cache_class = cache_of(target)
+    cache_class = own_class_of(target)
     written: dict[str, Callable[[], Any]] = {
         "int": lambda: _WINDOW,
         "array": lambda: mx.array(_WINDOW),
@@ -37,5 +31,5 @@ def _is_wrong(cache_class: Any, value: Any) -> bool:
     if type(cache.max_size) is not int:
         return True
     for _ in range(_WINDOW + 2):
-        keys, _ = cache.update_and_fetch(*keys_and_values(rows, 1))
+        keys, _ = cache.update_and_fetch(*make_keys_and_values(rows, 1))
     return bool(keys.shape[2] != _WINDOW)

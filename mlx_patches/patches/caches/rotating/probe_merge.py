@@ -1,12 +1,6 @@
 """Merges a row that was fed more than a window in one chunk with a short row."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, make_fed_cache, require
+from ....probes.kit import Result, Target, make_fed_cache, module_of, mx, own_class_of, require
 
 _WINDOW = 4
 _LENGTHS = (7, 3)
@@ -14,11 +8,9 @@ _LENGTHS = (7, 3)
 
 def probe(target: Target) -> Result:
     """Red if the rows do not merge, or one differs from its solo cache."""
-    import mlx.core as mx
-
-    batch_kind = cache_of(target)
+    batch_kind = own_class_of(target)
     require(target)
-    caches = importlib.import_module(target.module)
+    caches = module_of(target)
     rows = [make_fed_cache(caches.RotatingKVCache(_WINDOW), length) for length in _LENGTHS]
     batch = batch_kind.merge(rows)
     if batch.offset.tolist() != list(_LENGTHS):

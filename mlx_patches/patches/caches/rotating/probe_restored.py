@@ -1,12 +1,8 @@
 """Saves and restores a rotating batch before and after its window wraps, then decodes."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, own_class_of
 from .probe_extract import feed
 
 _WINDOW = 4
@@ -16,7 +12,7 @@ _PADDING = [1, 0]
 
 def probe(target: Target) -> Result:
     """Red if a restored batch has lost ``rotated``, or attends to the wrong tokens."""
-    batch_class = cache_of(target)
+    batch_class = own_class_of(target)
     if target.name.endswith("meta_state") and not hasattr(batch_class, "meta_state"):
         raise NotApplicable("the release saves no meta_state")
     check = compare_rotated if target.name.endswith("meta_state") else compare_decoding

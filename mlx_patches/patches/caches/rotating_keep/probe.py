@@ -1,14 +1,20 @@
 """Merges rows that keep their first tokens, and decodes past each row's window."""
 
-from __future__ import annotations
-
-import importlib
 import inspect
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of, feed_one_by_one, make_fed_cache, require
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    feed_one_by_one,
+    import_module,
+    make_fed_cache,
+    module_of,
+    mx,
+    own_class_of,
+    require,
+)
 
 WINDOW, KEEP = 8, 2
 _LENGTHS = (3, 8, 13)
@@ -20,10 +26,8 @@ def probe(target: Target) -> Result:
     """Red if a row attends to other tokens than in a solo run."""
     if target.module == "mlx_lm.generate":
         return probe_generator(target)
-    import mlx.core as mx
-
-    caches = importlib.import_module(target.module)
-    kind = cache_of(target)
+    caches = module_of(target)
+    kind = own_class_of(target)
     if not hasattr(kind, "merge"):
         raise NotApplicable("this release does not merge caches")
     for feed in (feed_one_by_one, make_fed_cache):
@@ -49,11 +53,11 @@ def probe(target: Target) -> Result:
 def probe_generator(target: Target) -> Result:
     """Red if a row of the batch generator attends to other tokens than in a solo run."""
     require(target)
-    generate = importlib.import_module(target.module)
+    generate = module_of(target)
     generator = generate.BatchGenerator
     if "max_kv_size" not in inspect.signature(generator).parameters:
         return Result(False, "the release's batch generator has no max_kv_size: nothing is dropped")
-    make = importlib.import_module("mlx_lm.models.cache").make_prompt_cache
+    make = import_module("mlx_lm.models.cache").make_prompt_cache
     if target.name == "_make_cache" and hasattr(generator, "_make_new_cache"):
         # The generator does not call it; hosts may.
         keep = getattr(generate._make_cache(_TokenRecorder(), [0], WINDOW)[0], "keep", 0)
@@ -88,8 +92,6 @@ class _TokenRecorder:
         self.steps: list[list[list[int]]] = []
 
     def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
-        import mlx.core as mx
-
         new = tokens[:, None, :, None].astype(mx.float32)
         mask = cache[0].make_mask(tokens.shape[1])
         held = cache[0].update_and_fetch(new, new)[0][:, 0, :, 0]
@@ -106,8 +108,6 @@ class _TokenRecorder:
 
     def run_solo(self, prompt: list[int], cache: list[Any]) -> dict[int, list[int]]:
         """For each token of a solo run, the tokens that its decode step attends to."""
-        import mlx.core as mx
-
         self.steps.clear()
         self(mx.array([prompt[:-1]]), cache=cache)
         for token in range(prompt[-1], prompt[-1] + _STEPS + 2):

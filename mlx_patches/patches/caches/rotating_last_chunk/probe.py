@@ -1,13 +1,9 @@
 """Feeds a rotating batch prompts in chunks, one of them a single token."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of
 
 WINDOW = 4
 # Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's chunks.
@@ -22,7 +18,7 @@ CASES = (
 
 def probe(target: Target) -> Result:
     """Red if a chunk raises, or a token attends to other tokens than in a solo run."""
-    kind = cache_of(target)
+    kind = own_class_of(target)
     if not all(hasattr(kind, name) for name in ("finalize", "_update_concat")):
         raise NotApplicable("rotating batches have no right padding in this release")
     for histories, lengths, chunks in CASES:
@@ -42,8 +38,6 @@ def find_wrong_view(
 
     Keys are numbers: a row's first token is 1.
     """
-    import mlx.core as mx
-
     batch = make_batch(kind, histories)
     padded = max(lengths)
     batch.prepare(lengths=list(lengths), right_padding=[padded - one for one in lengths])
@@ -73,8 +67,6 @@ def find_wrong_view(
 
 def make_batch(kind: Any, histories: Sequence[int]) -> Any:
     """Make a batch with these histories, fed in one left-padded chunk."""
-    import mlx.core as mx
-
     longest = max(histories)
     batch = kind(WINDOW, [longest - history for history in histories])
     ends = mx.array(histories)[:, None, None, None]

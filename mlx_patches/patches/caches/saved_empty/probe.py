@@ -1,28 +1,21 @@
 """Saves a cache whose values have width 0."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import go_on_from_file, require_own
+from ....probes.kit import Result, Target, compare_loaded, module_of, mx, require_own
 
 
 def probe(target: Target) -> Result:
     """Red if such a cache cannot be saved, or does not continue from its file."""
     require_own(target)
-    caches = importlib.import_module(target.module)
+    caches = module_of(target)
     cache = [caches.KVCache()]
     feed(cache, 3)
-    return go_on_from_file(caches, cache, feed)
+    return compare_loaded(caches, cache, feed)
 
 
 def feed(caches: list[Any], count: int) -> list[Any]:
     """Feed the cache ``count`` tokens; returns the offset, the keys, and the values' shape."""
-    import mlx.core as mx
-
     (cache,) = caches
     keys = mx.arange(count * 2, dtype=mx.float32).reshape(1, 1, count, 2)
     keys, values = cache.update_and_fetch(keys, mx.zeros((1, 1, count, 0)))

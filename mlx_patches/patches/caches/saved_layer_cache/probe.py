@@ -1,13 +1,16 @@
 """Saves a cache of DeepSeek V4.1, loads it, and compares the contents."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import go_on_from_file, require_own
+from ....probes.kit import (
+    Result,
+    Target,
+    compare_loaded,
+    import_module,
+    module_of,
+    mx,
+    require_own,
+)
 from .patch import MODEL
 
 WINDOW = 4
@@ -16,18 +19,16 @@ WINDOW = 4
 def probe(target: Target) -> Result:
     """Red if the cache cannot be loaded, or differs."""
     require_own(target)
-    caches = importlib.import_module(target.module)
-    model: Any = importlib.import_module(MODEL)
+    caches = module_of(target)
+    model: Any = import_module(MODEL)
     cache = [model.LayerCache(WINDOW), caches.KVCache()]
     for length in (3, 6):
         feed(cache, length)
-    return go_on_from_file(caches, cache, feed)
+    return compare_loaded(caches, cache, feed)
 
 
 def feed(cache: list[Any], count: int) -> list[Any]:
     """Feed the caches ``count`` tokens; returns their contents."""
-    import mlx.core as mx
-
     layer, plain = cache
     window = layer.update_window(mx.arange(count * 2, dtype=mx.float32).reshape(1, count, 2))
     layer.pending_kv = window[:, :1]

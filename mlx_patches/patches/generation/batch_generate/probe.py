@@ -1,13 +1,14 @@
 """Calls the release's ``batch_generate`` on unequal prompts, in a batch and one at a time."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes.kit import (
+    BATCH_PATCHES,
+    Result,
+    Target,
+    import_module,
+    require_own,
+    tiny,
+    with_patches,
+)
 
 _LENGTHS = (3, 5, 8)
 _TOKENS = 4
@@ -26,7 +27,7 @@ def probe(target: Target) -> Result:
 
 def probe_deltas(target: Target) -> Result:
     """The same for a model whose rows have rope deltas."""
-    importlib.import_module(f"mlx_vlm.models.{_MROPE}.language")
+    import_module(f"mlx_vlm.models.{_MROPE}.language")
     with with_patches(_OTHERS):
         return compare(target, _MROPE)
 

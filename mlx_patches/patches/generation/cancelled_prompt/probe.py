@@ -1,14 +1,18 @@
 """Removes rows during prefill, then feeds the remaining ones their answer."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import batch_of_prompts, require_own
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    make_prompt_batch,
+    module_of,
+    mx,
+    require_own,
+)
 
 # Only the second row has padding.
 RESTS = ((1, 2, 3, 4), (5, 6), (7, 8, 9, 10))
@@ -19,7 +23,7 @@ WORDS, WINDOW = 16, 16
 def probe(target: Target) -> Result:
     """Red if caches take the answer for padding, or keep padding that all rows have."""
     require_own(target)
-    kind = importlib.import_module(target.module).PromptProcessingBatch
+    kind = module_of(target).PromptProcessingBatch
     if not hasattr(kind, "remove"):
         raise NotApplicable("this release removes no row during prefill")
     if target.name.endswith("generate"):
@@ -40,7 +44,6 @@ class Reader:
 
     def __call__(self, tokens: Any, cache: Any, **kwargs: Any) -> Any:
         """The logits of each token."""
-        mx: Any = importlib.import_module("mlx.core")
         recurrent, *others = cache
         keys = tokens.astype(mx.float32)[:, None, :, None]
         for layer in others:
@@ -60,7 +63,6 @@ def feed_rest(
     Args:
         left: the prompts are left-padded.
     """
-    mx: Any = importlib.import_module("mlx.core")
     batch = start_batch(kind, rests, left)
     for row in dropped:
         batch.remove(row)
@@ -80,15 +82,14 @@ def feed_rest(
 
 def start_batch(kind: Any, rests: Any, left: bool = False) -> Any:
     """A batch of these prompts after its first chunk."""
-    mx: Any = importlib.import_module("mlx.core")
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    caches = import_module("mlx_vlm.models.cache")
     rows, longest = len(rests), max(map(len, rests))
     pads = [longest - len(rest) for rest in rests]
     begin = pads if left else [0] * rows
     recurrent = caches.ArraysCache(1, begin if left else None)
     recurrent[0] = mx.zeros((rows, 1))
     rotating, plain = caches.BatchRotatingKVCache(WINDOW, begin), caches.BatchKVCache(begin)
-    batch = batch_of_prompts(
+    batch = make_prompt_batch(
         kind,
         rests,
         Reader(),

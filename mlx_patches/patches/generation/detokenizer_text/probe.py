@@ -1,16 +1,12 @@
 """Streams a few tokens of a tiny tokenizer with the class of each repaired function."""
 
-from __future__ import annotations
-
-import importlib
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-from ....core.patch import Target
 from ....lab.streamed import difference, streams
 from ....lab.tokenizers import ADDED, KINDS, TEKKEN, vocabulary, write
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, module_of
 from ..._shared.byte_letters import LETTERS
 
 BYTE_LEVEL, PIECES = "byte-level", "sentencepiece"
@@ -47,7 +43,7 @@ CASES: dict[str, tuple[Case, ...]] = {
 def probe(target: Target) -> Result:
     """Red if a case is streamed wrongly, or raises."""
     owner = target.name.partition(".")[0]
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if not hasattr(module, owner):
         raise NotApplicable(f"this release has no {owner}")
     if target.name == PIECES_END and not hasattr(module.SPMStreamingDetokenizer, "_flush_bytes"):
@@ -68,7 +64,7 @@ def describe_difference(target: Target, owner: str, case: Case) -> str:
         write(Path(folder), kind)
         tokenizer = AutoTokenizer.from_pretrained(folder)
     way, owner = ("server", PIECES_OWNER) if owner == SERVER else ("generation", owner)
-    detokenizer = getattr(importlib.import_module(target.module), owner)(tokenizer)
+    detokenizer = getattr(module_of(target), owner)(tokenizer)
     own = SimpleNamespace(detokenizer=detokenizer, decode=tokenizer.decode)
     names = vocabulary(kind)
     tokens = [names.index(word) if word else len(names) for word in words]

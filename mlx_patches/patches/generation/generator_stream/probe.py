@@ -1,20 +1,13 @@
 """Generates with a tiny model, and checks the default stream between tokens and after the end."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
 from ....lab.threads import in_a_thread
-from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import Result, Target, module_of, mx, tiny
 
 
 def probe(target: Target) -> Result:
     """Red if the caller's default stream changes, or closing the generator raises."""
-    import mlx.core as mx
-
     model = tiny("mlx-lm", "llama").module
     models = [model, model] if target.name.startswith("speculative") else [model]
     device = mx.default_device()
@@ -22,7 +15,7 @@ def probe(target: Target) -> Result:
     faults = []
 
     def begin() -> Any:
-        generate = getattr(importlib.import_module(target.module), target.name)
+        generate = getattr(module_of(target), target.name)
         tokens = generate(mx.array([5, 9, 2, 7]), *models, max_tokens=6)
         next(tokens)
         return tokens

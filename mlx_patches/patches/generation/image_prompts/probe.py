@@ -1,11 +1,7 @@
 """Runs whole tiny models, vision towers included, on images in a batch or in chunked prefill."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import BATCH_PATCHES, require_own
-from ....probes.images import images_cells, worst_of
+from ....probes.images import find_worst, run_families
+from ....probes.kit import BATCH_PATCHES, Result, Target, require_own
 
 # A model that computes positions from the whole prompt; models with an argument of a prompt that
 # cannot be joined, or that stays on the model.
@@ -23,10 +19,10 @@ def probe(target: Target) -> Result:
     from ....lab.image_scenarios import features, features_alone
 
     require_own(target)
-    in_batch = [] if target.name == "generate_step" else images_cells(features, _IN_BATCH, _OTHERS)
+    in_batch = [] if target.name == "generate_step" else run_families(features, _IN_BATCH, _OTHERS)
     # A supporting target is needed if any other is.
     solo = target.supports or target.name == "generate_step"
-    cells = in_batch or (images_cells(features_alone, [_IN_CHUNKS], BATCH_PATCHES) if solo else [])
+    cells = in_batch or (run_families(features_alone, [_IN_CHUNKS], BATCH_PATCHES) if solo else [])
     if not cells and not solo:
         return Result(False, "the release does not batch prompts with images of these models")
-    return worst_of(cells)
+    return find_worst(cells)

@@ -1,8 +1,5 @@
 """Generates with ``kv_bits``, by models that support quantized caches and models that do not."""
 
-from __future__ import annotations
-
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,10 +8,16 @@ from typing import Any
 from unittest import mock
 
 from ....core.packages import package_of
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    module_of,
+    mx,
+    require_own,
+    tiny,
+)
 
 _PROMPT = [5, 9, 2, 7]
 _TOKENS = 6
@@ -31,7 +34,7 @@ _DROPS_TOKENS = "unlimited_ocr"
 def probe(target: Target) -> Result:
     """Red if a model raises, or one that supports quantized caches gets none."""
     require_own(target)
-    own = getattr(importlib.import_module(target.module), target.name.partition(".")[0])
+    own = getattr(module_of(target), target.name.partition(".")[0])
     if "kv_bits" not in inspect.signature(own).parameters:
         return Result(False, "this release's batches have no quantized caches")
     generate: Callable[[Any], int]
@@ -75,9 +78,9 @@ def build_first(names: Sequence[str]) -> Any:
 def is_quantized(generate: Callable[[Any], int], model: Any) -> bool:
     """Whether a prompt is processed with quantized caches."""
     name = "BatchQuantizedKVCache" if generate is generate_batch else "QuantizedKVCache"
-    own = importlib.import_module(f"{package_of(model.family.distribution)}.models.cache")
+    own = import_module(f"{package_of(model.family.distribution)}.models.cache")
     # Older releases of mlx-vlm quantize with mlx-lm's.
-    caches = own if hasattr(own, name) else importlib.import_module("mlx_lm.models.cache")
+    caches = own if hasattr(own, name) else import_module("mlx_lm.models.cache")
     with record_lengths(getattr(caches, name)) as quantized:
         generate(model)
     return any(length > 1 for length in quantized)  # length 1: the patch's own trial
@@ -95,8 +98,6 @@ def generate_batch(model: Any) -> int:
 
 def generate_solo(model: Any) -> int:
     """How many tokens the release's ``generate_step`` yields for a prompt without an image."""
-    import mlx.core as mx
-
     from ....lab import engine
     from ....lab.alone_scenarios import inputs_of, whole_model
 
@@ -108,8 +109,6 @@ def generate_solo(model: Any) -> int:
 
 def generate_lm(step: Any, model: Any) -> int:
     """How many tokens mlx-lm yields; in speculative decoding the model is its own draft model."""
-    import mlx.core as mx
-
     drafts = [model.module] if "draft_model" in inspect.signature(step).parameters else []
     steps = step(mx.array(_PROMPT), model.module, *drafts, max_tokens=_TOKENS, **_BITS)
     return sum(1 for _ in steps)

@@ -1,14 +1,9 @@
 """Makes caches with ``max_kv_size`` for a model that makes its own, and records warnings."""
 
-from __future__ import annotations
-
-import importlib
 import itertools
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import record_messages, require_own
+from ....probes.kit import Result, Target, module_of, mx, record_messages, require_own
 
 SIZE = 4
 _TOKENS = 3 * SIZE
@@ -17,7 +12,7 @@ _serial = itertools.count()
 
 def probe(target: Target) -> Result:
     """Red if a cache outgrows the limit without a warning."""
-    make, module = require_own(target), importlib.import_module(target.module)
+    make, module = require_own(target), module_of(target)
     caches, messages = record_messages(lambda: make(make_model(module), SIZE))
     held = max(map(feed_tokens, caches))
     if held <= SIZE:
@@ -45,8 +40,6 @@ def make_model(module: Any) -> Any:
 
 def feed_tokens(cache: Any) -> int:
     """Feed ``_TOKENS`` tokens one by one to a cache; returns how many it holds."""
-    import mlx.core as mx
-
     step = mx.zeros((1, 1, 1, 1))
     held: list[int] = [cache.update_and_fetch(step, step)[0].shape[2] for _ in range(_TOKENS)]
     return held[-1]

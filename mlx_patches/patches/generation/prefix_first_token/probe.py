@@ -1,15 +1,18 @@
 """Processes a batch of right-padded prompts in chunks of two tokens."""
 
-from __future__ import annotations
-
-import importlib
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import batch_of_prompts, require_own
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    make_prompt_batch,
+    module_of,
+    mx,
+    require_own,
+)
 
 RESTS = ((1, 2, 3, 4, 5, 6), (7, 8, 9), (10,))
 WORDS = 16
@@ -18,7 +21,7 @@ WORDS = 16
 def probe(target: Target) -> Result:
     """Red if a row's first token is not chosen by the logits after its last token."""
     require_own(target)
-    kind = importlib.import_module(target.module).PromptProcessingBatch
+    kind = module_of(target).PromptProcessingBatch
     if "right_pad_per_row" not in inspect.signature(inspect.unwrap(kind.__init__)).parameters:
         raise NotApplicable("this release right-pads no prompts")
     first = find_first_tokens(kind, RESTS)
@@ -33,7 +36,6 @@ class Repeats:
 
     def __call__(self, tokens: Any, **kwargs: Any) -> Any:
         """The logits of each token."""
-        mx: Any = importlib.import_module("mlx.core")
         return mx.eye(WORDS)[tokens]
 
 
@@ -41,11 +43,10 @@ def find_first_tokens(
     kind: Any, rests: Sequence[Sequence[int]], size: int | None = 2, model: Any = None
 ) -> list[int]:
     """The first token of each row after its prompt."""
-    mx: Any = importlib.import_module("mlx.core")
     longest = max(map(len, rests))
     padding = [longest - len(rest) for rest in rests]
     options = {"prefill_step_size": size, "right_pad_per_row": padding}
-    batch = batch_of_prompts(kind, rests, model or Repeats(), **options)
+    batch = make_prompt_batch(kind, rests, model or Repeats(), **options)
     while batch.needs_processing():
         batch.prompt_step()
     chosen: list[Any] = []

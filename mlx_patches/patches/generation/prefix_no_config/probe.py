@@ -1,20 +1,22 @@
 """Looks up a prompt in an empty prefix cache, for a language model without a config."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import bare_generator, require_own
+from ....probes.kit import (
+    Result,
+    Target,
+    import_module,
+    make_bare_generator,
+    module_of,
+    require_own,
+)
 
 
 def probe(target: Target) -> Result:
     """Red if the look-up raises."""
     require_own(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if target.name.endswith("_apc_pick_for"):
         found = make_generator(module)._apc_pick_for(make_sequence(module))
     else:
@@ -24,13 +26,13 @@ def probe(target: Target) -> Result:
 
 def make_generator(module: Any, **options: Any) -> Any:
     """Make a generator with a prefix cache, for a model without a config."""
-    apc = importlib.import_module("mlx_vlm.apc")
+    apc = import_module("mlx_vlm.apc")
     state: dict[str, Any] = {
         "model": SimpleNamespace(layers=[]),
         "apc_manager": apc.APCManager(num_blocks=8, block_size=4),
         "apc_mode": "block",
     }
-    return bare_generator(module, **{**state, **options})
+    return make_bare_generator(module, **{**state, **options})
 
 
 def make_sequence(module: Any) -> tuple[Any, ...]:

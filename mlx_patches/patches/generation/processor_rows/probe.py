@@ -3,16 +3,11 @@
 The model's next token is the last one plus 1. A row's processor changes that to plus ``step``.
 """
 
-from __future__ import annotations
-
-import importlib
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, module_of, mx, require_own
 
 _VOCABULARY = 128
 # The rows: the turn at which each joins, its first token, how many tokens it generates, and its
@@ -47,8 +42,6 @@ class _Row:
         return [self._process] if self.step > 1 else None
 
     def _process(self, tokens: Any, logits: Any) -> Any:
-        import mlx.core as mx
-
         self.calls += 1
         return mx.roll(logits, self.step - 1, axis=-1)
 
@@ -59,8 +52,6 @@ class _Counting:
     layers: tuple[Any, ...] = ()
 
     def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
-        import mlx.core as mx
-
         return mx.eye(_VOCABULARY)[(tokens + 1) % _VOCABULARY] * 10.0
 
     def make_cache(self) -> list[Any]:
@@ -70,7 +61,7 @@ class _Counting:
 def probe(target: Target) -> Result:
     """Red if a row's tokens, or its processor's calls, differ from those of a solo run."""
     require_own(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     batch, solo = ([_Row(*one) for one in _ROWS] for _ in range(2))
     _generate(module, batch)
     for row in solo:
@@ -119,8 +110,6 @@ class _Joining:
     def insert(
         self, prompts: list[list[int]], lengths: list[int], logits_processors: list[Any]
     ) -> range:
-        import mlx.core as mx
-
         uids = range(self.count, self.count + len(prompts))
         self.count = uids.stop
         last = [prompt[-1] for prompt in prompts]

@@ -1,13 +1,8 @@
 """Generates with a tiny model and a logits processor that records its tokens."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import Result, Target, module_of, mx, tiny
 
 _PROMPT = [5, 9, 2, 7, 3]
 _CHUNK = 2
@@ -16,9 +11,7 @@ _TOKENS = 4
 
 def probe(target: Target) -> Result:
     """Red if the processor is not passed the whole prompt and the answer so far."""
-    import mlx.core as mx
-
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     model = tiny("mlx-lm", "llama").module
     calls: list[list[int]] = []
 

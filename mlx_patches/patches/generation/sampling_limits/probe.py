@@ -1,16 +1,12 @@
 """Passes out-of-range numbers to samplers and processors."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of, require
+from ....probes.kit import Result, Target, class_of, mx, require
 
 _SIZE = 5  # of the vocabulary
 _ODD = 10**20
@@ -26,15 +22,11 @@ def probe(target: Target) -> Result:
 
 
 def _keep_all(apply: Any) -> Result:
-    import mlx.core as mx
-
     kept = apply(mx.array([[0.0, 1.0, 2.0, 3.0, 4.0]]), _SIZE)
     return Result(kept.tolist() != [[0.0, 1.0, 2.0, 3.0, 4.0]], f"keeps {kept.tolist()}")
 
 
 def _bias_logits(make: Any) -> Result:
-    import mlx.core as mx
-
     logits: Any = Logits()
     for processor in make(logit_bias=_BIAS):
         processor([], logits)
@@ -59,28 +51,27 @@ class Logits:
         self.written: list[int] = []
 
     @property
-    def at(self) -> Logits:
+    def at(self) -> Any:
         """The object that an update indexes."""
         return self
 
-    def __getitem__(self, key: Any) -> Logits:
+    def __getitem__(self, key: Any) -> Any:
         self.written += key[-1].tolist()
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
 
-    def __add__(self, values: Any) -> Logits:
+    def __add__(self, values: Any) -> Any:
         return self
 
-    def add(self, values: Any) -> Logits:
+    def add(self, values: Any) -> Any:
         """Do not add the values."""
         return self
 
 
 def _pass_seeds(kind: Any) -> Result:
     """Red if the generation thread would seed with a number that raises."""
-    import mlx.core as mx
 
     def refuse(request: tuple[queue.Queue[Any], Any, Any]) -> None:
         request[0].put(LookupError("seen"))

@@ -1,15 +1,11 @@
 """Calls a compiled function of ``sample_utils`` in a new thread, eight times after a seed."""
 
-from __future__ import annotations
-
 import inspect
 from types import FunctionType
 from typing import Any
 
-from ....core.patch import Target
 from ....lab.threads import in_a_thread
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, mx, require
 
 _TOKENS, _CALLS = 64, 8
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -25,8 +21,6 @@ _DRAW = ("apply_xtc", "categorical_sampling")
 
 def probe(target: Target) -> Result:
     """Red if all draws are the same, or the importing thread's random state is written."""
-    import mlx.core as mx
-
     function = require(target)
     if type(inspect.unwrap(function)) is FunctionType:  # a compiled one has this ``__class__`` too
         return Result(False, "it is not compiled")

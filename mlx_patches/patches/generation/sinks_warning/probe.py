@@ -1,15 +1,17 @@
 """Makes a batch generator with ``max_kv_size``, and records warnings about it."""
 
-from __future__ import annotations
-
-import importlib
 import inspect
 import itertools
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import record_messages
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    module_of,
+    record_messages,
+    tiny,
+)
 
 # A new size each time: the patch warns once per size.
 SIZES = itertools.count(8)
@@ -17,10 +19,10 @@ SIZES = itertools.count(8)
 
 def probe(target: Target) -> Result:
     """Red if a batch's window drops the first tokens without a warning."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if "max_kv_size" not in inspect.signature(module.BatchGenerator).parameters:
         raise NotApplicable("the batch generator of this release has no max_kv_size")
-    caches = importlib.import_module("mlx_lm.models.cache")
+    caches = import_module("mlx_lm.models.cache")
     size = next(SIZES)
     if hasattr(caches.BatchRotatingKVCache(size, [0]), "keep"):
         return Result(False, "a batch's window keeps first tokens")

@@ -1,13 +1,9 @@
 """Decodes speculatively with toy models that have more, or fewer, caches than layers."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, import_module, module_of, mx
 
 _VOCABULARY = 32
 _LAYERS = 2
@@ -17,9 +13,7 @@ _PROMPT = [5, 9, 2]
 
 def probe(target: Target) -> Result:
     """Red if the tokens differ from those of the model without a draft model."""
-    import mlx.core as mx
-
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     wanted: list[int] = []
     for _ in range(_TOKENS):  # each is the sum of all before it
         wanted.append(sum([*_PROMPT, *wanted]) % _VOCABULARY)
@@ -56,13 +50,11 @@ class Toy:
 
     def make_cache(self) -> list[Any]:
         """Make the model's empty caches."""
-        caches: Any = importlib.import_module("mlx_lm.models.cache")
+        caches: Any = import_module("mlx_lm.models.cache")
         return [caches.KVCache() for _ in range(self.count)]
 
     def __call__(self, tokens: Any, cache: Sequence[Any]) -> Any:
         """Logits (1, length, vocabulary) of tokens (1, length)."""
-        import mlx.core as mx
-
         assert len(cache) == self.count, f"{len(cache)} caches for a model of {self.count}"
         before = cache[0].offset
         keys = tokens[:, None, :, None].astype(mx.float32)

@@ -1,13 +1,9 @@
 """Feeds draft tokens to caches in one call, trims some, and feeds other tokens."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of, mx
 
 _WINDOW = 4
 _DRAFTS = 3
@@ -15,7 +11,7 @@ _DRAFTS = 3
 
 def probe(target: Target) -> Result:
     """Red if a rejected token is attended to later, or an accepted one is missing."""
-    caches = importlib.import_module(target.module)
+    caches = module_of(target)
     for prompt in range(1, 3 * _WINDOW):
         for rejected in range(_DRAFTS + 1):
             layers = [caches.RotatingKVCache(_WINDOW), caches.KVCache()]
@@ -39,8 +35,6 @@ def probe(target: Target) -> Result:
 
 def feed(layers: Sequence[Any], tokens: Sequence[int]) -> list[list[int]]:
     """Feed tokens; returns each layer's offset and the tokens that the last one attends to."""
-    import mlx.core as mx
-
     keys = mx.array(tokens, mx.float32).reshape(1, 1, -1, 1)
     seen = []
     for layer in layers:

@@ -1,13 +1,9 @@
 """Streams a text with a tokenizer that keeps its spaces, as newer transformers' tokenizers do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of
 
 TEXT = "x != y, a . b"
 

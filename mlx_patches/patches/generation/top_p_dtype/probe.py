@@ -1,12 +1,8 @@
 """Applies top_p to many improbable tokens, in bfloat16 and in float16."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, mx, require
 
 _TOKENS = 12_918
 _NUCLEI = (0.5, 0.95)
@@ -22,8 +18,6 @@ def probe(target: Target) -> Result:
 
 
 def _check_kept(apply_top_p: Any) -> Result:
-    import mlx.core as mx
-
     logits = _logits()
     for dtype in (mx.bfloat16, mx.float16):
         rounded = logits.astype(dtype)
@@ -43,8 +37,6 @@ def _check_kept(apply_top_p: Any) -> Result:
 
 
 def _check_drawn(top_p_sampling: Any) -> Result:
-    import mlx.core as mx
-
     mx.random.seed(0)
     logits = _logits()
     for dtype in (mx.bfloat16, mx.float16):
@@ -67,8 +59,6 @@ def _check_drawn(top_p_sampling: Any) -> Result:
 
 
 def _logits() -> Any:
-    import mlx.core as mx
-
     return 2 * mx.random.normal((1, _TOKENS), key=mx.random.key(0))
 
 

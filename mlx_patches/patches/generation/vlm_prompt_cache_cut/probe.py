@@ -1,15 +1,10 @@
 """Streams a second turn that shares a prefix with the first, over rotating caches."""
 
-from __future__ import annotations
-
-import importlib
 import sys
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, feed_one_by_one
-from ....probes.stream_generate import asked
+from ....probes.kit import Result, Target, feed_one_by_one, import_module, mx, own_class_of
+from ....probes.stream_generate import capture_options
 
 # The window, how many tokens the first turn cached, and how many of them the second shares.
 CASES = ((4, 8, 6), (16, 8, 5), (8, 8, 3))
@@ -18,7 +13,7 @@ _NEW = (90, 91, 92)
 
 def probe(target: Target) -> Result:
     """Red if the second turn's caches do not hold its prefix."""
-    kind = cache_of(target)
+    kind = own_class_of(target)
     for window, held, shared in CASES:
         wrong = describe_difference(kind, window, held, shared)
         if wrong:
@@ -28,9 +23,7 @@ def probe(target: Target) -> Result:
 
 def describe_difference(kind: Any, window: int, held: int, shared: int) -> str:
     """Describe a token of the second turn that sees wrong tokens; empty if all are right."""
-    import mlx.core as mx
-
-    kinds = importlib.import_module("mlx_vlm.models.cache")
+    kinds = import_module("mlx_vlm.models.cache")
     caches = [
         feed_one_by_one(kinds.KVCache(), held),
         feed_one_by_one(kinds.RotatingKVCache(max_size=window), held),
@@ -52,11 +45,11 @@ def get_turn_caches(
     kind: Any, caches: list[Any], tokens: list[int], prompt: list[int]
 ) -> list[Any] | None:
     """The caches that a turn receives; None if it does not reuse those of the last turn."""
-    import mlx.core as mx
-
-    generate = importlib.import_module("mlx_vlm.generate").stream_generate
+    generate = import_module("mlx_vlm.generate").stream_generate
     module = sys.modules[generate.__module__]
     state = kind()
     state.update(tokens, caches)
-    given = asked(module, input_ids=mx.array([prompt]), prompt_cache_state=state)["prompt_cache"]
+    given = capture_options(module, input_ids=mx.array([prompt]), prompt_cache_state=state)[
+        "prompt_cache"
+    ]
     return list(given) if given and given[0] is caches[0] else None

@@ -1,10 +1,6 @@
 """Applies XTC to two rows with different distributions, in a batch and solo."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, mx, require
 
 _ALWAYS, _THRESHOLD, _SPECIAL = 1.0, 0.1, [3]
 _PROBABILITIES = ([0.6, 0.3, 0.05, 0.05], [0.4, 0.25, 0.2, 0.15])
@@ -12,8 +8,6 @@ _PROBABILITIES = ([0.6, 0.3, 0.05, 0.05], [0.4, 0.25, 0.2, 0.15])
 
 def probe(target: Target) -> Result:
     """Red if a row keeps different tokens in a batch."""
-    import mlx.core as mx
-
     apply_xtc = require(target)
     logits = mx.log(mx.array(_PROBABILITIES))
     batch = apply_xtc(logits, _ALWAYS, _THRESHOLD, _SPECIAL).tolist()

@@ -1,15 +1,11 @@
 """Loads three adapters into a model of one layer: right, wrong tensor names, wrong shapes."""
 
-from __future__ import annotations
-
-import importlib
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of, mx
 
 WIDTH, RANK = 8, 2
 CONFIG: dict[str, Any] = {
@@ -21,9 +17,7 @@ CONFIG: dict[str, Any] = {
 
 def probe(target: Target) -> Result:
     """Red where the load accepts another model's adapter, or loses the model's own."""
-    import mlx.core as mx
-
-    load = getattr(importlib.import_module(target.module), target.name)
+    load = getattr(module_of(target), target.name)
     own = {
         "layers.0.proj.lora_a": mx.ones((WIDTH, RANK)),
         "layers.0.proj.lora_b": mx.ones((RANK, WIDTH)),
@@ -56,8 +50,6 @@ def make() -> Any:
 
 def load_into(load: Any, model: Any, tensors: dict[str, Any], **config: Any) -> Any:
     """Save an adapter with these tensors, load it into the model, return what ``load`` returns."""
-    import mlx.core as mx
-
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "adapter_config.json").write_text(json.dumps({**CONFIG, **config}))
         mx.save_safetensors(str(Path(folder, "adapters.safetensors")), tensors)

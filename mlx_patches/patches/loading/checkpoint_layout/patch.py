@@ -60,7 +60,7 @@ FALCON_H1_FACTORS = Patch(
     changes_alone=True,
     summary="Falcon H1 ignores its key and value factors: wrong output, even for a single request",
     targets=result(_sanitize("falcon_h1"), apply_factors),
-    probe=".probe:falcon_h1",
+    probe=".probe:probe_falcon_h1",
     doc="""Falcon H1 ignores the factors of its keys and values: wrong output.
 
     Why
@@ -83,7 +83,7 @@ GPT_OSS_EXPERTS = Patch(
     every_model=True,
     summary="gpt-oss checkpoints without quantization, such as fine-tunes, do not load",
     targets=wrap(_sanitize("gpt_oss"), sanitize_experts),
-    probe=".probe:gpt_oss",
+    probe=".probe:probe_gpt_oss",
     doc="""A gpt-oss checkpoint without quantization, such as a fine-tune, does not load.
 
     Why

@@ -1,20 +1,13 @@
 """Sanitizes a few weights as they are published, and looks at what becomes of them."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny_of
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, mx, require, tiny_of
 
 KEY, VALUE = 0.25, 0.5
 _LAYER = "model.layers.0."
 
 
-def falcon_h1(target: Target) -> Result:
+def probe_falcon_h1(target: Target) -> Result:
     """Red where the factors of keys and values are not in the weights."""
-    import mlx.core as mx
-
     require(target)
     model = tiny_of(target).module
     model.args.key_multiplier, model.args.attention_in_multiplier = KEY, VALUE
@@ -26,10 +19,8 @@ def falcon_h1(target: Target) -> Result:
     return Result(said != wanted, f"factors {said}, and in the config {wanted}")
 
 
-def gpt_oss(target: Target) -> Result:
+def probe_gpt_oss(target: Target) -> Result:
     """Red where the experts of a model do not get the weights that transformers saves."""
-    import mlx.core as mx
-
     require(target)
     model = tiny_of(target).module
     experts = model.layers[0].mlp.experts

@@ -1,13 +1,9 @@
 """Reads configs with the old and with the new names of their options."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
 from ....lab.shrink import small_config
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of
 
 Fields = dict[str, Any]
 # By module: a few fields of a config, others under their old names, and those under the new ones.
@@ -27,7 +23,7 @@ CASES: dict[str, tuple[Fields, Fields, Fields]] = {
 
 def probe(target: Target) -> Result:
     """Red where a config with the new names is not loaded, or builds other layers."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))
     fields, old, new = CASES[target.module.rpartition(".")[2]]

@@ -1,8 +1,5 @@
 """Loads a tiny model's folder with the release's own loader, and reads its stop tokens."""
 
-from __future__ import annotations
-
-import importlib
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +8,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, import_module, module_of, mx, require
 from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, TINY, write_folder
 
 
@@ -31,20 +26,18 @@ def probe(target: Target) -> Result:
 
 def _mlx_lm(target: Target, folder: Path) -> tuple[list[int], set[int]]:
     """As ``mlx_lm.load`` does: pass the config's ids to the tokenizer's loader."""
-    utils = importlib.import_module("mlx_lm.utils")
+    utils = import_module("mlx_lm.utils")
     config = utils.load_config(folder)
     tokenizer = utils.load_tokenizer(folder, {}, eos_token_ids=config.get("eos_token_id"))
     return list(tokenizer.eos_token_ids), {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
 
 
 def _mlx_vlm_model(target: Target, folder: Path) -> tuple[list[int], set[int]]:
-    import mlx.core as mx
-
     mx.save_safetensors(
         str(folder / "model.safetensors"), {"weight": mx.zeros((1,))}, {"format": "mlx"}
     )
     with _tiny_family():
-        model = importlib.import_module(target.module).load_model(folder)
+        model = module_of(target).load_model(folder)
     ids = model.config.eos_token_id
     return ids if isinstance(ids, list) else [ids], {IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
 
@@ -55,7 +48,7 @@ def _mlx_vlm_criteria(target: Target, folder: Path) -> tuple[list[int], set[int]
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     config_ids = [IN_CONFIG]
-    criteria_class = importlib.import_module(target.module).StoppingCriteria
+    criteria_class = module_of(target).StoppingCriteria
     if target.name.endswith("reset"):
         criteria = criteria_class([IN_TEXT_CONFIG], tokenizer)
         criteria.reset(config_ids)
@@ -78,14 +71,13 @@ _LOADED = {
 @contextmanager
 def _tiny_family() -> Iterator[None]:
     """Register a one-weight model family that the release's loader finds by its model type."""
-    import mlx.core as mx
     import mlx.nn as nn
 
     class Config(SimpleNamespace):
         eos_token_id: Any = None
 
         @classmethod
-        def from_dict(cls, values: dict[str, Any]) -> Config:
+        def from_dict(cls, values: dict[str, Any]) -> Any:
             return cls(**values)
 
     class Model(nn.Module):  # type: ignore[misc]

@@ -3,9 +3,6 @@
 ``config.json`` names it for mlx-lm and mlx-vlm, ``tokenizer_config.json`` for transformers.
 """
 
-from __future__ import annotations
-
-import importlib
 import json
 import sys
 import tempfile
@@ -14,9 +11,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require, without_variable
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    mx,
+    require,
+    without_variable,
+)
 from .patch import CONSENT
 
 _FILE = "own_code.py"
@@ -32,7 +35,7 @@ def probe(target: Target) -> Result:
     if target.supports or target.distribution == "transformers":
         load: Callable[[Path], Any] = _load_tokenizer
     else:
-        utils = importlib.import_module(f"{target.module.partition('.')[0]}.utils")
+        utils = import_module(f"{target.module.partition('.')[0]}.utils")
         if not hasattr(utils, "load_model"):
             raise NotApplicable("this release has no load_model")
         load = utils.load_model
@@ -64,8 +67,6 @@ def _load_tokenizer(folder: Path) -> Any:
 
 def write_folder(folder: Path, code: str = _CODE, model_type: str = "mlx_patches_none") -> Path:
     """Write a folder that names ``code`` in both ways; returns the path that it creates."""
-    import mlx.core as mx
-
     mark = folder / "was-run"
     name = _FILE.removesuffix(".py")
     (folder / _FILE).write_text(code.format(mark=str(mark)))

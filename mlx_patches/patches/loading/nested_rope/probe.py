@@ -1,13 +1,9 @@
 """Builds models from configs as transformers 5 and as transformers 4 save them."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
 from ....core.distributions import source_file
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, import_module
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -63,11 +59,11 @@ def rope_of(package: str, name: str, rope: dict[str, Any]) -> str:
     config: dict[str, Any] = {"model_type": name, **SIZES, **rope}
     try:
         if package == "mlx_lm":
-            module = importlib.import_module(f"mlx_lm.models.{name}")
+            module = import_module(f"mlx_lm.models.{name}")
             args = module.ModelArgs.from_dict(config)
             how = type(module.Model(args).layers[0].self_attn.rope).__name__
         else:
-            module = importlib.import_module(f"mlx_vlm.models.{name}.config")
+            module = import_module(f"mlx_vlm.models.{name}.config")
             args = (getattr(module, "TextConfig", None) or module.ModelConfig).from_dict(config)
             how = f"scaled by {dict(getattr(args, 'rope_scaling', None) or {}).get('factor')}"
     except Exception as error:

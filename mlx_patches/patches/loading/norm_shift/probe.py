@@ -1,13 +1,9 @@
 """Passes a converted and a published checkpoint to the release's own ``sanitize``."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, mx, require
 
 
 def probe(target: Target) -> Result:
@@ -32,8 +28,6 @@ def stand_in() -> Any:
 
 def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
     """Triples of a label, a checkpoint's weights, and the norm weight that the model needs."""
-    import mlx.core as mx
-
     if target.name.startswith("Qwen3_5MTP"):
         return [
             ("a converted MTP head", {"norm.weight": mx.full((4,), 1.25)}, 1.25),

@@ -1,14 +1,10 @@
 """Loads a folder's processor as hosts do, and records the arguments of the tokenizer's load."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import suppress
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, require
 
 
 class _Asked(Exception):

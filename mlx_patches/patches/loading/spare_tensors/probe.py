@@ -1,12 +1,8 @@
 """Loads a tiny model's weights together with extra tensors that published checkpoints have."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import Result, Target, mx, tiny
 
 
 def probe(target: Target) -> Result:
@@ -34,8 +30,6 @@ def weights_of(model: Any) -> dict[str, Any]:
 
 def spare(model: Any) -> dict[str, Any]:
     """Tensors that a published checkpoint may have and this model lacks."""
-    import mlx.core as mx
-
     weights = weights_of(model)
     first, last = "model.layers.0.self_attn.", f"model.layers.{len(model.layers) - 1}.self_attn."
     tensors = {"lm_head.weight": mx.zeros((8, 8))}

@@ -1,10 +1,6 @@
 """Runs a tiny Aya Vision text model past its window: one row in chunks, and rows in a batch."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import TOLERANCE, differs, measure_each, tiny
+from ....probes.kit import TOLERANCE, Result, Target, compare_splits, measure_each, tiny
 
 _WAYS = ((20,), (9, 11), (4, 4, 4, 4, 4), (1,) * 20)
 _LENGTHS = ((5, 9), (12, 3, 7))
@@ -13,7 +9,7 @@ _LENGTHS = ((5, 9), (12, 3, 7))
 def probe(target: Target) -> Result:
     """Red where the logits depend on how the text is split into chunks, or on other rows."""
     model = tiny("mlx-vlm", "aya_vision")
-    alone = differs(model, _WAYS)
+    alone = compare_splits(model, _WAYS)
     if not alone <= TOLERANCE:
         return Result(True, f"one row, whole against in chunks: differs by {alone:.3g}", alone)
     return measure_each(model, _LENGTHS)

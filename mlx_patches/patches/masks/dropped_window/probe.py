@@ -1,15 +1,19 @@
 """Feeds prompts that differ in the first token to a model of one layer with a window."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
 from ....core.distributions import source_file
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import config_class, family_of, tiny_of
-from ....probes.fixtures import require
+from ....probes.kit import (
+    Result,
+    Target,
+    config_class,
+    family_of,
+    import_module,
+    module_of,
+    mx,
+    require,
+    tiny_of,
+)
 
 WINDOW, PROMPT, STEPS = 4, 7, 3
 TOLERANCE = 1e-5
@@ -19,8 +23,6 @@ _SHOWN = {"mlx-lm": "mlx_lm.models.gemma2", "mlx-vlm": "mlx_vlm.models.gemma2.la
 
 def probe(target: Target) -> Result:
     """Red where a token sees beyond its window, or less than it."""
-    import mlx.core as mx
-
     if target.supports:
         place = target.distribution
         if not source_file(_SHOWN[place]):  # mlx-vlm has these families since 0.6.6
@@ -41,14 +43,12 @@ def probe(target: Target) -> Result:
 
 def make(target: Target) -> tuple[Any, list[Any]]:
     """A model of one layer from a config with a window, and its caches."""
-    import mlx.core as mx
-
     family = family_of(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     built = tiny_of(target)
     named = {"model_type": family, "sliding_window": WINDOW, "num_hidden_layers": 1}
     mx.random.seed(0)
     config = config_class(target.distribution, family).from_dict({**built.config, **named})
     model = (module.Model if target.distribution == "mlx-lm" else module.LanguageModel)(config)
-    caches = importlib.import_module(f"{target.module.partition('.')[0]}.models.cache")
+    caches = import_module(f"{target.module.partition('.')[0]}.models.cache")
     return model, caches.make_prompt_cache(model)

@@ -1,13 +1,9 @@
 """Runs the gated delta rule over a padded batch, and over each row without its padding."""
 
-from __future__ import annotations
-
-import importlib
 import inspect
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx
 
 _HEADS = 2
 _TOKENS = 5
@@ -19,9 +15,7 @@ TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red where padding changes a row's outputs or its state."""
-    import mlx.core as mx
-
-    run: Any = importlib.import_module(target.module).gated_delta_ops
+    run: Any = module_of(target).gated_delta_ops
     if "mask" not in inspect.signature(run).parameters:
         raise NotApplicable("the rule takes no mask in this release")
     worst = 0.0
@@ -43,7 +37,6 @@ def probe(target: Target) -> Result:
 
 def inputs(rows: int) -> list[Any]:
     """Draw queries, keys, values, gates and rates of this many rows."""
-    import mlx.core as mx
 
     def draw(seed: int, *width: int) -> Any:
         return mx.random.uniform(shape=(rows, _TOKENS, _HEADS, *width), key=mx.random.key(seed))

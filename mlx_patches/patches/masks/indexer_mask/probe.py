@@ -1,12 +1,8 @@
 """Lets the indexer of a tiny model select keys for two rows, one padded, and for each alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny_of
+from ....probes.kit import Result, Target, mx, tiny_of
 
 LENGTH, PADDING, SELECTED = 8, (0, 2), 3
 
@@ -25,8 +21,6 @@ def probe(target: Target) -> Result:
 
 def selections(module: Any) -> list[tuple[list[int], list[int]]]:
     """For each row the keys that its last token selects in the batch, and alone."""
-    import mlx.core as mx
-
     indexer = module.model.layers[0].self_attn.indexer
     indexer.index_topk = SELECTED
     hidden, rank = (layer.weight.shape[-1] for layer in (indexer.wk, indexer.wq_b))

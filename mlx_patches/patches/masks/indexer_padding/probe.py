@@ -1,14 +1,9 @@
 """Feeds the indexer's layer two rows, one padded, and looks which positions it selects."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, require
 
 WIDTH = 8
 POOL = 4
@@ -21,7 +16,7 @@ PADDING = [LONGEST - length for length in LENGTHS]
 def probe(target: Target) -> Result:
     """Red where a padded row selects other positions than those of its text."""
     require(target)
-    module: Any = importlib.import_module(target.module)
+    module: Any = module_of(target)
     if not hasattr(module, "PoolingCache"):
         raise NotApplicable("the indexer keeps its pools in another way")
     for side in ("left", "right"):
@@ -42,7 +37,7 @@ def probe(target: Target) -> Result:
 def make_cache(module: Any, side: str) -> Any:
     """The caches of a layer, with padding to come on one side."""
     left = PADDING if side == "left" else [0] * len(PADDING)
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    caches = import_module("mlx_vlm.models.cache")
     parts = [*(caches.BatchKVCache(left) for _ in range(2)), caches.BatchPoolingCache(POOL, left)]
     if side == "right":
         for part in parts:
@@ -52,8 +47,6 @@ def make_cache(module: Any, side: str) -> Any:
 
 def step(module: Any, cache: Any, length: int) -> list[list[int]]:
     """The positions that each row's last token selects, after a call of this length."""
-    import mlx.core as mx
-
     config = SimpleNamespace(
         index_n_heads=1,
         index_head_dim=WIDTH,

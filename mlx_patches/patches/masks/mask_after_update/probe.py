@@ -4,15 +4,11 @@ The probe calls the decoder inside the language model with each row's own positi
 position defects of the language model itself do not matter.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import batch_cache, largest, relative, tiny_of
+from ....probes.kit import Result, Target, batch_cache, find_largest, measure_distance, mx, tiny_of
 
 _LEFT_PADDING = (3, 0, 1)
 _PIECES = (5, 4, 1, 1)
@@ -36,8 +32,8 @@ def probe(target: Target) -> Result:
     figures = []
     for row, pad in enumerate(_LEFT_PADDING):
         alone = run(model, [padded[row][pad:]], (0,), built.make_cache(), skip=pad)
-        figures.append(relative(together[row, pad:], alone[0]))
-    worst = largest(figures)
+        figures.append(measure_distance(together[row, pad:], alone[0]))
+    worst = find_largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
     return Result(False, f"every row equals its solo run; largest difference {worst:.2g}", worst)
@@ -56,8 +52,6 @@ def run(
     Args:
         skip: how many columns at the start of the pieces the rows lack.
     """
-    import mlx.core as mx
-
     takes_positions = "position_ids" in inspect.signature(type(model).__call__).parameters
     said, start = [], 0
     for piece in pieces:

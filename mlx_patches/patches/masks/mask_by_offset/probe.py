@@ -1,14 +1,9 @@
 """Feeds an attention layer a batch whose cache holds more columns than its rows have tokens."""
 
-from __future__ import annotations
-
-import importlib
 import sys
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny_of
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, tiny_of
 
 # Both rows are padded, so each has fewer tokens than the cache has columns.
 _PADDING = [4, 3]
@@ -17,8 +12,6 @@ _COLUMNS = 6
 
 def probe(target: Target) -> Result:
     """Red where the layer raises on its mask, or an extra column of padding changes its output."""
-    import mlx.core as mx
-
     model = tiny_of(target)
     layer = attention_of(model.module, target)
     width = layer.q_proj.weight.shape[1]
@@ -54,9 +47,7 @@ def attention_of(model: Any, target: Target) -> Any:
 
 def make_filled_cache(layer: Any) -> Any:
     """Make a batch cache with keys and values in it."""
-    import mlx.core as mx
-
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    caches = import_module("mlx_vlm.models.cache")
     if not hasattr(caches, "BatchKVCache"):
         raise NotApplicable("this release has no batch caches")
     cache = caches.BatchKVCache(list(_PADDING))
@@ -71,8 +62,6 @@ def make_filled_cache(layer: Any) -> Any:
 
 def cut(cache: Any) -> Any:
     """Remove the batch's first column, which is padding in both rows."""
-    import mlx.core as mx
-
     cache.keys = cache.keys[..., 1:_COLUMNS, :]
     cache.values = cache.values[..., 1:_COLUMNS, :]
     cache._idx -= 1

@@ -1,12 +1,8 @@
 """Makes a mask from a list or tuple of caches, and from its first cache."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx
 
 _TOKENS = (1, 5)
 _LEFT_PADDING = [2, 0]
@@ -15,7 +11,7 @@ _LEFT_PADDING = [2, 0]
 def probe(target: Target) -> Result:
     """Red where the mask of a list of caches differs from the mask of its first cache."""
     create = own_function(target)
-    caches = importlib.import_module(f"{target.module.rpartition('.')[0]}.cache")
+    caches = import_module(f"{target.module.rpartition('.')[0]}.cache")
     wrong = []
     makers = [lambda: caches.BatchKVCache(_LEFT_PADDING), caches.KVCache]
     if hasattr(caches, "BatchRotatingKVCache"):
@@ -37,7 +33,7 @@ def own_function(target: Target) -> Any:
     Raises:
         NotApplicable: the module lacks it, or only imports it.
     """
-    function = getattr(importlib.import_module(target.module), target.name, None)
+    function = getattr(module_of(target), target.name, None)
     if function is None or function.__module__ != target.module:
         raise NotApplicable(f"{target.module} has no {target.name} of its own")
     return function
@@ -45,15 +41,11 @@ def own_function(target: Target) -> Any:
 
 def mask_of(create: Any, tokens: int, cache: Any) -> Any:
     """The mask that is created for a chunk of this many tokens."""
-    import mlx.core as mx
-
     return create(mx.zeros((2, tokens, 4)), cache)
 
 
 def same(one: Any, other: Any) -> bool:
     """True for equal masks: equal arrays, the same string, or both None."""
-    import mlx.core as mx
-
     if isinstance(one, mx.array) and isinstance(other, mx.array):
         return bool(mx.array_equal(one, other).item())
     return type(one) is type(other) and one == other

@@ -1,18 +1,12 @@
 """Feeds a tiny model a text in one call and token by token, far past its window."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny_of
+from ....probes.kit import Result, Target, mx, tiny_of
 
 TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
     """Red where a position's logits differ between the two."""
-    import mlx.core as mx
-
     model = tiny_of(target)
     assert model.window is not None
     text = [1 + (7 * i) % (model.vocabulary - 2) for i in range(3 * model.window)]

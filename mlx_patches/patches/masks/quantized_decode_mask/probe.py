@@ -1,12 +1,6 @@
 """Makes the mask of a decode step over a quantized batch with padding."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, import_module, mx, require
 from ....probes.quantized_batches import Kind, feed
 
 PADDING = [3, 0, 1]
@@ -15,10 +9,8 @@ TOKENS = 6
 
 def probe(target: Target) -> Result:
     """Red where the mask is no array, or lets a row attend to padding."""
-    import mlx.core as mx
-
     create = require(target)
-    caches = importlib.import_module("mlx_vlm.models.cache")
+    caches = import_module("mlx_vlm.models.cache")
     cache = Kind(caches.BatchQuantizedKVCache).batch(PADDING)
     rows = range(len(PADDING))
     feed(cache, [(row, 0) for row in rows], TOKENS)

@@ -1,13 +1,8 @@
 """Runs attention over quantized rows with padding, and compares each with the row alone."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, own_class_of
 from ....probes.quantized_batches import BITS, WIDTH, Kind, feed
 
 _SCALE = WIDTH**-0.5
@@ -16,14 +11,14 @@ _SCALE = WIDTH**-0.5
 def probe(target: Target) -> Result:
     """Red where a row attends to its padding, or attention raises."""
     if target.name.endswith("make_mask"):
-        return _mask(Kind(cache_of(target)))
+        return _mask(Kind(own_class_of(target)))
     return _shape(target) if target.name.endswith("update_and_fetch") else _attention(target)
 
 
 def _shape(target: Target) -> Result:
     """Red where packed keys have no shape: models slice their masks by it."""
-    kind = Kind(cache_of(target))
-    if hasattr(importlib.import_module("mlx_vlm.models.base"), "kv_sequence_length"):
+    kind = Kind(own_class_of(target))
+    if hasattr(import_module("mlx_vlm.models.base"), "kv_sequence_length"):
         return Result(False, "models do not read the shape of keys")
     shape = (2, 1, 6, WIDTH)
     floats = _draw(0, shape)
@@ -34,8 +29,6 @@ def _shape(target: Target) -> Result:
 
 
 def _mask(kind: Kind) -> Result:
-    import mlx.core as mx
-
     padding = [3, 0, 1]
     cache = kind.batch(padding)
     for tokens in (6, 1, 2):
@@ -55,9 +48,7 @@ def _mask(kind: Kind) -> Result:
 
 
 def _attention(target: Target) -> Result:
-    import mlx.core as mx
-
-    attend = getattr(importlib.import_module(target.module), target.name, None)
+    attend = getattr(module_of(target), target.name, None)
     if attend is None or attend.__module__ != target.module:
         raise NotApplicable(f"{target.module} has no {target.name} of its own")
     for rows, heads, groups in ((2, 4, 2), (3, 4, 2), (3, 2, 2), (1, 4, 2)):
@@ -80,14 +71,10 @@ def _attention(target: Target) -> Result:
 
 
 def _attend(attend: Any, queries: Any, keys: Any, values: Any, mask: Any) -> Any:
-    import mlx.core as mx
-
     packed = [mx.quantize(part, group_size=WIDTH, bits=BITS) for part in (keys, values)]
     # A copy: some releases scale the queries in place.
     return attend(queries + 0, *packed, scale=_SCALE, mask=mask, group_size=WIDTH, bits=BITS)
 
 
 def _draw(seed: int, shape: tuple[int, ...]) -> Any:
-    import mlx.core as mx
-
     return mx.random.normal(shape, key=mx.random.key(seed))

@@ -1,13 +1,8 @@
 """Makes the masks of a sliding layer with a plain cache, before and past the window."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import make_fed_cache
+from ....probes.kit import Result, Target, make_fed_cache, module_of
 
 _WINDOW = 4
 # How many tokens the cache holds, and how many come next.
@@ -16,7 +11,7 @@ _CASES = ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3))
 
 def probe(target: Target) -> Result:
     """Red where a token sees more or fewer tokens than the window, itself included."""
-    caches = importlib.import_module(target.module)
+    caches = module_of(target)
     width = list_visible(mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
     for before, count in _CASES:
         for array in (False, True):

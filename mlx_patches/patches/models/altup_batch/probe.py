@@ -1,12 +1,6 @@
 """Compares Gemma 3n's correction step on a batch with the step on each single row."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import Result, Target, module_of, mx, tiny
 
 _ROWS, _TOKENS = 3, 5
 _TOLERANCE = 1e-5
@@ -14,9 +8,7 @@ _TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red if the batched correction raises, or differs from that of a single row."""
-    import mlx.core as mx
-
-    importlib.import_module(target.module)
+    module_of(target)
     altup = tiny(target.distribution, "gemma3n").module.layers[0].altup
     inputs, width = altup.config.altup_num_inputs, altup.config.hidden_size
     predictions = mx.random.normal((inputs, _ROWS, _TOKENS, width), key=mx.random.key(0))

@@ -1,12 +1,8 @@
 """Blurs an image along each axis, and compares every pixel with a Gaussian blur."""
 
-from __future__ import annotations
-
-import importlib
 import math
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of, mx
 
 SIGMA = 1.0
 LENGTHS = (7, 12)  # the kernel's length, and a longer image
@@ -14,9 +10,7 @@ LENGTHS = (7, 12)  # the kernel's length, and a longer image
 
 def probe(target: Target) -> Result:
     """Red if the blur raises, or differs from a Gaussian blur."""
-    import mlx.core as mx
-
-    blur = getattr(importlib.import_module(target.module), target.name)
+    blur = getattr(module_of(target), target.name)
     for length in LENGTHS:
         row = [float(n * n % 11) for n in range(length)]
         for axis in (0, 1):

@@ -1,16 +1,10 @@
 """Feeds a tiny model one token per row of a batch made by the release's engine."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
 from ....core.errors import is_refusal
-from ....core.patch import Target
 from ....lab import engine
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny, tiny_of
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, import_module, require, tiny, tiny_of
 
 
 def probe(target: Target) -> Result:
@@ -40,5 +34,5 @@ def make_batch(model: Any) -> list[Any]:
         return engine.batch_cache(model, [0, 0])
     except NotApplicable:
         own = model.make_cache()
-        make = importlib.import_module(type(own[0]).__module__).BatchKVCache
+        make = import_module(type(own[0]).__module__).BatchKVCache
         return [make([0, 0]) for _ in own]

@@ -1,14 +1,19 @@
 """Feeds a prompt in chunks after an earlier turn, with and without the engine's arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import LabModel, engine
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import TOLERANCE, family_of, off_by, tiny
-from ....probes.fixtures import require_own
+from ....probes.kit import (
+    TOLERANCE,
+    NotApplicable,
+    Result,
+    Target,
+    compare_arrays,
+    family_of,
+    mx,
+    require_own,
+    tiny,
+)
 
 _EARLIER, _PROMPT, _CHUNK = (3, 9, 4), tuple(range(5, 16)), 4
 
@@ -17,7 +22,7 @@ def probe(target: Target) -> Result:
     """Red if the last logits depend on whether the whole prompt's inputs are passed."""
     require_own(target)
     model = tiny("mlx-vlm", family_of(target))
-    return off_by(
+    return compare_arrays(
         feed_chunks(model, n_to_process=_CHUNK, **build_inputs(model)),
         feed_chunks(model),
         TOLERANCE,
@@ -30,8 +35,6 @@ def build_inputs(model: LabModel) -> dict[str, Any]:
     Raises:
         NotApplicable: the release's Gemma has no per-layer inputs.
     """
-    import mlx.core as mx
-
     if not model.family.name.startswith("gemma"):
         return {}
     language = model.module.model

@@ -1,15 +1,10 @@
 """Embeds a prompt with an image of several tiles, and records which crops are read."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
 from ....lab.image_scenarios import whole_of
 from ....lab.whole import LAST
-from ....probes import Result
-from ....probes.batch_invariance import tiny_of
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, mx, require_own, tiny_of
 
 
 class Crops:
@@ -35,8 +30,6 @@ def probe(target: Target) -> Result:
         NotApplicable: the release has no such model, or the lab cannot build it.
     """
     require_own(target)
-    import mlx.core as mx
-
     whole = whole_of(tiny_of(target))
     tokens = [1, 2, *whole.tokens, LAST]
     images = whole.images.inputs(tokens, [0])

@@ -68,7 +68,7 @@ JAMBA_ROUTING = Patch(
     changes_alone=True,
     summary="Jamba weights its experts too high, even for a single request",
     targets=wrap(family("jamba", "JambaSparseMoeBlock.__call__"), run_jamba),
-    probe=".probe:jamba",
+    probe=".probe:probe_jamba",
     doc="""Jamba weights its experts too high, even for a single request.
 
     Why
@@ -95,7 +95,7 @@ ERNIE_ROUTING = Patch(
         *tensors("mlx_vlm.models.ernie4_5_moe.language:LanguageModel.sanitize", keep_biases),
         *wrap(family("ernie4_5_moe", "Ernie4_5_MoeMLP.__call__"), run_ernie),
     ),
-    probe=".probe:ernie",
+    probe=".probe:probe_ernie",
     doc="""ERNIE 4.5 MoE selects the wrong experts: their biases are dropped.
 
     Why

@@ -1,28 +1,21 @@
 """Compares a tiny model's block of experts with a plain computation of its routing rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import off_by, tiny_of
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, compare_arrays, mx, require, tiny_of
 
 TOLERANCE = 1e-5
 
 
-def jamba(target: Target) -> Result:
+def probe_jamba(target: Target) -> Result:
     """Red if a weight is not the expert's share of all experts."""
     _, block = find_block(target, "router")
     return compare_block(block, block.router, block.num_experts_per_tok, lambda scores: scores)
 
 
-def ernie(target: Target) -> Result:
+def probe_ernie(target: Target) -> Result:
     """Red if the biases of a checkpoint do not affect the choice."""
-    import mlx.core as mx
-
     model, block = find_block(target, "gate_act")
     bias = mx.random.normal((1, block.gate.weight.shape[0]), key=mx.random.key(2))
     place = next(i for i, layer in enumerate(model.layers) if layer.mlp is block)
@@ -51,8 +44,6 @@ def compare_block(
         rank: returns what the experts are ranked by, from their shares.
         normal: whether the weights sum to one.
     """
-    import mlx.core as mx
-
     x = mx.random.normal((1, 12, gate.weight.shape[-1]), key=mx.random.key(1))
     scores = mx.softmax(x @ gate.weight.T, axis=-1)
     places = mx.argsort(mx.argsort(-rank(scores), axis=-1), axis=-1)
@@ -61,4 +52,4 @@ def compare_block(
         weights = weights / weights.sum(axis=-1, keepdims=True)
     everyone = mx.broadcast_to(mx.arange(gate.weight.shape[0]), weights.shape)
     expected = (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
-    return off_by(block(x), expected, TOLERANCE)
+    return compare_arrays(block(x), expected, TOLERANCE)

@@ -1,11 +1,6 @@
 """Embeds a prompt with two images, and a prompt with each single image."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import family_of
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, family_of, require_own
 from ....probes.two_images import compare_images
 
 

@@ -1,10 +1,6 @@
 """Feeds a tiny model one token, and checks the states of its linear layers."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny_of
+from ....probes.kit import Result, Target, tiny_of
 
 
 def probe(target: Target) -> Result:

@@ -1,15 +1,9 @@
 """Compares a tiny LFM2 block of experts with a plain computation of its routing rule."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import off_by
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of, compare_arrays, import_module, module_of, mx
 
 _WIDTH, _EXPERTS, _LENGTH = 16, 8, 5
 TOLERANCE = 1e-5
@@ -17,26 +11,22 @@ TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red if the block's output differs from the plain computation's."""
-    import mlx.core as mx
-
     kind = class_of(target)
     if target.name.startswith("Lfm2Exact"):
-        block = make(importlib.import_module("mlx_vlm.models.lfm2.language"))
+        block = make(import_module("mlx_vlm.models.lfm2.language"))
         verifier = kind.__new__(kind)
 
         def run(x: Any) -> Any:
             return verifier._feed_forward(block, x)
     else:
-        run = block = make(importlib.import_module(target.module))
+        run = block = make(module_of(target))
     x = mx.random.normal((2, _LENGTH, _WIDTH), key=mx.random.key(1))
     expected = compute_output(block, x)
-    return off_by(run(x), expected, TOLERANCE)
+    return compare_arrays(run(x), expected, TOLERANCE)
 
 
 def make(module: Any, **more: Any) -> Any:
     """Make a block whose expert biases are as large as the scores."""
-    import mlx.core as mx
-
     mx.random.seed(0)
     options = {
         "hidden_size": _WIDTH,
@@ -54,8 +44,6 @@ def make(module: Any, **more: Any) -> Any:
 
 def compute_output(block: Any, x: Any) -> Any:
     """Sum the outputs of the experts with the highest biased scores, weighted by plain scores."""
-    import mlx.core as mx
-
     scores = mx.sigmoid(x @ block.gate.weight.T)
     ranks = scores + block.expert_bias if block.use_expert_bias else scores
     places = mx.argsort(mx.argsort(-ranks, axis=-1), axis=-1)

@@ -1,17 +1,13 @@
 """Runs rows of a tiny MiniMax M3 in a batch, and compares them with solo runs."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import engine
 from ....lab.rows import LENGTHS, compare, decode, prefill, prefill_left, rows_of
 from ....lab.scenarios import SCENARIOS
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, tiny
 
 FAMILY = "minimax_m3"
 # The lab's scenario for a target.
@@ -28,7 +24,7 @@ def probe(target: Target) -> Result:
     if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
         raise NotApplicable(f"this release has no {FAMILY}")
     if target.name.endswith(".offset"):
-        return check_offset(importlib.import_module(target.module))
+        return check_offset(module_of(target))
     if target.name in _SCENARIOS:
         cell = SCENARIOS[_SCENARIOS[target.name]](build_model())
     elif target.name.endswith(".extend"):
@@ -65,8 +61,6 @@ def join_empty(model: Any) -> list[Any]:
 
 def check_offset(module: Any) -> Result:
     """Red if an update of a cache changes an offset that was read before."""
-    import mlx.core as mx
-
     cache = module.MiniMaxM3BatchKVCache([0, 2])
     offset = cache.offset
     before = offset.tolist()

@@ -1,14 +1,9 @@
 """Compares a tiny Nemotron-H mixer without time_step_limit and one with the limits 0 and inf."""
 
-from __future__ import annotations
-
 import dataclasses
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import off_by
+from ....probes.kit import NotApplicable, Result, Target, compare_arrays, module_of, mx
 
 _WIDTH = 32
 _RANGE = {"time_step_min": 0.001, "time_step_max": 0.1}
@@ -42,21 +37,17 @@ _CONFIG = {
 
 def probe(target: Target) -> Result:
     """Red if their outputs differ."""
-    import mlx.core as mx
-
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if "time_step_min" not in {field.name for field in dataclasses.fields(module.ModelArgs)}:
         raise NotApplicable("this release reads no time_step_min")
     x = mx.random.normal((1, 8, _WIDTH), key=mx.random.key(1))
     actual = run_mixer(module, x, **_RANGE)
     expected = run_mixer(module, x, time_step_limit=(0.0, mx.inf))
-    return off_by(actual, expected, 0)
+    return compare_arrays(actual, expected, 0)
 
 
 def run_mixer(module: Any, x: Any, **limits: Any) -> Any:
     """Run a mixer with these limits on ``x`` (rows, length, width)."""
-    import mlx.core as mx
-
     mx.random.seed(0)
     args = module.ModelArgs.from_dict({**_CONFIG, **limits})
     mixer = module.NemotronHMamba2Mixer(args)

@@ -1,12 +1,8 @@
 """Merges rows of LongCat Flash Ngram with histories of one, two and five tokens."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, import_module, module_of, mx
 
 _HISTORIES = (1, 2, 5)
 _NEXT = 7
@@ -14,11 +10,9 @@ _NEXT = 7
 
 def probe(target: Target) -> Result:
     """Red if they do not merge, or the next embeddings differ from those of solo runs."""
-    import mlx.core as mx
-
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     package = target.module.partition(".")[0]
-    caches = importlib.import_module(f"{package}.models.cache")
+    caches = import_module(f"{package}.models.cache")
     args = SimpleNamespace(
         hidden_size=12,
         vocab_size=16,

@@ -1,15 +1,11 @@
 """Continues a prompt of LongCat Flash Ngram, embedded separately and by the whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import EXACT
 from ....lab.offline import shell
-from ....probes import Result
-from ....probes.batch_invariance import relative, tiny_of
+from ....probes.kit import Result, Target, measure_distance, mx, tiny_of
 
 PROMPT = (5, 9, 2, 7, 3)
 ANSWER = (8, 4, 6, 1)
@@ -17,14 +13,12 @@ ANSWER = (8, 4, 6, 1)
 
 def probe(target: Target) -> Result:
     """Red if the logits of the answer differ from those of the whole text in one call."""
-    import mlx.core as mx
-
     model = tiny_of(target)
     whole, text = shell(model), mx.array([[*PROMPT, *ANSWER]])
     expected = model.call(text, model.make_cache())[:, len(PROMPT) :]
     for by_whole in (False, True):
         logits = mx.concatenate(list(decode_answer(model, whole, by_whole)), axis=1)
-        difference = relative(logits, expected)
+        difference = measure_distance(logits, expected)
         if not difference <= EXACT.logits:
             caller = "the whole model" if by_whole else "the language model"
             return Result(
@@ -42,8 +36,6 @@ def decode_answer(model: Any, whole: Any, by_whole: bool) -> Iterator[Any]:
         by_whole: call the whole model, as some hosts do; else the language model, first with
             embeddings and then with tokens, as the release's engines do.
     """
-    import mlx.core as mx
-
     prompt, cache = mx.array([PROMPT]), model.make_cache()
     if by_whole:
         whole(prompt, cache=cache)

@@ -1,34 +1,25 @@
 """Compares a layer without RoPE and a layer with the same weights that does not normalize."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import off_by
+from ....probes.kit import Result, Target, compare_arrays, module_of, mx
 
 WIDTH = 16
 
 
 def probe(target: Target) -> Result:
     """Red if their outputs differ, or if a layer with RoPE does not normalize."""
-    import mlx.core as mx
-
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(1))
     actual, expected = (make(module, False, norm)(x) for norm in (True, False))
     if not make(module, True, True).use_qk_norm:
         return Result(True, "a layer with RoPE does not normalize")
-    return off_by(actual, expected, 1e-5)
+    return compare_arrays(actual, expected, 1e-5)
 
 
 def make(module: Any, use_rope: bool, norm: bool) -> Any:
     """Make a layer; every layer gets the same weights."""
-    import mlx.core as mx
-
     args = SimpleNamespace(
         hidden_size=WIDTH,
         num_attention_heads=2,

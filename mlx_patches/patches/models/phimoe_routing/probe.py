@@ -1,16 +1,10 @@
 """Compares a tiny Phi-MoE block with a plain computation of its routing rule."""
 
-from __future__ import annotations
-
-import importlib
 import math
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import off_by
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, compare_arrays, module_of, mx, require
 
 _WIDTH, _EXPERTS, _TOKENS, _JITTER = 16, 8, 12, 0.01
 TOLERANCE = 1e-5
@@ -18,19 +12,15 @@ TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red if the block's output differs from the plain computation's."""
-    import mlx.core as mx
-
     require(target)
-    block = make(importlib.import_module(target.module))
+    block = make(module_of(target))
     x = mx.random.normal((1, _TOKENS, _WIDTH), key=mx.random.key(1))
     expected = compute_output(block, x)
-    return off_by(block(x), expected, TOLERANCE)
+    return compare_arrays(block(x), expected, TOLERANCE)
 
 
 def make(module: Any) -> Any:
     """Make a block with two experts per token."""
-    import mlx.core as mx
-
     mx.random.seed(0)
     return module.PhiMoESparseMoeBlock(
         SimpleNamespace(
@@ -45,8 +35,6 @@ def make(module: Any) -> Any:
 
 def compute_output(block: Any, x: Any) -> Any:
     """Sum the experts' outputs, weighted by the rule."""
-    import mlx.core as mx
-
     gates = x @ block.gate.weight.T
     weights = mx.array([[compute_weights(row) for row in rows] for rows in gates.tolist()])
     everyone = mx.broadcast_to(mx.arange(_EXPERTS), weights.shape)

@@ -1,26 +1,28 @@
 """Feeds a tiny model of the target's family two unequal prompts, with left and right padding."""
 
-from __future__ import annotations
-
 import contextlib
-import importlib
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import engine
 from ....lab.scenarios import SCENARIOS
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny_of
-from ....probes.fixtures import require_own, with_patches
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    require_own,
+    tiny_of,
+    with_patches,
+)
 from ....probes.model_batch import (
     CHUNK,
     PROMPTS,
     TOLERANCE,
-    alone,
-    decoded,
-    difference,
-    in_pieces,
-    left,
+    decode_steps,
+    feed_chunks,
+    measure_rows,
+    run_padded,
+    run_solo,
 )
 from .patch import MASK_LEFT, MASKED
 from .probe_layers import compare_states
@@ -37,7 +39,7 @@ def probe(target: Target) -> Result:
     family = model.family
     require_merge(target)
     try:
-        alone(model, PROMPTS[0])
+        run_solo(model, PROMPTS[0])
     except Exception as error:
         raise NotApplicable(f"a single request fails too: {engine.where(error)}") from None
     worst, place, fed = 0.0, "", 0
@@ -53,7 +55,7 @@ def probe(target: Target) -> Result:
                 return Result(True, f"{name}: {engine.where(error)}")
             fed += 1
             for row, prompt in enumerate(PROMPTS):
-                distance = difference(logits[row], alone(model, prompt))
+                distance = measure_rows(logits[row], run_solo(model, prompt))
                 if not distance <= worst:
                     worst, place = distance, f"{name}, row {row}"
         if family.name in MASK_LEFT and worst <= TOLERANCE:
@@ -82,7 +84,7 @@ def require_merge(target: Target) -> None:
     names = (f"{package}.models.cache", "mlx_lm.models.cache")
     for name in names:
         with contextlib.suppress(ModuleNotFoundError):
-            if hasattr(getattr(importlib.import_module(name), "BatchKVCache", None), "merge"):
+            if hasattr(getattr(import_module(name), "BatchKVCache", None), "merge"):
                 return
     raise NotApplicable("the release merges no rows")
 
@@ -107,14 +109,14 @@ def feed_rest(model: Any, cache: Any, fed: int) -> list[list[Any]]:
     engine.prepare(cache, [len(rest) for rest in rests])
     longest = max(map(len, rests))
     table = [rest + [0] * (longest - len(rest)) for rest in rests]
-    in_pieces(model, cache, table, longest if fed else CHUNK)
+    feed_chunks(model, cache, table, longest if fed else CHUNK)
     engine.finalize(cache)
     out = model.call([[prompt[-1]] for prompt in PROMPTS], cache)
-    return decoded(model, cache, [[row[-1]] for row in out])
+    return decode_steps(model, cache, [[row[-1]] for row in out])
 
 
 _FEEDS = {
-    "left-padded": left,
+    "left-padded": run_padded,
     "right-padded": feed_right,
     "right-padded with a history": feed_with_history,
 }

@@ -3,17 +3,22 @@
 The rows have right padding, which is announced to the layers, or states of zeros.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import engine
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import family_of, relative, tiny
-from ....probes.fixtures import require_own, with_patches
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    family_of,
+    measure_distance,
+    mx,
+    require_own,
+    tiny,
+    with_patches,
+)
 from ....probes.model_batch import PROMPTS, TOLERANCE
 from ..._shared.rows import recurrent
 from .batch import announce_padding, may_start_rows
@@ -51,8 +56,6 @@ def compare_padded(target: Target, model: Any) -> float:
 
 def compare_joined(target: Target, model: Any) -> float:
     """The same for first tokens of rows with states of zeros, as if they had joined a batch."""
-    import mlx.core as mx
-
     prompts = [prompt[:1] for prompt in PROMPTS]
     cache, fed = (make_batch(model) for _ in range(2))
     model.call(prompts, fed)
@@ -80,7 +83,7 @@ def measure_rows(target: Target, model: Any, cache: Any, prompts: Sequence[Any])
         model.call([prompt], own)
         for held, solo in zip(recurrent(cache), recurrent(own), strict=True):
             for state, expected in pair_states(target, held.cache, solo.cache):
-                worst = max(worst, relative(state[row : row + 1], expected))
+                worst = max(worst, measure_distance(state[row : row + 1], expected))
     return worst
 
 

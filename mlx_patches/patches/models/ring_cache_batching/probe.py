@@ -1,18 +1,13 @@
 """Runs rows of Unlimited-OCR past their ring in a batch, and compares them with solo runs."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import engine
 from ....lab.rows import LENGTHS, compare, decode, prefill_alone, rows_of
 from ....lab.scenarios import SCENARIOS
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own
+from ....probes.kit import NotApplicable, Result, Target, require_own, tiny
 
 FAMILY = "unlimited_ocr"
 # The lab's scenario for the last part of a target's name.

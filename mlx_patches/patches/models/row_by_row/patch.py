@@ -255,5 +255,5 @@ PATCH = Patch(
         ),
         *wrap(vlm_family("limite", "_causal_window_mask"), limite.build_mask, supports=True),
     ),
-    probe="mlx_patches.probes.model_batch:whole",
+    probe="mlx_patches.probes.model_batch:probe_whole",
 )

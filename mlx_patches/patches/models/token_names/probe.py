@@ -4,16 +4,12 @@ No model is built. Python binds the arguments before the body runs, so a call on
 raises TypeError for a missing argument first, and any other error only afterwards.
 """
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import Result, Target, own_class_of
 
 
 def probe(target: Target) -> Result:
     """Red if the model's call does not accept ``inputs=``."""
-    model_class = cache_of(target)
+    model_class = own_class_of(target)
     try:
         model_class.__call__(object(), inputs=None, inputs_embeds=None, cache=None)
     except TypeError as error:

@@ -4,20 +4,16 @@ No model is built. Python binds the arguments before the body runs, so a call on
 raises TypeError for an unknown argument first, and any other error only afterwards.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import Result, Target, own_class_of
 
 FORWARDED = ("n_to_process", "attention_mask_4d", "rope_deltas", "position_ids")
 
 
 def probe(target: Target) -> Result:
     """Red if the model rejects an argument that engines forward."""
-    model_class = cache_of(target)
+    model_class = own_class_of(target)
     refused = [name for name in FORWARDED if not accepts(model_class, name)]
     if refused:
         return Result(True, f"rejects {', '.join(refused)}")

@@ -1,13 +1,9 @@
 """Takes boundary snapshots with omlx's scheduler, and checks them after later steps."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import imported
+from ....probes.kit import Result, Target, mx, require_module
 
 _WINDOW = 4
 _STEPS = 6
@@ -15,10 +11,8 @@ _STEPS = 6
 
 def probe(target: Target) -> Result:
     """Red if a snapshot differs from the caches at the time it was taken."""
-    import mlx.core as mx
-
-    scheduler = imported(target.module).Scheduler
-    cache = imported("mlx_lm.models.cache")
+    scheduler = require_module(target.module).Scheduler
+    cache = require_module("mlx_lm.models.cache")
     window = cache.RotatingKVCache(max_size=_WINDOW)
     recurrent = cache.ArraysCache(2)
     kept: list[Any] = []
@@ -42,7 +36,6 @@ def probe(target: Target) -> Result:
 
 def read_content(caches: list[Any]) -> list[float]:
     """Every number in a list of caches, and each cache's offset."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     numbers: list[float] = []

@@ -1,16 +1,12 @@
 """Runs a whole tiny model with its vision tower on chunked prompts, with and without images."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import BATCH_PATCHES, imported, require_own
-from ....probes.images import pieces_result
+from ....probes.images import probe_chunks
+from ....probes.kit import BATCH_PATCHES, Result, Target, require_module, require_own
 
 _FAMILY = "qwen3_vl"
 # Patches for other defects of the same models.
@@ -25,7 +21,7 @@ def probe(target: Target) -> Result:
     in_model = target.module.startswith("mlx_vlm.models.")
     family = target.module.split(".")[2] if in_model else _FAMILY
     with check_bounds(family):
-        return pieces_result([family], _OTHERS)
+        return probe_chunks([family], _OTHERS)
 
 
 @contextlib.contextmanager
@@ -34,7 +30,7 @@ def check_bounds(family: str) -> Iterator[None]:
 
     MLX does not check bounds, and would write past the end of its array.
     """
-    module = imported(f"mlx_vlm.models.{family}.language")
+    module = require_module(f"mlx_vlm.models.{family}.language")
     kinds = [kind for kind in vars(module).values() if _ADDS in getattr(kind, "__dict__", ())]
     with contextlib.ExitStack() as stack:
         for kind in kinds:

@@ -1,13 +1,9 @@
 """Rotates rows at different positions, before and past the limit of the dynamic scaling."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of, mx
 
 _LIMIT = 16
 _WIDTH = 8
@@ -16,8 +12,6 @@ _OFFSETS = ([0, 3], [2, 40], [30, 50])
 
 def probe(target: Target) -> Result:
     """Red if RoPE raises, or a row differs from its solo run."""
-    import mlx.core as mx
-
     kind = class_of(target)
     worst = 0.0
     for traditional in (False, True):

@@ -1,13 +1,8 @@
 """Compares the RoPE of an attention layer with its config, for each scaling."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, module_of, mx, require_own
 
 LIMIT, WIDTH, HEADS, BASE, FACTOR = 16, 8, 4, 1000.0, 3.0
 CONFIG = {
@@ -30,7 +25,7 @@ TOLERANCE = 1e-5
 def probe(target: Target) -> Result:
     """Red if RoPE of a token differs from its config."""
     require_own(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     worst = max(
         measure_difference(module, kind, place)
         for kind in ("none", "linear", "dynamic")
@@ -41,8 +36,6 @@ def probe(target: Target) -> Result:
 
 def measure_difference(module: Any, kind: str, place: int) -> float:
     """The difference of a layer's RoPE at a position from the config's."""
-    import mlx.core as mx
-
     x = mx.random.normal((1, HEADS, 1, WIDTH), key=mx.random.key(0))
     scale = 1 / FACTOR if kind == "linear" else 1.0
     length = max(place + 1, LIMIT)

@@ -1,12 +1,6 @@
 """Reads a small GLM config with partial RoPE, and checks which dimensions RoPE changes."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import config_class, tiny_of
+from ....probes.kit import Result, Target, config_class, import_module, mx, tiny_of
 
 _HEAD = 16
 _LAYERS = {"mlx-lm": "mlx_lm.models.glm", "mlx-vlm": "mlx_vlm.models.glm.language"}
@@ -14,9 +8,7 @@ _LAYERS = {"mlx-lm": "mlx_lm.models.glm", "mlx-vlm": "mlx_vlm.models.glm.languag
 
 def probe(target: Target) -> Result:
     """Red if RoPE changes a dimension of the second half."""
-    import mlx.core as mx
-
-    layers = importlib.import_module(_LAYERS[target.distribution])
+    layers = import_module(_LAYERS[target.distribution])
     kind = config_class(target.distribution, "glm")
     config = {**tiny_of(target).config, "head_dim": _HEAD}
     x = mx.ones((1, 1, 1, _HEAD))

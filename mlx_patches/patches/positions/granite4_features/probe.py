@@ -1,11 +1,7 @@
 """Runs a whole tiny model with its vision tower on chunked prompts, with and without images."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import BATCH_PATCHES, require_own
-from ....probes.images import pieces_result
+from ....probes.images import probe_chunks
+from ....probes.kit import BATCH_PATCHES, Result, Target, require_own
 
 _FAMILY = "granite4_vision"
 
@@ -13,4 +9,4 @@ _FAMILY = "granite4_vision"
 def probe(target: Target) -> Result:
     """Red if a row of the release's engine differs from a solo run in one call."""
     require_own(target)
-    return pieces_result([_FAMILY], BATCH_PATCHES)
+    return probe_chunks([_FAMILY], BATCH_PATCHES)

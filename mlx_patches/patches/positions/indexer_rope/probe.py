@@ -1,14 +1,9 @@
 """Selects tokens with a tiny indexer, and scores the selection by the model's formula."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, module_of, mx, require
 
 _LENGTH, _WIDTH, _HEADS, _HEAD, _ROTATED, _KEPT, _BASE = 48, 32, 4, 16, 8, 6, 10000.0
 # The loss that rounding may cause, relative to the best score.
@@ -18,7 +13,7 @@ TOLERANCE = 1e-4
 def probe(target: Target) -> Result:
     """Red if the selected tokens have lower scores than the best ones."""
     require(target)
-    indexer = make(importlib.import_module(target.module), "deepseek_v32")
+    indexer = make(module_of(target), "deepseek_v32")
     worst = float(measure_loss(indexer, rotate_halves).item())
     return Result(
         not worst <= TOLERANCE, f"the selection loses {worst:.2g} of the best score", worst
@@ -27,8 +22,6 @@ def probe(target: Target) -> Result:
 
 def make(module: Any, model_type: str) -> Any:
     """Make the indexer of a model of this type."""
-    import mlx.core as mx
-
     mx.random.seed(0)
     return module.Indexer(
         SimpleNamespace(
@@ -54,8 +47,6 @@ def measure_loss(indexer: Any, rotate: Any) -> Any:
         indexer: from ``make``.
         rotate: a function that rotates queries or keys (rows, heads, length, width).
     """
-    import mlx.core as mx
-
     x, latent = (mx.random.normal((1, _LENGTH, _WIDTH), key=mx.random.key(k)) for k in (1, 2))
     mask = mx.tril(mx.ones((_LENGTH, _LENGTH), dtype=mx.bool_))
     chosen = indexer(x, latent, mask).reshape(1, 1, _LENGTH, _KEPT)
@@ -73,8 +64,6 @@ def measure_loss(indexer: Any, rotate: Any) -> Any:
 
 def rotate_halves(x: Any) -> Any:
     """Rotate ``x`` to its positions, pairing each dimension of the first half with the second."""
-    import mlx.core as mx
-
     half = _ROTATED // 2
     first, second, rest = x[..., :half], x[..., half:_ROTATED], x[..., _ROTATED:]
     angles = mx.arange(x.shape[2])[:, None] * _BASE ** (-mx.arange(half) / half)

@@ -1,12 +1,8 @@
 """Rotates rows at positions before and past the limit of a LongRoPE, batched and solo."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of as class_of
+from ....probes.kit import Result, Target, mx, own_class_of
 
 _WIDTH = 8
 _LIMIT = 16
@@ -17,10 +13,8 @@ TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red if RoPE rejects a batch, or a row differs from its solo run."""
-    import mlx.core as mx
-
     factors = {"short_factor": [1.0] * (_WIDTH // 2), "long_factor": [4.0] * (_WIDTH // 2)}
-    rope = class_of(target)(
+    rope = own_class_of(target)(
         _WIDTH,
         max_position_embeddings=4 * _LIMIT,
         original_max_position_embeddings=_LIMIT,
@@ -40,7 +34,5 @@ def probe(target: Target) -> Result:
 
 def make_keys(length: int) -> Any:
     """Make two rows' keys; new ones each time, since RoPE may scale them in place."""
-    import mlx.core as mx
-
     rows = len(_OFFSETS[0])
     return mx.arange(1.0, rows * length * _WIDTH + 1).reshape(rows, 1, length, _WIDTH) / 10

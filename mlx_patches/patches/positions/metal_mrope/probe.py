@@ -1,12 +1,6 @@
 """Rotates two rows that share positions, and only the second one, in Metal's branch."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, module_of, mx, require
 from ....probes.metal import metal_branch
 
 WIDTH, TOKENS, SECTIONS = 32, 5, [8, 4, 4]
@@ -14,10 +8,8 @@ WIDTH, TOKENS, SECTIONS = 32, 5, [8, 4, 4]
 
 def probe(target: Target) -> Result:
     """Red if the second row differs from its solo run."""
-    import mlx.core as mx
-
     require(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     with metal_branch(module):
         rope = module.MRoPERotaryEmbedding(WIDTH, mrope_section=SECTIONS)
         q, k = (mx.random.normal((2, heads, TOKENS, WIDTH)) for heads in (4, 2))

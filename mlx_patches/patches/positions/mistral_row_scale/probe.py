@@ -1,13 +1,8 @@
 """Batches tiny Ministral 3 and Mistral 4 models whose attention scale grows with position."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import measure_each, tiny
-from ....probes.fixtures import imported
+from ....probes.kit import Result, Target, measure_each, require_module, tiny
 
 # The scale grows after each fourth position.
 _ROPE = {"rope_theta": 10000.0, "rope_type": "default", "llama_4_scaling_beta": 0.5}
@@ -34,6 +29,6 @@ def build_model(model_type: str) -> Any:
 
 def probe(target: Target) -> Result:
     """Red if a row's logits differ from those of its solo run."""
-    imported("mlx_vlm.models.mistral4.language")
+    require_module("mlx_vlm.models.mistral4.language")
     model = build_model("ministral3" if "Ministral3" in target.name else "mistral4")
     return measure_each(model, _LENGTHS)

@@ -1,14 +1,10 @@
 """Compares the positions of a prompt with two images with a plain count."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of, require_own
+from ....probes.kit import Result, Target, class_of, mx, require_own
 
 IMAGE, VIDEO, START, END = 90, 91, 92, 93
 MERGED = 2
@@ -60,8 +56,6 @@ def make_model(target: Target) -> Any:
 
 def probe(target: Target) -> Result:
     """Red if the images of a prompt are not positioned by rows and columns."""
-    import mlx.core as mx
-
     require_own(target)
     tokens = make_prompt(*SIZES)
     grids = mx.array([[1, *size] for size in SIZES])

@@ -1,12 +1,9 @@
 """Decodes rows with different positions: merged texts, and rows with images."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import EXACT, engine
 from ....lab.alone_scenarios import WHOLE, own_prefill, prefilled, stepped, texts, worst
 from ....lab.compare import differences
@@ -23,9 +20,16 @@ from ....lab.rows import (
     solo,
     text_and_image,
 )
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import family_of, tiny_of
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes.kit import (
+    BATCH_PATCHES,
+    NotApplicable,
+    Result,
+    Target,
+    family_of,
+    require_own,
+    tiny_of,
+    with_patches,
+)
 from ..._shared.rows import recurrent
 from . import kept_deltas, probe_kept, probe_record
 

@@ -1,13 +1,9 @@
 """Feeds a row with an image and a text in turn, then a batch between a text's two chunks."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import EXACT, engine
-from ....probes import Result
-from ....probes.batch_invariance import relative, tiny_of
+from ....probes.kit import Result, Target, measure_distance, mx, tiny_of
 from ..._shared.row_calls import accepts_deltas
 from .kept_deltas import KEPT
 
@@ -34,8 +30,6 @@ def probe(target: Target) -> Result:
 
 def decode_in_turn(model: Any) -> list[float]:
     """Each row's distance from its solo run, relative to the logits, if both take turns."""
-    import mlx.core as mx
-
     texts = {PROMPT: {"rope_deltas": mx.array([[DELTA]])}, OTHER: {}}
     solo = []
     for prompt, deltas in texts.items():
@@ -43,7 +37,7 @@ def decode_in_turn(model: Any) -> list[float]:
         solo.append(feed_rows(model, [prompt], [deltas], pass_on=True)[0])
     engine.forget(model)
     logits = feed_rows(model, list(texts), list(texts.values()))
-    return [relative(one, own) for one, own in zip(logits, solo, strict=True)]
+    return [measure_distance(one, own) for one, own in zip(logits, solo, strict=True)]
 
 
 def feed_rows(
@@ -60,8 +54,6 @@ def feed_rows(
         arguments: further arguments of each row's prompt.
         pass_on: pass them in the decode steps too; a host that decodes one row passes none.
     """
-    import mlx.core as mx
-
     caches = [model.make_cache() for _ in prompts]
     logits: list[list[Any]] = [[] for _ in prompts]
     for row, (prompt, own) in enumerate(zip(prompts, arguments, strict=True)):
@@ -78,8 +70,6 @@ def count_left(model: Any) -> int:
 
     A batch of two rows comes between its chunks. An engine reads the row's delta from the model.
     """
-    import mlx.core as mx
-
     engine.forget(model)
     cache, own = engine.batch_cache(model, [0, 0]), engine.batch_cache(model, [0])
     model.call([list(PROMPT[:-1])], own)

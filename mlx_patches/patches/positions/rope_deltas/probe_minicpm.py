@@ -1,16 +1,11 @@
 """Feeds a batch in two chunks, with a call between them that stores deltas of fewer rows."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import EXACT, engine
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import relative, tiny
+from ....probes.kit import NotApplicable, Result, Target, import_module, measure_distance, mx, tiny
 
 CHUNKS = (((5, 9), (2, 7), (3, 8)), ((4, 6), (1, 3), (8, 5)))
 OTHERS = ((7, 2, 9), (6, 1, 4))
@@ -21,7 +16,7 @@ def probe(target: Target) -> Result:
     worst = 0.0
     for model, between in list_cases(target.distribution):
         solo = feed_chunks(model, lambda: None)
-        worst = max(worst, relative(feed_chunks(model, between), solo))
+        worst = max(worst, measure_distance(feed_chunks(model, between), solo))
     return Result(not worst <= EXACT.logits, f"differs by {worst:.2g} of the logits' scale", worst)
 
 
@@ -42,16 +37,12 @@ def list_cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
 
 def embed(model: Any) -> None:
     """Embed the prompts of other rows."""
-    import mlx.core as mx
-
-    kind = importlib.import_module("mlx_vlm.models.minicpmv4_6.minicpmv4_6").Model
+    kind = import_module("mlx_vlm.models.minicpmv4_6.minicpmv4_6").Model
     kind._set_position_state(SimpleNamespace(language_model=model.module), mx.array(OTHERS))
 
 
 def decode(model: Any) -> None:
     """Feed other rows a token, with their deltas, as the engine does."""
-    import mlx.core as mx
-
     cache = engine.batch_cache(model, [0] * len(OTHERS))
     deltas = mx.zeros((len(OTHERS), 1), mx.int32)
     model.call(mx.array([row[:1] for row in OTHERS]), cache, rope_deltas=deltas)
@@ -59,8 +50,6 @@ def decode(model: Any) -> None:
 
 def feed_chunks(model: Any, between: Callable[[], None]) -> Any:
     """The logits of the batch's second chunk, after a call of ``between``."""
-    import mlx.core as mx
-
     engine.forget(model)
     cache = engine.batch_cache(model, [0] * len(CHUNKS[0]))
     first, second = (mx.array(chunk) for chunk in CHUNKS)

@@ -4,8 +4,6 @@ Two rows with images and a text are prefilled one after another. Decode steps pa
 so the model must take each row's rope delta from its cache.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util
@@ -14,13 +12,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Target
 from ....lab import EXACT, engine
 from ....lab.compare import differences
 from ....lab.rows import feed, record_logits, row_with_image, rows_of, solo
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches
+from ....probes.kit import (
+    BATCH_PATCHES,
+    NotApplicable,
+    Result,
+    Target,
+    module_of,
+    mx,
+    require_own,
+    tiny,
+    with_patches,
+)
 
 # The probe uses the first family that the lab can build with an image in this release.
 _FAMILIES = ("glm4v", "paddleocr_vl", "qwen2_5_vl", "qwen2_vl")
@@ -47,7 +52,7 @@ def follow_rows(target: Target) -> Result:
     if importlib.util.find_spec("mlx_vlm") is None:
         raise NotApplicable("mlx-vlm is not installed, and only its models need it")
     kind, _, operation = target.name.rpartition(".")
-    caches = importlib.import_module(target.module)
+    caches = module_of(target)
     require_own(target)
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
     with with_patches(_OTHERS):
@@ -128,8 +133,6 @@ class Rows:
 
     def decode(self, rows: Sequence[Any], cache: list[Any], count: int = _STEPS) -> None:
         """Feed each row one token per step, without positions."""
-        import mlx.core as mx
-
         for _ in range(count):
             record_logits(rows, self.model.call(mx.array([row.take(1) for row in rows]), cache))
 

@@ -1,13 +1,8 @@
 """Rotates an array twice, as layers that share it do, and checks that it is unchanged."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, module_of, mx, require
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "SuScaledRoPE": {
@@ -23,10 +18,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 def probe(target: Target) -> Result:
     """Red if RoPE changes the input array."""
-    import mlx.core as mx
-
     require(target)
-    rope = make(importlib.import_module(target.module), target.name.partition(".")[0])
+    rope = make(module_of(target), target.name.partition(".")[0])
     x = mx.ones((1, 2, 4, 8))
     rope(x)
     rope(x)

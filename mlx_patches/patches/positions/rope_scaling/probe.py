@@ -1,16 +1,20 @@
 """Builds an attention layer with a scaling by two, and compares it with an unscaled one."""
 
-from __future__ import annotations
-
 import dataclasses
-import importlib
 import inspect
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import family_of, tiny_of
-from ....probes.fixtures import require_own
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    family_of,
+    import_module,
+    module_of,
+    mx,
+    require_own,
+    tiny_of,
+)
 
 FACTOR, PLACE = 2, 3
 # Every wavelength exceeds the original context, so all positions are divided by the factor.
@@ -29,8 +33,6 @@ _SHOWN = {"mlx-lm": "mlx_lm.models.cohere", "mlx-vlm": "mlx_vlm.models.idefics3.
 
 def probe(target: Target) -> Result:
     """Red if a position differs from half of it without the scaling."""
-    import mlx.core as mx
-
     if target.supports:
         target = target._replace(module=_SHOWN[target.distribution], name="Attention.__init__")
     require_own(target)
@@ -43,8 +45,6 @@ def probe(target: Target) -> Result:
 
 def rotate(layer: Any, x: Any, place: int) -> list[Any]:
     """Apply a layer's RoPE at a position, or return its angles there."""
-    import mlx.core as mx
-
     if hasattr(layer, "rope"):
         return [layer.rope(x, offset=place)]
     return list(layer.rotary_emb(x, mx.full((3, 1, 1), place)))
@@ -53,14 +53,14 @@ def rotate(layer: Any, x: Any, place: int) -> list[Any]:
 def make(target: Target, scaling: dict[str, Any]) -> Any:
     """Make a target's attention layer, from a small config with this scaling."""
     family = family_of(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     config = tiny_of(target).config
     if target.distribution == "mlx-lm":
         kind = module.ModelArgs
     else:
         # Pixtral accepts only linear scaling; Mistral 3 has the same layers.
         name = "mistral3" if family == "pixtral" else family
-        configs = importlib.import_module(f"mlx_vlm.models.{name}.config")
+        configs = import_module(f"mlx_vlm.models.{name}.config")
         kind = getattr(configs, "TextConfig", None) or configs.ModelConfig
     named = {"rope_scaling": scaling or None}
     if "rope_parameters" in {field.name for field in dataclasses.fields(kind)}:

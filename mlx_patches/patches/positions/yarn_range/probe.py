@@ -1,14 +1,8 @@
 """Compares the frequencies of gpt-oss's published rope settings with those of OpenAI's code."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import config_class
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, config_class, module_of, mx, require
 
 _SCALING: dict[str, Any] = {
     "rope_type": "yarn",
@@ -26,11 +20,9 @@ TOLERANCE = 1e-4
 
 def probe(target: Target) -> Result:
     """Red if a frequency differs."""
-    import mlx.core as mx
-
     require(target)
     config = config_class(target.distribution, "gpt_oss").from_dict({"rope_scaling": _SCALING})
-    rope = importlib.import_module(target.module).AttentionBlock(config).rope
+    rope = module_of(target).AttentionBlock(config).rope
     expected = mx.array(EXPECTED)
     actual = rope._freqs[FIRST : FIRST + len(EXPECTED)]
     worst = mx.abs(actual / expected - 1).max().item()

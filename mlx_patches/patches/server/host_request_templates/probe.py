@@ -1,23 +1,19 @@
 """Sends a template in a request's ``chat_template_kwargs``."""
 
-from __future__ import annotations
-
 import asyncio
-import importlib
 import io
 import json
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, module_of
 
 _BODY = {"messages": [], "chat_template_kwargs": {"chat_template": "x", "enable_thinking": True}}
 
 
 def probe(target: Target) -> Result:
     """Red if the server hands the template on."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     owner, _, attribute = target.name.rpartition(".")
     kind = getattr(module, owner)
     if target.distribution == "mlx-lm":

@@ -1,7 +1,5 @@
 """Validates with a schema that refers to a file, as vllm-mlx validates structured output."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile
@@ -10,9 +8,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import imported, require
+from ....probes.kit import Result, Target, require, require_module
 
 # A call as code of vllm-mlx makes it.
 _CALL = "lambda jsonschema, data, schema: jsonschema.validate(instance=data, schema=schema)"
@@ -31,7 +27,7 @@ def probe(target: Target) -> Result:
 
 
 def _validate(schema: dict[str, Any]) -> Result:
-    jsonschema: Any = imported("jsonschema")
+    jsonschema: Any = require_module("jsonschema")
     validate = eval(_CALL, {"__name__": "vllm_mlx.probe"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -44,7 +40,7 @@ def _validate(schema: dict[str, Any]) -> Result:
 
 
 def _read(url: str) -> Result:
-    module: Any = imported("starlette.requests")
+    module: Any = require_module("starlette.requests")
     endpoint = FunctionType((lambda: None).__code__, {"__name__": "vllm_mlx.server"})
     scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
     body = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": url}}}}

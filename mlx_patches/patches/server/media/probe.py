@@ -1,10 +1,7 @@
 """Loads media as a request names them: from a server on this machine, and from its disk."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
-import importlib
 import io
 import tempfile
 import threading
@@ -17,9 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require, without_variable
+from ....probes.kit import Result, Target, import_module, module_of, require, without_variable
 from .paths import ROOTS
 
 _PIECE = bytes(2**20)
@@ -51,7 +46,7 @@ def probe_policy(target: Target) -> Result:
     with without_variable(ROOTS):
         if target.name.startswith("_image_"):
             return _probe_paths(target)
-        module = importlib.import_module(target.module)
+        module = module_of(target)
         if target.name == "_parse_transcription_request":
             return _probe_upload(module)
         if target.module.endswith(".audio"):
@@ -126,7 +121,7 @@ def _probe_speech(module: Any, name: str) -> Result:
 
 def _probe_upload(module: Any) -> Result:
     """Red if an uploaded playlist reaches the audio reader."""
-    forms = importlib.import_module("starlette.datastructures")
+    forms = import_module("starlette.datastructures")
     read: list[str] = []
 
     def audio_read(file: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,7 @@
 """Names media as a request to a host does."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
-import importlib
 import inspect
 import os
 import tempfile
@@ -16,9 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require, without_variable
+from ....probes.kit import Result, Target, import_module, module_of, require, without_variable
 from .paths import ROOTS, is_admitted
 from .probe import a_server, make_image, make_sound
 
@@ -34,7 +29,7 @@ Open = Callable[[str], Any]
 def probe(target: Target) -> Result:
     """Red if a local server is contacted, or a forbidden file is opened."""
     require(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     with without_variable(ROOTS), tempfile.TemporaryDirectory() as folder:
         return _PROBES[target.name](module, Path(folder))
 
@@ -57,7 +52,7 @@ def _probe_messages(module: Any, folder: Path) -> Result:
 
 def _probe_cache(module: Any, folder: Path) -> Result:
     """mlx-openai-server's cache of media."""
-    sound = importlib.import_module("app.core.audio_processor")
+    sound = import_module("app.core.audio_processor")
 
     async def send(source: str) -> Any:
         processor = sound.AudioProcessor()
@@ -147,7 +142,7 @@ def _make_result(call: Callable[[], Any], opened: list[str]) -> Result:
 
 def _probe_answer(module: Any, folder: Path) -> Result:
     """Red if a refusal is answered as a server error."""
-    images = importlib.import_module("app.core.image_processor")
+    images = import_module("app.core.image_processor")
     handler = object.__new__(module.MLXVLMHandler)
 
     async def send() -> None:

@@ -1,15 +1,11 @@
 """Parses LFM2's and LFM2.5's tool calls with the parser that the release picks."""
 
-from __future__ import annotations
-
-import importlib
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ....core.distributions import source_file
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, module_of
 
 
 def call(name: str = "look", **arguments: Any) -> dict[str, Any]:
@@ -29,7 +25,7 @@ CASES: tuple[tuple[str, Any], ...] = (
 
 def probe(target: Target) -> Result:
     """Red if a call is lost, or parsed wrongly."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if target.name != "parse_tool_call":
         if not source_file("mlx_lm.tool_parsers.pythonic"):
             raise NotApplicable("this release has no parser for such calls")

@@ -1,8 +1,5 @@
 """Passes a folder that is not allowed wherever a request may name a model."""
 
-from __future__ import annotations
-
-import importlib
 import io
 import json
 import os
@@ -12,9 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import without_variable
+from ....probes.kit import NotApplicable, Result, Target, module_of, without_variable
 from .patch import MODELS
 
 _TYPE = "a_type_that_no_release_has"
@@ -24,7 +19,7 @@ _READ = (_TYPE, "does not support task")
 
 def probe(target: Target) -> Result:
     """Red if the folder is read, listed or accepted."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     owner, _, attribute = target.name.rpartition(".")
     scope: Any = getattr(module, owner, None) if owner else module
     if attribute == "prompt_expansion_model":

@@ -1,14 +1,10 @@
 """Runs the server's generation loop on two requests that raise, one after the other."""
 
-from __future__ import annotations
-
 from queue import Empty, Queue
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of
 
 
 class _Requests(Queue[Any]):

@@ -1,16 +1,12 @@
 """Starts the server's generator as its command line does, and fills its prompt cache."""
 
-from __future__ import annotations
-
 import argparse
-import importlib
 import inspect
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, module_of
 
 PROMPTS = 4
 LIMIT = 2500
@@ -18,7 +14,7 @@ LIMIT = 2500
 
 def probe(target: Target) -> Result:
     """Red if the prompt cache keeps more bytes than the command line allows."""
-    server = importlib.import_module(target.module)
+    server = module_of(target)
     if "--prompt-cache-bytes" not in inspect.getsource(server):
         raise NotApplicable("this release's server has no --prompt-cache-bytes")
     arguments = argparse.Namespace(prompt_cache_size=10, prompt_cache_bytes=LIMIT)

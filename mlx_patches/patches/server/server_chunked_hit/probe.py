@@ -1,13 +1,8 @@
 """Looks up every prefix of a prompt whose chunked cache the server's prompt cache holds."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, own_class_of
 
 _MODEL = "tiny"
 _CHUNK = 8
@@ -17,8 +12,8 @@ _LENGTHS = (30, 32)
 
 def probe(target: Target) -> Result:
     """Red if a hit holds wrong tokens, or lacks tokens of the current chunk."""
-    caches = importlib.import_module("mlx_lm.models.cache")
-    prompts_class = cache_of(target)
+    caches = import_module("mlx_lm.models.cache")
+    prompts_class = own_class_of(target)
     if not hasattr(caches.ChunkedKVCache(_CHUNK), "start_position"):
         raise NotApplicable("this release's chunked cache drops no tokens")
     hits = 0
@@ -39,8 +34,6 @@ def probe(target: Target) -> Result:
 
 def feed(cache: Any, length: int) -> Any:
     """Feed the cache tokens 0, 1, ... in chunks; returns the cache."""
-    import mlx.core as mx
-
     cache.step = _CHUNK
     for start in range(0, length, _CHUNK):
         cache.maybe_trim_front()

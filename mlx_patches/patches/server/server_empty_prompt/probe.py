@@ -1,13 +1,9 @@
 """Tokenizes an empty prompt with the server and a tokenizer that adds no tokens."""
 
-from __future__ import annotations
-
 import inspect
 from types import SimpleNamespace
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, require
 
 _BEGIN, _END = 3, 4
 

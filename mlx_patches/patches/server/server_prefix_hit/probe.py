@@ -1,13 +1,8 @@
 """Looks up a prompt that the server's prompt cache holds in full."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import cache_of, make_fed_cache
+from ....probes.kit import Result, Target, import_module, make_fed_cache, mx, own_class_of
 
 _MODEL = "tiny"
 _PROMPT = [5, 9, 2, 7]
@@ -16,8 +11,8 @@ _PREFIX = 2
 
 def probe(target: Target) -> Result:
     """Red if no token is left to feed, or the caches do not hold exactly those before it."""
-    caches = importlib.import_module("mlx_lm.models.cache")
-    kind = cache_of(target)
+    caches = import_module("mlx_lm.models.cache")
+    kind = own_class_of(target)
     problem = check_trimmable(kind, caches) or check_recurrent(kind, caches)
     return Result(bool(problem), problem or "the last token is left to feed")
 
@@ -35,8 +30,6 @@ def check_trimmable(prompts_class: Any, caches: Any) -> str:
 
 def check_recurrent(prompts_class: Any, caches: Any) -> str:
     """The same for caches that cannot be trimmed; the cache also holds a prefix of the prompt."""
-    import mlx.core as mx
-
     prompts = prompts_class()
     for length in (_PREFIX, len(_PROMPT)):
         cache = caches.ArraysCache(1)

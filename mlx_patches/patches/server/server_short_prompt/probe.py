@@ -1,10 +1,6 @@
 """Searches for a thinking token at the end of prompts of one to twelve tokens."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of
 
 THOUGHT = 99
 # How many of the last tokens the server searches.

@@ -1,18 +1,14 @@
 """Starts the server's model provider with an adapter, and records what it loads."""
 
-from __future__ import annotations
-
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, module_of
 
 
 def probe(target: Target) -> Result:
     """Red if the default model is loaded without the adapter of the command line."""
-    kind: Any = getattr(importlib.import_module(target.module), "ModelProvider", None)
+    kind: Any = getattr(module_of(target), "ModelProvider", None)
     if not hasattr(kind, "_load"):
         raise NotApplicable("this release's ModelProvider has no _load")
     provider = make_provider(kind)

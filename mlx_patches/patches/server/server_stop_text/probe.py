@@ -1,24 +1,19 @@
 """Feeds the server's generator an answer with the stop string in other tokens."""
 
-from __future__ import annotations
-
 import dataclasses
-import importlib
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
-from ....probes.stop_text import PIECES, STOP, judged
+from ....probes.kit import Result, Target, module_of, require
+from ....probes.stop_text import PIECES, STOP, check_stop
 
 
 def probe(target: Target) -> Result:
     """Red if the answer goes on after the stop string, or lacks text before it."""
     require(target)
-    responses, context = generate_answer(importlib.import_module(target.module), PIECES, [STOP])
-    return judged((response.text for response in responses), context._should_stop)
+    responses, context = generate_answer(module_of(target), PIECES, [STOP])
+    return check_stop((response.text for response in responses), context._should_stop)
 
 
 def generate_answer(

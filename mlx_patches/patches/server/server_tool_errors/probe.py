@@ -1,13 +1,9 @@
 """Formats malformed tool calls with the server, next to a valid one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of
 
 RIGHT = {"name": "f", "arguments": {"a": 1}}
 

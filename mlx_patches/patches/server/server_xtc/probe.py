@@ -1,17 +1,12 @@
 """Sends the server a request with XTC and no threshold, and draws from its sampler."""
 
-from __future__ import annotations
-
-import importlib
 import inspect
 import io
 import json
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require
 
 _PROBABILITIES = (0.5, 0.3, 0.09, 0.06, 0.05)
 _ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
@@ -20,7 +15,7 @@ _ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
 def probe(target: Target) -> Result:
     """Red if the threshold is zero, the sampler raises, or XTC drops an end token."""
     if target.name == "APIHandler.body":
-        return _send_request(importlib.import_module(target.module))
+        return _send_request(module_of(target))
     make = require(target)
     if target.name == "_make_sampler":
         sampling = SimpleNamespace(
@@ -42,8 +37,6 @@ def _make_tokenizer() -> Any:
 
 
 def _draw(sampler: Any) -> set[int]:
-    import mlx.core as mx
-
     mx.random.seed(0)
     logprobs = mx.log(mx.array([_PROBABILITIES]))
     return {sampler(logprobs).item() for _ in range(_DRAWS)}

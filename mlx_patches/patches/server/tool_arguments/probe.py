@@ -1,12 +1,8 @@
 """Parses tool calls as models write them."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of
 
 _SCHEMA = {
     "days": {"type": "integer"},
@@ -60,7 +56,7 @@ CASES: dict[str, tuple[tuple[str, Any], ...]] = {
 
 def probe(target: Target) -> Result:
     """Red if a call is lost, or parsed wrongly."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     for text, wanted in CASES[target.path.removeprefix("mlx_lm.tool_parsers.")]:
         try:
             given = module.parse_tool_call(text, _TOOLS)

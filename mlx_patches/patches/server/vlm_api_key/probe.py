@@ -1,9 +1,6 @@
 """Registers the routes of a server with an API key, and requests each of them without it."""
 
-from __future__ import annotations
-
 import asyncio
-import importlib
 import os
 import sys
 from contextlib import suppress
@@ -11,24 +8,22 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import request_scope
+from ....probes.kit import NotApplicable, Result, Target, import_module, make_scope, module_of
 
 _KEY = "MLX_VLM_SERVER_API_KEY"
 
 
 def probe(target: Target) -> Result:
     """Red if a route answers without the key."""
-    module: Any = importlib.import_module(target.module)
-    server: Any = importlib.import_module("mlx_vlm.server.app")
+    module: Any = module_of(target)
+    server: Any = import_module("mlx_vlm.server.app")
     if not hasattr(server, "_require_management_api_key"):
         raise NotApplicable("this release's server has no API key")
     if hasattr(server, "inference_router"):
         return Result(
             not server.inference_router.dependencies, "the router has the check of the key"
         )
-    fastapi: Any = importlib.import_module("fastapi")
+    fastapi: Any = import_module("fastapi")
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     # The function sets the module's globals.
     with mock.patch.dict(vars(module)), mock.patch.dict(os.environ, {_KEY: "secret"}):
@@ -74,5 +69,5 @@ async def _send(app: Any, method: str, path: str) -> int:
             statuses.append(message["status"])
 
     with suppress(Exception):  # of a route without a body
-        await app(request_scope(method, path), receive, send)
+        await app(make_scope(method, path), receive, send)
     return statuses[0] if statuses else 500

@@ -1,21 +1,17 @@
 """Requests a chat answer that ends at its limit from the server's own endpoint."""
 
-from __future__ import annotations
-
 import asyncio
-import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.vlm_server import silent
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of
+from ....probes.vlm_server import make_silent_generator
 
 
 def probe(target: Target) -> Result:
     """Red if an answer that was cut off reports ``stop``."""
-    server = importlib.import_module(target.module)
+    server = module_of(target)
     for name in ("ChatChoice", "ResponseGenerator"):
         if getattr(getattr(server, name, None), "__module__", "") != target.module:
             raise NotApplicable(f"this release does not define {name} there")
@@ -26,13 +22,13 @@ def probe(target: Target) -> Result:
 
 def request_answers(texts: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
     """The endpoint's answers, of these texts up to a limit, to requests with these fields."""
-    server: Any = importlib.import_module("mlx_vlm.server")
+    server: Any = import_module("mlx_vlm.server")
     messages = [{"role": "user", "content": "hi"}]
     stands = {
         "get_cached_model": lambda *args: (None, None, None),
         "apply_chat_template": lambda *args, **options: "hi",
         "_infer_tool_parser_from_processor": lambda processor: None,
-        "response_generator": silent(texts),
+        "response_generator": make_silent_generator(texts),
     }
 
     async def request_one(**fields: Any) -> Any:

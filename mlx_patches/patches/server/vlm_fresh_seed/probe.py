@@ -1,12 +1,8 @@
 """Samples the tokens of two requests with the same prompt at temperature 1."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx
 
 _POSITIONS = list(range(24))
 _VOCABULARY = 64
@@ -15,8 +11,8 @@ _VOCABULARY = 64
 def probe(target: Target) -> Result:
     """Red if both get the same tokens without a seed, or different tokens with one seed."""
     try:
-        samplers = importlib.import_module("mlx_vlm.server.generation")._PositionedTargetSampler
-        schema = importlib.import_module("mlx_vlm.server.schemas").VLMRequest
+        samplers = import_module("mlx_vlm.server.generation")._PositionedTargetSampler
+        schema = import_module("mlx_vlm.server.schemas").VLMRequest
     except (ImportError, AttributeError) as error:
         raise NotApplicable("this release's server has no positioned sampler") from error
     for sent in ({"seed": 0}, {"seed": 7}):
@@ -29,8 +25,6 @@ def probe(target: Target) -> Result:
 
 def draw_answer(samplers: Any, schema: Any, **sent: int) -> Any:
     """The tokens that a request with these fields draws."""
-    import mlx.core as mx
-
     request = schema.model_construct(**sent)
     sampler = samplers(temperature=1.0, top_p=1.0, seed=getattr(request, "seed", None))
     logprobs = mx.zeros((len(_POSITIONS), _VOCABULARY))

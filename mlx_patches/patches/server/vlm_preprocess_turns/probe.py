@@ -1,15 +1,11 @@
 """Sends a server two requests at once, with a tokenizer that detects two callers."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of, require_own
+from ....probes.kit import Result, Target, class_of, mx, require_own
 
 # How long the first caller of the tokenizer waits for a second one, in seconds.
 SECONDS = 0.3
@@ -27,8 +23,6 @@ class _Tokenizer:
         self.failed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        import mlx.core as mx
-
         if not self._busy.acquire(blocking=False):
             self.failed = True
             self._second.set()

@@ -1,8 +1,5 @@
 """Runs the loop of the server's thread on requests, some of which fail to embed."""
 
-from __future__ import annotations
-
-import importlib
 import threading
 from collections.abc import Sequence
 from queue import Queue
@@ -10,10 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
 from ....lab.server_thread import Processor, greedy, queue_of
-from ....probes import Result
-from ....probes.fixtures import class_of, require_own
+from ....probes.kit import Result, Target, class_of, import_module, mx, require_own
 
 WORDS, COUNT = 32, 4
 # The last token of each prompt: the first is decoded when the others arrive, all at once.
@@ -68,8 +63,6 @@ class Counts:
 
     def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
         """The logits after each token."""
-        import mlx.core as mx
-
         logits = mx.eye(WORDS)[(tokens + 1) % WORDS] * 10.0
         return SimpleNamespace(logits=logits, cross_attention_states=None, encoder_outputs=None)
 
@@ -116,7 +109,7 @@ def serve(kind: Any, first: int, others: Sequence[int]) -> dict[int, str]:
         "Thread": lambda **_: SimpleNamespace(start=lambda: None),
         "load_model_resources": lambda *_: loaded,
     }
-    with mock.patch.dict(vars(importlib.import_module(kind.__module__)), stands):
+    with mock.patch.dict(vars(import_module(kind.__module__)), stands):
         server = kind("")
         server._thread = threading.current_thread()
         server._initialize_model()
@@ -142,8 +135,6 @@ def read_answer(answer: Queue[Any]) -> str:
 
 def make_inputs(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
     """The inputs that a processor returns for requests with these prompts."""
-    import mlx.core as mx
-
     ids = {str(prompt): mx.array([[1, prompt]]) for prompt in prompts}
     return {
         text: {"input_ids": one, "attention_mask": mx.ones_like(one)} for text, one in ids.items()
@@ -152,7 +143,6 @@ def make_inputs(prompts: Sequence[int]) -> dict[str, dict[str, Any]]:
 
 def make_model() -> Any:
     """A model that fails to embed some prompts."""
-    import mlx.core as mx
 
     def embeddings(ids: Any, *_: Any, **__: Any) -> Any:
         prompt = int(ids[0, -1].item())

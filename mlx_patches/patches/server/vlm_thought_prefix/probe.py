@@ -1,12 +1,6 @@
 """Splits answers whose reasoning begins with letters of the word "thought"."""
 
-from __future__ import annotations
-
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, module_of, require
 
 _THOUGHTS = ("got it, it is 42", "the user asks", "hoping so", "though small", "42 it is")
 _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
@@ -15,7 +9,7 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 def probe(target: Target) -> Result:
     """Red if the split changes the reasoning or the content."""
     require(target)
-    split = importlib.import_module(target.module)._split_thinking
+    split = module_of(target)._split_thinking
     for opening in _OPENINGS:
         for thought in _THOUGHTS:
             reasoning, content = split(f"{opening}{thought}<channel|>Yes.")

@@ -1,26 +1,21 @@
 """Embeds an image whose file or URL has different content the second time."""
 
-from __future__ import annotations
-
-import importlib
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import imported
-from ....probes.stream_generate import asked
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require_module
+from ....probes.stream_generate import capture_options
 
 
 def probe(target: Target) -> Result:
     """Red if the second picture gets the features of the first."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     owner = target.name.partition(".")[0]
     if getattr(getattr(module, owner, None), "__module__", None) != target.module:
         raise NotApplicable(f"{target.module} does not define {owner}")
-    kept = imported("mlx_vlm.vision_cache").VisionFeatureCache()
+    kept = require_module("mlx_vlm.vision_cache").VisionFeatureCache()
     if owner == "stream_generate":
         return probe_stream(module, kept)
     return probe_server(getattr(module, owner), kept)
@@ -28,8 +23,6 @@ def probe(target: Target) -> Result:
 
 def probe_server(kind: Any, kept: Any) -> Result:
     """Embed two pictures under one URL with the server, the second one twice."""
-    import mlx.core as mx
-
     if not hasattr(kind, "_gpu_embed"):
         raise NotApplicable("this release's server has no _gpu_embed")
     encoded = []
@@ -56,15 +49,13 @@ def probe_server(kind: Any, kept: Any) -> Result:
 
 def probe_stream(module: Any, kept: Any) -> Result:
     """Stream with a file, then a URL, whose picture changes between two requests."""
-    import mlx.core as mx
-
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "now.jpg")
         for image in (str(file), "http://camera/now.jpg"):
             for shown in (1.0, 2.0):
                 file.write_text("." * int(shown))
                 pixels = mx.full((1, 3), shown)
-                given = asked(
+                given = capture_options(
                     module,
                     image=image,
                     input_ids=mx.array([[1, 2]]),

@@ -1,13 +1,8 @@
 """Converts a message with vllm-mlx twice, with a different hash in its billing line."""
 
-from __future__ import annotations
-
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import imported
+from ....probes.kit import Result, Target, import_module, require_module
 
 LINE = "x-anthropic-billing-header: cc_version=1; cch={};"
 TEXT = "You are a helpful assistant."
@@ -15,7 +10,7 @@ TEXT = "You are a helpful assistant."
 
 def probe(target: Target) -> Result:
     """Red if the prompts differ, or the rest of the system prompt is lost."""
-    adapter = imported(target.module)
+    adapter = require_module(target.module)
     for form in (_text, _blocks):
         first, second = (convert_system(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
         if first != second or TEXT not in first:
@@ -33,7 +28,7 @@ def _blocks(hash_: str) -> list[dict[str, str]]:
 
 def convert_system(adapter: Any, system: Any) -> str:
     """The system prompt that the host converts this one to."""
-    models = importlib.import_module("vllm_mlx.api.anthropic_models")
+    models = import_module("vllm_mlx.api.anthropic_models")
     request = models.AnthropicRequest(
         model="m", max_tokens=1, system=system, messages=[{"role": "user", "content": "hi"}]
     )

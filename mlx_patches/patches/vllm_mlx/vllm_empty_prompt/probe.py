@@ -1,10 +1,7 @@
 """Adds an empty prompt beside a request that vllm-mlx's scheduler is running."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.vllm_scheduler import Server, llama
+from ....probes.kit import Result, Target
+from ....probes.vllm_scheduler import Server, build_llama
 
 PROMPT = [5, 9, 2, 7]
 _STEPS = 20
@@ -12,7 +9,7 @@ _STEPS = 20
 
 def probe(target: Target) -> Result:
     """Red if the other request's answer changes, fails or is missing."""
-    model = llama()
+    model = build_llama()
     solo = Server(model).answer(PROMPT)
     answer, _ = answer_beside(Server(model), "")
     return Result(answer != solo, f"beside an empty prompt {answer}, solo {solo}")

@@ -1,13 +1,8 @@
 """Has vllm-mlx patch Gemma 4 for batches, and compares a tiny model's batch with its rows."""
 
-from __future__ import annotations
-
-import importlib
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import with_patches
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, with_patches
 
 # Patches that mlx-vlm's own attention needs in some releases.
 _ROW = ("offset-alias", "shared-layer-offset")
@@ -17,8 +12,8 @@ def probe(target: Target) -> Result:
     """Red if a batch raises or differs after the host has patched the model."""
     from ....probes.batch_invariance import measure, tiny
 
-    host = importlib.import_module(target.module)
-    attention = importlib.import_module("mlx_vlm.models.gemma4.language").Attention
+    host = module_of(target)
+    attention = import_module("mlx_vlm.models.gemma4.language").Attention
     # Restores what the host replaces and records.
     before = {"__call__": attention.__call__, "_batch_patched": False}
     with mock.patch.multiple(attention, create=True, **before), with_patches(_ROW):

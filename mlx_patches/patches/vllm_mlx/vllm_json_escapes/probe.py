@@ -1,15 +1,11 @@
 r"""Sends vllm-mlx's application a message with ``\d`` in a string, and checks the parsed text."""
 
-from __future__ import annotations
-
 import asyncio
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import imported, request_scope
+from ....probes.kit import NotApplicable, Result, Target, make_scope, require_module
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _BODY = rb'{"system": "\d \\d \u0041 \n", "messages": []}'
@@ -18,7 +14,7 @@ _MEANT = "\\d \\d A \n"
 
 def probe(target: Target) -> Result:
     """Red if an endpoint rejects the message, or parses it wrongly."""
-    server = imported("vllm_mlx.server")
+    server = require_module("vllm_mlx.server")
     if not hasattr(server, "create_anthropic_message"):
         raise NotApplicable("this release has no such endpoint")
     for path in PATHS:
@@ -72,5 +68,5 @@ async def send_request(app: Any, path: str, body: bytes) -> None:
     async def send(message: Any) -> None:
         pass
 
-    scope = request_scope("POST", path, (b"content-type", b"application/json"))
+    scope = make_scope("POST", path, (b"content-type", b"application/json"))
     await app(scope, receive, send)

@@ -40,5 +40,5 @@ PATCH = Patch(
         *result(f"{_HOST}:{_BODY[0]}", cut_hit, fingerprint_of=_BODY),
         *result(f"{_HOST}:{_BODY[1]}", check_all, fingerprint_of=_BODY),
     ),
-    probe=".probe:legacy_probe",
+    probe=".probe:probe_legacy",
 )

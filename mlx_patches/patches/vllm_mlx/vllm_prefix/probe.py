@@ -1,14 +1,16 @@
 """Runs prompts that share a prefix through vllm-mlx's scheduler, with and without its cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
-from ....probes.vllm_scheduler import MEMORY, Server, llama, sliding_llama, windowed_llama
+from ....probes.kit import Result, Target, require
+from ....probes.vllm_scheduler import (
+    MEMORY,
+    Server,
+    build_llama,
+    build_sliding_llama,
+    build_windowed_llama,
+)
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 _CUT = [[*_PREFIX, 91], [*_PREFIX, 92, 93]]
@@ -19,26 +21,26 @@ LEGACY = {"use_memory_aware_cache": False}
 def probe(target: Target) -> Result:
     """Red if an answer depends on earlier requests."""
     if target.name == "MemoryAwarePrefixCache.fetch":
-        return compare_answers(llama(), _MORE)
+        return compare_answers(build_llama(), _MORE)
     require(target)
     if target.name == "_trim_cache_offset":
         # A prefix within the window, then one past it, followed by fewer tokens than the window.
         short = compare_answers(
-            sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]]
+            build_sliding_llama(), [[*_PREFIX[:3], 91], [*_PREFIX[:2], *_PREFIX[:20]]]
         )
-        return short if short.red else compare_answers(sliding_llama(), _CUT)
+        return short if short.red else compare_answers(build_sliding_llama(), _CUT)
     # Rotating layers are never quantized, so the answers must be equal.
-    model = windowed_llama()
+    model = build_windowed_llama()
     return compare_answers(model, _CUT, kv_cache_quantization=True, kv_cache_min_quantize_tokens=1)
 
 
-def legacy_probe(target: Target) -> Result:
+def probe_legacy(target: Target) -> Result:
     """The same for the older prefix cache."""
-    hit = compare_answers(llama(), _MORE, **LEGACY)
+    hit = compare_answers(build_llama(), _MORE, **LEGACY)
     if hit.red:
         return hit
     # The first layer can be trimmed; the second, a window that has wrapped, cannot.
-    model = llama(["full_attention", "sliding_attention"])
+    model = build_llama(["full_attention", "sliding_attention"])
     return compare_answers(model, [_PREFIX[:20], _PREFIX[:18]], **LEGACY)
 
 

@@ -1,17 +1,12 @@
 """Admits a request that hits the prefix cache, and evaluates its caches on another thread."""
 
-from __future__ import annotations
-
 import asyncio
-import importlib
 from collections import deque
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, require
 
 TOKENS, SHARED = 500, 400
 REQUEST = "one"
@@ -19,10 +14,8 @@ REQUEST = "one"
 
 def probe(target: Target) -> Result:
     """Red if the generation thread cannot evaluate the caches of a prefix hit."""
-    import mlx.core as mx
-
     require(target)
-    memory = importlib.import_module(target.module)
+    memory = module_of(target)
     with ThreadPoolExecutor(1) as generation:
         if generation.submit(mx.eval, mx.zeros(2) + 1).exception() is None:
             raise NotApplicable("this MLX evaluates arrays on any thread")
@@ -35,8 +28,8 @@ def probe(target: Target) -> Result:
 
 def admit(memory: Any, generation: Executor) -> Any:
     """Admit a request with the release's engine; returns its caches."""
-    engine = importlib.import_module("vllm_mlx.engine_core").EngineCore
-    kind = importlib.import_module("vllm_mlx.scheduler").Scheduler
+    engine = import_module("vllm_mlx.engine_core").EngineCore
+    kind = import_module("vllm_mlx.scheduler").Scheduler
     scheduler = SimpleNamespace(
         requests={},
         waiting=deque(),
@@ -60,7 +53,6 @@ def admit(memory: Any, generation: Executor) -> Any:
 
 def make_filled(memory: Any) -> Any:
     """Make a prefix cache that holds one prompt."""
-    import mlx.core as mx
     from mlx_lm.models.cache import KVCache
 
     prefixes = memory.MemoryAwarePrefixCache(model=object(), config=memory.MemoryCacheConfig())

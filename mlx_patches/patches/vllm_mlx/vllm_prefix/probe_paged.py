@@ -1,14 +1,10 @@
 """Runs prompts that share blocks through vllm-mlx, with its paged cache and without a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import imported
-from ....probes.vllm_scheduler import Server, family, llama, sliding_llama
+from ....probes.kit import Result, Target, mx, require_module
+from ....probes.vllm_scheduler import Server, build_family, build_llama, build_sliding_llama
 
 BLOCK = 16
 PREFIX = [1 + (7 * i) % 90 for i in range(3 * BLOCK)]
@@ -59,16 +55,14 @@ def make_paged_server(model: Any) -> Server:
 
 
 def _make_models() -> Iterator[tuple[str, Any]]:
-    yield "llama", llama()
-    yield "sliding llama", sliding_llama()
+    yield "llama", build_llama()
+    yield "sliding llama", build_sliding_llama()
     for name in ("mamba", "jamba"):
-        yield name, family(name)
+        yield name, build_family(name)
 
 
 def _find_lost_shapes() -> Iterator[str]:
     """Store a layer of four axes with one of three; yield each that is not restored equal."""
-    import mlx.core as mx
-
     shapes = ((1, 2, len(PREFIX), 4), (2, len(PREFIX), 4))
     layers = [mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape) for shape in shapes]
     cache = make_prefix_cache()
@@ -86,8 +80,8 @@ def make_prefix_cache() -> Any:
     Raises:
         NotApplicable: the release has none.
     """
-    pages = imported("vllm_mlx.paged_cache").PagedCacheManager
-    prefixes = imported("vllm_mlx.prefix_cache").BlockAwarePrefixCache
+    pages = require_module("vllm_mlx.paged_cache").PagedCacheManager
+    prefixes = require_module("vllm_mlx.prefix_cache").BlockAwarePrefixCache
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
 
 

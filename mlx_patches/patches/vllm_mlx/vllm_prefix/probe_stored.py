@@ -1,14 +1,9 @@
 """Stores one row of a batch in vllm-mlx's prefix cache, drops the batch, and reads memory."""
 
-from __future__ import annotations
-
 import gc
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import class_of
+from ....probes.kit import Result, Target, class_of, module_of, mx
 
 ROWS, TOKENS = 16, 500
 # Bytes that may stay alive beside the entry itself.
@@ -17,9 +12,7 @@ _SLACK = 64 * 1024
 
 def probe(target: Target) -> Result:
     """Red if more than the row stays alive, or the entry counts as too small."""
-    import mlx.core as mx
-
-    kind, config = class_of(target), importlib.import_module(target.module).MemoryCacheConfig()
+    kind, config = class_of(target), module_of(target).MemoryCacheConfig()
     prefixes = kind(model=object(), config=config)
     gc.collect()  # earlier code in this process may have left arrays in cycles
     before = mx.get_active_memory()
@@ -36,7 +29,6 @@ def probe(target: Target) -> Result:
 
 def make_row(dtype: Any = None) -> tuple[list[Any], int]:
     """Make one row's caches, views of a batch's arrays; returns them and the row's own bytes."""
-    import mlx.core as mx
     from mlx_lm.models.cache import ArraysCache, KVCache
 
     dtype = dtype or mx.float32

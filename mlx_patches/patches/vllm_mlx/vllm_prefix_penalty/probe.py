@@ -1,12 +1,9 @@
 """Penalizes repetition in a prompt whose first tokens are in vllm-mlx's prefix cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.vllm_scheduler import MEMORY, Server, llama
+from ....probes.kit import NotApplicable, Result, Target
+from ....probes.vllm_scheduler import MEMORY, Server, build_llama
 
 _PREFIX = [1 + (7 * i) % 90 for i in range(600)]
 # A token in the penalty's context, the last 20, is not repeated.
@@ -16,7 +13,7 @@ _SEEN = _PREFIX[-15:]
 
 def probe(target: Target) -> Result:
     """Red if the penalty does not cover a cached token."""
-    model = llama()
+    model = build_llama()
     prompt, repeated = find_repeating_prompt(model)
     first = answer_uncached(model, prompt)
     if first[0] == repeated:

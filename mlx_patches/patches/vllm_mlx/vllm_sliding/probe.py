@@ -1,14 +1,10 @@
 """Runs vllm-mlx's multimodal batch generator on text only, and compares rows with solo runs."""
 
-from __future__ import annotations
-
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.vllm_scheduler import WINDOW, sliding_llama
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx
+from ....probes.vllm_scheduler import WINDOW, build_sliding_llama
 
 _TOKENS = 6
 # One prompt within the window, one past it.
@@ -17,11 +13,11 @@ _PROMPTS = ([5, 6, 7], [1 + (7 * i) % 90 for i in range(WINDOW + 5)])
 
 def probe(target: Target) -> Result:
     """Red if the batch raises, or a row's answer differs from its solo run."""
-    generators = importlib.import_module(target.module)
+    generators = module_of(target)
     cuts = hasattr(generators.MLLMBatchGenerator, "_trim_rotating_caches")
     if cuts != target.name.endswith("_trim_rotating_caches"):
         raise NotApplicable("this release has another defect here, or none")
-    model = sliding_llama()
+    model = build_sliding_llama()
     try:
         batched = run_batch(generators, model, _PROMPTS)
     except ValueError as error:
@@ -34,7 +30,6 @@ def probe(target: Target) -> Result:
 
 def run_batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     """Each prompt's greedy answer, in one batch of the release's generator."""
-    import mlx.core as mx
 
     class Encoded(generators.MLLMBatchGenerator):  # type: ignore[misc]
         def _preprocess_request(self, request: Any) -> None:
@@ -57,8 +52,6 @@ def run_batch(generators: Any, model: Any, prompts: Sequence[Sequence[int]]) -> 
 
 def run_solo(model: Any, prompt: Sequence[int]) -> list[int]:
     """A prompt's greedy answer without the generator."""
-    import mlx.core as mx
-
     cache, tokens = model.make_cache(), mx.array([prompt])
     answer: list[int] = []
     for _ in range(_TOKENS):

@@ -1,14 +1,10 @@
 """Compares the stop tokens of vllm-mlx's multimodal scheduler with the model's folder."""
 
-from __future__ import annotations
-
-import importlib
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of
 from ....probes.stop_folder import IN_CONFIG, IN_GENERATION, IN_TEXT_CONFIG, OWN, write_folder
 
 _WANTED = {OWN, IN_CONFIG, IN_TEXT_CONFIG, *IN_GENERATION}
@@ -18,7 +14,7 @@ def probe(target: Target) -> Result:
     """Red if a stop token that the folder or the tokenizer names is not used."""
     from transformers import PreTrainedTokenizerFast
 
-    scheduler = importlib.import_module(target.module).MLLMScheduler
+    scheduler = module_of(target).MLLMScheduler
     with tempfile.TemporaryDirectory() as folder:
         write_folder(Path(folder))
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)

@@ -1,7 +1,5 @@
 """Streams two answers of vllm-mlx's server concurrently, and compares each with its solo run."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -9,9 +7,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import imported
+from ....probes.kit import Result, Target, require_module
 
 HEAD = ["<|channel|>analysis", "<|message|>"]
 FINAL = ["<|end|>", "<|channel|>final", "<|message|>"]
@@ -32,8 +28,8 @@ REASONING = {
 
 def probe(target: Target) -> Result:
     """Red if a stream's reasoning or content depends on a concurrent stream."""
-    server = imported(target.module)
-    reasoning = imported("vllm_mlx.reasoning")
+    server = require_module(target.module)
+    reasoning = require_module("vllm_mlx.reasoning")
     for name, answers in REASONING.items():
         parser = reasoning.get_parser(name)()
         with mock.patch.multiple(server, _reasoning_parser=parser, _model_name="tiny"):
