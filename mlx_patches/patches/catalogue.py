@@ -4,8 +4,6 @@ The table has each patch's place and targets, so that start-up imports only the 
 in effect. A patch of a distribution that is not installed is never imported.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A probe is a function of a target: ``probe(target) -> Result``. It imports the i
 uses its API. Each probe runs in its own child process.
 """
 
-from __future__ import annotations
-
 from ..evidence.results import NotApplicable, Result
 
 __all__ = ["NotApplicable", "Result"]

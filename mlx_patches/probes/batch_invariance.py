@@ -1,7 +1,5 @@
 """Batch invariance of tiny models: each row's logits in a batch and in a solo run."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Sequence

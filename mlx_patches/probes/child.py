@@ -5,8 +5,6 @@ always applies it, so that a range can be measured before the matrix has it. Wit
 each is removed before the next is applied.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Shared by probes: small caches, prefixes and inputs, and the application of other patches."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Runs a release's Metal-only code, emulated if there is no Metal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType

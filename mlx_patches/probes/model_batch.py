@@ -1,7 +1,5 @@
 """Compares a left-padded batch with solo runs, on a tiny model of the target's family."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Quantized batches: their classes, rows with known tokens, and what is wrong with one."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Changes the last token of a text, and compares the logits of the tokens before it."""
 
-from __future__ import annotations
-
 from ..core.patch import Target
 from . import Result
 from .batch_invariance import family_of, measure_distance, tiny

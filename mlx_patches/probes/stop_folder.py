@@ -1,7 +1,5 @@
 """A model's folder with stop tokens in each of its files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

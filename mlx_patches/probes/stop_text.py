@@ -1,7 +1,5 @@
 """Checks the handling of a stop string that begins within a token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from . import Result

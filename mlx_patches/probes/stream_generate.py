@@ -1,7 +1,5 @@
 """The arguments with which mlx-vlm's stream_generate calls its model."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any

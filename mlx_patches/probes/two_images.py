@@ -1,7 +1,5 @@
 """Compares two images in one prompt with each image in a separate prompt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from . import NotApplicable, Result

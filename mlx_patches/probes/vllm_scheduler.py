@@ -1,7 +1,5 @@
 """vllm-mlx's own scheduler with a tiny model, for one request at a time."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """mlx-vlm's server without a model, for probes of how it handles an answer."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable
 from types import SimpleNamespace

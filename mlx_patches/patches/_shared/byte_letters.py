@@ -1,7 +1,5 @@
 """The letters that stand for bytes in byte-level vocabularies."""
 
-from __future__ import annotations
-
 _PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 _OTHERS = iter(range(256, 512))
 # By byte.

@@ -1,7 +1,5 @@
 """The callers of a function: modules and functions on this thread's stack."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A ``from_dict`` for config classes that also reads keys which releases ignore."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

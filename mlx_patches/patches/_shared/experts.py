@@ -1,7 +1,5 @@
 """Run a mixture-of-experts block with given experts and weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

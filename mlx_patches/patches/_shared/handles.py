@@ -1,7 +1,5 @@
 """Handles: new objects on the graph nodes of arrays that a release changes in place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """The bodies of requests, as servers with FastAPI read them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

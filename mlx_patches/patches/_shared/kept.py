@@ -4,8 +4,6 @@ For objects that cannot be keys of a ``WeakKeyDictionary``: MLX arrays and modul
 or compare by element.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stand-ins for objects with some attributes replaced; the objects themselves do not change."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

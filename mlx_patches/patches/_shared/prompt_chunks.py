@@ -1,7 +1,5 @@
 """Find the tokens of a prompt that a call feeds, if it gets the whole prompt's arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

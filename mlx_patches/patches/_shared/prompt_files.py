@@ -1,7 +1,5 @@
 """An additional JSON entry in the metadata of a file that ``save_prompt_cache`` writes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Change the arguments of prompts before mlx-vlm's batch generator joins them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -24,8 +24,6 @@ Methods
 Only ``make_mask`` runs in a decode step, and it reads nothing from the device.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Refusals of sources that a request names, for the host and its client."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Solo caches of a batch's rows, and the keys and values that a call adds to them."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from typing import Any

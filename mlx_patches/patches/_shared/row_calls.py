@@ -1,7 +1,5 @@
 """Slice the arguments of a model's batched call by row, and join the rows' outputs."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 Hosts merge, extend, filter and extract a batch's caches; the entry goes with the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

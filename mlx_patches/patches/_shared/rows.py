@@ -1,7 +1,5 @@
 """Extract a batch's rows as solo caches, and write them back in place."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

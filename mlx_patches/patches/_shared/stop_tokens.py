@@ -1,7 +1,5 @@
 """The stop tokens that a model's folder names."""
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Targets at the caches of both packages, and at both functions of a property."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

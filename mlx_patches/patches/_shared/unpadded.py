@@ -1,7 +1,5 @@
 """Check whether a batch has no padding, without waiting for the device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 # The cache attribute for the ``left_padding`` array that was read and was all zeros.

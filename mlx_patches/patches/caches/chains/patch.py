@@ -1,7 +1,5 @@
 """Batch caches whose counts no layer reads: keep their graphs small."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, stored

@@ -11,8 +11,6 @@ Retire when
     The release cuts keys and values.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

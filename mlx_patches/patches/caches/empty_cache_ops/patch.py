@@ -1,7 +1,5 @@
 """Make every method of the contract accept an empty cache."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -16,8 +16,6 @@ Retire when
     No supported release joins arrays of the default dtype.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

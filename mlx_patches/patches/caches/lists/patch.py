@@ -10,8 +10,6 @@
   those dropped in front; ``maybe_trim_front`` drops only tokens that no later token attends to.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Keep NaN in padding columns from reaching their row's tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

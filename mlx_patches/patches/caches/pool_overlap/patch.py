@@ -18,8 +18,6 @@ Retire when
     ``Compressor`` reads the window before the first one of a call from its cache.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace

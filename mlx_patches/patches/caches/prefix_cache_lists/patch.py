@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-vlm 0.6.14.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -13,8 +13,6 @@ Retire when
     ``ChunkedKVCache.size`` counts its tokens, and a join keeps their positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

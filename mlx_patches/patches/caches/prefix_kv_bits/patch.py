@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-vlm 0.6.6.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

@@ -16,8 +16,6 @@ Retire when
     ``make_warm_batch_kv_cache_multi`` pads each layer's keys and values in their own shapes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """``QuantizedKVCache`` and its batch class: caches of packed values with scales and biases."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

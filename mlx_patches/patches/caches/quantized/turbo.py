@@ -5,8 +5,6 @@ repacked before they join one batch, and a saved cache records which channels it
 more bits.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -6,8 +6,6 @@ of the cache does not change. ``self.offset += n`` still works: it reads a handl
 stores it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Attribute, Factory, Patch, Target, stored

@@ -1,7 +1,5 @@
 """``advance`` of recurrent caches: count fed positions in a graph of constant size."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -27,8 +27,6 @@ The other modules repair one operation each, with a section per defect. The help
 ``ROWS`` to a cache, so two patches can both use them.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """``extract`` of recurrent caches: a batch's row as a solo cache."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

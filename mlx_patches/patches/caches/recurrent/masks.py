@@ -1,7 +1,5 @@
 """``make_mask`` of recurrent caches: which positions of the next chunk are padding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

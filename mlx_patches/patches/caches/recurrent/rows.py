@@ -1,7 +1,5 @@
 """``merge``, ``extend`` and ``filter`` of recurrent caches: rows join and leave a batch."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any

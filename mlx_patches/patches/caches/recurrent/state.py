@@ -1,7 +1,5 @@
 """``state`` of recurrent caches: save and restore them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

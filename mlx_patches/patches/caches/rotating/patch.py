@@ -18,8 +18,6 @@ token overwrites the oldest column once the buffer has wrapped.
 - ``size()`` is ``min(_offset, max_size)``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any

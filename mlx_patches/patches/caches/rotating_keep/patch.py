@@ -19,8 +19,6 @@ Retire when
     mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

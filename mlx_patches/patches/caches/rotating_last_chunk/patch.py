@@ -19,8 +19,6 @@ Retire when
     every supported release.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -14,8 +14,6 @@ Retire when
     ``load_prompt_cache`` restores the cache classes that models define.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

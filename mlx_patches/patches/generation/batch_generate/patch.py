@@ -1,7 +1,5 @@
 """The padding of prompts in mlx-vlm's public ``batch_generate``."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence

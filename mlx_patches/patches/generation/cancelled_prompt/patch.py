@@ -19,8 +19,6 @@ Retire when
     rows have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

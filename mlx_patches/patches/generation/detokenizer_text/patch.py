@@ -27,8 +27,6 @@ Retire when
     The lab's scenario ``streamed`` is green for every supported release.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -15,8 +15,6 @@ Retire when
     A generation yields its tokens outside its stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from threading import get_ident
 from typing import Any

@@ -16,8 +16,6 @@ Retire when
     None of these families is red in the lab's ``features`` scenarios.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -17,8 +17,6 @@ Retire when
     The release rejects ``kv_bits`` before it generates, or every family supports quantized caches.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import sys

@@ -13,8 +13,6 @@ Retire when
     ``make_cache`` takes the size, or the release warns that the size is ignored.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 from typing import Any

@@ -15,8 +15,6 @@ Retire when
     No supported release is older than mlx-vlm 0.7.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -12,8 +12,6 @@ Retire when
     No supported release is older than mlx-vlm 0.6.9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

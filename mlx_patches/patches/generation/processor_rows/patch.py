@@ -18,8 +18,6 @@ Retire when
     No supported release is older than mlx-lm 0.32 and mlx-vlm 0.6.5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -14,8 +14,6 @@ Retire when
     Both functions pass them in every supported release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -17,8 +17,6 @@ Retire when
 Optional: with ``kv_bits``, the output of single requests changes to that of a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

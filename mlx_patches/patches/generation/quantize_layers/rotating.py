@@ -13,8 +13,6 @@ Retire when
     The release skips these layers, or quantizes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

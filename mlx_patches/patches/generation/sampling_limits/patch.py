@@ -15,8 +15,6 @@ Retire when
     The releases reject these numbers, or do the same.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

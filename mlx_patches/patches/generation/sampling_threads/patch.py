@@ -17,8 +17,6 @@ Retire when
     No supported release accepts MLX 0.32.0.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect

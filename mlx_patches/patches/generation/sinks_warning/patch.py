@@ -14,8 +14,6 @@ Retire when
     mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from functools import cache

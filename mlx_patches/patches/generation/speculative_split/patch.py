@@ -12,8 +12,6 @@ Retire when
     The release splits the list by the model's number of caches.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -16,8 +16,6 @@ Retire when
     ``trim_prompt_cache`` trims full windows as far as it is exact, or decoding raises an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -15,8 +15,6 @@ Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

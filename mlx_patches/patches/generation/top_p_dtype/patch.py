@@ -15,8 +15,6 @@ Retire when
     No supported release sums in the model's dtype.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

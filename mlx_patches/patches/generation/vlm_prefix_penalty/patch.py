@@ -13,8 +13,6 @@ Retire when
     ``PromptProcessingBatch`` begins a row's token context with the whole prompt.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -11,8 +11,6 @@ Retire when
     No supported release searches in the whole batch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -13,8 +13,6 @@ Retire when
     No supported release is older than mlx-lm 0.32.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two published checkpoints load wrongly: Falcon H1's factors, gpt-oss without quantization."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

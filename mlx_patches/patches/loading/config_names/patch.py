@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-lm 0.32, and Granite's new names are read.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.errors import refusal

@@ -18,8 +18,6 @@ Retire when
     No supported release drops an id of the three places.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -25,8 +25,6 @@ Retire when
     No supported release runs a model's code without consent.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

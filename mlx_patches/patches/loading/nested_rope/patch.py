@@ -18,8 +18,6 @@ Retire when
     Every model of a supported release reads ``rope_parameters``.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

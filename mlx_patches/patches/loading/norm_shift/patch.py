@@ -15,8 +15,6 @@ Retire when
     No supported release shifts a converted checkpoint.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -12,8 +12,6 @@ Retire when
     No supported release is older than mlx-lm 0.32.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ template makes is measured before anything can be made of it, so no single step 
 time is checked between the steps.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

@@ -1,7 +1,5 @@
 """jinja2's immutable sandbox with bounds, made from any environment with the same settings."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections import ChainMap

@@ -18,8 +18,6 @@ Retire when
     No supported release compiles a template outside of a sandbox, and transformers bounds them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

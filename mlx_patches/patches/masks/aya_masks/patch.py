@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-vlm 0.5.0.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from ....core.patch import Patch

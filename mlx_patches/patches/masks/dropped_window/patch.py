@@ -14,8 +14,6 @@ Retire when
     Every supported release reads the window of these families.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

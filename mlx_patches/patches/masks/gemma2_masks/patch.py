@@ -12,8 +12,6 @@ Retire when
     The attention accepts a batch's mask in every supported release.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -12,8 +12,6 @@ Retire when
     No supported release is older.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

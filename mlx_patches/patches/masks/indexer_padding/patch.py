@@ -16,8 +16,6 @@ Retire when
     The model asks its caches for padding, or the engine gives a mask for every prompt.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

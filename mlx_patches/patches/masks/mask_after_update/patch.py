@@ -16,8 +16,6 @@ Retire when
     No supported release is older than mlx-vlm 0.7.9.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -14,8 +14,6 @@ Retire when
     No supported release cuts masks by offsets.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

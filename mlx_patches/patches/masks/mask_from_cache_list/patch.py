@@ -18,8 +18,6 @@ Retire when
     No supported release is older than mlx-vlm 0.7.9 and mlx-lm 0.32.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

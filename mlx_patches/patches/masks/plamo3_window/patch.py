@@ -13,8 +13,6 @@ Retire when
     The model makes its caches for the window of its mask.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

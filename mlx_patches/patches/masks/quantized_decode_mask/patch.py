@@ -13,8 +13,6 @@ Retire when
     The decoder makes a mask for quantized caches.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -16,8 +16,6 @@ Retire when
     No supported release is older than these.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable

@@ -13,8 +13,6 @@ Retire when
     No supported release is older than mlx-lm 0.30.6.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

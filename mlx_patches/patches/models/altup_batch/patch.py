@@ -12,8 +12,6 @@ Retire when
     No supported release is older than mlx-vlm 0.5.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

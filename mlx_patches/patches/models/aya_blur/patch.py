@@ -12,8 +12,6 @@ Retire when
     mlx-vlm multiplies by one weight at a time, or drops the function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

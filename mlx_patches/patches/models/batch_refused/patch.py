@@ -16,8 +16,6 @@ Retire when
     Each supported release of mlx-lm and mlx-vlm batches these models or refuses to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -15,8 +15,6 @@ Retire when
     Every supported release counts a chunk's tokens from the beginning of its prompt.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -15,8 +15,6 @@ Retire when
     mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -13,8 +13,6 @@ Retire when
     The step counts images by the crops.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -12,8 +12,6 @@ Retire when
     Every supported release multiplies the embeddings of both.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

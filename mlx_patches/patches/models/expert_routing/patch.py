@@ -1,7 +1,5 @@
 """Jamba and ERNIE 4.5 MoE weight or select their experts by the wrong rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -14,8 +14,6 @@ Retire when
     No supported release has a Falcon model without a mask for text.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -12,8 +12,6 @@ Retire when
     The release reads every image of a prompt.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Sequence

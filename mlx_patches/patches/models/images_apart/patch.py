@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-vlm 0.6.4.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

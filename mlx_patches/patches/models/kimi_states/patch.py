@@ -11,8 +11,6 @@ Retire when
     No supported release is older.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -16,8 +16,6 @@ Retire when
     No supported release takes a softmax of the gate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

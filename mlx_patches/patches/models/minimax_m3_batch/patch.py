@@ -22,8 +22,6 @@ Retire when
     mlx-vlm computes positions and blocks by row.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -12,8 +12,6 @@ Retire when
     mlx-vlm skips them too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

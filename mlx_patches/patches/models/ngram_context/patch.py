@@ -13,8 +13,6 @@ Retire when
     ``NgramEmbedding`` keeps contexts of one width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

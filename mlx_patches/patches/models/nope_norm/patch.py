@@ -12,8 +12,6 @@ Retire when
     Every supported release normalizes only in layers with RoPE.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

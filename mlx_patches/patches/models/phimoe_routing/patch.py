@@ -14,8 +14,6 @@ Retire when
     No supported release takes a softmax of the best experts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ runs with arguments that make padding harmless; no layer is fed row by row. With
 padding, nothing changes.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import itertools

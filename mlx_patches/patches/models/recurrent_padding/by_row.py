@@ -1,7 +1,5 @@
 """Feed a padded batch of a recurrent family row by row: the fallback of ``recurrent_padding``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -28,8 +28,6 @@ Retire when
     The families mask their recurrences.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence

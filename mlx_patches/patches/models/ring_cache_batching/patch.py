@@ -20,8 +20,6 @@ Retire when
     mlx-vlm batches ``RingSlidingKVCache``.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """AFM 7: layers that reuse keys rotate their queries by each row's offset."""
 
-from __future__ import annotations
-
 import inspect
 
 from ..._shared.parts import view, with_parts

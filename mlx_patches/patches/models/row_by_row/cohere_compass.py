@@ -1,7 +1,5 @@
 """Cohere Compass: position ids of text are passed by the model's own argument."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any

@@ -1,7 +1,5 @@
 """DeepSeek-VL2: the experts' gate supports only one row."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ernie 4.5 VL: position ids of text are passed by the model's own argument."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

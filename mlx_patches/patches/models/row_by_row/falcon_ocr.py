@@ -1,7 +1,5 @@
 """Falcon OCR since mlx-vlm 0.5.0: a prompt's positions are passed by the decoder's own argument."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

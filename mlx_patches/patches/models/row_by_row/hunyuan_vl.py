@@ -1,7 +1,5 @@
 """Hunyuan VL: RoPE of text by each row's positions."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

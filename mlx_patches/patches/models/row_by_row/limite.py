@@ -1,7 +1,5 @@
 """Limite: RoPE and a mask by row."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Llama 4: attention chunks and position-dependent scales by row."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any

@@ -1,7 +1,5 @@
 """Llama 3.2 Vision: RoPE by row, and cross-attention that masks padding."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

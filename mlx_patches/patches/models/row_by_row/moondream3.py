@@ -1,7 +1,5 @@
 """Moondream 3: RoPE and position-dependent scales by row."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

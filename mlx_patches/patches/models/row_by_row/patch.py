@@ -33,8 +33,6 @@ Retire when
     The lab is green for all of these families.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Sequence

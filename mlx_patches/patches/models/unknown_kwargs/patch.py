@@ -13,8 +13,6 @@ Retire when
     No supported release is older than mlx-vlm 0.5.0.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any

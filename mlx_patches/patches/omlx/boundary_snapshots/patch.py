@@ -14,8 +14,6 @@ Retire when
     omlx extracts the states at the boundary itself.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

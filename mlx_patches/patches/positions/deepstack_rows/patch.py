@@ -21,8 +21,6 @@ Retire when
     No supported release passes lists.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -14,8 +14,6 @@ Retire when
     No supported release builds RoPE with a scale of 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

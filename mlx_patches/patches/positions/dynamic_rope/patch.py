@@ -15,8 +15,6 @@ Retire when
     RoPE of every supported release accepts an array of offsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

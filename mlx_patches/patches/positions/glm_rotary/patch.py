@@ -12,8 +12,6 @@ Retire when
     Every supported release reads the factor.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

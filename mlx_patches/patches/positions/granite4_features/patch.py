@@ -20,8 +20,6 @@ Retire when
     The release's embedding step returns the features of each row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

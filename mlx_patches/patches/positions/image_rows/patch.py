@@ -15,8 +15,6 @@ Retire when
     Each row of the generator has a mask, and the server keeps what only the vision tower reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -14,8 +14,6 @@ Retire when
     No supported release pairs neighbouring dimensions in the indexer of DeepSeek V3.2.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

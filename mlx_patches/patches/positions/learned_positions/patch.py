@@ -11,8 +11,6 @@ Retire when
     The model accepts one offset per row in every supported release.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

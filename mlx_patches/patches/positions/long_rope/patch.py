@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-lm 0.30.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -14,8 +14,6 @@ Retire when
     The kernel uses the strides of the positions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.errors import refusal

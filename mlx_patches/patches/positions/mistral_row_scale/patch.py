@@ -15,8 +15,6 @@ Retire when
     Both models use every row's offset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any

@@ -15,8 +15,6 @@ Retire when
     No supported release is older than mlx-vlm 0.6.0.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

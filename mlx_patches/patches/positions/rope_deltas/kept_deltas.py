@@ -1,7 +1,5 @@
 """Models that accept ``rope_deltas``, but without them use those of another request."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -15,8 +15,6 @@ Retire when
     The probe is green without the patch for every supported release.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -26,8 +26,6 @@ Retire when
     No supported release stores positions on the model.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ delta ignores the cache. mlx-vlm's ``stream_generate`` computes the positions of
 conversation first; 0.6.8 leaves them on the model, where nothing reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -11,8 +11,6 @@ Retire when
     No supported release is older than mlx-lm 0.31.2.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

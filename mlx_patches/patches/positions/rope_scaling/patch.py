@@ -17,8 +17,6 @@ Retire when
     Every attention layer of a supported release reads its scaling.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

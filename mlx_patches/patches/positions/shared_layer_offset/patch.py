@@ -17,8 +17,6 @@ Retire when
     mlx-vlm's Gemma 3n reads it before the update too, and no older release is supported.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

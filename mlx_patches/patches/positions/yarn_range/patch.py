@@ -13,8 +13,6 @@ Retire when
     Every supported release reads ``truncate``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -18,8 +18,6 @@ Retire when
     The servers accept only named arguments of a template.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

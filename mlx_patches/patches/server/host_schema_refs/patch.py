@@ -15,8 +15,6 @@ Retire when
     jsonschema retrieves nothing by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -7,8 +7,6 @@ their own data are accepted, whatever a file's name or MIME type is.
 A refusal is the exception ``Refused``.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from typing import BinaryIO, NamedTuple

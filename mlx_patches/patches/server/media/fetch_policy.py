@@ -9,8 +9,6 @@ resolve the name themselves.
 A refusal is the exception ``Refused``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import re

@@ -17,8 +17,6 @@ Retire when
     The hosts have an option to accept only public addresses and listed folders.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import inspect

@@ -13,8 +13,6 @@ Retire when
     The servers limit what they fetch.
 """
 
-from __future__ import annotations
-
 import base64
 import http.client
 import inspect

@@ -6,8 +6,6 @@ Nothing here depends on a release; ``limited`` and ``public`` apply it to releas
 A refusal is the exception ``Refused``.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib
 import io

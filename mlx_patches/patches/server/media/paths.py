@@ -4,8 +4,6 @@ A request may name files below folders that the operator has listed. A host may 
 wrote itself from checked content.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterable

@@ -18,8 +18,6 @@ Retire when
     The servers have an option to accept only public addresses and listed folders.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

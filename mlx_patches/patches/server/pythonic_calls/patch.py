@@ -14,8 +14,6 @@ Retire when
     No supported release is older than mlx-lm 0.32.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 from collections.abc import Callable

@@ -15,8 +15,6 @@ Retire when
     The servers have an option to serve only listed models.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -15,8 +15,6 @@ Retire when
     The generation thread survives an error in a batch.
 """
 
-from __future__ import annotations
-
 import logging
 import weakref
 from collections.abc import Callable, Iterable

@@ -13,8 +13,6 @@ Retire when
     ``run`` gives the cache its limit.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -12,8 +12,6 @@ Retire when
     ``ChunkedKVCache`` is trimmable only as far as it has tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ Retire when
     The server answers an empty prompt, or refuses it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

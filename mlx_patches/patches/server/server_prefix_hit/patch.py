@@ -12,8 +12,6 @@ Retire when
     ``fetch_nearest_cache`` always leaves a token to feed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

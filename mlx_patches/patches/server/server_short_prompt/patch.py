@@ -12,8 +12,6 @@ Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
 
-from __future__ import annotations
-
 from ....core.patch import Patch
 from ....core.verbs import argument
 

@@ -16,8 +16,6 @@ Retire when
     The server stops at a stop string whatever its tokens are.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from itertools import filterfalse

@@ -15,8 +15,6 @@ Retire when
     ``ToolCallFormatter`` handles any error of its parser.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -14,8 +14,6 @@ Retire when
     No supported release has a default threshold of zero.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -16,8 +16,6 @@ Retire when
     No supported release is older than mlx-lm 0.32.2.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

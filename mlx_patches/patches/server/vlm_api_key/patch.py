@@ -12,8 +12,6 @@ Retire when
     No supported release is older than mlx-vlm 0.6.8.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -14,8 +14,6 @@ Retire when
     mlx-vlm 0.5.0 is no longer supported.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from contextvars import ContextVar

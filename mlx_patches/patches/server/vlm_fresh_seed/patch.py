@@ -13,8 +13,6 @@ Retire when
     The server draws a seed for requests without one.
 """
 
-from __future__ import annotations
-
 import secrets
 from typing import Any
 

@@ -11,8 +11,6 @@ Retire when
     mlx-vlm below 0.6.5 is no longer supported.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

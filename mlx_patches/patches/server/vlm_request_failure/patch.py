@@ -16,8 +16,6 @@ Retire when
     The server answers a request whose embeddings fail, and continues with the others.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -18,8 +18,6 @@ Retire when
     The server stops at the stop strings of a request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

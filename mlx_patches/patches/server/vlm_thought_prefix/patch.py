@@ -13,8 +13,6 @@ Retire when
     No supported release uses ``lstrip("thought")``.
 """
 
-from __future__ import annotations
-
 from ....core.patch import Patch
 from ....core.verbs import argument
 

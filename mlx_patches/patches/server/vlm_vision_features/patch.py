@@ -12,8 +12,6 @@ Retire when
     No supported release caches features by an image's name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -12,8 +12,6 @@ Retire when
     vllm-mlx below 0.2.8 is no longer supported.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

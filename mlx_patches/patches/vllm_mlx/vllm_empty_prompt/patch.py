@@ -11,8 +11,6 @@ Retire when
     The scheduler refuses or answers an empty prompt.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -14,8 +14,6 @@ Retire when
     vllm-mlx below 0.4.0 is no longer supported.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

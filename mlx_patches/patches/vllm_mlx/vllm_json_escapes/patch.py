@@ -13,8 +13,6 @@ Retire when
     A supported release distinguishes an escaped backslash from a lone one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

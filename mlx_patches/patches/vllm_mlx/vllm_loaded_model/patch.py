@@ -11,8 +11,6 @@ Retire when
     vllm-mlx 0.2.7 is no longer supported.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -13,8 +13,6 @@ Retire when
     No supported release has this cache, or a release leaves a token to feed and returns copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

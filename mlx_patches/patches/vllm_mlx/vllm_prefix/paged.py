@@ -19,8 +19,6 @@ Retire when
     A supported release also finds blocks by the tokens before them.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

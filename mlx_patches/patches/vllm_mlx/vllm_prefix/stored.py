@@ -14,8 +14,6 @@ Retire when
     vllm-mlx below 0.5.0 is no longer supported.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext

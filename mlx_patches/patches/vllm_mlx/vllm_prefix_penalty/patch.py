@@ -14,8 +14,6 @@ Retire when
     The scheduler passes ``all_tokens``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

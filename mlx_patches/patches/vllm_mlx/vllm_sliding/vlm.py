@@ -14,8 +14,6 @@ Retire when
     vllm-mlx below 0.2.8 is no longer supported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from typing import Any

@@ -12,8 +12,6 @@ Retire when
     No supported release drops an id of the folder.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

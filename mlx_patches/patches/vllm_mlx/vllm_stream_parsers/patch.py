@@ -15,8 +15,6 @@ Retire when
     vllm-mlx below 0.4.1 is no longer supported.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import AsyncIterator, Generator, Iterator
 from copy import copy
