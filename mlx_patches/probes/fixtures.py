@@ -14,16 +14,6 @@ from ..core.patch import Target
 from . import NotApplicable, Result
 
 
-class _Mlx:
-    """``mlx.core``, imported when it is used: probes are also read where MLX is not installed."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("mlx.core"), name)
-
-
-mx: Any = _Mlx()
-
-
 def module_of(target: Target) -> Any:
     """Import the module of a target."""
     return importlib.import_module(target.module)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from .arrays import mx
 from .parts import Overlay
 
 
@@ -22,8 +23,6 @@ def run_experts(
         weights: the experts' weights, (..., k).
         gate: the name of the block's gate.
     """
-    import mlx.core as mx
-
     count = chosen.shape[-1]
     equal = mx.zeros(chosen.shape, weights.dtype)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .arrays import mx
+
 
 # Not compared by value: that would read its array from the device.
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,8 +24,6 @@ class ImageStates:
 
     def take_rows(self, rows: Sequence[int]) -> ImageStates | None:
         """The states of these rows; None if none of them has an image."""
-        import mlx.core as mx
-
         counts = tuple(self.counts[row] for row in rows)
         if not any(counts):
             return None
@@ -40,8 +40,6 @@ def join_states(parts: Sequence[ImageStates | None], rows: Sequence[int]) -> Ima
     given = [part for part in parts if part is not None]
     if not given:
         return None
-    import mlx.core as mx
-
     length = max(part.states.shape[1] for part in given)
     width, dtype = given[0].states.shape[2], given[0].states.dtype
     arrays, counts = [], []

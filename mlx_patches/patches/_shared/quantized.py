@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...core.patch import Factory, Target
+from .arrays import mx
 from .targets import Place
 
 CLASS = "BatchQuantizedKVCache"
@@ -60,8 +61,6 @@ def prepare(
     Raises:
         ValueError: left padding for a written cache.
     """
-    import mlx.core as mx
-
     if left_padding is not None:
         if cache.keys is not None:
             raise ValueError(f"left padding can only be added to an empty {type(cache).__name__}")
@@ -100,8 +99,6 @@ def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
         make_empty: returns an empty batch cache for rows with this left padding.
         rows: quantized solo caches; a cache without tokens may be of any class.
     """
-    import mlx.core as mx
-
     lengths = [int(row.offset) if row.keys is not None else 0 for row in rows]
     longest = max(lengths)
     batch = make_empty([longest - length for length in lengths])
@@ -206,8 +203,6 @@ def slice_tokens(tree: Any, end: int) -> Any:
 
 def copy_row(tree: Any, row: int, start: int, end: int) -> Any:
     """One row's tokens from ``start`` to ``end``, copied to new memory."""
-    import mlx.core as mx
-
     return map_arrays(lambda part: mx.contiguous(part[row : row + 1, :, start:end]), tree)
 
 
@@ -226,8 +221,6 @@ def roll_rows(part: Any, shifts: Any) -> Any:
         part: (R, H, T, ...).
         shifts: (R,) integers.
     """
-    import mlx.core as mx
-
     count = part.shape[TOKENS]
     places = (mx.arange(count)[None] - shifts[:, None]) % count
     places = places.reshape(-1, 1, count, *[1] * (part.ndim - TOKENS - 1))
@@ -236,8 +229,6 @@ def roll_rows(part: Any, shifts: Any) -> Any:
 
 def pad_left(part: Any, left: int) -> Any:
     """Put ``left`` tokens of zeros in front."""
-    import mlx.core as mx
-
     pads = [(0, 0)] * part.ndim
     pads[TOKENS] = (left, 0)
     return mx.pad(part, pads) if left else part
@@ -245,8 +236,6 @@ def pad_left(part: Any, left: int) -> Any:
 
 def make_blank_rows(part: Any, rows: int) -> Any:
     """Rows of zero tokens, with the other axes and the dtype of ``part``."""
-    import mlx.core as mx
-
     return mx.zeros((rows, part.shape[1], 0, *part.shape[TOKENS + 1 :]), part.dtype)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import rows as cache_rows
+from .arrays import mx
 from .quantized import pad_left
 
 Update = tuple[Any, Any]
@@ -53,8 +54,6 @@ def record_updates(layer: Any) -> list[Update]:
 
 def enter_updates(layer: Any, rows: Sequence[list[Update]]) -> None:
     """Add the rows' new keys and values to the batch's cache, left-padded to the longest."""
-    import mlx.core as mx
-
     if not any(rows):
         return
     sides = [

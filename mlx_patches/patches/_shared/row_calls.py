@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .arrays import mx
+
 # Arguments with a call's tokens: ids (rows, tokens), or embeddings (rows, tokens, width).
 TOKENS = ("inputs", "input_ids", "tokens", "inputs_embeds", "input_embeddings")
 # Of shape (rows, length), (3, rows, length) or (rows, axes, length).
@@ -190,8 +192,6 @@ def _own_names(value: Any) -> list[str]:
 
 def join_arrays(arrays: Sequence[Any], spans: Sequence[Span], shape: tuple[int, int]) -> Any:
     """Join the rows' arrays to one of the batch; a list of them if their shapes do not fit."""
-    import mlx.core as mx
-
     length = shape[1]
     known = [
         (array, stop - start)

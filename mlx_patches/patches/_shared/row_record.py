@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.patch import Target, around
+from .arrays import mx
 from .image_states import ImageStates, join_states
 from .prompt_files import load_entry, save_entry
 from .row_entries import RowEntry
@@ -107,8 +108,6 @@ def fill_column(cache: Any, name: str, rows: int) -> Any:
     """``read_column``, with zeros in place of None."""
     column = read_column(cache, name, rows)
     if column is None:
-        import mlx.core as mx
-
         column = mx.zeros((rows, 1), mx.int32)
     return column
 
@@ -127,8 +126,6 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
     records = [read_record(cache) for cache in caches]
     if not any(records):
         return None
-    import mlx.core as mx
-
     names = {name for record in records if record for name in record.columns()}
     columns = {
         name: mx.concatenate([fill_column(cache, name, count_rows(cache)) for cache in caches])
@@ -222,8 +219,6 @@ def load_prompt_cache(
 
 def set_records(cache: Sequence[Any], records: dict[str, dict[str, list[int]]]) -> None:
     """Write saved records, by layer."""
-    import mlx.core as mx
-
     for layer, columns in records.items():
         arrays = {name: mx.array(held, mx.int32)[:, None] for name, held in columns.items()}
         write_record(cache[int(layer)], RowRecord(**arrays))

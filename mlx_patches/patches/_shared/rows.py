@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from . import quantized
+from .arrays import mx
 
 # The attributes of a batch's attention cache that are arrays (rows,) of counts.
 COUNTS = ("left_padding", "offset")
@@ -18,8 +19,6 @@ INNER = "kv_cache"
 
 def read_counts(arrays: Sequence[Any]) -> list[list[int] | None]:
     """Arrays (rows,) as lists of numbers, None for anything else. One device read for all."""
-    import mlx.core as mx
-
     known = [array for array in arrays if is_counts(array)]
     if not known:
         return [None] * len(arrays)
@@ -183,8 +182,6 @@ def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
         return None
     batch = merge_rows(layer, list(rows))
     if any(waiting):
-        import mlx.core as mx
-
         batch.left_padding = batch.left_padding + mx.array(waiting)
         batch.offset = batch.offset - mx.array(waiting)
     return batch
@@ -214,8 +211,6 @@ def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
         vars(layer).update(contents)
         vars(layer).update({name: one for name, one in announced.items() if is_counts(one)})
         if any(dropped) and is_counts(padding := announced.get("_right_padding")):
-            import mlx.core as mx
-
             layer._right_padding = padding - mx.array(dropped)
 
 
@@ -233,8 +228,6 @@ def join_states(states: Sequence[Any]) -> Any:
     A state that is a window of the last tokens may be shorter in some rows: they get zeros in
     front.
     """
-    import mlx.core as mx
-
     known = max((s for s in states if s is not None), key=lambda s: s.size, default=None)
     if known is None:
         return None
@@ -245,8 +238,6 @@ def join_states(states: Sequence[Any]) -> Any:
 
 def pad_state(state: Any, longest: Any) -> Any:
     """Left-pad a state's second axis with zeros to the length of the longest."""
-    import mlx.core as mx
-
     missing = longest.shape[1] - state.shape[1] if state.ndim > 1 else 0
     return mx.pad(state, [(0, 0), (missing, 0), *[(0, 0)] * (state.ndim - 2)]) if missing else state
 
@@ -293,6 +284,4 @@ def take_last(side: Any, size: int, keep: int = 0) -> Any:
     """The first ``keep`` and the last columns of keys or values, ``size`` in all."""
     if not keep or side.shape[2] <= size:
         return side[:, :, -size:]
-    import mlx.core as mx
-
     return mx.concatenate([side[..., :keep, :], side[..., keep - size :, :]], axis=2)

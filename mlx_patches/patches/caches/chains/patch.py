@@ -4,6 +4,7 @@ from typing import Any
 
 from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, stored
 from ....core.verbs import after
+from ..._shared.arrays import mx
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
@@ -111,8 +112,6 @@ def tie(cache: Any, *counts: Any) -> None:
     The counts are then evaluated with the keys. If MLX has no ``depends``, their evaluation
     starts at once, in the background.
     """
-    import mlx.core as mx
-
     keys = cache.keys
     if not hasattr(mx, "depends"):  # MLX below 0.29.2
         mx.async_eval(*counts)

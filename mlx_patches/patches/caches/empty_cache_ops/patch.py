@@ -6,6 +6,7 @@ from typing import Any
 
 from ....core.patch import Factory, Patch
 from ....core.verbs import everywhere, wrap
+from ..._shared.arrays import mx
 from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import CACHES, around_setter, at
 
@@ -89,8 +90,6 @@ def add_no_tokens(row: Any, like: Any) -> Any:
 
 def extend_rows(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
     """Add another batch's rows."""
-    import mlx.core as mx
-
     sides = (cache, other)
     written = next((side for side in sides if not is_empty(side)), None)
     if written is not None:

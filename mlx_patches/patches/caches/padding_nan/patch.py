@@ -5,6 +5,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import everywhere, wrap
+from ..._shared.arrays import mx
 
 # The cache attribute for (the ``left_padding`` array that was read, the column at which it ends).
 _NOTE = "_mlx_patches_padding_end"
@@ -75,8 +76,6 @@ def note_padding_end(cache: Any, end: int) -> None:
 
 def zero_padding(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
     """Keys and values (rows, heads, tokens, width) with zeros in left-padding columns."""
-    import mlx.core as mx
-
     start = find_next_column(cache)
     columns = mx.arange(start, start + keys.shape[2])
     padding = (columns < cache.left_padding[:, None])[:, None, :, None]

@@ -25,6 +25,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, argument, result, wrap
+from ..._shared.arrays import mx
 from ..._shared.targets import VLM_CACHES, around_setter, at
 from .windows import (
     ENTRY,
@@ -50,8 +51,6 @@ class WithLastWindow:
 
     def accumulate_windows(self, kv: Any, gate: Any, offset: Any) -> tuple[Any, Any, Any]:
         """The last window, those that these tokens complete, and the position of the first."""
-        import mlx.core as mx
-
         held = read_windows(self.cache)
         kv, gate, first = self.cache.accumulate_windows(kv, gate, offset)
         if not kv.shape[1]:
@@ -111,8 +110,6 @@ def join_last(get: Callable[[Any], Any], cache: Any, join: Callable[[Any, Any], 
 
 def save_row(get: Callable[[Any], Any], cache: Any) -> Any:
     """The state of a cache, with its last window in front of the unfinished one."""
-    import mlx.core as mx
-
     return join_last(
         get, cache, lambda left, last: last if left is None else mx.concatenate([last, left], 1)
     )
@@ -141,7 +138,6 @@ def restore_ratio(put: Callable[[Any, Any], None], cache: Any, saved: Any) -> No
 
 def save_batch(get: Callable[[Any], Any], cache: Any) -> Any:
     """The state of a batch, with its last windows behind the unfinished ones."""
-    import mlx.core as mx
 
     def join(left: Any, last: Any) -> Any:
         return mx.concatenate([mx.zeros_like(last) if left is None else left, last], 1)

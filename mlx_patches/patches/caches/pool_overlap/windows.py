@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.row_entries import RowEntry
 
 WINDOWS = "_mlx_patches_windows"
@@ -37,8 +38,6 @@ class Windows:
 
     def rewind(self, ends: Sequence[int]) -> Windows:
         """The record at the time when the rows had pooled these numbers of windows."""
-        import mlx.core as mx
-
         behind = [now - then for now, then in zip(self.ends, ends, strict=True)]
         places = (mx.arange(KEPT) - mx.array(behind)[:, None])[..., None, None]
         known = (places >= 0) & (places < KEPT)
@@ -80,8 +79,6 @@ def count_windows(cache: Any, rows: int = 1) -> tuple[int, ...]:
 
 def make_no_windows(like: Sequence[Any], ends: Sequence[int]) -> Windows:
     """A record of rows without windows, shaped like the kv and gates in ``like``."""
-    import mlx.core as mx
-
     kv, gate = like
     shape = (len(ends), KEPT, *kv.shape[-2:])
     return Windows(mx.zeros(shape, kv.dtype), mx.full(shape, -mx.inf, gate.dtype), tuple(ends))
@@ -97,8 +94,6 @@ def add_windows(
         ready: the windows that follow and their gates, (rows, number, ratio, width).
         added: how many of them each row has; the rest is padding.
     """
-    import mlx.core as mx
-
     pairs = zip((held.kv, held.gate), ready, strict=True)
     sides = [mx.concatenate(pair, axis=1) for pair in pairs]
     # Copies: a slice would keep the whole array alive.
@@ -109,8 +104,6 @@ def add_windows(
 
 def cut_last(side: Any, added: Sequence[int]) -> Any:
     """The ``KEPT`` windows of each row that end with its last."""
-    import mlx.core as mx
-
     first = added[0]
     if all(count == first for count in added):
         return side[:, first : first + KEPT]
@@ -120,8 +113,6 @@ def cut_last(side: Any, added: Sequence[int]) -> Any:
 
 def join_windows(caches: Sequence[Any]) -> Windows | None:
     """A record of all rows of these caches, in their order; None if no cache has one."""
-    import mlx.core as mx
-
     held = [read_windows(cache) for cache in caches]
     known = next(filter(None, held), None)
     if known is None:

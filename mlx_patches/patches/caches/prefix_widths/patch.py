@@ -22,6 +22,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 # A prompt's prefix: the keys and values of each layer.
 Tensors = list[tuple[Any, Any]]
@@ -61,8 +62,6 @@ def build_by_shape(
 
 def read_prefix(pick: dict[str, Any], layers: int) -> Tensors:
     """Each layer's keys and values of a prefix, of shape ``(1, heads, length, width)``."""
-    import mlx.core as mx
-
     length = pick["prefix_len"]
     if (caches := pick.get("warm_cache")) is not None:
         return [(one.keys[..., :length, :], one.values[..., :length, :]) for one in caches[:layers]]
@@ -83,7 +82,6 @@ def get_shape(tensor: Any) -> Shape:
 
 def make_prefix_view(pick: dict[str, Any], tensors: Tensors, shape: Shape) -> dict[str, Any]:
     """A prefix in one block; arrays of other shapes are replaced by placeholders of this one."""
-    import mlx.core as mx
 
     def fit(tensor: Any) -> Any:
         if get_shape(tensor) == shape:

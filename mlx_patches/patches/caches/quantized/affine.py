@@ -7,6 +7,7 @@ from typing import Any
 from ....core.patch import Attribute, Patch, Target
 from ....core.verbs import argument, everywhere, wrap
 from ..._shared import quantized as contract
+from ..._shared.arrays import mx
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
 from ..._shared.targets import CACHES, VLM_CACHES, at
@@ -124,8 +125,6 @@ def count_tokens(cache: Any) -> int:
 
 def dequantize_row(row: Any) -> Any:
     """A ``QuantizedKVCache`` as a ``KVCache`` in floats; other caches are returned unchanged."""
-    import mlx.core as mx
-
     quantized = find_quantized_class(type(row))
     if quantized is None:
         return row

@@ -14,6 +14,7 @@ from typing import Any
 from ....core.patch import Patch, Target
 from ....core.verbs import wrap
 from ..._shared import quantized as contract
+from ..._shared.arrays import mx
 from ..._shared.rows import make_solo
 from ..._shared.targets import around_setter, at
 
@@ -94,8 +95,6 @@ def restore_codecs(cache: Any, text: str) -> None:
     The release selects the channels of largest magnitude, so its codecs are built from heads in
     which the recorded channels are the largest.
     """
-    import mlx.core as mx
-
     heads = []
     for width, high in json.loads(text):
         gains = mx.ones((width,))

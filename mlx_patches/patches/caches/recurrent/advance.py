@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ....core.patch import Patch, around
+from ..._shared.arrays import mx
 from ..._shared.handles import make_handle
 from ..._shared.targets import CACHES, at
 from .contract import write_padding
@@ -84,8 +85,6 @@ def start_count(
     """Start a count at this padding."""
     changes = 0 if last is None else last.changes + 1
     if changes % CHANGES == CHANGES - 1 and cache.cache[0] is not None:
-        import mlx.core as mx
-
         # The state depends on the padding from here on, so the next step evaluates both.
         padding = [part for part in (left, lengths) if part is not None]
         cache.cache[0] = mx.depends(cache.cache[0], padding)

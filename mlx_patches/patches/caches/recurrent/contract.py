@@ -31,6 +31,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+from ..._shared.arrays import mx
+
 # The attributes that hold padding, and their value for a row without padding.
 PADDING = {"left_padding": 0, "lengths": 2**31 - 1}
 # The cache attribute for the number of rows of a batch before its first token.
@@ -79,8 +81,6 @@ def concatenate_padding(parts: Sequence[dict[str, Any]], rows: Sequence[int]) ->
         parts: the padding of each batch.
         rows: the number of rows of each batch.
     """
-    import mlx.core as mx
-
     return {
         name: mx.concatenate(
             [

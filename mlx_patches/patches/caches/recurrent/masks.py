@@ -5,6 +5,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import everywhere, result, wrap
+from ..._shared.arrays import mx
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
@@ -25,8 +26,6 @@ def has_both(cache: Any, /) -> bool:
 
 def mask_right(lengths: Any, N: int) -> Any:
     """A mask (rows, N) of bool, True up to the end of each row's tokens."""
-    import mlx.core as mx
-
     return mx.arange(N) < lengths[:, None]
 
 
@@ -74,15 +73,11 @@ def mask_each_chunk(make_mask: Callable[[Any, int], Any], cache: Any, N: int) ->
     cache.left_padding = subtract_fed(numbers, N)
     if max(numbers) <= 0:
         return make_mask(cache, N)
-    import mlx.core as mx
-
     return mx.arange(N) >= left[:, None]
 
 
 def subtract_fed(left: list[int], N: int) -> Any:
     """The left padding (rows,) after ``N`` more positions; None if no row has any."""
-    import mlx.core as mx
-
     return mx.array([number - N for number in left]) if max(left) > N else None
 
 

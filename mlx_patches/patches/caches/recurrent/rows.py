@@ -6,6 +6,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, everywhere, result, wrap
+from ..._shared.arrays import mx
 from .contract import (
     concatenate_padding,
     count_rows,
@@ -44,8 +45,6 @@ def extend_unwritten(extend: Callable[[Any, Any], None], cache: Any, other: Any)
 
 def fill_slots(cache: Any, like: Any) -> list[Any]:
     """A cache's states, with zeros (rows, ...) in the slots that only ``like`` has written."""
-    import mlx.core as mx
-
     rows = count_rows(cache)
     return [
         mx.zeros((rows, *theirs.shape[1:]), theirs.dtype)

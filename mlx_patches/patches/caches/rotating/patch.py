@@ -24,6 +24,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, stored
 from ....core.verbs import argument, everywhere, wrap
+from ..._shared.arrays import mx
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import CACHES, around_setter
 
@@ -112,8 +113,6 @@ def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any
 
 def view_tokens(cache: Any) -> Any:
     """A view of a batch cache whose columns are all written and whose padding is at least zero."""
-    import mlx.core as mx
-
     view = copy.copy(cache)
     view.left_padding = mx.maximum(cache.left_padding, 0)
     if cache.keys is not None and not cache.rotated:

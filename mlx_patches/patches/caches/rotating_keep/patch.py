@@ -27,6 +27,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch
 from ....core.verbs import argument, everywhere, result, wrap
+from ..._shared.arrays import mx
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import CACHES, at
 
@@ -74,8 +75,6 @@ def clamp_before_finalize(cache: Any, /) -> Any:
 
 def clamp_padding(cache: Any) -> None:
     """Set negative left padding to 0: the release keeps counting down without padding."""
-    import mlx.core as mx
-
     cache.left_padding = mx.maximum(cache.left_padding, 0)
 
 
@@ -86,8 +85,6 @@ def is_padded(cache: Any) -> bool:
 
 def move_oldest(cache: Any) -> None:
     """Move the oldest column right behind the other kept ones, in rows without padding."""
-    import mlx.core as mx
-
     width = cache.keys.shape[2]
     old = cache._idx % width
     new = (old + cache.keep) % width
@@ -103,8 +100,6 @@ def move_kept(cache: Any, lost: int) -> None:
     The columns are in order of age. Pending right padding becomes left padding before columns are
     dropped.
     """
-    import mlx.core as mx
-
     padding = cache.left_padding
     rolled = mx.zeros_like(padding)
     if is_padded(cache):
@@ -139,8 +134,6 @@ def mask_with_keep(
     own = window_size in (None, cache.max_size)
     if N == 1 or not keep or not own or not solo_mask_has_keep(type(cache).__module__):
         return make(cache, N, window_size=window_size, return_array=return_array)
-    import mlx.core as mx
-
     causal, newest = (
         make(cache, N, window_size=size, return_array=True)
         for size in (2 * cache.max_size + N, cache.max_size - keep)

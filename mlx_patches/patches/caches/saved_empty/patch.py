@@ -19,6 +19,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.prompt_files import load_entry, save_entry
 
 # The entry of a file's metadata: the shape of each array without elements, by its name.
@@ -48,14 +49,11 @@ def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
 
 def is_empty(leaf: Any) -> bool:
     """Whether a leaf of a cache's state is an array without elements."""
-    import mlx.core as mx
-
     return isinstance(leaf, mx.array) and leaf.size == 0
 
 
 def fill_empty(layer: Any) -> Any:
     """A copy of a cache for saving, whose state has no empty arrays."""
-    import mlx.core as mx
     from mlx.utils import tree_map
 
     def fill(array: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.targets import vlm_generators
 
 # A row's prompt within its padding, as (first token, one past the last).
@@ -163,8 +164,6 @@ def cut_arguments(
 
 def align_left(value: Any, spans: Sequence[Span]) -> Any:
     """Shift the padding of an array (prompts, length, ...) to the left."""
-    import mlx.core as mx
-
     length = value.shape[1]
     rows = [
         mx.roll(row, length - stop, axis=0) for row, (_, stop) in zip(value, spans, strict=True)

@@ -24,6 +24,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 
 def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -41,8 +42,6 @@ def drop_padding(generate: Callable[..., Any], batch: Any, *args: Any, **kwargs:
     caches, rows, common = batch.prompt_cache, len(batch.uids), has_common_padding(batch)
     generation = generate(batch, *args, **kwargs)
     if common:
-        import mlx.core as mx
-
         for cache in caches:
             cache.filter(mx.arange(rows))
     return generation

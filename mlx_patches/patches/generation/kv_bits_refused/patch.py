@@ -26,6 +26,7 @@ from typing import Any
 
 from ....core.patch import Patch, around
 from ....core.verbs import argument
+from ..._shared.arrays import mx
 from ..._shared.kept import Kept
 from ..._shared.targets import GENERATORS, at
 
@@ -72,8 +73,6 @@ def try_quantized(model: Any, bits: int, group_size: int) -> bool:
 
     True also if an earlier step fails: the release will then raise its own error.
     """
-    import mlx.core as mx
-
     release: Any = sys.modules["mlx_lm.generate"]
     token = mx.zeros((1, 1), mx.int32)
     try:
@@ -196,8 +195,6 @@ def drops_answers(model: Any) -> bool:
 
 def accepts(model: Any, caches: Any) -> bool:
     """Whether a model accepts a token with these caches. Its own attributes stay unchanged."""
-    import mlx.core as mx
-
     # A module is a dict of its arrays.
     own = [vars(model), *([model] if isinstance(model, dict) else [])]
     before = [dict(part) for part in own]

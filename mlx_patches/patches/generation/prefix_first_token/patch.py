@@ -21,6 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.targets import vlm_generators
 
 # On a batch of prompts: the logits after the last token of each row that has ended.
@@ -47,8 +48,6 @@ def end_with_rows(step: Callable[..., int], batch: Any) -> int:
 
 def keep_logits(batch: Any, logits: Any) -> None:
     """Keep the last logits of the rows that end with the chunk."""
-    import mlx.core as mx
-
     processed = batch._processed_prompt_columns
     rows = [row for row, length in enumerate(batch._suffix_lens) if length == processed]
     # Copies, so that the chunk's other logits are freed.
@@ -63,8 +62,6 @@ def choose_first(generate: Callable[..., Any], batch: Any, *args: Any, **kwargs:
         return generate(batch, *args, **kwargs)
 
     def add_kept(output: Any) -> Any:
-        import mlx.core as mx
-
         logits, pads = get_logits(output), batch._right_pad_per_row
         first = [kept[n] if n in kept else logits[n, -1 - pad] for n, pad in enumerate(pads)]
         # The release reads the column before the padding, and rolls caches only if rows have some.

@@ -20,6 +20,7 @@ from typing import Any
 from ....core.handed import hand_over
 from ....core.patch import Patch
 from ....core.verbs import argument
+from ..._shared.arrays import mx
 
 Processor = Callable[[Any, Any], Any]
 
@@ -31,8 +32,6 @@ def show_prompt(prompt: Any, logits_processors: Any) -> Any:
 
 def add_prompt(prompt: Any, processor: Processor) -> Processor:
     """A processor for one generation that is called with the whole prompt."""
-    import mlx.core as mx
-
     missing: Any = None
 
     def process(processor: Processor, tokens: Any, logits: Any) -> Any:

@@ -19,12 +19,11 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import argument, everywhere, wrap
+from ..._shared.arrays import mx
 
 
 def keep_values(apply_top_p: Any, logprobs: Any, *args: Any, **kwargs: Any) -> Any:
     """The log probabilities (..., vocabulary), minus infinity for tokens outside the nucleus."""
-    import mlx.core as mx
-
     if logprobs.dtype == mx.float32:
         return apply_top_p(logprobs, *args, **kwargs)
     nucleus = apply_top_p(normalize(logprobs), *args, **kwargs)
@@ -33,15 +32,11 @@ def keep_values(apply_top_p: Any, logprobs: Any, *args: Any, **kwargs: Any) -> A
 
 def normalize_float16(logits: Any) -> Any:
     """The logits (..., vocabulary) to sample from; the release itself handles bfloat16."""
-    import mlx.core as mx
-
     return normalize(logits) if logits.dtype == mx.float16 else logits
 
 
 def normalize(logits: Any) -> Any:
     """The log probabilities in float32; before, the rounded ones may sum to 3 % more or less."""
-    import mlx.core as mx
-
     logits = logits.astype(mx.float32)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 

@@ -22,6 +22,7 @@ from ....core.errors import refusal
 from ....core.handed import hand_over
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.parts import Overlay
 
 _LEAVES = {"lora_a", "lora_b", "m"}
@@ -49,7 +50,6 @@ def load_checked(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any
 
 def find_misfits(model: Any, file: str, folder: Path) -> list[str]:
     """The tensors of an adapter's file that do not fit the model with its layers, one line each."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     config = json.loads((folder / "adapter_config.json").read_text())

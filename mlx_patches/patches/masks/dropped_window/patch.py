@@ -18,6 +18,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, argument, family, result
+from ..._shared.arrays import mx
 from ..._shared.configs import FROM_DICT
 
 _KEPT = "_dropped_window"
@@ -63,8 +64,6 @@ def narrow_mask(mask: Any, length: int, cache: Any, window: int) -> Any:
         cache: the layer's cache.
         window: the number of tokens that one sees, including itself.
     """
-    import mlx.core as mx
-
     if hasattr(cache, "max_size"):  # the host bounds it, and its columns are in another order
         return mask
     is_array = isinstance(mask, mx.array)

@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 
 def keep_masked_states(
@@ -32,8 +33,6 @@ def keep_masked_states(
     """The output (rows, heads, values) of one step, and the state after it."""
     if not is_per_row(mask):
         return step(q, k, v, g, beta, state, mask)
-    import mlx.core as mx
-
     y, after = step(q, k, v, g, beta, state)
     return y, mx.where(mask[:, None, None, None], after, state)
 

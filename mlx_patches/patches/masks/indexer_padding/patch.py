@@ -20,6 +20,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import argument, vlm_family
+from ..._shared.arrays import mx
 
 Span = tuple[int, int]
 
@@ -29,8 +30,6 @@ def make_text_mask(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: 
     # Another patch's layer may let this one run.
     if not has_padding(inputs, inputs_embeds, cache, attention_mask):
         return attention_mask
-    import mlx.core as mx
-
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
     starts, ends = (mx.array(side)[:, None] for side in zip(*find_text(cache, length), strict=True))
     positions = mx.arange(length)

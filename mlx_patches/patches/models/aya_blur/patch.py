@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 
 def blur_axis(blur: Callable[..., Any], image: Any, sigma: float, axis: int) -> Any:
@@ -24,8 +25,6 @@ def blur_axis(blur: Callable[..., Any], image: Any, sigma: float, axis: int) -> 
     radius = int(3 * sigma)
     if radius < 1:
         return blur(image, sigma, axis)
-    import mlx.core as mx
-
     last = image.shape[axis] - 1
     places = mx.arange(last + 1)
     return sum(
@@ -36,8 +35,6 @@ def blur_axis(blur: Callable[..., Any], image: Any, sigma: float, axis: int) -> 
 
 def make_kernel(radius: int, sigma: float) -> Any:
     """The weights (2 * radius + 1,) of a pixel and its neighbours; they sum to 1."""
-    import mlx.core as mx
-
     return mx.softmax(-(mx.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
 
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target
+from ..._shared.arrays import mx
 from ..._shared.image_states import ImageStates
 from ..._shared.row_calls import bind_call, find_argument
 from ..._shared.row_record import cache_targets, read_record, update_record
@@ -69,8 +70,6 @@ def find_images(cache: Any) -> ImageStates | None:
 
 def build_arguments(images: ImageStates) -> dict[str, Any]:
     """The model's arguments for the images of a batch's rows."""
-    import mlx.core as mx
-
     counts, longest = mx.array(images.counts), max(images.counts)
     arguments = {STATES: images.states}
     if min(images.counts) < longest:

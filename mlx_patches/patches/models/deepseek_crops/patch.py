@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import argument
+from ..._shared.arrays import mx
 
 CROPS = "images_spatial_crop"
 
@@ -25,8 +26,6 @@ def append_end(images_spatial_crop: Any) -> Any:
     """The crops of prompts' images (prompts, images, 2), followed by a size of 0."""
     if images_spatial_crop is None:
         return None
-    import mlx.core as mx
-
     return mx.pad(mx.array(images_spatial_crop), [(0, 0), (0, 1), (0, 0)])
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import family, tensors, wrap
+from ..._shared.arrays import mx
 from ..._shared.experts import run_experts
 
 Weights = dict[str, Any]
@@ -13,8 +14,6 @@ _BIAS = ".e_score_correction_bias"
 
 def run_jamba(call: Callable[..., Any], block: Any, x: Any) -> Any:
     """The output of Jamba's experts (..., width) for hidden states of the same shape."""
-    import mlx.core as mx
-
     scores = mx.softmax(block.router(x).astype(mx.float32), axis=-1)
     chosen = choose_best(scores, block.num_experts_per_tok)
     weights = take_scores(scores, chosen).astype(x.dtype)
@@ -26,8 +25,6 @@ def run_ernie(call: Callable[..., Any], block: Any, x: Any) -> Any:
     bias = vars(block).get("_bias")
     if bias is None:
         return call(block, x)
-    import mlx.core as mx
-
     scores = block.gate_act(block.gate(x).astype(mx.float32))
     chosen = choose_best(scores + bias[0], block.k)
     weights = take_scores(scores, chosen)
@@ -47,15 +44,11 @@ def keep_biases(model: Any, /, weights: Weights) -> Weights:
 
 def choose_best(scores: Any, count: int) -> Any:
     """The indices of the highest scores, (..., count)."""
-    import mlx.core as mx
-
     return mx.stop_gradient(mx.argpartition(-scores, kth=count - 1, axis=-1)[..., :count])
 
 
 def take_scores(scores: Any, chosen: Any) -> Any:
     """The scores of the chosen experts."""
-    import mlx.core as mx
-
     return mx.take_along_axis(scores, chosen, axis=-1)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import argument
+from ..._shared.arrays import mx
 
 MODULE = "mlx_vlm.models.granite4_vision.granite4_vision"
 
@@ -44,8 +45,6 @@ def join_tiles(pixels: Any, counts: Sequence[int]) -> Any:
     """Pixels (images, tiles, ...) as (1, tiles, ...), with this many tiles of each image."""
     if len(counts) < 2 or len(pixels) != len(counts):
         return pixels
-    import mlx.core as mx
-
     tiles = [image[:count] for image, count in zip(pixels, counts, strict=True)]
     return mx.concatenate(tiles)[None]
 
@@ -61,8 +60,6 @@ def split_features(features: Any, counts: Sequence[int]) -> list[Any]:
     """Split features (tiles, ...) by image; leave them whole if the numbers of tiles differ."""
     if features.shape[0] != sum(counts):
         return [features]
-    import mlx.core as mx
-
     parts: list[Any] = mx.split(features, [*itertools.accumulate(counts)][:-1])
     return parts
 

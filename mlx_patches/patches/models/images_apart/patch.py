@@ -20,6 +20,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 # The axis of patches in each family's pixels.
 AXES = {"kimi_k25": 0, "paddleocr_vl": 1}
@@ -52,8 +53,6 @@ def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]
         grids: one row per image, whose product is the image's number of patches.
         axis: of the pixels.
     """
-    import mlx.core as mx
-
     ends = list(itertools.accumulate(grids.prod(axis=1).tolist()))
     if not ends or ends[-1] != pixels.shape[axis]:
         return
@@ -65,8 +64,6 @@ def join_features(features: list[Any]) -> Any:
     """Join the features of all images; each may be an array or a list of arrays."""
     if isinstance(features[0], list):
         return list(itertools.chain.from_iterable(features))
-    import mlx.core as mx
-
     return mx.concatenate(features)
 
 

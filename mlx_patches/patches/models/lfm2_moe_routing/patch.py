@@ -21,6 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.experts import run_experts
 
 _BLOCK = "Lfm2MoeSparseMoeBlock"
@@ -35,8 +36,6 @@ def run_block(call: Callable[..., Any], block: Any, x: Any) -> Any:
 
 def choose_experts(block: Any, x: Any) -> tuple[Any, Any]:
     """The chosen experts' indices and weights, both (..., k)."""
-    import mlx.core as mx
-
     scores = mx.sigmoid(block.gate(x))
     ranks = scores.astype(mx.float32) + block.expert_bias if block.use_expert_bias else scores
     chosen = mx.stop_gradient(mx.argpartition(ranks, kth=-block.top_k, axis=-1))
@@ -51,8 +50,6 @@ def run_by_position(feed: Callable[..., Any], verifier: Any, feed_forward: Any, 
     """One layer's experts for drafted tokens (rows, length, width), position by position."""
     if type(feed_forward).__name__ != _BLOCK:
         return feed(verifier, feed_forward, x)
-    import mlx.core as mx
-
     positions = (x[:, i : i + 1] for i in range(x.shape[1]))
     return mx.concatenate([feed_forward(one) for one in positions], axis=1)
 

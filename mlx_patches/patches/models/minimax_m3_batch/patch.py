@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from ....core.patch import Patch, Target
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter
@@ -70,8 +71,6 @@ def count_positions(offset: Any, rows: int, length: int) -> Any:
         rows: the number of rows.
         length: the number of tokens fed per row.
     """
-    import mlx.core as mx
-
     start = mx.array(offset).reshape(-1, 1)
     return mx.broadcast_to(start + mx.arange(length), (rows, length))
 
@@ -139,8 +138,6 @@ def shift(array: Any, columns: Any, axis: int) -> Any:
         columns: (rows, 1, 1); negative shifts to the right.
         axis: the dimension of the columns, 2 or 3. The last or first column fills the gap.
     """
-    import mlx.core as mx
-
     count = array.shape[axis]
     places = mx.clip(mx.arange(count) + columns, 0, count - 1)
     places = places[..., None] if axis == 2 else places[:, :, None]
@@ -160,8 +157,6 @@ def build_row_mask(
     """The mask (rows, heads, queries, keys) of the selected blocks."""
     if not isinstance(block_indices, RowBlocks):
         return build(indexer, block_indices, mask, key_length, dtype, q_positions)
-    import mlx.core as mx
-
     blocks, padding = block_indices
     seen = build(indexer, blocks, None, key_length, dtype, q_positions - padding)
     seen = shift(seen, -padding[:, None], axis=3)
@@ -189,8 +184,6 @@ def attend_to_blocks(
 
 def find_columns(selected: RowBlocks, size: int) -> Any:
     """The columns (rows, queries, blocks * size) of the selected blocks' tokens; -1 for none."""
-    import mlx.core as mx
-
     blocks = selected.blocks[..., None]
     columns = blocks * size + mx.arange(size) + selected.padding[..., None, None]
     return mx.where(blocks >= 0, columns, -1).flatten(-2)
@@ -226,8 +219,6 @@ def start_index(cache: Any, other: Any) -> None:
     """Set empty index keys in a batch without tokens if ``other`` has some."""
     keys = getattr(other, "index_keys", None)
     if cache.index_keys is None and keys is not None:
-        import mlx.core as mx
-
         _, heads, _, width = keys.shape
         cache.index_keys = mx.zeros((cache.offset.shape[0], heads, 0, width), keys.dtype)
 

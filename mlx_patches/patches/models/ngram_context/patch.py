@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, family, vlm_family
+from ..._shared.arrays import mx
 
 
 def pad_context(embedding: Any, /, cache: Any) -> None:
@@ -27,8 +28,6 @@ def pad_context(embedding: Any, /, cache: Any) -> None:
 
 def pad_tokens(cache: Any, width: int) -> None:
     """Pad the tokens (rows, at most ``width``) in a cache with zeros on the left."""
-    import mlx.core as mx
-
     context = cache[0]
     missing = width - context.shape[-1]
     if missing > 0:

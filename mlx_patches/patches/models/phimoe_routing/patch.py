@@ -19,6 +19,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import family, wrap
+from ..._shared.arrays import mx
 from ..._shared.experts import run_experts
 
 # ``router_jitter_noise`` of the published configs.
@@ -34,8 +35,6 @@ def run_block(call: Callable[..., Any], block: Any, x: Any) -> Any:
 
 def choose_experts(gates: Any, count: int) -> tuple[Any, Any]:
     """The indices and weights, both (..., count), of experts chosen by gates (..., experts)."""
-    import mlx.core as mx
-
     left, chosen, weights = gates, [], []
     for _ in range(count):
         best = mx.stop_gradient(mx.argmax(left, axis=-1, keepdims=True))

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..._shared import rows as cache_rows
+from ..._shared.arrays import mx
 from ..._shared.row_calls import Span, bind_call, find_argument
 
 
@@ -38,8 +39,6 @@ _ANNOUNCED: ContextVar[Padding | None] = ContextVar("mlx_patches_padding", defau
 @contextmanager
 def announce_padding(spans: Sequence[Span], length: int) -> Iterator[None]:
     """Announce a batch's padding to the layers called in this context."""
-    import mlx.core as mx
-
     first, last = (mx.array(side)[:, None, None] for side in zip(*spans, strict=True))
     at = mx.arange(length)[:, None]
     held = (at >= first) & (at < last)
@@ -72,8 +71,6 @@ def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
         padding = _ANNOUNCED.get()
         if padding is None:
             return scan(*args, **kwargs)
-        import mlx.core as mx
-
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
@@ -156,8 +153,6 @@ def pick_rows(chosen: Any, one: Any, other: Any) -> Any:
 
     ``chosen``: a list or an array (rows,) of bool.
     """
-    import mlx.core as mx
-
     return mx.where(mx.array(chosen).reshape(-1, *[1] * (one.ndim - 1)), one, other)
 
 
@@ -165,16 +160,12 @@ def hold_rows(active: Sequence[bool], after: Any, before: Any) -> Any:
     """The state after a stretch; rows without a token in it keep the state from before."""
     if all(active) or after is None or after is before:
         return after
-    import mlx.core as mx
-
     old = mx.zeros_like(after) if before is None else cache_rows.pad_state(before, after)
     return pick_rows(active, after, old)
 
 
 def join_stretches(outputs: Sequence[Any]) -> Any:
     """Join the stretches' outputs, arrays or tuples of arrays, along the positions."""
-    import mlx.core as mx
-
     if isinstance(outputs[0], tuple):
         return tuple(map(join_stretches, zip(*outputs, strict=True)))
     return mx.concatenate(list(outputs), axis=1)
@@ -187,8 +178,6 @@ def scan_in_stretches(
     padding = _ANNOUNCED.get()
     if padding is None:
         return scan(q, k, v, g, scale, h)
-    import mlx.core as mx
-
     outputs = []
     for start, stop, active in find_stretches(padding):
         part = (one[:, :, start:stop] for one in (q, k, v))
@@ -265,8 +254,6 @@ def is_fed(cache: Any) -> bool:
 
 def find_unfed(states: Sequence[Any]) -> Any:
     """An array (rows,) of bool, True for rows whose states are all zeros; None without states."""
-    import mlx.core as mx
-
     written = [state for state in states if state is not None]
     if not written:
         return None
@@ -295,8 +282,6 @@ def attend_with_window(
     padding = _ANNOUNCED.get()
     if padding is None:
         return call(layer, x, mask, cache)
-    import mlx.core as mx
-
     states = list(cache[0].cache)
     out = call(layer, mx.where(padding.held, x, 0), mask, cache)
     ends = mx.array([max(stop - 1, 0) for _, stop in padding.spans])

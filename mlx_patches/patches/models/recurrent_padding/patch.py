@@ -36,6 +36,7 @@ from typing import Any
 
 from ....core.patch import Factory, Patch, Target, around
 from ..._shared import rows as cache_rows
+from ..._shared.arrays import mx
 from ..._shared.row_calls import Span, bind_call, find_argument, find_shape
 from .batch import (
     announce_padding,
@@ -205,8 +206,6 @@ def replace_marks(cache: Any, spans: Sequence[Span] | None, length: int) -> Iter
     A side without padding is None: if both are arrays, releases that mask only one side mask the
     left one, even if it is all zeros.
     """
-    import mlx.core as mx
-
     layers = list(cache_rows.recurrent(cache))
     before = [tuple(getattr(layer, name, None) for name in MARKS) for layer in layers]
     left, lengths = zip(*spans, strict=True) if spans else ((), ())
@@ -273,8 +272,6 @@ def set_marks(
         lengths: the number of positions up to each row's end before the call, or None.
         count: the number of positions fed.
     """
-    import mlx.core as mx
-
     # A separate array for each cache: caches update theirs in place. An attribute that the model
     # set to None stays None.
     if lengths is not None and getattr(layer, "lengths", None) is not None:

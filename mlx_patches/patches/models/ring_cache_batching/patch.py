@@ -26,6 +26,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
@@ -94,8 +95,6 @@ def record_pending(cache: Any) -> None:
     This is so if the prompts are right-padded: their last tokens are then fed in one call.
     """
     if getattr(cache, "_right_padding", None) is not None:
-        import mlx.core as mx
-
         lengths = fill_column(cache, "lengths", count_rows(cache))
         update_record(cache, lengths=mx.where(lengths > 0, lengths, _ONE_TO_COME))
 
@@ -107,8 +106,6 @@ def build_mask(cache: Any, window: int) -> Any:
     """
     if hasattr(cache, "bits"):
         return None
-    import mlx.core as mx
-
     offsets = mx.array(cache.offset).reshape(-1, 1)
     lengths = fill_column(cache, "lengths", offsets.shape[0])
     # As in a ring, the prompt ends at the first token fed separately; one token later for
@@ -139,8 +136,6 @@ def unroll_ring(ring: Any) -> Any:
     Raises:
         ValueError: the ring's write position shows that it was fed several tokens at once.
     """
-    import mlx.core as mx
-
     row = importlib.import_module("mlx_vlm.models.cache").KVCache()
     row.keys, row.values, row.offset = ring.keys, ring.values, ring.offset
     prompt, window = ring.prefill_length, ring.window_size

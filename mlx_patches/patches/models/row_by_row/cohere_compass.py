@@ -4,6 +4,7 @@ import functools
 import inspect
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.parts import view_class
 from ..._shared.row_calls import find_argument
 from .offsets import (
@@ -30,8 +31,6 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         ``REFUSED`` for a prompt that is not only text.
     """
     rows, length = shape
-    import mlx.core as mx
-
     model = bound.args[0]
     known = getattr(find_argument(bound, PADDING), "shape", None) == shape
     padding = (PADDING,) if known else ()

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.row_calls import accepts_deltas, find_argument
 from .offsets import (
     REFUSED,
@@ -27,8 +28,6 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         ``REFUSED`` for a prompt that is not only text.
     """
     rows, length = shape
-    import mlx.core as mx
-
     if length > 1 or offset == 0:
         if not is_text(bound):
             return REFUSED

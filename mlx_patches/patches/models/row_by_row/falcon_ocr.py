@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.parts import Overlay, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import (
@@ -84,8 +85,6 @@ def has_images(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[in
     if offset != 0 or not find_names(bound).issubset((*TEXT, EMBEDDINGS, *IMAGE)):
         return False
     sizes = {name: getattr(find_argument(bound, name), "shape", None) for name in expected}
-    import mlx.core as mx
-
     return (
         sizes == expected
         and find_argument(bound, MASK).dtype == mx.bool_
@@ -95,8 +94,6 @@ def has_images(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[in
 
 def hide_padding(mask: Any, offset: RowOffset) -> Any:
     """A prompt's mask (rows, 1, length, length), with the rows' left padding hidden."""
-    import mlx.core as mx
-
     shown = mx.arange(mask.shape[-1]) >= -offset.rows[:, None]
     return mask & shown[:, None, None, :]
 

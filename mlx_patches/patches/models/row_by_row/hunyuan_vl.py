@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.parts import view, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import EMBEDDINGS, REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
@@ -32,8 +33,6 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     sections = model.model.layers[0].self_attn.xdrope_section
     if not sections or (length > 1 and (not is_text(bound) or has_positions(bound))):
         return REFUSED
-    import mlx.core as mx
-
     put_mask(bound, length)
     own = mx.broadcast_to(offset.positions(length)[:, None], (rows, len(sections), length))
     layers = [extend_table(layer, offset + length) for layer in model.model.layers]

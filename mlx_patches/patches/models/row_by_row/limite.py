@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.parts import with_offset, with_parts
 from .offsets import RowOffset, put_decoder, put_views
 
@@ -44,8 +45,6 @@ def mask_rows(
 
     Pad queries keep the release's mask: a query that attends to nothing is NaN.
     """
-    import mlx.core as mx
-
     columns = int(offset)
     padding = (columns - offset.rows)[:, None, None, None]
     keys = mx.arange(columns + length)

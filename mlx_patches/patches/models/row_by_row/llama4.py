@@ -4,6 +4,7 @@ import functools
 import inspect
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.parts import with_parts
 from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
 
@@ -45,8 +46,6 @@ def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset
         start: the first key's position; ignored, since it is 0 in a batch.
         offset: the release's number for the batch; ignored.
     """
-    import mlx.core as mx
-
     columns = int(rows)
     keys = (rows.rows - columns)[:, None] + mx.arange(columns + length)
     queries = keys[:, columns:, None]
@@ -58,7 +57,5 @@ def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset
 
 def make_scales(offset: RowOffset, length: int, floor: float, scale: float) -> Any:
     """The release's scales for each row's positions, (rows, length, 1)."""
-    import mlx.core as mx
-
     grown = mx.log(mx.floor((offset.positions(length) + 1) / floor) + 1.0)
     return (grown * scale + 1.0)[..., None]

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_calls import find_argument
 from .offsets import RowOffset, put_argument, put_decoder, put_mask, with_row_rope
@@ -39,7 +40,5 @@ def build_text_mask(offset: RowOffset, length: int) -> Any:
     Without an image, the release's cross-attention attends within the chunk of text. Padding
     attends to everything: a query that attends to nothing is NaN.
     """
-    import mlx.core as mx
-
     text = offset.rows[:, None] + mx.arange(length) >= 0
     return (text[:, None] | ~text[:, :, None])[:, None]

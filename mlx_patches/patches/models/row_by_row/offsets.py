@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..._shared import rows as cache_rows
+from ..._shared.arrays import mx
 from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_caches import counts_rows
 from ..._shared.row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
@@ -57,8 +58,6 @@ class RowOffset(int):
 
 def count_positions(offset: RowOffset, length: int, deltas: Any = 0) -> Any:
     """Each row's next positions (rows, length), plus the deltas (rows, 1)."""
-    import mlx.core as mx
-
     return mx.maximum(offset.rows[:, None] + mx.arange(length) + deltas, 0)
 
 
@@ -164,8 +163,6 @@ def find_names(bound: inspect.BoundArguments) -> set[str]:
 
 def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:
     """The rope deltas (rows, 1) of rows that are fed text; 0 for rows that begin with it."""
-    import mlx.core as mx
-
     known = mx.broadcast_to(mx.array(find_deltas(bound, rows), mx.int32), (rows, 1))
     return mx.where(offset.rows[:, None] > 0, known, 0)
 

@@ -41,6 +41,7 @@ from typing import Any
 from ....core.patch import Patch, Target
 from ....core.verbs import vlm_family, wrap
 from ..._shared import rows as cache_rows
+from ..._shared.arrays import mx
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
     RowPart,
@@ -204,8 +205,6 @@ def join_deltas(rows: Sequence[Any], before: Any) -> Any:
         rows: each row's delta; None if its call stored none.
         before: the deltas of all rows on the model before the calls.
     """
-    import mlx.core as mx
-
     counted = getattr(before, "ndim", 0) and before.shape[0] == len(rows)
     kept = before.reshape(-1) if counted else mx.zeros(len(rows), mx.int32)
     own = [

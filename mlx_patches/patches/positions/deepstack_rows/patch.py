@@ -28,6 +28,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
 from ..._shared.targets import at, vlm_models
@@ -58,8 +59,6 @@ def number_features(
     """
     if not any(map(has_features, rows)):
         return rows
-    import mlx.core as mx
-
     numbered = [number_tokens(row or {}, length) for row, length in zip(rows, lengths, strict=True)]
     tables = {id(table): table for _, _, table in numbered if table is not None}
     if not tables or any(numbers is None for _, numbers, _ in numbered):
@@ -90,8 +89,6 @@ def number_tokens(row: Arguments, length: int) -> tuple[Any, Any, Any]:
     The numbers are None if the features do not match the image tokens, the table is None if the
     prompt has no features.
     """
-    import mlx.core as mx
-
     mask, features, table = (row.get(name) for name in (MASK, FEATURES, TABLE))
     if mask is None:
         mask = mx.zeros((1, length), mx.bool_)
@@ -144,8 +141,6 @@ def slice_fed(arguments: Arguments, length: int) -> Arguments:
 
 def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
     """The features (image tokens, width) of these tokens for each layer, row after row."""
-    import mlx.core as mx
-
     lines = mx.array([n - 1 for n in numbers.reshape(-1).tolist() if n], mx.uint32)
     return [layer[lines] for layer in table]
 

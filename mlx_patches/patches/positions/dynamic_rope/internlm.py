@@ -19,6 +19,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, family, wrap
+from ..._shared.arrays import mx
 
 
 def set_rope(attention: Any, args: Any, /) -> None:
@@ -40,8 +41,6 @@ def rotate_by_length(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not may_grow(rope, x, offset):
         return call(rope, x, offset)
-    import mlx.core as mx
-
     limit, factor = rope.max_position_embeddings, rope.factor
     end = max(offset + x.shape[-2], limit)
     growth = factor * end / limit - (factor - 1)

@@ -20,6 +20,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import family, wrap
+from ..._shared.arrays import mx
 
 
 def rotate_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
@@ -60,8 +61,6 @@ def rotate_rows(
         scale: the scale of the positions.
         factor: the factor of the base's growth past the limit.
     """
-    import mlx.core as mx
-
     limit = rope.max_position_embeddings
     usual = mx.fast.rope(
         x, rope.dims, traditional=rope.traditional, base=base, scale=scale, offset=offset
@@ -76,8 +75,6 @@ def rotate_rows(
 
 def grow_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> Any:
     """The bases (rows,) of rows past the limit; the values for other rows are not used."""
-    import mlx.core as mx
-
     growth = factor * mx.maximum(ends, limit) / limit - (factor - 1)
     return base * growth ** (dims / (dims - 2))
 
@@ -88,8 +85,6 @@ def rotate(x: Any, angles: Any, traditional: bool) -> Any:
     ``traditional`` pairs neighbouring dimensions; otherwise the halves of the first ``dims`` are
     paired.
     """
-    import mlx.core as mx
-
     dims = 2 * angles.shape[-1]
     cos, sin = mx.cos(angles)[:, None], mx.sin(angles)[:, None]
     first, second = (

@@ -25,6 +25,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import result, wrap
+from ..._shared.arrays import mx
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import Rows, change_prompts
 
@@ -55,8 +56,6 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
     given = [row[FEATURES] for row in known if is_by_row(row)]
     if len(given) in (0, len(known)):
         return rows
-    import mlx.core as mx
-
     shape, kind = given[0].shape[2:], given[0].dtype
     completed = []
     for row, length in zip(known, lengths, strict=True):

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch
+from ..._shared.arrays import mx
 from ..._shared.prompt_rows import Rows, change_prompts
 
 MASK = "visual_pos_masks"
@@ -43,8 +44,6 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
     ragged = find_ragged(known)
     if not ragged and with_mask in (0, len(known)):
         return rows
-    import mlx.core as mx
-
     completed = []
     for row, length in zip(known, lengths, strict=True):
         own = {name: value for name, value in row.items() if name not in ragged}

@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import family, wrap
+from ..._shared.arrays import mx
 from ..._shared.parts import with_offset
 
 
@@ -41,8 +42,6 @@ class RowPositions:
 
     def __call__(self, positions: Any) -> Any:
         """Return the embeddings (rows, length, width) of ``positions`` (length,)."""
-        import mlx.core as mx
-
         # Padding has no position; its embedding is not used.
         return self.embedding(mx.maximum(self.offset[:, None] + positions, 0))
 

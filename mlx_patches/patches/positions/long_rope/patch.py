@@ -19,14 +19,13 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 
 def rotate_rows(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0) or not hasattr(rope, "_short_freqs"):
         return call(rope, x, offset)
-    import mlx.core as mx
-
     long = is_long(offset + x.shape[-2], rope.original_max_position_embeddings)
     return mx.where(
         long[:, None, None, None],
@@ -42,8 +41,6 @@ def is_long(ends: Any, limit: int) -> Any:
 
 def rotate(x: Any, offset: Any, dims: int, scale: float, freqs: Any) -> Any:
     """Scale and rotate the first ``dims`` dimensions of ``x`` (rows, heads, length, width)."""
-    import mlx.core as mx
-
     scaled = x.at[..., :dims].multiply(scale)
     return mx.fast.rope(
         scaled, dims, traditional=False, base=None, scale=1.0, offset=offset, freqs=freqs

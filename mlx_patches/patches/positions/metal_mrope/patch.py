@@ -19,6 +19,7 @@ from typing import Any
 from ....core.errors import refusal
 from ....core.patch import Patch
 from ....core.verbs import argument
+from ..._shared.arrays import mx
 
 
 def lacks_positions(rope: Any, /, q: Any, position_ids: Any) -> bool:
@@ -38,8 +39,6 @@ def complete_positions(rope: Any, /, q: Any, position_ids: Any) -> Any:
 
 def expand(position_ids: Any, q: Any) -> Any:
     """The position ids of every row and token."""
-    import mlx.core as mx
-
     shape = (*position_ids.shape[:-2], q.shape[0], q.shape[2])
     try:
         return mx.broadcast_to(position_ids, shape)

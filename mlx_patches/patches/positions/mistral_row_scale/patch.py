@@ -21,6 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import vlm_family, wrap
+from ..._shared.arrays import mx
 
 # Each row's offset and the number of tokens, while a model runs a batch.
 _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)
@@ -52,8 +53,6 @@ def scale_rows(make: Callable[..., Any], start: Any, stop: Any, beta: float, pos
     batch = _batch.get()
     if batch is None:
         return make(start, stop, beta, positions)
-    import mlx.core as mx
-
     offsets, tokens = batch
     places = mx.maximum(offsets[:, None] + mx.arange(tokens), 0)
     return (1 + beta * mx.log(1 + mx.floor(places / positions)))[:, None, :, None]

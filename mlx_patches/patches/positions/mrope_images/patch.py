@@ -21,6 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import vlm_family, wrap
+from ..._shared.arrays import mx
 from ..._shared.targets import MROPE
 
 # Tokens, and the sizes of the images among them.
@@ -39,8 +40,6 @@ def index_each_image(
     given = (image_grid_thw, video_grid_thw, attention_mask)
     if image_grid_thw is None or video_grid_thw is not None or len(image_grid_thw) < 2:
         return index(model, input_ids, *given)
-    import mlx.core as mx
-
     kept = mx.ones_like(input_ids) if attention_mask is None else attention_mask == 1
     texts = mx.where(kept, input_ids, 0).tolist()
     rows = list(split_rows(texts, image_grid_thw, model.config.image_token_id))
@@ -78,8 +77,6 @@ def find_images(text: Sequence[int], image: int) -> list[int]:
 
 def join_parts(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any) -> Any:
     """Position ids (3, 1, tokens) of a row, continued from part to part."""
-    import mlx.core as mx
-
     found: list[Any] = []
     for tokens, grids in parts:
         own = index(model, mx.array([tokens], like.dtype), grids, None, None)[0]

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ..._shared.arrays import mx
 from ..._shared.row_record import fill_column, read_column, update_record
 
 FAMILIES = ("ernie4_5_moe_vl", "falcon_ocr")
@@ -56,8 +57,6 @@ def keep_deltas(carrier: Any, deltas: Any, rows: int) -> None:
         rows: the number of rows.
     """
     if tuple(deltas.shape) != (rows, 1):  # an engine passes the same array in each decode step
-        import mlx.core as mx
-
         flat = deltas.reshape(-1, 1)
         whole = flat.shape[0] >= rows
         deltas = flat[:rows] if whole else mx.broadcast_to(flat[:1], (rows, 1))

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch, Target, around
+from ..._shared.arrays import mx
 
 
 def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
@@ -40,8 +41,6 @@ def call_with_one(
 
 def make_delta(stored: Any) -> Any:
     """The delta (1, 1) of rows without deltas, of the stored dtype."""
-    import mlx.core as mx
-
     return mx.zeros((1, 1), stored.dtype)
 
 

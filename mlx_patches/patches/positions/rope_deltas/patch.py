@@ -32,6 +32,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....core.patch import Patch
+from ..._shared.arrays import mx
 from ..._shared.row_record import (
     RowRecord,
     cache_targets,
@@ -195,8 +196,6 @@ def feed_prompts(feed: Feed, starts: Sequence[int]) -> Any:
     update_record(record_cache, prompts=unfinished if any(unfinished) else ())
     if not any(fed):
         return None
-    import mlx.core as mx
-
     before = fill_column(record_cache, "deltas", rows)
     places, deltas = [], []
     for row, (prompt, start, end) in enumerate(zip(fed, starts, ends, strict=True)):
@@ -275,8 +274,6 @@ def is_beginning(counting_cache: Any, length: int) -> bool:
 
 def make_text_positions(shape: tuple[int, ...]) -> Any:
     """Position ids (3, rows, length) of texts without padding, from their first token."""
-    import mlx.core as mx
-
     return mx.broadcast_to(mx.arange(shape[1]), (3, *shape[:2]))
 
 
@@ -285,8 +282,6 @@ def count_positions(offset: Any, deltas: Any, shape: tuple[int, ...]) -> Any:
 
     ``offset`` is an int or an array (rows,).
     """
-    import mlx.core as mx
-
     rows, length = shape[:2]
     if not getattr(offset, "ndim", 0):
         offset = mx.array([offset] * rows)
@@ -319,8 +314,6 @@ def replace_model_deltas(model: Any, deltas: Any) -> None:
 def store_deltas(record_cache: Any, deltas: Any, rows: int) -> None:
     """Store the deltas of a cache's rows in its record, if there is one per row."""
     if deltas is not None and deltas is not read_column(record_cache, "deltas", rows):
-        import mlx.core as mx
-
         deltas = mx.array(deltas).reshape(-1, 1)
         if deltas.shape[0] == rows:
             update_record(record_cache, deltas=deltas)

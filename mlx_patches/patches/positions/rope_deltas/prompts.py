@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..._shared.arrays import mx
 from ..._shared.kept import Kept
 
 # The length of a model's queue. The oldest prompt is dropped first: its request was cancelled, or
@@ -73,8 +74,6 @@ class RowPrompt(NamedTuple):
 
     def delta(self, end: int) -> Any:
         """The next position after its first ``end`` tokens minus their number, (1, 1)."""
-        import mlx.core as mx
-
         own = self._positions(0, max(1, end))
         return (own.max() + 1 - own.shape[-1]).reshape(1, 1).astype(mx.int32)
 
@@ -84,8 +83,6 @@ class RowPrompt(NamedTuple):
         Returns:
             (3, 1, tokens) of its integer type.
         """
-        import mlx.core as mx
-
         own = self._positions(start, end)
         beyond = mx.arange(start + own.shape[-1], max(start, end)) + self.delta(end)
         parts = [own, mx.broadcast_to(beyond, (3, *beyond.shape))]
@@ -254,8 +251,6 @@ def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePromp
 
 def as_bytes(ids: Any) -> bytes:
     """Token ids (length,) as the bytes of int32."""
-    import mlx.core as mx
-
     return bytes(memoryview(ids.astype(mx.int32)))
 
 

@@ -9,6 +9,7 @@ conversation first; 0.6.8 leaves them on the model, where nothing reads them.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..._shared.arrays import mx
 from ..._shared.row_record import column_of, fill_column, read_record, update_record
 from .prompts import Waiting
 
@@ -107,8 +108,6 @@ def slice_chunk(position_ids: Any, offset: int, length: int) -> Any:
 
 def compute_deltas(position_ids: Any) -> Any:
     """The rope deltas (rows, 1) after a text; those on the model may be another request's."""
-    import mlx.core as mx
-
     rows, length = position_ids.shape[-2:]
     last = position_ids.reshape(-1, rows, length).max(axis=(0, 2))
     return (last + 1 - length).reshape(rows, 1).astype(mx.int32)

@@ -18,6 +18,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import after, family
+from ..._shared.arrays import mx
 
 
 def set_frequencies(attention: Any, config: Any, /) -> None:
@@ -30,8 +31,6 @@ def set_frequencies(attention: Any, config: Any, /) -> None:
 
 def compute_frequencies(dims: int, base: float, scaling: dict[str, Any]) -> Any:
     """The wavelengths of a head's pairs of dimensions (dims / 2,), divided by two pi."""
-    import mlx.core as mx
-
     original = scaling["original_max_position_embeddings"]
 
     def find_pair(turns: float) -> float:

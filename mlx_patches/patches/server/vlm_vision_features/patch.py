@@ -19,6 +19,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import argument, wrap
+from ..._shared.arrays import mx
 
 
 def replace_names(server: Any, /, raw_inputs: Mapping[str, Any], images: Any) -> Any:
@@ -42,8 +43,6 @@ def name_pixels(inputs: Mapping[str, Any]) -> str:
 
 def add_input(digest: Any, value: Any) -> None:
     """Add an input to a hash: an array by shape, dtype and bytes; a list by its items."""
-    import mlx.core as mx
-
     if isinstance(value, (list, tuple)):
         digest.update(f"{len(value)} parts".encode())
         for part in value:

@@ -27,6 +27,7 @@ from typing import Any
 
 from ....core.patch import Patch, Target
 from ....core.verbs import result, wrap
+from ..._shared.arrays import mx
 from .hit import make_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.
@@ -271,8 +272,6 @@ def restore_caches(restore: Any, cache: Any, block_table: Any) -> Any | None:
 
 def join_parts(parts: Sequence[Any]) -> Any:
     """Make a cache of a layer's parts."""
-    import mlx.core as mx
-
     last = parts[-1]
     if isinstance(last, Whole):
         return last.kind.from_state(make_handles(last.state), last.meta_state)  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import wrap
+from ..._shared.arrays import mx
 
 
 def store_copies(
@@ -50,8 +51,6 @@ def detach_caches(layers: Sequence[Any]) -> list[Any]:
 
 def evaluate(layers: Sequence[Any]) -> None:
     """Evaluate every array in some caches."""
-    import mlx.core as mx
-
     mx.eval(list(find_arrays(layers)))
 
 
@@ -67,8 +66,6 @@ def count_bytes(prefixes: Any, entry: Any) -> None:
 
 def copy_value(value: Any) -> Any:
     """A copy of a cache or of a part of it; its arrays are new, not yet evaluated."""
-    import mlx.core as mx
-
     if isinstance(value, mx.array):
         # ``value + 0`` would turn -0.0 into 0.0; ``mx.contiguous`` may return a view.
         return (value * 1).astype(value.dtype)
@@ -87,8 +84,6 @@ def copy_value(value: Any) -> Any:
 
 def find_arrays(value: Any) -> Iterator[Any]:
     """Every array in a cache."""
-    import mlx.core as mx
-
     if isinstance(value, mx.array):
         yield value
         return
