@@ -10,7 +10,8 @@
 A place is ``package.module:Qualified.name``; ``places`` is one or several. The parameters of the
 named function are the arguments that it reads: those before a ``/`` by position, the others by the
 release's names. The check ``when`` reads arguments in the same way. Further keywords are those of
-``Target``. A repair that needs more than that wraps the function instead.
+``Target``. A repair that needs more than that wraps the function instead. A patch imports
+``Patch``, ``Target``, ``around`` and ``refusal`` from here as well.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from .calls import ByName, Function, Parameters
+from .errors import refusal as refusal
 from .packages import DISTRIBUTIONS, MODELS
-from .patch import Factory, Target, around, replace_function
+from .patch import Factory, replace_function
+from .patch import Patch as Patch
+from .patch import Target as Target
+from .patch import around as around
 
 Places = str | Iterable[str]
 

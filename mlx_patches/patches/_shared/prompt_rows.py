@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.patch import Target
-from ...core.verbs import wrap
+from ...core.verbs import Target, wrap
 
 Rows = Sequence[Mapping[str, Any] | None]
 # The modules of the batch generator; the second since 0.6.

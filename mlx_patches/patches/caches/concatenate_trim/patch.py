@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 
 
 def drop_trimmed_columns(cache: Any, /) -> None:

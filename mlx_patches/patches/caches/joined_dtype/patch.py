@@ -19,8 +19,7 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import everywhere, wrap
+from ....core.verbs import Patch, everywhere, wrap
 from ..._shared.rows import is_empty, start_batch
 
 

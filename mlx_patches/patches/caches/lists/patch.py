@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Patch, Target, argument, everywhere, wrap
 from ..._shared.rows import as_plain
 from ..._shared.targets import CACHES, at
 

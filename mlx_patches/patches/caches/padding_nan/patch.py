@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import everywhere, wrap
+from ....core.verbs import Patch, everywhere, wrap
 from ..._shared.arrays import mx
 
 # The cache attribute for (the ``left_padding`` array that was read, the column at which it ends).

@@ -17,8 +17,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 
 def check_inner_caches(is_batch: bool, caches: Sequence[Any], /) -> bool:

@@ -19,8 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.quantized import holds_quantized
 from ..._shared.targets import GENERATORS
 

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import wrap
+from ....core.verbs import Patch, Target, wrap
 from ..._shared import quantized as contract
 from ..._shared.arrays import mx
 from ..._shared.rows import make_solo

@@ -4,8 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import Patch, result, wrap
 from .contract import copy_as_row, is_per_row
 
 # -- extract: recurrent-extract ------------------------------------------------------------------

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import everywhere, result, wrap
+from ....core.verbs import Patch, everywhere, result, wrap
 from ..._shared.arrays import mx
 from .contract import PADDING, read_padding
 

@@ -4,8 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, everywhere, result, wrap
+from ....core.verbs import Patch, after, everywhere, result, wrap
 from ..._shared.arrays import mx
 from .contract import (
     concatenate_padding,

@@ -23,8 +23,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import everywhere, wrap
+from ....core.verbs import Patch, everywhere, wrap
 
 _BATCH = "BatchRotatingKVCache"
 # The methods that tell a chunk from a decode step.

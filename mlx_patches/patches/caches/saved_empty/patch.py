@@ -17,8 +17,7 @@ Retire when
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.arrays import mx
 from ..._shared.prompt_files import load_entry, save_entry
 

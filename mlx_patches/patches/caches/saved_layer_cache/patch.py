@@ -18,8 +18,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.prompt_files import load_entry, save_entry
 from ..._shared.targets import LM_CACHES
 

@@ -31,8 +31,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, argument, wrap
+from ....core.verbs import Patch, after, argument, wrap
 from ..._shared.byte_letters import LETTERS, spell_bytes
 
 SPACE = "\u2581"

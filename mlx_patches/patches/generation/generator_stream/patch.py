@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 Defaults = tuple[Any, Any]
 

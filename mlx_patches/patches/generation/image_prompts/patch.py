@@ -19,8 +19,7 @@ Retire when
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, before, result, wrap
+from ....core.verbs import Patch, argument, before, result, wrap
 from ..._shared.targets import vlm_generators
 
 _HUNYUAN = "hunyuan_vl"

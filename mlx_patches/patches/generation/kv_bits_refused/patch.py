@@ -24,8 +24,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch, around
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument, around
 from ..._shared.arrays import mx
 from ..._shared.kept import Kept
 from ..._shared.targets import GENERATORS, at

@@ -17,8 +17,7 @@ import logging
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import everywhere, result
+from ....core.verbs import Patch, everywhere, result
 
 logger = logging.getLogger("mlx_patches")
 

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.targets import vlm_generators
 
 # The first reads the config up to mlx-vlm 0.6.2, the second in later releases.

@@ -21,8 +21,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, before
+from ....core.verbs import Patch, after, before
 from ..._shared.targets import vlm_generators
 
 

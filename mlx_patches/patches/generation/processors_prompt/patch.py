@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 from ..._shared.arrays import mx
 
 Processor = Callable[[Any, Any], Any]

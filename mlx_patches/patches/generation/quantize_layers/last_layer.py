@@ -20,8 +20,7 @@ Optional: with ``kv_bits``, the output of single requests changes to that of a b
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 
 def spare_last_layer(

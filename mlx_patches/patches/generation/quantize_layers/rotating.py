@@ -16,8 +16,7 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import everywhere, wrap
+from ....core.verbs import Patch, everywhere, wrap
 
 
 def keep_floats(quantize: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,8 +20,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Patch, argument, everywhere, wrap
 
 # How many seeds MLX has, and more tokens than any context or vocabulary has.
 SEEDS = 2**64

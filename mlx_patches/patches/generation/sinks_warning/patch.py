@@ -19,8 +19,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 
 logger = logging.getLogger("mlx_patches")
 

@@ -15,8 +15,7 @@ Retire when
 import sys
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 from ..._shared.parts import Overlay
 
 

@@ -17,8 +17,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Patch, argument, everywhere, wrap
 from ..._shared.arrays import mx
 
 

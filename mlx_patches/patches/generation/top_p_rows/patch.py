@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import by_rows
+from ....core.verbs import Patch, by_rows
 
 
 def has_several_rows(logits: Any, /) -> bool:

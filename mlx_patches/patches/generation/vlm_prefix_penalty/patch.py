@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 from ..._shared.targets import vlm_generators
 
 

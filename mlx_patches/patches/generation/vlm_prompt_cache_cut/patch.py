@@ -19,8 +19,7 @@ Retire when
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 _FIND = "PromptCacheState.find_prefix_length"
 

@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import by_rows, everywhere
+from ....core.verbs import Patch, by_rows, everywhere
 
 
 def has_several_rows(logits: Any, /) -> bool:

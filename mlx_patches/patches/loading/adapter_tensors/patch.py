@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ....core.errors import refusal
 from ....core.handed import hand_over
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, refusal, wrap
 from ..._shared.arrays import mx
 from ..._shared.parts import Overlay
 

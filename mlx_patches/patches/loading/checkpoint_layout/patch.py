@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import lm_family, result, vlm_family, wrap
+from ....core.verbs import Patch, lm_family, result, vlm_family, wrap
 
 Weights = dict[str, Any]
 _STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")

@@ -22,8 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, result
+from ....core.verbs import Patch, after, result
 from ..._shared.stop_tokens import read_folder_ids
 
 

@@ -22,8 +22,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 from ..._shared.configs import FROM_DICT
 
 _NEW, _SCALING, _LIMIT = "rope_parameters", "rope_scaling", "time_step_limit"

@@ -18,8 +18,7 @@ Retire when
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import tensors, wrap
+from ....core.verbs import Patch, tensors, wrap
 
 Weights = dict[str, Any]
 

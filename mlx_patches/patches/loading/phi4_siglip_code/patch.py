@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 
 def load_without_code(load: Any, cls: Any, path: Any, **kwargs: Any) -> Any:

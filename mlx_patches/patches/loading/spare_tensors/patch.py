@@ -15,8 +15,7 @@ Retire when
 import re
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import lm_family, wrap
+from ....core.verbs import Patch, Target, lm_family, wrap
 
 Weights = dict[str, Any]
 _SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 
 class Masks(NamedTuple):

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, argument, family, result
+from ....core.verbs import Patch, after, argument, family, result
 from ..._shared.arrays import mx
 from ..._shared.configs import FROM_DICT
 

@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, family
+from ....core.verbs import Patch, argument, family
 
 
 def add_group_axis(attention: Any, /, mask: Any) -> Any:

@@ -18,8 +18,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, vlm_family
+from ....core.verbs import Patch, argument, vlm_family
 from ..._shared.arrays import mx
 
 Span = tuple[int, int]

@@ -21,8 +21,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, everywhere
+from ....core.verbs import Patch, argument, everywhere
 from ..._shared.unpadded import is_unpadded
 
 

@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 from ..._shared.quantized import holds_quantized
 
 # The string that the decoder passes its layers instead of a mask if a row has padding.

@@ -17,8 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 MODULE = "mlx_lm.models.cache"
 

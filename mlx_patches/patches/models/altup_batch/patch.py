@@ -15,8 +15,7 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import vlm_family, wrap
+from ....core.verbs import Patch, vlm_family, wrap
 
 
 def correct_as_one_row(

@@ -15,8 +15,7 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.arrays import mx
 
 

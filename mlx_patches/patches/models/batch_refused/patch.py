@@ -19,9 +19,7 @@ Retire when
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch, Target
-from ....core.verbs import argument, wrap
+from ....core.verbs import Patch, Target, argument, refusal, wrap
 from ..._shared.row_caches import counts_rows
 
 # Why a request fails, and what to do.

@@ -17,8 +17,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, vlm_family
+from ....core.verbs import Patch, argument, vlm_family
 from ..._shared.prompt_chunks import find_fed
 
 

@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 from ..._shared.arrays import mx
 
 CROPS = "images_spatial_crop"

@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, vlm_family
+from ....core.verbs import Patch, argument, vlm_family
 
 
 def embed_tokens(model: Any, /, inputs: Any, inputs_embeds: Any) -> Any:

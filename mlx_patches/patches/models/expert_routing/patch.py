@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import family, tensors, wrap
+from ....core.verbs import Patch, family, tensors, wrap
 from ..._shared.arrays import mx
 from ..._shared.experts import run_experts
 

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, vlm_family
+from ....core.verbs import Patch, argument, vlm_family
 
 
 def default_to_causal(inputs: Any, inputs_embeds: Any, mask: Any) -> Any:

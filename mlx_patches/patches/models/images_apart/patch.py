@@ -18,8 +18,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.arrays import mx
 
 # The axis of patches in each family's pixels.

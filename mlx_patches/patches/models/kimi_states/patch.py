@@ -17,8 +17,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import result
+from ....core.verbs import Patch, Target, result
 from ..._shared.parts import Overlay
 
 # The slots of a layer's cache: three convolutions' states, and the recurrence's.

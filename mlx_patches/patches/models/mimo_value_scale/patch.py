@@ -15,8 +15,7 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, family, wrap
+from ....core.verbs import Patch, after, family, wrap
 from ..._shared.configs import Params, config_target
 from ..._shared.parts import Overlay
 

@@ -26,8 +26,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch, Target
-from ....core.verbs import wrap
+from ....core.verbs import Patch, Target, wrap
 from ..._shared.arrays import mx
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay

@@ -15,8 +15,7 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import lm_family, wrap
+from ....core.verbs import Patch, lm_family, wrap
 
 _UNLIMITED = (0.0, float("inf"))
 

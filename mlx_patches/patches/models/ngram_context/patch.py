@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, family, vlm_family
+from ....core.verbs import Patch, after, family, vlm_family
 from ..._shared.arrays import mx
 
 

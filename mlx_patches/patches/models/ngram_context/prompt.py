@@ -17,8 +17,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 _FAMILY = "mlx_vlm.models.longcat_flash_ngram"
 

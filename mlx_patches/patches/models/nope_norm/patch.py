@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, family
+from ....core.verbs import Patch, after, family
 
 
 def disable_norm_without_rope(attention: Any, /) -> None:

@@ -24,8 +24,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import wrap
+from ....core.verbs import Patch, Target, wrap
 from ..._shared.arrays import mx
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 

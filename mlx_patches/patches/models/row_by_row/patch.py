@@ -38,8 +38,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import vlm_family, wrap
+from ....core.verbs import Patch, Target, vlm_family, wrap
 from ..._shared import rows as cache_rows
 from ..._shared.arrays import mx
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row

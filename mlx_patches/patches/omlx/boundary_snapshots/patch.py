@@ -18,8 +18,7 @@ import copy
 from typing import Any
 
 from ....core.contribution import Contribution
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.handles import make_handle
 
 

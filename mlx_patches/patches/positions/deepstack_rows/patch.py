@@ -26,8 +26,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.arrays import mx
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts

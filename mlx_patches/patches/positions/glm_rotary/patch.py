@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, family
+from ....core.verbs import Patch, after, family
 from ..._shared.configs import Params, config_target
 
 _FACTOR = "partial_rotary_factor"

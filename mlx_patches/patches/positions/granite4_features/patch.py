@@ -23,8 +23,7 @@ Retire when
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import Patch, result, wrap
 from ..._shared.arrays import mx
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import Rows, change_prompts

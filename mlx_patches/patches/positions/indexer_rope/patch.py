@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, family
+from ....core.verbs import Patch, after, family
 
 
 def set_rope_layout(indexer: Any, config: Any, /) -> None:

@@ -16,9 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument, refusal
 from ..._shared.arrays import mx
 
 

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import vlm_family, wrap
+from ....core.verbs import Patch, vlm_family, wrap
 from ..._shared.arrays import mx
 
 # Each row's offset and the number of tokens, while a model runs a batch.

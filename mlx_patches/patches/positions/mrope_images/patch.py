@@ -19,8 +19,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import vlm_family, wrap
+from ....core.verbs import Patch, vlm_family, wrap
 from ..._shared.arrays import mx
 from ..._shared.targets import MROPE
 

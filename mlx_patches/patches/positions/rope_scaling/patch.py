@@ -20,8 +20,7 @@ Retire when
 import importlib
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, lm_family, result, vlm_family
+from ....core.verbs import Patch, after, lm_family, result, vlm_family
 from ..._shared.configs import FROM_DICT
 
 KINDS = ("linear", "llama3", "yarn", "longrope")

@@ -19,8 +19,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import family, vlm_family, wrap
+from ....core.verbs import Patch, family, vlm_family, wrap
 from ..._shared.parts import view
 
 

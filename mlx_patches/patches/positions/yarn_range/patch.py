@@ -16,8 +16,7 @@ Retire when
 import math
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, family
+from ....core.verbs import Patch, after, family
 from ..._shared.arrays import mx
 
 

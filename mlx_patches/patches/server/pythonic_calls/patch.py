@@ -19,8 +19,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 Call = dict[str, Any]
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"

@@ -22,8 +22,7 @@ from queue import Queue
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 logger = logging.getLogger("mlx_patches")
 

@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before
+from ....core.verbs import Patch, before
 
 
 def limit_bytes(model_provider: Any, prompt_cache: Any) -> None:

@@ -15,8 +15,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 from ..._shared.targets import PROMPT_CACHE_FETCH
 
 

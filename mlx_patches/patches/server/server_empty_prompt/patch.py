@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 
 def fill_empty_prompt(tokenized: Any, tokenizer: Any) -> Any:

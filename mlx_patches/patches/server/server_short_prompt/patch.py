@@ -12,8 +12,7 @@ Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 
 def clamp_start(start: int | None) -> int | None:

@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 
 def find_adapter(provider: Any, /, model_path: Any, adapter_path: Any) -> Any:

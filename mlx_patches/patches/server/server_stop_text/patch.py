@@ -21,8 +21,7 @@ from collections.abc import Callable
 from itertools import filterfalse
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.stop_strings import cut_at_stops
 
 

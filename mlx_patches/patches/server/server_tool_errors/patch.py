@@ -20,8 +20,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 logger = logging.getLogger("mlx_patches")
 

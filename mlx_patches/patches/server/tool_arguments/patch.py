@@ -22,8 +22,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, wrap
+from ....core.verbs import Patch, argument, wrap
 
 _NUMBERS = ("int", "uint", "long", "short", "unsigned", "num", "float")
 _OPEN_NAME = re.compile(r"(\A\s*|<parameter=\s*)([^\s<>]+)(?=\s*[\n<])")

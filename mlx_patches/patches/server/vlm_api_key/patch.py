@@ -15,8 +15,7 @@ Retire when
 import importlib
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before
+from ....core.verbs import Patch, before
 
 
 def guard_app(app: Any) -> None:

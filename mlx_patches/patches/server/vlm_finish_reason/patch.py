@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import result
+from ....core.verbs import Patch, Target, result
 
 # The reason with which the answer to the task's request has ended; empty until then.
 ENDED: ContextVar[list[str] | None] = ContextVar("mlx_patches_ended", default=None)

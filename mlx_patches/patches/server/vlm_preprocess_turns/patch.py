@@ -15,8 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 _turn = threading.Lock()
 

@@ -21,8 +21,7 @@ Retire when
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, result
+from ....core.verbs import Patch, argument, result
 from ..._shared.stop_strings import cut_at_stops
 
 

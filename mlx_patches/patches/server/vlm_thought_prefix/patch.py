@@ -13,8 +13,7 @@ Retire when
     No supported release uses ``lstrip("thought")``.
 """
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 _WORD = "thought"
 

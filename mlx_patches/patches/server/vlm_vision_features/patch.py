@@ -17,8 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument, wrap
+from ....core.verbs import Patch, argument, wrap
 from ..._shared.arrays import mx
 
 

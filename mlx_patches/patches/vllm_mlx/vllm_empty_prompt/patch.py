@@ -14,9 +14,7 @@ Retire when
 import importlib
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import before
+from ....core.verbs import Patch, before, refusal
 
 # A text is tokenized up to here to check for tokens; the rest only if there are none.
 _BEGINNING = 64

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 
 def keep_attention(replace: Any) -> bool:

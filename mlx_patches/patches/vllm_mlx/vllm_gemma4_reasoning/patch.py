@@ -16,8 +16,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import Patch, result, wrap
 
 NAME = "gemma4"
 START, END = "<|channel>", "<channel|>"

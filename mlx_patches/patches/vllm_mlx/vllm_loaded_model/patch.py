@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 
 def load_missing(pair: Any, model_name: str, tokenizer_config: dict[str, Any] | None) -> Any:

@@ -20,8 +20,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 # Attribute that marks a cache which lacks tokens that its offset counts.
 INCOMPLETE = "_mlx_patches_incomplete"

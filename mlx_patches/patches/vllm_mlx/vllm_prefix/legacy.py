@@ -16,8 +16,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 from .hit import cut_hit, is_trimmable
 
 

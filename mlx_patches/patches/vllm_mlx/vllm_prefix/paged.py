@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ....core.verbs import result, wrap
+from ....core.verbs import Patch, Target, result, wrap
 from ..._shared.arrays import mx
 from .hit import make_handles
 

@@ -15,8 +15,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 
 def keep_offsets(trim: Any, cache_list: Sequence[Any]) -> Any:

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 from ..._shared.rows import cut_to_window
 
 

@@ -15,8 +15,7 @@ Retire when
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 from ..._shared.stop_tokens import read_folder_ids
 
 

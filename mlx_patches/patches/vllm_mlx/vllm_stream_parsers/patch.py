@@ -22,8 +22,7 @@ from functools import partial
 from types import coroutine
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument
 
 PARSERS = ("_reasoning_parser", "_tool_parser_instance")
 
