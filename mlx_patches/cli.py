@@ -196,7 +196,10 @@ def explain(patch: str) -> None:
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
     click.echo(_here(found))
-    click.echo(f"\n{_plain(found.documentation)}")
+    text = found.documentation
+    if found.headline == found.summary:
+        text = text.partition("\n\n")[2]
+    click.echo(f"\n{_plain(text)}")
     click.echo("\nTargets")
     for target in found.targets:
         click.echo(f"    {target.path}")

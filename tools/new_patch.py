@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 
-PATCH = '''"""TODO: what a user sees.
+PATCH = '''"""TODO: product or models, symptom, when.
 
 Why
     TODO
@@ -27,12 +27,9 @@ Retire when
     TODO
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 
 
 def repair_cache(cache: Any, /) -> None:
@@ -43,16 +40,12 @@ def repair_cache(cache: Any, /) -> None:
 PATCH = Patch(
     id="{id}",
     severity="wrong-text",
-    summary="TODO: product or models, symptom, when",
     targets=after("mlx_lm.models.cache:KVCache.trim", repair_cache),
 )
 '''
 PROBE = '''"""TODO: what it does with the release."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target
 
 
 def probe(target: Target) -> Result:

@@ -89,7 +89,8 @@ class Patch(NamedTuple):
 
     Args:
         id: the name that users type.
-        summary: one line: product or models, symptom, when.
+        summary: one line: product or models, symptom, when; by default the docstring's first
+            sentence.
         targets: what it replaces. Either all targets that a release needs are applied, or none.
         module: the module that declares the patch. Built-in patches get it from the catalogue.
         probe: ``module:function`` of the reproducer, red without the patch. A module that begins
@@ -111,8 +112,8 @@ class Patch(NamedTuple):
     """
 
     id: str
-    summary: str
-    targets: tuple[Target, ...]
+    summary: str = ""
+    targets: tuple[Target, ...] = ()
     module: str = ""
     probe: str = ".probe:probe"
     optional: bool = False
@@ -141,6 +142,11 @@ class Patch(NamedTuple):
         import inspect  # not at start-up: it costs 4 ms
 
         return inspect.cleandoc(self.doc or importlib.import_module(self.module).__doc__ or "")
+
+    @property
+    def headline(self) -> str:
+        """The first sentence of the patch's docstring, on one line."""
+        return " ".join(self.documentation.partition("\n\n")[0].split()).removesuffix(".")
 
 
 def around(wrapper: Callable[..., Any]) -> Factory:

@@ -72,7 +72,9 @@ class Registry:
             module, _, name = self._rows[patch_id]["place"].partition(":")
             patch = getattr(importlib.import_module(module), name or "PATCH")
             assert patch.id == patch_id, (patch.id, patch_id)
-            self._patches[patch_id] = patch._replace(module=module)
+            patch = patch._replace(module=module)
+            summary = patch.summary or self._rows[patch_id].get("summary") or patch.headline
+            self._patches[patch_id] = patch._replace(summary=summary)
         return self._patches[patch_id]
 
     def declared(self, patch_id: str) -> Patch:

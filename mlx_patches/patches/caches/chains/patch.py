@@ -125,13 +125,12 @@ def tie(cache: Any, *counts: Any) -> None:
 OFFSET_CHAIN = Patch(
     id="offset-chain",
     severity="memory",
-    summary="mlx-lm and mlx-vlm, NoPE layers: a batch leaks a graph node with each token",
     targets=(
         _make_target(LM_CACHES, "BatchKVCache"),
         _make_target(VLM_CACHES, "BatchKVCache"),
         _make_target(VLM_CACHES, "BatchQuantizedKVCache"),
     ),
-    doc="""A batch leaks one graph node per token in each layer without RoPE.
+    doc="""mlx-lm and mlx-vlm, NoPE layers: a batch leaks a graph node with each token.
 
     Why
         ``update_and_fetch`` adds to ``offset``, lazily. A layer with RoPE reads it, so each step
@@ -173,10 +172,6 @@ def is_due(cache: Any, keys: Any, /) -> bool:
 ROTATING_CHAIN = Patch(
     id="rotating-chain",
     severity="memory",
-    summary=(
-        "mlx-lm, sliding-window layers leak one graph node per token in a "
-        "batch once the window is full"
-    ),
     targets=after(
         "mlx_lm.models.cache:BatchRotatingKVCache.update_and_fetch",
         tie_counts,
@@ -186,7 +181,8 @@ ROTATING_CHAIN = Patch(
         ),
         when=is_due,
     ),
-    doc="""A batch leaks one graph node per token in each sliding layer with a full window.
+    doc="""mlx-lm, sliding-window layers leak one graph node per token in a batch once the
+    window is full.
 
     Why
         Once its window is full, a rotating cache lowers ``left_padding`` by one at each step,

@@ -1,4 +1,4 @@
-"""After a prompt cache is cut back, AFM 7 still attends to the tokens that were cut off.
+"""mlx-lm: AFM 7 still attends to tokens that were trimmed from its prompt cache.
 
 Why
     ``ConcatenateKVCache.trim`` only lowers ``offset``. Keys and values stay, and the next update
@@ -27,6 +27,5 @@ PATCH = Patch(
     id="concatenate-trim",
     every_model=True,
     changes_alone=True,
-    summary="mlx-lm: AFM 7 still attends to tokens that were trimmed from its prompt cache",
     targets=after("mlx_lm.models.cache:ConcatenateKVCache.trim", drop_trimmed_columns),
 )

@@ -158,9 +158,6 @@ EMPTY_CACHE_OPS = Patch(
     id="empty-cache-ops",
     formerly="never-written",
     severity="crash",
-    summary=(
-        "mlx-lm and mlx-vlm crash when saving an empty cache or taking a row from an empty batch"
-    ),
     targets=(
         *at(CACHES, _STATES),
         *wrap(in_batches("extract"), extract_row),
@@ -170,7 +167,8 @@ EMPTY_CACHE_OPS = Patch(
         *wrap(in_batches("finalize"), finalize_rows),
         *wrap(everywhere("models.cache:ArraysCache.extract"), extract_slots),
     ),
-    doc="""Saving an empty cache crashes, and so does extracting a row from an empty batch.
+    doc="""mlx-lm and mlx-vlm crash when saving an empty cache or taking a row from an empty
+    batch.
 
     Why
         Some caches stay empty: Gemma's shared layers read another layer's cache, an expert may

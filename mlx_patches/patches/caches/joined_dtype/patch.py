@@ -1,4 +1,4 @@
-"""Keys and values turn float32 when an empty batch joins a written one.
+"""mlx-lm and mlx-vlm: a prompt that joins during prefill turns the cache float32, twice the memory.
 
 Why
     A prompt that joins while others are still being prefilled has no keys yet. ``extend`` joins
@@ -47,10 +47,6 @@ PATCH = Patch(
     id="joined-dtype",
     severity="memory",
     every_model=True,
-    summary=(
-        "mlx-lm and mlx-vlm: a prompt that joins during prefill turns the "
-        "cache float32, twice the memory"
-    ),
     targets=wrap(
         (
             *everywhere("models.cache:BatchKVCache.extend"),

@@ -54,7 +54,6 @@ def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
 CACHELIST_STATE = Patch(
     id="cachelist-state",
     severity="crash",
-    summary="mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load",
     targets=tuple(
         target
         for place in CACHES
@@ -74,7 +73,7 @@ CACHELIST_STATE = Patch(
         )
     ),
     probe=".probe_state:probe",
-    doc="""A saved prompt cache that contains a ``CacheList`` does not load.
+    doc="""mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load.
 
     Why
         ``CacheList.state`` is one flat list of the arrays of all its caches, without their
@@ -129,7 +128,6 @@ EXTEND_SOLO_BATCH = Patch(
     id="extend-solo-batch",
     formerly="single-joins",
     severity="crash",
-    summary="mlx-vlm: a batch that began with one prompt crashes when the next one joins",
     targets=(
         *argument(
             "mlx_vlm.generate:Batch.extend",
@@ -140,7 +138,7 @@ EXTEND_SOLO_BATCH = Patch(
         *wrap("mlx_vlm.generate.ar:_extend_cache", extend_layers),
     ),
     probe=".probe_extend:probe",
-    doc="""A batch that began with a single prompt crashes when the next one joins.
+    doc="""mlx-vlm: a batch that began with one prompt crashes when the next one joins.
 
     Why
         ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
@@ -177,11 +175,10 @@ def cuts_chunk(cache: Any) -> bool:
 
 CHUNKED_FRONT = Patch(
     id="chunked-front",
-    summary="Llama 4 forgets the start of an attention chunk during prefill: wrong output",
     # Up to 0.6.2 mlx-vlm imports the class of mlx-lm.
     targets=wrap(everywhere("models.cache:ChunkedKVCache.maybe_trim_front"), trim_front),
     probe=".probe_chunked:probe",
-    doc="""Llama 4 forgets the start of an attention chunk during prefill.
+    doc="""Llama 4 forgets the start of an attention chunk during prefill: wrong output.
 
     Why
         ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the

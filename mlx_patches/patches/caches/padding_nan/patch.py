@@ -83,7 +83,6 @@ def zero_padding(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
 
 PADDING_NAN = Patch(
     id="padding-nan",
-    summary="Moondream 3, GLM 5 Next and other models in a batch: NaN in left-padded rows",
     targets=wrap(
         (
             *everywhere("models.cache:BatchKVCache.update_and_fetch"),
@@ -93,7 +92,7 @@ PADDING_NAN = Patch(
         update_without_nan,
         when=is_padded,
     ),
-    doc="""NaN in the padding of a left-padded row makes all of its logits NaN.
+    doc="""Moondream 3, GLM 5 Next and other models in a batch: NaN in left-padded rows.
 
     Why
         The mask gives a padding column the weight 0, but 0 * NaN is NaN. Gemma 3n in mlx-vlm

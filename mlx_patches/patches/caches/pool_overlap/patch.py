@@ -1,4 +1,4 @@
-"""DeepSeek V4's pooling ignores earlier text after the first chunk: wrong output.
+"""DeepSeek V4 in mlx-vlm: wrong output after the first chunk, its pooling ignores earlier text.
 
 Why
     When its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the previous
@@ -244,10 +244,6 @@ _STORE = "mlx_vlm.apc:DiskBlockStore"
 
 PATCH = Patch(
     id="pool-overlap",
-    summary=(
-        "DeepSeek V4 in mlx-vlm: wrong output after the first chunk, its "
-        "pooling ignores earlier text"
-    ),
     wrong_alone="deepseek_v4",
     changes_alone=True,
     targets=(

@@ -1,4 +1,4 @@
-"""mlx-vlm's prefix cache crashes for models with several caches per layer.
+"""mlx-vlm: the prefix cache crashes for models with several caches per layer.
 
 Why
     The caches of a single prompt are stored as they are; if the prompt was in a batch, its row is
@@ -35,7 +35,6 @@ PATCH = Patch(
     id="vlm-prefix-cache-lists",
     formerly="prefix-cache-lists",
     every_model=True,
-    summary="mlx-vlm: the prefix cache crashes for models with several caches per layer",
     severity="crash",
     targets=result("mlx_vlm.apc:_prompt_cache_is_batch_shaped", check_inner_caches),
 )

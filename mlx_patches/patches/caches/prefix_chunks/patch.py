@@ -1,4 +1,4 @@
-"""After a hit in mlx-vlm's prefix cache, Llama 4 loses the prefix and crashes.
+"""mlx-vlm: Llama 4 loses its prefix after a prefix-cache hit, and crashes.
 
 Why
     The caches of the hits are joined as if they were plain ones. ``ChunkedKVCache`` does not
@@ -29,7 +29,6 @@ PATCH = Patch(
     id="vlm-prefix-chunks",
     formerly="prefix-chunks",
     every_model=True,
-    summary="mlx-vlm: Llama 4 loses its prefix after a prefix-cache hit, and crashes",
     severity="crash",
     targets=argument("mlx_vlm.apc:_merge_exact_cache_entries", "entries", convert_to_plain),
 )

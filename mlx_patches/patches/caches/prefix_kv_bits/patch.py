@@ -1,4 +1,4 @@
-"""With ``kv_bits``, a hit in mlx-vlm's prefix cache cannot join the running batch.
+"""mlx-vlm with kv_bits: a prefix-cache hit cannot join the running batch.
 
 Why
     The caches of a batch with hits are quantized differently from those of other batches. In exact
@@ -73,7 +73,6 @@ PATCH = Patch(
     id="vlm-prefix-kv-bits",
     formerly="prefix-kv-bits",
     every_model=True,
-    summary="mlx-vlm with kv_bits: a prefix-cache hit cannot join the running batch",
     severity="crash",
     targets=wrap(
         (f"{module}:BatchGenerator._build_mixed_prompt_batch" for _, module in GENERATORS),

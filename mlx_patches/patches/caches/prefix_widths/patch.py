@@ -1,4 +1,4 @@
-"""mlx-vlm's prefix cache crashes for models whose keys and values differ in heads or width.
+"""mlx-vlm: the prefix cache crashes for models whose keys and values differ in width.
 
 Why
     If the prompts of a batch have cached prefixes of different lengths, or some have none, the
@@ -98,7 +98,6 @@ PATCH = Patch(
     id="vlm-prefix-widths",
     formerly="prefix-widths",
     every_model=True,
-    summary="mlx-vlm: the prefix cache crashes for models whose keys and values differ in width",
     severity="crash",
     targets=wrap("mlx_vlm.apc:make_warm_batch_kv_cache_multi", build_by_shape),
 )

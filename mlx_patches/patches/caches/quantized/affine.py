@@ -24,7 +24,6 @@ BATCH_QUANTIZED = Patch(
     id="batch-quantized",
     severity="crash",
     every_model=True,
-    summary="mlx-vlm with kv_bits: a batch crashes on right-padded prompts, or when a row leaves",
     targets=(
         *contract.make_targets(
             VLM_CACHES,
@@ -50,7 +49,7 @@ BATCH_QUANTIZED = Patch(
             defines_new_attribute=True,
         ),
     ),
-    doc="""A quantized batch crashes: its cache lacks methods that engines and hosts call.
+    doc="""mlx-vlm with kv_bits: a batch crashes on right-padded prompts, or when a row leaves.
 
     Why
         ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
@@ -142,7 +141,6 @@ QUANTIZED_MERGE = Patch(
     id="quantized-merge",
     severity="crash",
     every_model=True,
-    summary="mlx-lm and mlx-vlm: a prompt with a quantized cache crashes when it joins a batch",
     targets=(
         *at(
             CACHES,
@@ -171,7 +169,7 @@ QUANTIZED_MERGE = Patch(
         ),
     ),
     probe=".probe_merge:probe",
-    doc="""A prompt with a quantized cache crashes when it joins a batch.
+    doc="""mlx-lm and mlx-vlm: a prompt with a quantized cache crashes when it joins a batch.
 
     Why
         ``QuantizedKVCache`` has no ``merge``. A batch generator that gets one, from a prompt

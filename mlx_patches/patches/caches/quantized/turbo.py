@@ -145,7 +145,6 @@ BATCH_TURBO_QUANT = Patch(
     id="batch-turbo-quant",
     severity="crash",
     every_model=True,
-    summary="mlx-vlm with TurboQuant: a batch crashes when prompts are padded, merged or restored",
     targets=(
         *contract.make_targets(
             _PLACE,
@@ -174,7 +173,7 @@ BATCH_TURBO_QUANT = Patch(
             fingerprint_of=(f"{CLASS}.state", f"{CLASS}.meta_state"),
         ),
     ),
-    doc="""A TurboQuant batch crashes: its cache lacks methods that engines and hosts call.
+    doc="""mlx-vlm with TurboQuant: a batch crashes when prompts are padded, merged or restored.
 
     Why
         ``BatchTurboQuantKVCache`` does not implement ``prepare``, ``finalize`` and ``size``, and

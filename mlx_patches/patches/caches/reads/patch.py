@@ -52,10 +52,6 @@ _OFFSETS: dict[str, tuple[str, ...]] = {
 
 OFFSET_ALIAS = Patch(
     id="offset-alias",
-    summary=(
-        "mlx-lm and mlx-vlm: wrong RoPE positions in a batch if a model reads "
-        "the offset before an update"
-    ),
     targets=tuple(
         _make_target(place, cls, "offset", methods)
         for place, classes in (
@@ -66,7 +62,8 @@ OFFSET_ALIAS = Patch(
         for cls, methods in classes.items()
     ),
     probe=".probe_offset:probe",
-    doc="""A batch cache's ``offset`` changes after it was read: wrong RoPE positions.
+    doc="""mlx-lm and mlx-vlm: wrong RoPE positions in a batch if a model reads the offset
+    before an update.
 
     Why
         ``offset`` is an array, advanced in place (``self.offset += n``) by ``update_and_fetch``,
@@ -104,7 +101,6 @@ _QUANTIZED_PADDINGS = {
 
 LEFT_PADDING_ALIAS = Patch(
     id="left-padding-alias",
-    summary="mlx-lm and mlx-vlm batch caches: masks use left padding and lengths of a later step",
     targets=tuple(
         _make_target(place, cls, attribute, methods)
         for place, attributes in (
@@ -114,7 +110,7 @@ LEFT_PADDING_ALIAS = Patch(
         for (cls, attribute), methods in attributes.items()
     ),
     probe=".probe_padding:probe",
-    doc="""A batch cache's ``left_padding`` and ``lengths`` change after they were read.
+    doc="""mlx-lm and mlx-vlm batch caches: masks use left padding and lengths of a later step.
 
     Why
         Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
@@ -161,7 +157,6 @@ def copy_state(state: Any) -> Any:
 FROZEN_STATE = Patch(
     id="frozen-state",
     every_model=True,
-    summary="mlx-lm and mlx-vlm caches: a saved state still changes while generation continues",
     targets=tuple(
         target
         for (_, module), classes in (
@@ -177,7 +172,7 @@ FROZEN_STATE = Patch(
         )
     ),
     probe=".probe_state:probe",
-    doc="""A cache's ``state`` changes after it was read.
+    doc="""mlx-lm and mlx-vlm caches: a saved state still changes while generation continues.
 
     Why
         ``state`` returns the live ``keys``, ``values``, ``offset`` and ``left_padding``. A

@@ -99,13 +99,10 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
-    summary=(
-        "mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token "
-        "until Metal aborts"
-    ),
     targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
     probe=".probe_advance:probe",
-    doc="""A hybrid model's batch leaks one graph node per token and layer, until Metal aborts.
+    doc="""mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token until
+    Metal aborts.
 
     Why
         ``advance`` subtracts the number of fed positions from ``left_padding`` and ``lengths``,

@@ -33,7 +33,6 @@ def extract_row(cache: Any, idx: int) -> Any:
 RECURRENT_EXTRACT = Patch(
     id="recurrent-extract",
     severity="crash",
-    summary="mlx-lm: a batch of a recurrent or hybrid model crashes when its first row ends",
     targets=wrap(
         "mlx_lm.generate:Batch.extract_cache",
         extract_caches,
@@ -41,7 +40,7 @@ RECURRENT_EXTRACT = Patch(
         fingerprint_of=("Batch.extract_cache", "_merge_caches"),
     ),
     probe=".probe_extract:probe",
-    doc="""A batch of a recurrent or hybrid model crashes when its first row ends.
+    doc="""mlx-lm: a batch of a recurrent or hybrid model crashes when its first row ends.
 
     Why
         When a row ends, ``BatchGenerator`` extracts its cache from the batch. Recurrent caches
@@ -76,7 +75,6 @@ def restore_class(row: Any, batch: Any, /) -> Any:
 MAMBA_ROWS = Patch(
     id="mamba-rows",
     severity="crash",
-    summary="mlx-lm: Mamba crashes in a batch with history, and extracted rows keep a stale state",
     targets=(
         *result(
             "mlx_lm.models.cache:ArraysCache.merge",
@@ -90,7 +88,7 @@ MAMBA_ROWS = Patch(
         ),
     ),
     probe=".probe_mamba_rows:probe",
-    doc="""Mamba prompts with a history crash in a batch; an extracted row keeps a stale state.
+    doc="""mlx-lm: Mamba crashes in a batch with history, and extracted rows keep a stale state.
 
     Why
         ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` calls the class with the

@@ -30,7 +30,6 @@ def mask_right(lengths: Any, N: int) -> Any:
 
 ARRAYS_MASK = Patch(
     id="arrays-mask",
-    summary="mlx-lm and mlx-vlm, recurrent models: wrong output for the shorter prompts of a batch",
     targets=result(
         everywhere("models.cache:ArraysCache.make_mask"),
         hide_right_padding,
@@ -38,7 +37,8 @@ ARRAYS_MASK = Patch(
         when=has_both,
     ),
     probe=".probe_mask:probe",
-    doc="""Recurrent layers read the right padding of shorter prompts into their state.
+    doc="""mlx-lm and mlx-vlm, recurrent models: wrong output for the shorter prompts of a
+    batch.
 
     Why
         Merged empty recurrent caches have a left padding of zeros. ``make_mask`` then masks by
@@ -82,10 +82,10 @@ def subtract_fed(left: list[int], N: int) -> Any:
 
 ARRAYS_CHUNKS = Patch(
     id="arrays-chunks",
-    summary="mlx-lm, recurrent models: wrong output if left padding is longer than the first chunk",
     targets=wrap("mlx_lm.models.cache:ArraysCache.make_mask", mask_each_chunk),
     probe=".probe_chunks:probe",
-    doc="""Recurrent layers read left padding that is longer than the first prompt chunk.
+    doc="""mlx-lm, recurrent models: wrong output if left padding is longer than the first
+    chunk.
 
     Why
         ``make_mask`` masks left padding only while the cache is empty. In chunked prefill

@@ -56,7 +56,6 @@ def fill_slots(cache: Any, like: Any) -> list[Any]:
 ARRAYS_EXTEND = Patch(
     id="arrays-extend",
     severity="crash",
-    summary="mlx-lm: a prompt that joins a hybrid model's batch during prefill crashes the batch",
     targets=(
         *result(
             "mlx_lm.models.cache:ArraysCache.merge",
@@ -75,7 +74,7 @@ ARRAYS_EXTEND = Patch(
         ),
     ),
     probe=".probe_extend:probe",
-    doc="""A prompt that joins during prefill crashes or garbles a hybrid model's batch.
+    doc="""mlx-lm: a prompt that joins a hybrid model's batch during prefill crashes the batch.
 
     Why
         The engine adds new prompts to those in prefill. A recurrent cache without a state does
@@ -114,16 +113,13 @@ def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -
 
 ARRAYS_ROWS = Patch(
     id="arrays-rows",
-    summary=(
-        "mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding "
-        "of rows that have left"
-    ),
     targets=(
         *wrap(everywhere("models.cache:ArraysCache.filter"), filter_padding),
         *wrap(everywhere("models.cache:ArraysCache.extend"), extend_padding),
     ),
     probe=".probe_rows:probe",
-    doc="""A recurrent batch keeps padding of rows that left, and lacks padding of rows that joined.
+    doc="""mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding of rows that
+    have left.
 
     Why
         ``ArraysCache.filter`` and ``extend`` change the states of a batch, but not its padding.

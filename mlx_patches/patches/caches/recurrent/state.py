@@ -18,7 +18,6 @@ def complete_restored(put: Callable[..., None], cache: Any, saved: Any) -> None:
 ARRAYS_RESTORED = Patch(
     id="arrays-restored",
     severity="crash",
-    summary="mlx-lm: a recurrent cache restored from its saved state crashes at the next mask",
     targets=(
         Target(
             *LM_CACHES,
@@ -28,7 +27,7 @@ ARRAYS_RESTORED = Patch(
         ),
     ),
     probe=".probe_restored:probe",
-    doc="""A recurrent cache restored from its saved state crashes at the next mask.
+    doc="""mlx-lm: a recurrent cache restored from its saved state crashes at the next mask.
 
     Why
         ``from_state`` makes the cache without ``__init__``, and the state of a recurrent cache

@@ -70,7 +70,6 @@ ROTATING_MAX_SIZE = Patch(
     id="rotating-max-size",
     severity="crash",
     every_model=True,
-    summary="mlx-lm and mlx-vlm rotating caches crash if a host stores an array in max_size",
     targets=tuple(
         Target(
             *place,
@@ -85,7 +84,7 @@ ROTATING_MAX_SIZE = Patch(
         for name in ("RotatingKVCache", _BATCH)
     ),
     probe=".probe_max_size:probe",
-    doc="""A rotating cache's ``max_size`` is not always an ``int``.
+    doc="""mlx-lm and mlx-vlm rotating caches crash if a host stores an array in max_size.
 
     Why
         Hosts merge and restore rotating caches themselves, and some leave an array, a numpy
@@ -123,10 +122,10 @@ def view_tokens(cache: Any) -> Any:
 
 BATCH_ROTATING_EXTRACT = Patch(
     id="batch-rotating-extract",
-    summary="mlx-lm: a row taken from a sliding-window batch loses context once the window is full",
     targets=wrap(f"mlx_lm.models.cache:{_BATCH}.extract", extract_row),
     probe=".probe_extract:probe",
-    doc="""A row extracted from a rotating batch loses its context, or keeps unused columns.
+    doc="""mlx-lm: a row taken from a sliding-window batch loses context once the window is
+    full.
 
     Why
         Once the window wraps, every step lowers ``left_padding`` by one, even without padding in
@@ -157,12 +156,10 @@ ROTATING_MERGE = Patch(
     id="rotating-merge",
     severity="crash",
     every_model=True,
-    summary=(
-        "mlx-lm and mlx-vlm: a prompt longer than the sliding window crashes when it joins a batch"
-    ),
     targets=argument(everywhere(f"models.cache:{_BATCH}.merge"), "caches", cut_rows_to_window),
     probe=".probe_merge:probe",
-    doc="""A prompt longer than the sliding window crashes when it joins a batch.
+    doc="""mlx-lm and mlx-vlm: a prompt longer than the sliding window crashes when it joins a
+    batch.
 
     Why
         After a prompt in one chunk a ``RotatingKVCache`` holds the whole prompt, until the next
@@ -201,9 +198,6 @@ def parse_bool(saved: Any, default: bool) -> bool:
 
 ROTATING_RESTORED = Patch(
     id="rotating-restored",
-    summary=(
-        "mlx-lm and mlx-vlm: a restored sliding-window batch crashes or attends to the wrong tokens"
-    ),
     targets=tuple(
         target
         for place in CACHES
@@ -219,7 +213,8 @@ ROTATING_RESTORED = Patch(
         )
     ),
     probe=".probe_restored:probe",
-    doc="""A restored rotating batch crashes, or attends to the wrong tokens.
+    doc="""mlx-lm and mlx-vlm: a restored sliding-window batch crashes or attends to the wrong
+    tokens.
 
     Why
         ``from_state`` makes the cache without ``__init__``, and no state holds ``_lengths``: the

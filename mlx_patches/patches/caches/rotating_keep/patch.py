@@ -1,4 +1,4 @@
-"""A batch with ``max_kv_size`` drops the first tokens, which a single request keeps.
+"""mlx-lm and mlx-vlm: a batch with max_kv_size drops the first tokens, a single request keeps them.
 
 Why
     ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, its attention
@@ -203,10 +203,6 @@ PATCH = Patch(
     id="rotating-keep",
     severity="feature",
     every_model=True,
-    summary=(
-        "mlx-lm and mlx-vlm: a batch with max_kv_size drops the first tokens, "
-        "a single request keeps them"
-    ),
     targets=(
         *at(
             CACHES,

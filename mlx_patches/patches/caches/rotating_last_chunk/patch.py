@@ -1,4 +1,4 @@
-"""Chunked prefill of a rotating batch is wrong, or crashes, if a chunk has one token.
+"""mlx-lm and mlx-vlm sliding windows: wrong output in a batch if a chunk has one token.
 
 Why
     ``BatchRotatingKVCache`` takes every chunk of one token for a decode step. If right padding is
@@ -73,7 +73,6 @@ PATCH = Patch(
     id="rotating-last-chunk",
     formerly="rotating-last-piece",
     every_model=True,
-    summary="mlx-lm and mlx-vlm sliding windows: wrong output in a batch if a chunk has one token",
     targets=(
         *wrap(
             everywhere(f"models.cache:{_BATCH}._update_in_place"),

@@ -1,4 +1,4 @@
-"""Saving a prompt cache crashes for some models: MLX cannot write an array without elements.
+"""mlx-lm: saving a prompt cache crashes for models whose values have width 0.
 
 Why
     DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 for some of their keys.
@@ -91,7 +91,6 @@ PATCH = Patch(
     id="saved-empty",
     severity="crash",
     every_model=True,
-    summary="mlx-lm: saving a prompt cache crashes for models whose values have width 0",
     targets=(
         *wrap("mlx_lm.models.cache:save_prompt_cache", save_filled),
         *wrap("mlx_lm.models.cache:load_prompt_cache", load_filled),

@@ -1,4 +1,4 @@
-"""A saved prompt cache of DeepSeek V4.1 does not load.
+"""mlx-lm: a saved prompt cache of DeepSeek V4.1 does not load.
 
 Why
     ``save_prompt_cache`` writes the name of each cache's class, and ``load_prompt_cache`` looks it
@@ -76,7 +76,6 @@ def make_layer_cache(arrays: Sequence[Any], window_size: int) -> Any:
 PATCH = Patch(
     id="saved-layer-cache",
     severity="crash",
-    summary="mlx-lm: a saved prompt cache of DeepSeek V4.1 does not load",
     targets=(
         *wrap("mlx_lm.models.cache:save_prompt_cache", save_as_arrays),
         *wrap("mlx_lm.models.cache:load_prompt_cache", load_layers),

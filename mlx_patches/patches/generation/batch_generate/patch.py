@@ -197,7 +197,6 @@ _BODY = ("_generate_batch",)
 PADDED_PROMPTS = Patch(
     id="padded-prompts",
     every_model=True,
-    summary="mlx_vlm.batch_generate: wrong output for shorter prompts, padding is attended to",
     targets=(
         *wrap(vlm_generators("_generate_batch"), generate_unpadded),
         *wrap(
@@ -213,8 +212,7 @@ PADDED_PROMPTS = Patch(
             when=in_batch_generate,
         ),
     ),
-    doc="""
-    ``mlx_vlm.batch_generate`` attends to the padding of the shorter prompts.
+    doc="""mlx_vlm.batch_generate: wrong output for shorter prompts, padding is attended to.
 
     Why
         The tokenizer pads the prompts to one length. The batch generator receives the padded
@@ -234,11 +232,9 @@ PADDED_PROMPTS = Patch(
 PADDED_DELTAS = Patch(
     id="padded-deltas",
     every_model=True,
-    summary="mlx_vlm.batch_generate: wrong positions for shorter prompts with images",
     targets=wrap("mlx_vlm.generate.ar:_unpad_batch_prompts", unpad_deltas),
     probe=".probe:probe_deltas",
-    doc="""
-    ``mlx_vlm.batch_generate`` answers Qwen-VL's shorter prompts from wrong RoPE positions.
+    doc="""mlx_vlm.batch_generate: wrong positions for shorter prompts with images.
 
     Why
         An M-RoPE model counts pad tokens in the rope delta of each row. The generator removes

@@ -1,4 +1,4 @@
-"""A request that is cancelled during mlx-vlm's prefill garbles the other rows of its batch.
+"""mlx-vlm: a request cancelled during prefill garbles the other rows of its batch.
 
 Why
     With the prefix cache, the rests of prompts are right-padded, and the caches are prepared for
@@ -64,7 +64,6 @@ _BODIES = (_REMOVE, _GENERATE)
 PATCH = Patch(
     id="cancelled-prompt",
     every_model=True,
-    summary="mlx-vlm: a request cancelled during prefill garbles the other rows of its batch",
     targets=(
         *wrap(f"{_MODULE}:{_REMOVE}", end_padding, fingerprint_of=_BODIES),
         *wrap(f"{_MODULE}:{_GENERATE}", drop_padding, fingerprint_of=_BODIES),

@@ -1,4 +1,4 @@
-"""Streamed text differs from the decoded text, or a token crashes the request or the server.
+"""mlx-lm and mlx-vlm: streamed text differs from its tokens, or crashes ('Hello!ĠHow').
 
 Why
     The detokenizers of mlx-lm and mlx-vlm should stream the text that the tokenizer decodes. They
@@ -206,7 +206,6 @@ _SERVER = f"{_VLM}:_ServerTokenStreamer"
 PATCH = Patch(
     id="detokenizer-text",
     every_model=True,
-    summary="mlx-lm and mlx-vlm: streamed text differs from its tokens, or crashes ('Hello!ĠHow')",
     targets=(
         *wrap(f"{_LM}:{_BYTES}.add_token", add_known, when=is_unknown),
         *argument(f"{_LM}:{_BYTES}._decode_bytes", "seq", replace_nul, when=has_nul),

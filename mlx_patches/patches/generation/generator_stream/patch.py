@@ -1,4 +1,4 @@
-"""A generation changes the default stream of the thread that reads its tokens.
+"""mlx-lm: a generation that is not consumed to its end breaks later calls in its thread.
 
 Why
     ``generate_step`` yields its tokens from inside ``with mx.stream(...)``. Between two tokens,
@@ -78,7 +78,6 @@ PATCH = Patch(
     id="generator-stream",
     severity="crash",
     every_model=True,
-    summary="mlx-lm: a generation that is not consumed to its end breaks later calls in its thread",
     targets=result(
         ["mlx_lm.generate:generate_step", "mlx_lm.generate:speculative_generate_step"],
         restore_defaults,

@@ -1,4 +1,4 @@
-"""Five models answer prompts with images wrongly, or crash, in a batch or in chunked prefill.
+"""Ernie 4.5 VL, Hunyuan VL, Falcon OCR, Compass, Llama 3.2: wrong images in batches and chunks.
 
 Why
     Ernie 4.5 VL and Hunyuan VL compute the positions of an image's tokens from the whole prompt,
@@ -105,10 +105,6 @@ def drop_positions(model: Any) -> None:
 PATCH = Patch(
     id="image-prompts",
     every_model=True,
-    summary=(
-        "Ernie 4.5 VL, Hunyuan VL, Falcon OCR, Compass, Llama 3.2: wrong "
-        "images in batches and chunks"
-    ),
     targets=(
         *wrap(vlm_generators("BatchGenerator._next"), start_image, when=has_images_next),
         *argument(

@@ -1,4 +1,5 @@
-"""Generation with ``kv_bits`` crashes midway for models that do not support quantized caches.
+"""mlx-lm and mlx-vlm: kv_bits crashes mid-generation on unsupported models; now ignored with a
+warning.
 
 Why
     ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
@@ -220,10 +221,6 @@ PATCH = Patch(
     id="kv-bits-refused",
     severity="crash",
     every_model=True,
-    summary=(
-        "mlx-lm and mlx-vlm: kv_bits crashes mid-generation on unsupported "
-        "models; now ignored with a warning"
-    ),
     targets=(
         *argument(
             "mlx_lm.generate:generate_step",

@@ -1,4 +1,4 @@
-"""``max_kv_size`` is silently ignored for models that make their own caches.
+"""mlx-lm and mlx-vlm silently ignore max_kv_size for models that build their own caches.
 
 Why
     ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, which has no parameter
@@ -56,6 +56,5 @@ PATCH = Patch(
     id="max-kv-size-ignored",
     severity="feature",
     every_model=True,
-    summary="mlx-lm and mlx-vlm silently ignore max_kv_size for models that build their own caches",
     targets=result(everywhere("models.cache:make_prompt_cache"), warn_if_unbounded),
 )

@@ -1,4 +1,4 @@
-"""With mlx-vlm's prefix cache, a request of a batch gets a wrong first token.
+"""mlx-vlm: wrong first token in a batch after a prefix-cache hit.
 
 Why
     If the beginnings of prompts are in the prefix cache, their rests are right-padded and processed
@@ -102,7 +102,6 @@ PATCH = Patch(
     id="vlm-prefix-first-token",
     formerly="prefix-first-token",
     every_model=True,
-    summary="mlx-vlm: wrong first token in a batch after a prefix-cache hit",
     targets=(
         *wrap(vlm_generators("PromptProcessingBatch.prompt_step"), end_with_rows),
         *wrap(vlm_generators("PromptProcessingBatch.generate"), choose_first),

@@ -1,4 +1,4 @@
-"""mlx-vlm's prefix cache crashes for language models without a ``config`` attribute.
+"""mlx-vlm: the prefix cache crashes for language models without a config attribute.
 
 Why
     The ids of media tokens are read from the ``config`` of the language model. Those of Phi-4
@@ -44,7 +44,6 @@ PATCH = Patch(
     id="vlm-prefix-no-config",
     formerly="prefix-no-config",
     every_model=True,
-    summary="mlx-vlm: the prefix cache crashes for language models without a config attribute",
     severity="crash",
     targets=wrap(
         [place for name in READERS for place in vlm_generators(name)],

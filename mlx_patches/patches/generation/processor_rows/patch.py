@@ -1,4 +1,4 @@
-"""A row's logits processors are dropped, act on another row, or crash the batch.
+"""mlx-lm and mlx-vlm batches: a row's penalties are dropped, hit other rows, or crash.
 
 Why
     A batch holds its rows' processors in a list. While no row has processors, the list is not cut
@@ -64,7 +64,6 @@ PATCH = Patch(
     id="processor-rows",
     severity="crash",
     every_model=True,
-    summary="mlx-lm and mlx-vlm batches: a row's penalties are dropped, hit other rows, or crash",
     targets=(
         *after("mlx_lm.generate:PromptProcessingBatch.extend", replace_none),
         *after("mlx_lm.generate:GenerationBatch.filter", cut_lists),

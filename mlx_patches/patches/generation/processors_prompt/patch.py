@@ -1,4 +1,4 @@
-"""Logits processors do not see the prompt: a repetition penalty does not cover it.
+"""mlx-lm: penalties and other logits processors see only the prompt's last token.
 
 Why
     A processor is called with the tokens so far. The prompt's tokens that were fed in chunks, all
@@ -50,7 +50,6 @@ def find_missing(prompt: Any, tokens: Any) -> Any:
 PATCH = Patch(
     id="processors-prompt",
     every_model=True,
-    summary="mlx-lm: penalties and other logits processors see only the prompt's last token",
     targets=argument(
         ["mlx_lm.generate:generate_step", "mlx_lm.generate:speculative_generate_step"],
         "logits_processors",

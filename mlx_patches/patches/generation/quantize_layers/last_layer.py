@@ -1,4 +1,4 @@
-"""``kv_bits`` quantizes the last layer for single requests, but not in a batch.
+"""mlx-vlm: kv_bits also quantizes the sensitive last layer, but only for single requests.
 
 Why
     The last layer of a deep model is sensitive to quantized keys and values. mlx-vlm keeps it in
@@ -49,9 +49,6 @@ def count_quantized(count: int) -> int:
 PATCH = Patch(
     id="vlm-quantize-last-layer",
     severity="feature",
-    summary=(
-        "mlx-vlm: kv_bits also quantizes the sensitive last layer, but only for single requests"
-    ),
     targets=wrap(
         [f"mlx_vlm.generate.{module}:maybe_quantize_kv_cache" for module in ("common", "dispatch")],
         spare_last_layer,

@@ -1,4 +1,4 @@
-"""Generation with ``kv_bits`` raises on a model with sliding windows.
+"""mlx-lm and mlx-vlm: kv_bits crashes mid-generation on sliding-window models.
 
 Why
     ``maybe_quantize_kv_cache`` quantizes every cache that has ``to_quantized``. Caches with a
@@ -31,7 +31,6 @@ PATCH = Patch(
     id="quantize-rotating",
     severity="crash",
     every_model=True,
-    summary="mlx-lm and mlx-vlm: kv_bits crashes mid-generation on sliding-window models",
     targets=tuple(
         target
         for name in ("RotatingKVCache", "BatchRotatingKVCache")

@@ -1,4 +1,4 @@
-"""One request with an out-of-range token id, ``top_k`` or ``seed`` crashes the server.
+"""mlx-lm and mlx-vlm servers crash on a token id or top_k outside the vocabulary.
 
 Why
     ``logit_bias`` for a token id outside the vocabulary writes beyond the logits: the process
@@ -81,7 +81,6 @@ PATCH = Patch(
     id="sampling-limits",
     severity="crash",
     every_model=True,
-    summary="mlx-lm and mlx-vlm servers crash on a token id or top_k outside the vocabulary",
     targets=(
         *wrap(everywhere("sample_utils:make_logits_processors"), make_in_limits),
         *wrap(everywhere("sample_utils:apply_top_k"), limit_top_k),

@@ -1,4 +1,4 @@
-"""Sampling in a server's thread draws the same token forever.
+"""MLX 0.31.2 and 0.32.0: sampling in a server's thread repeats the same token forever.
 
 Why
     MLX 0.31.2 and 0.32.0 keep a random state for each thread, but the functions of ``sample_utils``
@@ -71,7 +71,6 @@ PATCH = Patch(
     id="sampling-threads",
     every_model=True,
     mlx=("0.31.2", "0.32.0"),
-    summary="MLX 0.31.2 and 0.32.0: sampling in a server's thread repeats the same token forever",
     targets=tuple(
         Target(*place, name, compile_per_thread) for place in SAMPLERS for name in _NAMES[place[0]]
     ),

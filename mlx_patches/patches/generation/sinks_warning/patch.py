@@ -1,4 +1,4 @@
-"""``max_kv_size`` silently means something else in a batch than for a single request.
+"""mlx-lm: only warns that a batch with max_kv_size drops the first tokens.
 
 Why
     For a single request, a cache of limited size keeps the first four tokens, the attention sinks,
@@ -50,6 +50,5 @@ PATCH = Patch(
     id="sinks-warning",
     severity="feature",
     every_model=True,
-    summary="mlx-lm: only warns that a batch with max_kv_size drops the first tokens",
     targets=after("mlx_lm.generate:BatchGenerator.__init__", warn_if_limited),
 )

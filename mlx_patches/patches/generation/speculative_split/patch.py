@@ -1,4 +1,4 @@
-"""Speculative decoding from a prompt cache uses the draft model's caches for the model.
+"""mlx-lm speculative decoding from a prompt cache mixes up the two models' caches.
 
 Why
     The server passes one list: the model's caches, then the draft model's. The release splits it
@@ -35,6 +35,5 @@ def count_caches(model: Any) -> int:
 PATCH = Patch(
     id="speculative-split",
     every_model=True,
-    summary="mlx-lm speculative decoding from a prompt cache mixes up the two models' caches",
     targets=argument("mlx_lm.generate:speculative_generate_step", "model", match_caches),
 )

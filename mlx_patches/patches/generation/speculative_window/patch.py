@@ -1,4 +1,4 @@
-"""Speculative decoding with sliding windows: wrong output once a window is full.
+"""mlx-lm speculative decoding keeps rejected tokens once a sliding window is full.
 
 Why
     Draft tokens that the model rejects are trimmed from the caches. A rotating cache with a full
@@ -56,7 +56,6 @@ def cut_window(layer: Any, count: int) -> None:
 PATCH = Patch(
     id="speculative-window",
     every_model=True,
-    summary="mlx-lm speculative decoding keeps rejected tokens once a sliding window is full",
     targets=wrap(
         "mlx_lm.models.cache:trim_prompt_cache",
         trim_windows,

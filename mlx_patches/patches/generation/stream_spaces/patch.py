@@ -1,4 +1,4 @@
-"""Streamed text loses the spaces before punctuation that the tokenizer keeps.
+"""mlx-lm: streamed text loses spaces before punctuation ('x != y' becomes 'x!= y').
 
 Why
     ``BPEStreamingDetokenizer`` removes spaces if the tokenizer's config sets
@@ -37,7 +37,6 @@ def removes_spaces(tokenizer: Any) -> bool:
 PATCH = Patch(
     id="stream-spaces",
     every_model=True,
-    summary="mlx-lm: streamed text loses spaces before punctuation ('x != y' becomes 'x!= y')",
     targets=after(
         "mlx_lm.tokenizer_utils:BPEStreamingDetokenizer.__init__",
         match_tokenizer,

@@ -1,4 +1,4 @@
-"""``top_p`` keeps far too few tokens of a bfloat16 or float16 model, or none at all.
+"""mlx-lm and mlx-vlm: top_p keeps too few tokens, or none, in bfloat16 and float16.
 
 Why
     The probabilities are summed in the model's own dtype. A running sum in bfloat16 stops growing
@@ -43,7 +43,6 @@ def normalize(logits: Any) -> Any:
 PATCH = Patch(
     id="top-p-dtype",
     every_model=True,
-    summary="mlx-lm and mlx-vlm: top_p keeps too few tokens, or none, in bfloat16 and float16",
     targets=(
         *wrap(everywhere("sample_utils:apply_top_p"), keep_values),
         *argument("mlx_vlm.sample_utils:top_p_sampling", "logits", normalize_float16),

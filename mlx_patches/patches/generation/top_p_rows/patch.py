@@ -1,4 +1,4 @@
-"""``top_p_sampling`` of mlx-vlm raises in a batch.
+"""mlx-vlm: top_p sampling crashes in a batch.
 
 Why
     The function sorts the tokens of all rows, but then reorders them as if there were one row.
@@ -25,6 +25,5 @@ PATCH = Patch(
     id="top-p-rows",
     severity="crash",
     every_model=True,
-    summary="mlx-vlm: top_p sampling crashes in a batch",
     targets=by_rows("mlx_vlm.sample_utils:top_p_sampling", has_several_rows),
 )

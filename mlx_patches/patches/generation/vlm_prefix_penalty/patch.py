@@ -1,4 +1,4 @@
-"""With mlx-vlm's prefix cache, a repetition penalty does not cover the tokens in the cache.
+"""mlx-vlm: after a prefix-cache hit, penalties ignore the cached tokens.
 
 Why
     A prompt whose beginning is in the prefix cache (``APC_ENABLED=1``) is processed from where the
@@ -39,7 +39,6 @@ def has_prefixes(apc_meta: Any) -> bool:
 PATCH = Patch(
     id="vlm-prefix-penalty",
     every_model=True,
-    summary="mlx-vlm: after a prefix-cache hit, penalties ignore the cached tokens",
     targets=after(
         vlm_generators("PromptProcessingBatch.__init__"),
         add_cached_prompts,

@@ -1,4 +1,4 @@
-"""A turn that shares a prefix with the previous turn continues with a broken window.
+"""mlx_vlm.stream_generate: wrong output in the next turn once a sliding window is full.
 
 Why
     ``stream_generate`` cuts the previous turn's caches to the common prefix: it keeps the first
@@ -57,7 +57,6 @@ def is_whole(cache: Any) -> bool:
 PATCH = Patch(
     id="vlm-prompt-cache-cut",
     every_model=True,
-    summary="mlx_vlm.stream_generate: wrong output in the next turn once a sliding window is full",
     targets=(
         *wrap(
             [f"mlx_vlm.{module}:{_FIND}" for module in ("generate", "generate.dispatch")],

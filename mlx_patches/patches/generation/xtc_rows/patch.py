@@ -1,4 +1,4 @@
-"""XTC sampling cuts a batch's rows at one row's threshold.
+"""mlx-lm and mlx-vlm: XTC sampling in a batch removes tokens by another row's threshold.
 
 Why
     XTC removes all tokens above a threshold except the least probable of them. Releases search
@@ -24,6 +24,5 @@ def has_several_rows(logits: Any, /) -> bool:
 PATCH = Patch(
     id="xtc-rows",
     every_model=True,
-    summary="mlx-lm and mlx-vlm: XTC sampling in a batch removes tokens by another row's threshold",
     targets=by_rows(everywhere("sample_utils:apply_xtc"), has_several_rows),
 )

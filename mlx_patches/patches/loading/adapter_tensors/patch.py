@@ -1,4 +1,4 @@
-"""An adapter of another model is loaded silently, and does nothing or breaks the model.
+"""mlx-lm: an adapter of another model loads silently, then does nothing or crashes.
 
 Why
     An adapter's tensors are not compared with the model's. Tensors with unknown names are dropped,
@@ -70,6 +70,5 @@ def find_misfits(model: Any, file: str, folder: Path) -> list[str]:
 PATCH = Patch(
     id="adapter-tensors",
     every_model=True,
-    summary="mlx-lm: an adapter of another model loads silently, then does nothing or crashes",
     targets=wrap("mlx_lm.tuner.utils:load_adapters", load_checked),
 )

@@ -55,10 +55,9 @@ FALCON_H1_FACTORS = Patch(
     every_model=True,
     wrong_alone="falcon_h1",
     changes_alone=True,
-    summary="Falcon H1 ignores its key and value factors: wrong output, even for a single request",
     targets=result(_sanitize("falcon_h1"), apply_factors),
     probe=".probe:probe_falcon_h1",
-    doc="""Falcon H1 ignores the factors of its keys and values: wrong output.
+    doc="""Falcon H1 ignores its key and value factors: wrong output, even for a single request.
 
     Why
         Releases fold the config's factors into the weights. They look for ``key_proj``, which no
@@ -78,10 +77,9 @@ GPT_OSS_EXPERTS = Patch(
     id="gpt-oss-experts",
     severity="crash",
     every_model=True,
-    summary="gpt-oss checkpoints without quantization, such as fine-tunes, do not load",
     targets=wrap(_sanitize("gpt_oss"), sanitize_experts),
     probe=".probe:probe_gpt_oss",
-    doc="""A gpt-oss checkpoint without quantization, such as a fine-tune, does not load.
+    doc="""gpt-oss checkpoints without quantization, such as fine-tunes, do not load.
 
     Why
         Transformers saves the experts' weights with gate and up in alternating columns, and

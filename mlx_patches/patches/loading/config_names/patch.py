@@ -1,4 +1,4 @@
-"""LFM2.5, Nemotron-H and Granite 4 hybrid do not load: their configs use names of a later date.
+"""LFM2.5, Nemotron-H and Granite 4 hybrid do not load: newer config names are unknown.
 
 Why
     LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
@@ -71,7 +71,6 @@ def granitemoehybrid(params: Params) -> Params:
 PATCH = Patch(
     id="config-names",
     every_model=True,
-    summary="LFM2.5, Nemotron-H and Granite 4 hybrid do not load: newer config names are unknown",
     targets=(
         config_target("mlx-lm", "lfm2", lfm2),
         config_target("mlx-lm", "nemotron_h", nemotron_h),

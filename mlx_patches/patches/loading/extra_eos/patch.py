@@ -1,4 +1,4 @@
-"""Generation does not stop: some of a model's stop tokens are ignored.
+"""mlx-lm and mlx-vlm: generation does not stop, EOS tokens of the model's configs are dropped.
 
 Why
     A model names its stop tokens in three places: the tokenizer, ``config.json`` (sometimes
@@ -78,10 +78,6 @@ _CRITERIA = ("StoppingCriteria.__init__", "StoppingCriteria.reset")
 PATCH = Patch(
     id="extra-eos",
     every_model=True,
-    summary=(
-        "mlx-lm and mlx-vlm: generation does not stop, EOS tokens of the "
-        "model's configs are dropped"
-    ),
     targets=(
         *(
             target

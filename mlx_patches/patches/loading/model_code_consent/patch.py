@@ -1,4 +1,4 @@
-"""Loading a model runs Python code from its folder without consent.
+"""mlx-lm and mlx-vlm: loading a model runs Python code from its folder without consent.
 
 Why
     A model's folder can run its own Python code in two ways. ``config.json`` may name a
@@ -227,7 +227,6 @@ PATCH = Patch(
     id="model-code-consent",
     formerly="vlm-model-code-consent",
     severity="security",
-    summary="mlx-lm and mlx-vlm: loading a model runs Python code from its folder without consent",
     targets=(
         Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
         *_make_loader_targets("mlx-lm", "mlx_lm.utils", "load", "sharded_load", "load_tokenizer"),

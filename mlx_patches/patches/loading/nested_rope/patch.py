@@ -1,4 +1,4 @@
-"""A model saved by transformers 5 is loaded with wrong RoPE parameters, or not at all.
+"""mlx-lm and mlx-vlm: models saved by transformers 5 get wrong RoPE parameters, or do not load.
 
 Why
     Transformers 5 writes ``rope_theta``, the scaling and the rotated fraction under
@@ -82,9 +82,5 @@ def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
 PATCH = Patch(
     id="nested-rope",
     every_model=True,
-    summary=(
-        "mlx-lm and mlx-vlm: models saved by transformers 5 get wrong RoPE "
-        "parameters, or do not load"
-    ),
     targets=argument(FROM_DICT, "params", add_old_names),
 )

@@ -1,4 +1,4 @@
-"""Qwen3.5 and 3.6 output garbage: 1 is added to their norm weights twice.
+"""Qwen3.5 and 3.6 output garbage if converted before: 1 is added to the norm weights twice.
 
 Why
     A published checkpoint stores its norm weights minus 1, and loading adds 1. A converted
@@ -91,9 +91,6 @@ def sanitize_without_shift(
 PATCH = Patch(
     id="norm-shift",
     every_model=True,
-    summary=(
-        "Qwen3.5 and 3.6 output garbage if converted before: 1 is added to the norm weights twice"
-    ),
     targets=(
         *tensors("mlx_lm.models.qwen3_5:TextModel.sanitize", drop_draft_head),
         *wrap(

@@ -1,4 +1,4 @@
-"""Loading Phi-4 SigLIP runs Python code from the model's folder, to get a tokenizer.
+"""Phi-4 SigLIP in mlx-vlm: loading it runs Python code from the model's folder.
 
 Why
     The processor passes ``trust_remote_code`` to the tokenizer, which needs none of the model's
@@ -29,7 +29,6 @@ def distrust(arguments: dict[str, Any]) -> dict[str, Any]:
 PATCH = Patch(
     id="phi4-siglip-code",
     severity="security",
-    summary="Phi-4 SigLIP in mlx-vlm: loading it runs Python code from the model's folder",
     targets=wrap(
         "mlx_vlm.models.phi4_siglip.processing_phi4_siglip:Phi4SigLipProcessor.from_pretrained",
         load_without_code,

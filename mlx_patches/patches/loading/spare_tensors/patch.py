@@ -1,4 +1,4 @@
-"""Granite and Gemma 4 checkpoints do not load: they have tensors that the model lacks.
+"""Granite and Gemma 4 checkpoints with unused tensors do not load in mlx-lm.
 
 Why
     Granite 8B and Granite 4 hybrid are published with an ``lm_head`` that is tied to the
@@ -46,7 +46,6 @@ def is_spare(model: Any, name: str) -> bool:
 PATCH = Patch(
     id="spare-tensors",
     every_model=True,
-    summary="Granite and Gemma 4 checkpoints with unused tensors do not load in mlx-lm",
     targets=(
         Target(
             "mlx-lm",

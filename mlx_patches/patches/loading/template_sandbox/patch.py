@@ -1,4 +1,4 @@
-"""A model's chat template runs Python code, or never ends.
+"""mlx-lm, mlx-vlm: a chat template runs Python code (six families) or hangs.
 
 Why
     A chat template is a program in jinja2. transformers compiles it in a sandbox. The processors
@@ -62,7 +62,6 @@ def answer_refusal(put: Callable[..., Any], handler: Any, status_code: int = 200
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="mlx-lm, mlx-vlm: a chat template runs Python code (six families) or hangs",
     targets=(
         Target(
             "jinja2", "jinja2.environment", "Environment.from_string", around(compile_in_sandbox)

@@ -1,4 +1,4 @@
-"""Aya Vision's sliding layers get the mask of its full layers.
+"""Aya Vision: wrong output past its sliding window.
 
 Why
     The decoder makes one mask, from a full layer's cache, for both kinds of layer. A sliding
@@ -51,7 +51,6 @@ _BODY = ("Attention.__call__", "CohereModel.__call__")
 
 PATCH = Patch(
     id="aya-masks",
-    summary="Aya Vision: wrong output past its sliding window",
     targets=(
         *argument(f"{_MODEL}:Attention.__call__", "mask", select_mask, fingerprint_of=_BODY),
         *argument(f"{_MODEL}:CohereModel.__call__", "mask", make_masks, fingerprint_of=_BODY),

@@ -1,4 +1,4 @@
-"""Gemma 2, Phi 3 and others ignore their sliding window and attend to the whole text.
+"""Gemma 2, Phi-3, Phi-MoE and StarCoder2 ignore their sliding window: wrong long texts.
 
 Why
     Each token of Gemma 2's even layers attends to the 4,096 tokens before it, of Phi 3 mini's
@@ -89,7 +89,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="gemma2",
     changes_alone=True,
-    summary="Gemma 2, Phi-3, Phi-MoE and StarCoder2 ignore their sliding window: wrong long texts",
     targets=(
         *result(FROM_DICT, keep_window, supports=True),
         *(

@@ -1,4 +1,4 @@
-"""Qwen3-Next and Kimi Linear raise in a batch without Metal, or mask by another row's padding.
+"""Qwen3-Next and Kimi Linear in mlx-lm crash in a batch on machines without Metal.
 
 Why
     Without Metal, and in training, the gated delta rule runs step by step. A step's mask has one
@@ -44,6 +44,5 @@ def is_per_row(mask: Any) -> bool:
 PATCH = Patch(
     id="gated-delta-mask",
     severity="crash",
-    summary="Qwen3-Next and Kimi Linear in mlx-lm crash in a batch on machines without Metal",
     targets=wrap("mlx_lm.models.gated_delta:_gated_delta_step_ops", keep_masked_states),
 )

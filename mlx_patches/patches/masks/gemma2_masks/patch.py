@@ -1,4 +1,4 @@
-"""Gemma 2 raises in a batch, or masks by the wrong row: its mask lacks the axis of head groups.
+"""Gemma 2 in a batch crashes, or masks a row by another row's padding.
 
 Why
     The attention scores are (rows, key heads, heads per key head, queries, keys). A row alone
@@ -24,7 +24,6 @@ def add_group_axis(attention: Any, /, mask: Any) -> Any:
 
 PATCH = Patch(
     id="gemma2-masks",
-    summary="Gemma 2 in a batch crashes, or masks a row by another row's padding",
     targets=argument(family("gemma2", "Attention.__call__"), "mask", add_group_axis),
     probe="mlx_patches.probes.model_batch:probe",
 )

@@ -1,4 +1,4 @@
-"""DeepSeek V3.2's indexer fails on the mask of a batch: past 2,048 tokens its requests end.
+"""DeepSeek V3.2 in mlx-lm crashes in a batch past 2,048 tokens.
 
 Why
     From ``index_topk`` tokens on, the indexer selects what a token attends to. Its scores have a
@@ -44,6 +44,5 @@ def without_heads(mask: Any) -> Any:
 PATCH = Patch(
     id="indexer-mask",
     severity="crash",
-    summary="DeepSeek V3.2 in mlx-lm crashes in a batch past 2,048 tokens",
     targets=(Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", select_keys),),
 )

@@ -1,4 +1,4 @@
-"""GLM 5 Next's indexer treats a batch's padding as text.
+"""GLM 5 Next in mlx-vlm: wrong output after a prefix-cache hit in a batch.
 
 Why
     Its layers keep for each position whether it is text, and select what a token attends to from
@@ -70,7 +70,6 @@ def row_text(left: int, limit: int, processed: int, length: int) -> Span:
 
 PATCH = Patch(
     id="indexer-padding",
-    summary="GLM 5 Next in mlx-vlm: wrong output after a prefix-cache hit in a batch",
     targets=argument(
         vlm_family("glm5_next", "Glm5NextTextModel.__call__"),
         "attention_mask",

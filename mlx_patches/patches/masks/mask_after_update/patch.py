@@ -1,4 +1,4 @@
-"""A batch's mask is cut to the number of new keys, before the cache adds the earlier keys.
+"""Qwen2-VL, Qwen2.5-VL and InternVL in a batch attend to padding, or crash in chunked prefill.
 
 Why
     These models' attention does ``mask = mask[..., : keys.shape[-2]]`` before
@@ -90,10 +90,6 @@ def _whole() -> Any:
 
 PATCH = Patch(
     id="mask-after-update",
-    summary=(
-        "Qwen2-VL, Qwen2.5-VL and InternVL in a batch attend to padding, or "
-        "crash in chunked prefill"
-    ),
     targets=at(
         vlm_models(*_FAMILIES),
         {"Qwen2Model.__call__": around(call_with_mask)},

@@ -1,4 +1,4 @@
-"""A batch's mask is cut to the longest row's length, where the cache holds more columns.
+"""Qwen3-VL, Qwen3.5 and Qwen3-Omni in a batch: the newest tokens are cut from the mask.
 
 Why
     These models' attention does ``mask = mask[..., : L + max(cache.offset)]``. A batch whose
@@ -41,7 +41,6 @@ def count_columns(mask: Any) -> int:
 
 PATCH = Patch(
     id="mask-by-offset",
-    summary="Qwen3-VL, Qwen3.5 and Qwen3-Omni in a batch: the newest tokens are cut from the mask",
     targets=argument(
         (
             *vlm_family("qwen3_5", "Qwen3_5Attention.__call__"),

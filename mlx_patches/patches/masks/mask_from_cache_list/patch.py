@@ -1,4 +1,4 @@
-"""A mask made from a list of caches ignores the batch's left padding.
+"""LLaVA, Idefics, GLM-V and others attend to the left padding of a batch.
 
 Why
     ``create_attention_mask(h, cache)`` calls ``make_mask`` of one layer's cache. Many models pass
@@ -52,7 +52,6 @@ def holds_keys(cache: Any) -> bool:
 PATCH = Patch(
     id="mask-from-cache-list",
     formerly="mask-list",
-    summary="LLaVA, Idefics, GLM-V and others attend to the left padding of a batch",
     targets=argument(
         everywhere("models.base:create_attention_mask"), "cache", take_first_cache, when=is_list
     ),

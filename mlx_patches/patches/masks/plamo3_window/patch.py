@@ -1,4 +1,4 @@
-"""PLaMo 3 forgets a token that its mask still shows: decoding attends to a smaller window.
+"""PLaMo 3 in mlx-lm drops one token that its sliding window still covers: wrong output.
 
 Why
     The model's mask shows ``window_size + 1`` tokens, the query's own among them, but its
@@ -28,7 +28,6 @@ def widen_windows(caches: Any, model: Any, /) -> Any:
 
 PATCH = Patch(
     id="plamo3-window",
-    summary="PLaMo 3 in mlx-lm drops one token that its sliding window still covers: wrong output",
     targets=result(
         "mlx_lm.models.plamo3:Model.make_cache",
         widen_windows,

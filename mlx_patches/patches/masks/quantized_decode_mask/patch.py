@@ -1,4 +1,4 @@
-"""A decode step of Qwen 3.5 over quantized keys attends to the batch's padding.
+"""Qwen3.5 in mlx-vlm with kv_bits: decode steps of a batch attend to padding.
 
 Why
     For a decode step over left padding the decoder passes its layers a sentinel string instead of
@@ -34,7 +34,6 @@ def make_padding_mask(mask: Any, /, h: Any, cache: Any) -> Any:
 
 PATCH = Patch(
     id="quantized-decode-mask",
-    summary="Qwen3.5 in mlx-vlm with kv_bits: decode steps of a batch attend to padding",
     targets=result(
         "mlx_vlm.models.qwen3_5.language:_create_qwen3_5_attention_mask", make_padding_mask
     ),

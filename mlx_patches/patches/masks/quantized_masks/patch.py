@@ -1,4 +1,4 @@
-"""Attention over quantized keys ignores the padding of a batch.
+"""mlx-lm and mlx-vlm with kv_bits: rows of a batch attend to padding, or crash.
 
 Why
     The quantized batch caches of mlx-vlm 0.5.0 ignore left padding in their mask: rows attend
@@ -94,7 +94,6 @@ def _attention(original: Any) -> Any:
 
 PATCH = Patch(
     id="quantized-masks",
-    summary="mlx-lm and mlx-vlm with kv_bits: rows of a batch attend to padding, or crash",
     targets=(
         *(
             Target("mlx-vlm", module, f"{name}.make_mask", around(make_padded_mask))

@@ -1,4 +1,4 @@
-"""A sliding window over a plain cache is not masked: the model attends beyond its window.
+"""Mistral 3 and Pixtral in mlx-lm: a single request attends beyond its sliding window.
 
 Why
     If a model's caches are plain (Mistral 3 and Pixtral make none of their own), only the mask
@@ -44,6 +44,5 @@ def is_past_window(tokens: int, window_size: int | None) -> bool:
 PATCH = Patch(
     id="window-mask",
     every_model=True,
-    summary="Mistral 3 and Pixtral in mlx-lm: a single request attends beyond its sliding window",
     targets=wrap(f"{MODULE}:create_attention_mask", mask_window),
 )

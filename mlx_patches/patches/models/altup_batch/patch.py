@@ -1,4 +1,4 @@
-"""Gemma 3n crashes in every batch.
+"""Gemma 3n in mlx-vlm crashes in every batch.
 
 Why
     ``Gemma3nAltUp.correct`` multiplies states of shape (inputs, rows, tokens, width) by
@@ -37,6 +37,5 @@ def flatten_rows(states: Any) -> Any:
 PATCH = Patch(
     id="altup-batch",
     severity="crash",
-    summary="Gemma 3n in mlx-vlm crashes in every batch",
     targets=wrap(vlm_family("gemma3n", "Gemma3nAltUp.correct"), correct_as_one_row),
 )

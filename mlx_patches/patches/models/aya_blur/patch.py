@@ -40,6 +40,5 @@ def make_kernel(radius: int, sigma: float) -> Any:
 PATCH = Patch(
     id="aya-blur",
     severity="crash",
-    summary="Aya Vision crashes on almost every image",
     targets=wrap("mlx_vlm.models.aya_vision.vision:gaussian_blur_axis", blur_axis),
 )

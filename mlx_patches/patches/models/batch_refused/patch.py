@@ -1,4 +1,4 @@
-"""Models that support only one sequence crash obscurely in a batch.
+"""Llama 4, Ministral 3 and Qwen4 Exp crash in a batch on old releases; now refused clearly.
 
 Why
     Engines refuse models whose caches cannot be batched. The caches of these models can, but the
@@ -75,9 +75,6 @@ def is_chunked(layer: Any) -> bool:
 PATCH = Patch(
     id="batch-refused",
     severity="crash",
-    summary=(
-        "Llama 4, Ministral 3 and Qwen4 Exp crash in a batch on old releases; now refused clearly"
-    ),
     targets=(
         *refuse_batches("mlx_lm.models.llama4:LlamaModel.__call__"),
         *refuse_batches(

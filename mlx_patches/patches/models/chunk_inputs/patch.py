@@ -55,7 +55,6 @@ PATCH = Patch(
     formerly="piece-inputs",
     every_model=True,
     changes_alone=True,
-    summary="Gemma 3n and 4 in mlx-vlm: wrong output or a crash for prompts over 2,048 tokens",
     targets=(
         *argument(_GEMMA, "per_layer_inputs", select_inputs, when=has_inputs),
         *argument(_QWEN, "n_to_process", drop_without_mask, when=is_chunk_of_text),

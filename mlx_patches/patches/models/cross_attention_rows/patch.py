@@ -83,7 +83,6 @@ def build_arguments(images: ImageStates) -> dict[str, Any]:
 
 PATCH = Patch(
     id="cross-attention-rows",
-    summary="Llama 3.2 Vision in a batch sees its image only for the first token of an answer",
     targets=(
         Target(
             "mlx-vlm",

@@ -30,7 +30,6 @@ def append_end(images_spatial_crop: Any) -> Any:
 
 PATCH = Patch(
     id="deepseek-crops",
-    summary="DeepSeek-VL2 sometimes ignores an image",
     targets=argument(
         "mlx_vlm.models.deepseek_vl_v2.deepseek_vl_v2:Model.get_input_embeddings",
         CROPS,

@@ -39,6 +39,5 @@ PATCH = Patch(
     wrong_alone="granite granitemoe minicpm minicpm3",
     every_model=True,
     changes_alone=True,
-    summary="Granite and MiniCPM in mlx-vlm: generated tokens are embedded 12 times too small",
     targets=argument(_CALLS, "inputs_embeds", embed_tokens, when=has_only_tokens),
 )

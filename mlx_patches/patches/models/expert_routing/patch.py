@@ -56,7 +56,6 @@ JAMBA_ROUTING = Patch(
     every_model=True,
     wrong_alone="jamba",
     changes_alone=True,
-    summary="Jamba weights its experts too high, even for a single request",
     targets=wrap(family("jamba", "JambaSparseMoeBlock.__call__"), run_jamba),
     probe=".probe:probe_jamba",
     doc="""Jamba weights its experts too high, even for a single request.
@@ -79,14 +78,13 @@ ERNIE_ROUTING = Patch(
     every_model=True,
     wrong_alone="ernie4_5_moe",
     changes_alone=True,
-    summary="ERNIE 4.5 MoE selects the wrong experts, even for a single request",
     targets=(
         *tensors("mlx_lm.models.ernie4_5_moe:Model.sanitize", keep_biases),
         *tensors("mlx_vlm.models.ernie4_5_moe.language:LanguageModel.sanitize", keep_biases),
         *wrap(family("ernie4_5_moe", "Ernie4_5_MoeMLP.__call__"), run_ernie),
     ),
     probe=".probe:probe_ernie",
-    doc="""ERNIE 4.5 MoE selects the wrong experts: their biases are dropped.
+    doc="""ERNIE 4.5 MoE selects the wrong experts, even for a single request.
 
     Why
         A published checkpoint has a bias for each expert, which affects how often the expert is

@@ -1,4 +1,4 @@
-"""Falcon Perception and Falcon OCR attend to later tokens in prompts without an image.
+"""Falcon OCR and Falcon Perception attend to later tokens in prompts without an image.
 
 Why
     Falcon Perception, and Falcon OCR before mlx-vlm 0.5.0, build their mask from the prompt's
@@ -37,7 +37,6 @@ _CALLS = {
 
 PATCH = Patch(
     id="falcon-text",
-    summary="Falcon OCR and Falcon Perception attend to later tokens in prompts without an image",
     targets=tuple(
         target
         for family, call in _CALLS.items()

@@ -65,7 +65,6 @@ def split_features(features: Any, counts: Sequence[int]) -> list[Any]:
 
 PATCH = Patch(
     id="granite4-images",
-    summary="Granite 4 Vision ignores all images of a prompt but the first",
     targets=(
         *argument(f"{MODULE}:Model.get_input_embeddings", "pixel_values", join_images),
         *argument(

@@ -68,7 +68,6 @@ def join_features(features: list[Any]) -> Any:
 
 PATCH = Patch(
     id="images-apart",
-    summary="Kimi K2.5 mixes two images of a prompt; PaddleOCR VL crashes on them",
     targets=tuple(
         target
         for family, axis in AXES.items()

@@ -78,7 +78,6 @@ _MODULE = "mlx_lm.models.kimi_linear"
 PATCH = Patch(
     id="kimi-states",
     severity="crash",
-    summary="Kimi Linear in mlx-lm crashes when a row joins or leaves a batch",
     targets=(
         *result(f"{_MODULE}:Model.make_cache", split_slots),
         Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", show_two_slots),

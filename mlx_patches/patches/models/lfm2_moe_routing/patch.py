@@ -58,7 +58,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="lfm2_moe",
     changes_alone=True,
-    summary="LFM2 MoE selects and weights the wrong experts, even for a single request",
     targets=(
         *wrap(f"mlx_lm.models.lfm2_moe:{_BLOCK}.__call__", run_block),
         *wrap(f"mlx_vlm.models.lfm2.language:{_BLOCK}.__call__", run_block),

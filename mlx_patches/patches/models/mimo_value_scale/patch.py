@@ -57,7 +57,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="mimo_v2_flash",
     changes_alone=True,
-    summary="MiMo V2 Flash: attention values are 1.4 times too large, even for a single request",
     targets=(
         config_target("mlx-lm", _FAMILY, dict, keep_scale),
         config_target("mlx-vlm", _FAMILY, dict, keep_scale),

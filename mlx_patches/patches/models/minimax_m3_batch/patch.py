@@ -224,7 +224,6 @@ def start_index(cache: Any, other: Any) -> None:
 
 PATCH = Patch(
     id="minimax-m3-batch",
-    summary="MiniMax M3 in a batch: wrong RoPE positions and wrong sparse blocks",
     targets=(
         *wrap(f"{MODULE}:LanguageModel.__call__", call_with_positions),
         *wrap(f"{MODULE}:MiniMaxM3Indexer.__call__", select_row_blocks),

@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision attends to later tokens in prompts without an image.
+"""Llama 3.2 Vision attends to later tokens in prompts without an image: wrong output.
 
 Why
     Without an image, the cross-attention layers have no image states to attend to. Releases use
@@ -43,7 +43,6 @@ def has_image(states: Any, cache: Any) -> bool:
 
 PATCH = Patch(
     id="mllama-text",
-    summary="Llama 3.2 Vision attends to later tokens in prompts without an image: wrong output",
     targets=wrap(
         vlm_family("mllama", _LAYER),
         skip_without_image,

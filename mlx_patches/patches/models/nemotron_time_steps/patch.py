@@ -1,4 +1,4 @@
-"""Nemotron-H clips its time steps wrongly, so its state decays too fast or too slowly.
+"""Nemotron-H in mlx-lm clips its time steps wrongly, even for a single request.
 
 Why
     ``time_step_min`` and ``time_step_max`` are the range in which training initializes the time
@@ -32,6 +32,5 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="nemotron_h",
     changes_alone=True,
-    summary="Nemotron-H in mlx-lm clips its time steps wrongly, even for a single request",
     targets=wrap(lm_family("nemotron_h", "ModelArgs.__post_init__"), complete_config),
 )

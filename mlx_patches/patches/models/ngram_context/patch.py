@@ -37,7 +37,6 @@ PATCH = Patch(
     id="ngram-context",
     severity="crash",
     every_model=True,
-    summary="LongCat Flash Ngram crashes in a batch if a row is shorter than its n-gram context",
     targets=(
         *after(family("longcat_flash_ngram", "NgramEmbedding.__call__"), pad_context),
         *after(vlm_family("longcat_flash_sparse", "NgramEmbedding.__call__"), pad_context),

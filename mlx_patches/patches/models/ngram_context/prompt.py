@@ -47,7 +47,6 @@ PATCH = Patch(
     id="ngram-prompt",
     wrong_alone="longcat_flash_ngram",
     changes_alone=True,
-    summary="LongCat Flash Ngram in mlx-vlm: wrong first tokens, the n-grams ignore the prompt",
     targets=(
         *argument(f"{_FAMILY}.language:LongcatFlashNgramModel.__call__", "cache", store_prompt),
         *argument(

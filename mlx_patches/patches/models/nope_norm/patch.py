@@ -28,9 +28,5 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="llama4_text",
     changes_alone=True,
-    summary=(
-        "MobileLLM and other llama4_text models: wrong output, NoPE layers "
-        "normalize queries and keys"
-    ),
     targets=after(family("llama4_text", "Attention.__init__"), disable_norm_without_rope),
 )

@@ -51,6 +51,5 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="phimoe",
     changes_alone=True,
-    summary="Phi-3.5-MoE weights its experts by the wrong rule, even for a single request",
     targets=wrap(family("phimoe", "PhiMoESparseMoeBlock.__call__"), run_block),
 )

@@ -313,10 +313,6 @@ def _scan(distribution: str) -> Target:
 
 PATCH = Patch(
     id="recurrent-padding",
-    summary=(
-        "Recurrent models (Mamba, Jamba, RWKV and others) read a batch's "
-        "padding as text: wrong output"
-    ),
     targets=(
         *(target for family in (*FAMILIES, *MASKED) for target in _of_lm(family)),
         *(target for family in (*FAMILIES, *MASK_LEFT, *WHOLE) for target in _of_vlm(family)),

@@ -161,7 +161,6 @@ def unroll_ring(ring: Any) -> Any:
 PATCH = Patch(
     id="ring-cache-batching",
     formerly="ring-rows",
-    summary="Unlimited-OCR in a batch attends to tokens that a single request has dropped",
     targets=(
         Target("mlx-vlm", MODULE, "LanguageModel.__call__", define_call, ("LanguageModel",), True),
         Target(

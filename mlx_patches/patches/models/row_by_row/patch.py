@@ -236,7 +236,6 @@ BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 
 PATCH = Patch(
     id="row-by-row",
-    summary="AFM 7, Falcon OCR, Hunyuan VL, Llama 4 and others crash in a batch, or mix its rows",
     targets=(
         Target("mlx-lm", "mlx_lm.models.afm7", "Model.__call__", FACTORIES["afm7"]),
         *(

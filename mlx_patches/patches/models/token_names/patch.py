@@ -1,4 +1,4 @@
-"""Six models crash on prompts longer than a chunk: their calls name the tokens differently.
+"""Phi, Qwen, StableLM, ZAYA1 VL and others in mlx-vlm crash if a prompt needs several chunks.
 
 Why
     mlx-vlm feeds a prompt of more than ``prefill_step_size`` tokens in chunks, each as
@@ -36,9 +36,6 @@ def is_named(model: Any, *args: Any, **kwargs: Any) -> bool:
 PATCH = Patch(
     id="token-names",
     severity="crash",
-    summary=(
-        "Phi, Qwen, StableLM, ZAYA1 VL and others in mlx-vlm crash if a prompt needs several chunks"
-    ),
     targets=tuple(
         # Not a verb: the release's own parameters reject the call.
         Target(

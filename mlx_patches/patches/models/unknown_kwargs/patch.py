@@ -1,4 +1,4 @@
-"""About 20 models of mlx-vlm crash on keyword arguments that an engine forwards.
+"""mlx-vlm: about 20 models crash on keyword arguments that an engine forwards.
 
 Why
     mlx-vlm's engine, or a host's, forwards arguments that some families need
@@ -50,7 +50,6 @@ def find_accepted(call: Any) -> frozenset[str] | None:
 PATCH = Patch(
     id="unknown-kwargs",
     severity="crash",
-    summary="mlx-vlm: about 20 models crash on keyword arguments that an engine forwards",
     targets=tuple(
         Target(
             "mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", drop_unknown

@@ -146,7 +146,6 @@ def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
 
 PATCH = Patch(
     id="deepstack-rows",
-    summary="Qwen3-VL: image features are added to the wrong tokens in a batch or a long prompt",
     targets=(
         *at(
             vlm_models("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"),

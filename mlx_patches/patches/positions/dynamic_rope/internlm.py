@@ -63,7 +63,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="internlm2 internlm3",
     changes_alone=True,
-    summary="InternLM 2 and 3: wrong output for every request, positions are doubled",
     targets=(
         *after(family("internlm2 internlm3", "Attention.__init__"), set_rope),
         *wrap(family("internlm2 internlm3", _CALL), rotate_by_length, when=may_grow, supports=True),

@@ -102,7 +102,6 @@ PATCH = Patch(
     id="dynamic-rope",
     severity="crash",
     every_model=True,
-    summary="InternLM and other models with dynamic NTK scaling crash in every batch",
     targets=(
         *wrap(family("internlm2 internlm3", _CALL), rotate_internlm),
         *wrap(f"mlx_lm.models.rope_utils:{_CALL}", rotate_batch),

@@ -44,7 +44,6 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="glm",
     changes_alone=True,
-    summary="GLM-4 ignores partial_rotary_factor: wrong output, even for a single request",
     targets=(
         config_target("mlx-lm", "glm", dict, keep_factor),
         config_target("mlx-vlm", "glm", dict, keep_factor),

@@ -125,7 +125,6 @@ class FedFeature:
 
 PATCH = Patch(
     id="granite4-features",
-    summary="Granite 4 Vision in a batch mixes image features of its rows, or crashes",
     targets=(
         *result(f"{MODEL}.granite4_vision:Model.get_input_embeddings", order_features),
         *wrap(

@@ -66,6 +66,5 @@ PATCH = Patch(
     id="image-rows",
     severity="crash",
     every_model=True,
-    summary="mlx-vlm: a batch of prompts with images crashes if their masks differ in shape",
     targets=change_prompts(lambda rows, lengths: complete_rows(rows, lengths)),
 )

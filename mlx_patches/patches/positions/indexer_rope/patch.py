@@ -35,6 +35,5 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="deepseek_v32",
     changes_alone=True,
-    summary="DeepSeek V3.2 attends to the wrong tokens in contexts over 2,048 tokens",
     targets=after(family("deepseek_v32", "Indexer.__init__"), set_rope_layout),
 )

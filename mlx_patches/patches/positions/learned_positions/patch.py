@@ -48,7 +48,6 @@ class RowPositions:
 PATCH = Patch(
     id="learned-positions",
     severity="crash",
-    summary="GPT-BigCode crashes in every batch",
     targets=wrap(family("gpt_bigcode", "GPTBigCodeModel.__call__"), call_with_positions),
     probe="mlx_patches.probes.model_batch:probe",
 )

@@ -50,6 +50,5 @@ PATCH = Patch(
     id="long-rope",
     severity="crash",
     every_model=True,
-    summary="LongRoPE models in mlx-lm (Phi-3, Phi-MoE, MiniCPM3) crash in every batch",
     targets=wrap("mlx_lm.models.rope_utils:SuScaledRoPE.__call__", rotate_rows),
 )

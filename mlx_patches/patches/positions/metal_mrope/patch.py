@@ -49,7 +49,6 @@ PATCH = Patch(
     id="metal-mrope",
     every_model=True,
     changes_alone=True,
-    summary="mlx-vlm on Metal: M-RoPE models use wrong memory if rows of a batch share positions",
     targets=argument(
         "mlx_vlm.models.rope_utils:MRoPERotaryEmbedding.apply_rotary",
         "position_ids",

@@ -59,7 +59,6 @@ def scale_rows(make: Callable[..., Any], start: Any, stop: Any, beta: float, pos
 
 PATCH = Patch(
     id="mistral-row-scale",
-    summary="Ministral 3 and Mistral 4 in a batch: all rows use row 0's attention scale, or NaN",
     targets=(
         *wrap(vlm_family("mistral4", "_get_llama_4_attn_scale"), scale_rows),
         *wrap(vlm_family("mistral4", "Mistral4Model.__call__"), call_with_offsets),

@@ -86,7 +86,6 @@ def join_parts(index: Callable[..., Any], model: Any, parts: Sequence[Part], lik
 
 PATCH = Patch(
     id="mrope-images",
-    summary="Qwen-VL and GLM-V in mlx-vlm: wrong positions for the second image of a prompt",
     targets=wrap(vlm_family(" ".join(MROPE), "LanguageModel.get_rope_index"), index_each_image),
     changes_alone=True,
 )

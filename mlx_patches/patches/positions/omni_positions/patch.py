@@ -28,7 +28,6 @@ def compute_positions(
 
 PATCH = Patch(
     id="omni-positions",
-    summary="Qwen3-Omni with images: wrong positions in a batch, a crash in chunked prefill",
     targets=after(
         "mlx_vlm.models.qwen3_omni_moe.thinker:Thinker.get_input_embeddings", compute_positions
     ),

@@ -47,9 +47,6 @@ def make_delta(stored: Any) -> Any:
 PATCH = Patch(
     id="minicpm-deltas",
     severity="crash",
-    summary=(
-        "MiniCPM-V 4.6 and Qwen3.5 in mlx-vlm: chunked prefill crashes if a batch has other rows"
-    ),
     targets=(
         Target(
             "mlx-vlm",

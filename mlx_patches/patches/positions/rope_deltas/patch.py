@@ -321,7 +321,6 @@ def store_deltas(record_cache: Any, deltas: Any, rows: int) -> None:
 
 PATCH = Patch(
     id="rope-deltas",
-    summary="Qwen-VL, GLM-V, PaddleOCR VL in a batch: wrong positions, rows use another row's",
     targets=(
         *at(vlm_models(*FAMILIES), {"LanguageModel.__call__": call_with_positions}),
         *at(

@@ -26,9 +26,6 @@ PATCH = Patch(
     id="rope-input",
     every_model=True,
     changes_alone=True,
-    summary=(
-        "mlx-lm, LongRoPE and YaRN models: wrong queries and keys if a model reads them after RoPE"
-    ),
     targets=argument(
         [f"mlx_lm.models.rope_utils:{name}.__call__" for name in ("SuScaledRoPE", "YarnRoPE")],
         "x",

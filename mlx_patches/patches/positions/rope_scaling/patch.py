@@ -130,9 +130,6 @@ PATCH = Patch(
     id="rope-scaling",
     every_model=True,
     changes_alone=True,
-    summary=(
-        "Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong text, long contexts most"
-    ),
     targets=(
         *result(FROM_DICT, keep_scaling, supports=True),
         *after(

@@ -48,7 +48,6 @@ def rewind_cache(cache: Any, tokens: int) -> Any:
 
 PATCH = Patch(
     id="shared-layer-offset",
-    summary="Gemma 3n and 4: wrong RoPE positions in KV-shared layers, even for a single request",
     targets=wrap(
         (
             *family("gemma3n", "Gemma3nAttention.__call__"),

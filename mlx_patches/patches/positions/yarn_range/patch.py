@@ -48,6 +48,5 @@ PATCH = Patch(
     every_model=True,
     wrong_alone="gpt_oss",
     changes_alone=True,
-    summary="gpt-oss ignores `truncate: false`: wrong YaRN frequencies for every request",
     targets=after(family("gpt_oss", "AttentionBlock.__init__"), set_frequencies),
 )

@@ -1,4 +1,4 @@
-"""A request brings its own chat template, a program that the server runs.
+"""mlx_lm.server, vllm-mlx and two other servers: a client's chat template is run.
 
 Why
     Servers hand ``chat_template_kwargs`` of a request to ``apply_chat_template``. Its
@@ -101,7 +101,6 @@ def complete(run: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="mlx_lm.server, vllm-mlx and two other servers: a client's chat template is run",
     targets=(
         Target("mlx-lm", "mlx_lm.server", "APIHandler.handle_completion", around(complete)),
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),

@@ -1,4 +1,4 @@
-"""A request's JSON schema makes the server fetch an address or open a file.
+"""vllm-mlx, Rapid-MLX: a client's JSON schema makes the server fetch URLs and files.
 
 Why
     vllm-mlx and Rapid-MLX validate structured output and tool arguments with jsonschema, which
@@ -104,7 +104,6 @@ def check_caller(address: str) -> None:
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary="vllm-mlx, Rapid-MLX: a client's JSON schema makes the server fetch URLs and files",
     targets=(
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
         Target(

@@ -1,4 +1,4 @@
-"""A request can make vllm-mlx, Rapid-MLX and mlx-openai-server open files and internal addresses.
+"""vllm-mlx, Rapid-MLX, mlx-openai-server: a request can read local files and internal addresses.
 
 Why
     mlx-openai-server reads any path and fetches any URL. vllm-mlx reads any path as audio or as a
@@ -193,10 +193,6 @@ _SERVER = "mlx-openai-server"
 PATCH = Patch(
     id=ID,
     severity="security",
-    summary=(
-        "vllm-mlx, Rapid-MLX, mlx-openai-server: a request can read local "
-        "files and internal addresses"
-    ),
     targets=(
         *at(_MLLM, {f"process_{name}_input": around(make_loader(name)) for name in KINDS}),
         *at(_MLLM, {"TempFileManager.register": around(register_file)}, supports=True),

@@ -1,4 +1,4 @@
-"""An image or audio URL in a request can fill a server's memory, or hang.
+"""mlx_lm.server and mlx_vlm.server: an image or audio URL can fill the memory, or hang.
 
 Why
     The servers read the response to its end, whatever its size, as long as some data arrives. One
@@ -212,9 +212,6 @@ PATCH = Patch(
     every_model=True,
     security=True,
     profiles=("security",),
-    summary=(
-        "mlx_lm.server and mlx_vlm.server: an image or audio URL can fill the memory, or hang"
-    ),
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(inline_limited)),
         Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(load_limited_image)),

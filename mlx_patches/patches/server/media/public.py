@@ -1,4 +1,4 @@
-"""A request can make mlx_lm.server and mlx_vlm.server open any file and any internal address.
+"""mlx_lm.server and mlx_vlm.server: a request can read any file and any address of the network.
 
 Why
     ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
@@ -204,10 +204,6 @@ PATCH = Patch(
     id=POLICY,
     formerly="media-policy",
     severity="security",
-    summary=(
-        "mlx_lm.server and mlx_vlm.server: a request can read any file and "
-        "any address of the network"
-    ),
     targets=(
         Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(inline_public)),
         Target(*_UTILS, "load_image", around(load_public_image)),

@@ -1,4 +1,4 @@
-"""Tool calls of LFM2 and LFM2.5 are dropped, or get wrong arguments.
+"""mlx_lm.server drops or garbles tool calls of LFM2 and LFM2.5.
 
 Why
     These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
@@ -85,7 +85,6 @@ PATCH = Patch(
     id="server-pythonic-calls",
     formerly="pythonic-calls",
     every_model=True,
-    summary="mlx_lm.server drops or garbles tool calls of LFM2 and LFM2.5",
     targets=(
         *wrap("mlx_lm.tool_parsers.pythonic:parse_tool_call", parse_python),
         *wrap(

@@ -1,4 +1,4 @@
-"""A request can make a server load any folder, and download any model.
+"""mlx_lm.server and mlx_vlm.server: a request can load any folder and download any model.
 
 Why
     ``mlx_lm.server`` and ``mlx_vlm.server`` load the model, the draft model and the adapter that a
@@ -143,9 +143,6 @@ PATCH = Patch(
     id=ID,
     formerly="request-models",
     severity="security",
-    summary=(
-        "mlx_lm.server and mlx_vlm.server: a request can load any folder and download any model"
-    ),
     targets=(
         *before("mlx_lm.server:ModelProvider.load", check_lm_load),
         *before(

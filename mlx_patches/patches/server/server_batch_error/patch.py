@@ -1,4 +1,4 @@
-"""A request that raises in a batch stops ``mlx_lm.server`` for good.
+"""mlx_lm.server hangs for good after a request that raises in a batch.
 
 Why
     Nothing between the batch and the generation thread catches an error: out of memory, a prompt
@@ -96,6 +96,5 @@ PATCH = Patch(
     id="server-batch-error",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server hangs for good after a request that raises in a batch",
     targets=wrap("mlx_lm.server:ResponseGenerator._generate", restart_after_errors),
 )

@@ -1,4 +1,4 @@
-"""``--prompt-cache-bytes`` of ``mlx_lm.server`` does not limit its prompt cache.
+"""mlx_lm.server ignores --prompt-cache-bytes: memory grows with the prompts it caches.
 
 Why
     ``run`` limits the number of prompts in the cache, but not its bytes. The byte limit is applied
@@ -30,7 +30,6 @@ PATCH = Patch(
     id="server-cache-bytes",
     severity="memory",
     every_model=True,
-    summary="mlx_lm.server ignores --prompt-cache-bytes: memory grows with the prompts it caches",
     targets=before(
         "mlx_lm.server:ResponseGenerator.__init__",
         limit_bytes,

@@ -1,4 +1,4 @@
-"""``mlx_lm.server`` gives wrong output for Llama 4 after a hit on a longer prompt's cache.
+"""mlx_lm.server: wrong output for Llama 4 after a prompt-cache hit.
 
 Why
     The cache of a longer prompt is cut back to the prefix that it shares with the request.
@@ -39,6 +39,5 @@ def is_incomplete(cache: Any, held: int) -> bool:
 PATCH = Patch(
     id="server-chunked-hit",
     every_model=True,
-    summary="mlx_lm.server: wrong output for Llama 4 after a prompt-cache hit",
     targets=result(PROMPT_CACHE_FETCH, drop_incomplete_hit),
 )

@@ -1,4 +1,4 @@
-"""An empty prompt stops ``mlx_lm.server`` for good.
+"""mlx_lm.server hangs for good after an empty prompt.
 
 Why
     A tokenizer that adds no special tokens returns no tokens for an empty text. With nothing to
@@ -35,6 +35,5 @@ PATCH = Patch(
     id="server-empty-prompt",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server hangs for good after an empty prompt",
     targets=result("mlx_lm.server:ResponseGenerator._tokenize", fill_empty_prompt),
 )

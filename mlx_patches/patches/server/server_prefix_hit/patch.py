@@ -1,4 +1,4 @@
-"""A prompt that ``mlx_lm.server`` has cached completely hangs the server for good.
+"""mlx_lm.server hangs for good after a prompt that its cache covers completely.
 
 Why
     For a prompt that is cached to its last token, the prompt cache returns no tokens to feed. The
@@ -52,6 +52,5 @@ PATCH = Patch(
     id="server-prefix-hit",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server hangs for good after a prompt that its cache covers completely",
     targets=wrap(PROMPT_CACHE_FETCH, fetch_and_leave_one),
 )

@@ -1,4 +1,4 @@
-"""``mlx_lm.server`` answers a very short prompt of a thinking model with 404.
+"""mlx_lm.server answers 404 to very short prompts of thinking models.
 
 Why
     The server searches the last eleven tokens of a prompt for the start of a thought. In a shorter
@@ -24,6 +24,5 @@ PATCH = Patch(
     id="server-short-prompt",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server answers 404 to very short prompts of thinking models",
     targets=argument("mlx_lm.tokenizer_utils:TokenizerWrapper._find", "start", clamp_start),
 )

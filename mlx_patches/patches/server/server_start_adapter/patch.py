@@ -1,4 +1,4 @@
-"""``mlx_lm.server --adapter-path`` serves the model without its adapter.
+"""mlx_lm.server --adapter-path serves the model without the adapter.
 
 Why
     The server looks the adapter up by the model's path, but stores it under ``default_model``, the
@@ -24,6 +24,5 @@ def find_adapter(provider: Any, /, model_path: Any, adapter_path: Any) -> Any:
 PATCH = Patch(
     id="server-start-adapter",
     every_model=True,
-    summary="mlx_lm.server --adapter-path serves the model without the adapter",
     targets=argument("mlx_lm.server:ModelProvider.load", "adapter_path", find_adapter),
 )

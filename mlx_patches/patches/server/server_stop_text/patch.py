@@ -59,7 +59,6 @@ def has_stops(generator: Any, request: Any, args: Any, /) -> bool:
 PATCH = Patch(
     id="server-stop-text",
     every_model=True,
-    summary="mlx_lm.server misses stop strings that the model tokenizes differently",
     targets=wrap(
         "mlx_lm.server:ResponseGenerator.generate",
         end_at_stops,

@@ -1,4 +1,4 @@
-"""A malformed tool call ends the whole answer of mlx_lm.server.
+"""mlx_lm.server: a malformed tool call ends the whole answer.
 
 Why
     The server drops a tool call if its parser raises ValueError. ``longcat``'s parser raises
@@ -62,7 +62,6 @@ PATCH = Patch(
     id="server-tool-errors",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server: a malformed tool call ends the whole answer",
     targets=argument(
         "mlx_lm.server:ToolCallFormatter.__init__",
         "tool_parser",

@@ -1,4 +1,4 @@
-"""A request with XTC crashes ``mlx_lm.server``; without a threshold it gets garbled text.
+"""mlx_lm.server: a request with XTC crashes generation or gets garbled text.
 
 Why
     The server passes the tokens that XTC must keep as a list in a list, which raises at the first
@@ -59,7 +59,6 @@ PATCH = Patch(
     id="server-xtc",
     severity="crash",
     every_model=True,
-    summary="mlx_lm.server: a request with XTC crashes generation or gets garbled text",
     targets=(
         # A verb would not see whether the call passes the threshold.
         *wrap(everywhere("sample_utils:make_sampler"), make_with_threshold),

@@ -1,4 +1,4 @@
-"""Tool calls of Qwen3-Coder, GLM and Mistral are dropped, or get wrong arguments.
+"""mlx_lm.server drops or garbles tool calls of Qwen3-Coder, GLM and Mistral.
 
 Why
     Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its strings, plain text for an
@@ -127,7 +127,6 @@ PATCH = Patch(
     id="server-tool-arguments",
     formerly="tool-arguments",
     every_model=True,
-    summary="mlx_lm.server drops or garbles tool calls of Qwen3-Coder, GLM and Mistral",
     targets=(
         *wrap(f"{_PARSERS}.qwen3_coder:_convert_param_value", convert_value),
         *argument(

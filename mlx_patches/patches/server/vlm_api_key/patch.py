@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` answers requests without its API key.
+"""mlx_vlm.server answers requests without its API key.
 
 Why
     With ``--api-key`` only the management routes check the key: health, metrics, the prefix cache.
@@ -50,7 +50,6 @@ def make_key_check() -> Any:
 PATCH = Patch(
     id="vlm-api-key",
     severity="security",
-    summary="mlx_vlm.server answers requests without its API key",
     targets=(
         # Its help lists the routes that check the key.
         *before("mlx_vlm.server.cli:main", guard_registered),

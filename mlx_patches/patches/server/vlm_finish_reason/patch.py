@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` reports ``stop``, not ``length``, for answers cut off by ``max_tokens``.
+"""mlx_vlm.server reports `stop`, not `length`, for answers cut off by max_tokens.
 
 Why
     The server of mlx-vlm 0.5.0 writes ``finish_reason: stop`` in every chat answer that is not
@@ -68,7 +68,6 @@ PATCH = Patch(
     id="vlm-finish-reason",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server reports `stop`, not `length`, for answers cut off by max_tokens",
     targets=(
         Target(
             "mlx-vlm",

@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` returns the same sample for every request without a seed.
+"""mlx_vlm.server returns the same sample for every request without a seed.
 
 Why
     A request without a seed is sampled with seed 0, and each draw depends only on the seed and the
@@ -35,7 +35,6 @@ PATCH = Patch(
     id="vlm-fresh-seed",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server returns the same sample for every request without a seed",
     targets=(
         *argument("mlx_vlm.server.generation:_PositionedTargetSampler.__init__", "seed", draw_seed),
         Target(

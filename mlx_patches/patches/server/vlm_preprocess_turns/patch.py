@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` fails one of several simultaneous requests with "Already borrowed".
+"""mlx_vlm.server fails one of several simultaneous requests with "Already borrowed".
 
 Why
     Each request's thread tokenizes its own prompt with the shared tokenizer. A fast tokenizer sets
@@ -30,7 +30,6 @@ PATCH = Patch(
     id="vlm-preprocess-turns",
     severity="crash",
     every_model=True,
-    summary='mlx_vlm.server fails one of several simultaneous requests with "Already borrowed"',
     targets=wrap(
         (
             "mlx_vlm.server:ResponseGenerator._cpu_preprocess",

@@ -1,4 +1,4 @@
-"""One failing request to ``mlx_vlm.server`` kills all others, and some hang forever.
+"""mlx_vlm.server: one failing request kills all others; some hang forever.
 
 Why
     The generation thread takes all waiting requests and computes their embeddings one by one. It
@@ -57,7 +57,6 @@ PATCH = Patch(
     id="vlm-request-failure",
     severity="crash",
     every_model=True,
-    summary="mlx_vlm.server: one failing request kills all others; some hang forever",
     targets=wrap(
         (
             "mlx_vlm.server:ResponseGenerator._gpu_embed",

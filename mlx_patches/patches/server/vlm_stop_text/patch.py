@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` ignores the stop strings of a request.
+"""mlx_vlm.server ignores the stop strings of a request.
 
 Why
     The server accepts any field in a request, but never reads ``stop``. Clients that end a turn, a
@@ -83,7 +83,6 @@ def remove_stops(request: Any) -> Any:
 PATCH = Patch(
     id="vlm-stop-text",
     every_model=True,
-    summary="mlx_vlm.server ignores the stop strings of a request",
     targets=(
         *result(
             (

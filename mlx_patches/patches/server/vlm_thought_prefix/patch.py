@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` drops the first letters of a thought: "got it" becomes "it".
+"""mlx_vlm.server drops the first letters of a thought: "got it" becomes "it".
 
 Why
     Text before ``<channel|>`` is the model's thought. The release removes a leading word "thought"
@@ -28,6 +28,5 @@ def cut_word(reasoning: str, start_marker: str) -> str:
 PATCH = Patch(
     id="vlm-thought-prefix",
     every_model=True,
-    summary='mlx_vlm.server drops the first letters of a thought: "got it" becomes "it"',
     targets=argument("mlx_vlm.server.responses_state:_clean_reasoning", "reasoning", cut_word),
 )

@@ -1,4 +1,4 @@
-"""A replaced image file is answered from stale features: they are cached by file name.
+"""mlx_vlm.server: a replaced image file is answered from stale features (cached by file name).
 
 Why
     Image features are cached for later turns by the image's path or URL. If a camera overwrites
@@ -107,10 +107,6 @@ def is_remote(image: Any) -> bool:
 PATCH = Patch(
     id="vlm-vision-features",
     every_model=True,
-    summary=(
-        "mlx_vlm.server: a replaced image file is answered from stale features "
-        "(cached by file name)"
-    ),
     targets=(
         *argument(
             (

@@ -1,4 +1,4 @@
-"""The prefix cache never hits with Claude Code: a billing line changes with each request.
+"""vllm-mlx with Claude Code: the prefix cache never hits, a billing line changes per request.
 
 Why
     The client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
@@ -45,9 +45,6 @@ def cut_line(system: Any) -> Any:
 PATCH = Patch(
     id="vllm-billing-header",
     severity="feature",
-    summary=(
-        "vllm-mlx with Claude Code: the prefix cache never hits, a billing line changes per request"
-    ),
     targets=argument("vllm_mlx.api.anthropic_adapter:anthropic_to_openai", "request", remove_line),
     optional=True,
 )

@@ -1,4 +1,4 @@
-"""An empty prompt fails every request that vllm-mlx is running.
+"""vllm-mlx: an empty prompt fails every running request.
 
 Why
     A tokenizer that adds no special tokens returns no tokens for an empty text. The scheduler still
@@ -47,6 +47,5 @@ PATCH = Patch(
     id="vllm-empty-prompt",
     severity="crash",
     every_model=True,
-    summary="vllm-mlx: an empty prompt fails every running request",
     targets=before("vllm_mlx.scheduler:Scheduler.add_request", refuse_empty),
 )

@@ -1,4 +1,4 @@
-"""vllm-mlx replaces Gemma 4's attention with a stale copy that does not fit mlx-vlm.
+"""vllm-mlx --mllm with Gemma 4: crashes or wrong rows in a batch.
 
 Why
     Before its first multimodal batch, vllm-mlx replaces Gemma 4's ``Attention.__call__`` with a
@@ -27,7 +27,6 @@ def keep_attention(replace: Any) -> bool:
 PATCH = Patch(
     id="vllm-gemma4-attention",
     every_model=True,
-    summary="vllm-mlx --mllm with Gemma 4: crashes or wrong rows in a batch",
     targets=wrap(
         "vllm_mlx.patches.gemma4_mllm:patch_gemma4_attention_for_batching", keep_attention
     ),

@@ -93,7 +93,6 @@ _REGISTRY = ("_register_builtin_parsers",)
 PATCH = Patch(
     id="vllm-gemma4-reasoning",
     severity="feature",
-    summary="vllm-mlx returns Gemma 4's reasoning as part of the answer",
     targets=(
         *wrap("vllm_mlx.reasoning:get_parser", find_parser, fingerprint_of=_REGISTRY),
         *result("vllm_mlx.reasoning:list_parsers", add_name, fingerprint_of=_REGISTRY),

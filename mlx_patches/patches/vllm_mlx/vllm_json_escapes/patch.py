@@ -42,7 +42,6 @@ def double_backslashes(body: bytes) -> bytes:
 PATCH = Patch(
     id="vllm-json-escapes",
     severity="feature",
-    summary="vllm-mlx rejects messages with an invalid JSON escape, such as a regular expression",
     targets=(Target("vllm-mlx", "starlette.requests", "Request.json", around(parse_lenient)),),
     optional=True,
 )

@@ -1,4 +1,4 @@
-"""vllm-mlx 0.2.7 does not start: it discards the model that it has loaded.
+"""vllm-mlx does not start: it discards the model that it has loaded.
 
 Why
     ``load_model_with_fallback`` has no ``return`` after a successful load. Its callers unpack the
@@ -29,6 +29,5 @@ PATCH = Patch(
     id="vllm-loaded-model",
     severity="crash",
     every_model=True,
-    summary="vllm-mlx does not start: it discards the model that it has loaded",
     targets=result("vllm_mlx.utils.tokenizer:load_model_with_fallback", load_missing),
 )

@@ -1,4 +1,4 @@
-"""After vllm-mlx's first prefix-cache hit the server blocks, and may garble answers.
+"""vllm-mlx: after the first prefix-cache hit the server blocks, and may garble answers.
 
 Why
     A request is looked up in the prefix cache on the event loop's thread, which cuts a hit to the
@@ -30,7 +30,6 @@ def evaluate_hit(hit: Any) -> Any:
 PATCH = Patch(
     id="vllm-fetched-prefix",
     every_model=True,
-    summary="vllm-mlx: after the first prefix-cache hit the server blocks, and may garble answers",
     targets=result(
         "vllm_mlx.memory_cache:MemoryAwarePrefixCache.fetch",
         evaluate_hit,

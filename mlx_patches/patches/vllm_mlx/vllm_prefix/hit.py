@@ -1,4 +1,4 @@
-"""vllm-mlx gives wrong output after a prefix-cache hit.
+"""vllm-mlx: wrong output or a hang after a prefix-cache hit.
 
 Why
     A hit on the whole prompt leaves no token to process, so the scheduler feeds the last one again:
@@ -116,7 +116,6 @@ PATCH = Patch(
     id="vllm-prefix-hit",
     formerly="prefix-hit",
     every_model=True,
-    summary="vllm-mlx: wrong output or a hang after a prefix-cache hit",
     targets=(
         *result(f"{_HOST}:MemoryAwarePrefixCache.fetch", cut_hit),
         *result(f"{_HOST}:_trim_cache_offset", mark_cuts, fingerprint_of=_BODY[1:]),

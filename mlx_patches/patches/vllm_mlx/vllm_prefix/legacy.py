@@ -1,4 +1,4 @@
-"""vllm-mlx gives wrong output after a hit in its older prefix cache.
+"""vllm-mlx with its older prefix cache: wrong output after a hit.
 
 Why
     ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the defects of its
@@ -32,7 +32,6 @@ PATCH = Patch(
     id="vllm-legacy-prefix-hit",
     formerly="legacy-prefix-hit",
     every_model=True,
-    summary="vllm-mlx with its older prefix cache: wrong output after a hit",
     targets=(
         *result(f"{_HOST}:{_BODY[0]}", cut_hit, fingerprint_of=_BODY),
         *result(f"{_HOST}:{_BODY[1]}", check_all, fingerprint_of=_BODY),

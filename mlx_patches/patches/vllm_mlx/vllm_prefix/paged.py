@@ -1,4 +1,4 @@
-"""vllm-mlx gives wrong output after a hit in its paged cache, which finds wrong blocks.
+"""vllm-mlx with its paged cache: wrong output after a hit, other prefixes' blocks are used.
 
 Why
     ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by its
@@ -302,9 +302,6 @@ PATCH = Patch(
     id="vllm-paged-prefix",
     formerly="paged-prefix",
     every_model=True,
-    summary=(
-        "vllm-mlx with its paged cache: wrong output after a hit, other prefixes' blocks are used"
-    ),
     targets=(
         *_wrap(_BODY[0], fetch_blocks),
         *_wrap(_BODY[1], store_blocks, answers_none=True),

@@ -1,4 +1,4 @@
-"""vllm-mlx's prefix cache keeps whole batches in memory until it runs out.
+"""vllm-mlx: the prefix cache keeps whole batches in memory until it runs out.
 
 Why
     The cache stores views of the running batch's arrays: an entry of one request keeps the keys
@@ -110,7 +110,6 @@ def list_attributes(value: Any) -> Iterator[tuple[str, Any]]:
 PATCH = Patch(
     id="vllm-stored-prefix",
     every_model=True,
-    summary="vllm-mlx: the prefix cache keeps whole batches in memory until it runs out",
     targets=wrap("vllm_mlx.memory_cache:MemoryAwarePrefixCache.store", store_copies),
     probe=".probe_stored:probe",
 )

@@ -1,4 +1,4 @@
-"""After a prefix-cache hit, vllm-mlx's repetition penalties ignore the cached tokens.
+"""vllm-mlx: after a prefix-cache hit, repetition penalties ignore the cached tokens.
 
 Why
     The scheduler passes mlx-lm's batch generator only the tokens that are left to process, without
@@ -40,6 +40,5 @@ def cut_prompt(prompt: Sequence[int], segments: Sequence[Sequence[int]]) -> list
 PATCH = Patch(
     id="vllm-prefix-penalty",
     every_model=True,
-    summary="vllm-mlx: after a prefix-cache hit, repetition penalties ignore the cached tokens",
     targets=result("vllm_mlx.scheduler:Scheduler._schedule_waiting", pass_cached_tokens),
 )

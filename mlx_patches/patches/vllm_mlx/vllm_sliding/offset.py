@@ -1,4 +1,4 @@
-"""vllm-mlx --mllm uses wrong positions after a prompt longer than the sliding window.
+"""vllm-mlx --mllm: wrong positions after a prompt longer than the sliding window.
 
 Why
     Before it merges the rows' caches, and for one from the prefix cache, the multimodal batch
@@ -37,7 +37,6 @@ def is_full(layer: Any) -> bool:
 PATCH = Patch(
     id="vllm-sliding-offset",
     every_model=True,
-    summary="vllm-mlx --mllm: wrong positions after a prompt longer than the sliding window",
     targets=wrap(
         "vllm_mlx.mllm_batch_generator:MLLMBatchGenerator._trim_rotating_caches", keep_offsets
     ),

@@ -53,7 +53,6 @@ PATCH = Patch(
     id="vllm-sliding-vlm",
     severity="feature",
     every_model=True,
-    summary="vllm-mlx --mllm rejects models whose first layer has a sliding window",
     targets=after(
         "vllm_mlx.mllm_batch_generator:MLLMBatchGenerator._run_vision_encoding",
         make_mergeable,

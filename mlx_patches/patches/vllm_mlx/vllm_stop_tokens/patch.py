@@ -1,4 +1,4 @@
-"""Generation of vllm-mlx --mllm does not stop: the model's own stop tokens are ignored.
+"""vllm-mlx --mllm: generation does not stop, the model's own stop tokens are ignored.
 
 Why
     The multimodal scheduler uses only the tokenizer's stop token, and from 0.2.8 on also those in
@@ -35,6 +35,5 @@ def find_folder(processor: Any) -> Path | None:
 PATCH = Patch(
     id="vllm-stop-tokens",
     every_model=True,
-    summary="vllm-mlx --mllm: generation does not stop, the model's own stop tokens are ignored",
     targets=result("vllm_mlx.mllm_scheduler:MLLMScheduler._get_stop_tokens", add_folder_ids),
 )

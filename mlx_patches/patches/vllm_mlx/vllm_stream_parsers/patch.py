@@ -1,4 +1,4 @@
-"""Concurrent streams of vllm-mlx mix up reasoning and content.
+"""vllm-mlx: concurrent streams mix up reasoning and content.
 
 Why
     Up to 0.4.0 the server has one reasoning parser and one tool parser. Each stream resets them and
@@ -102,7 +102,6 @@ def build_attributes(parser: Any) -> dict[str, Any]:
 PATCH = Patch(
     id="vllm-stream-parsers",
     every_model=True,
-    summary="vllm-mlx: concurrent streams mix up reasoning and content",
     targets=argument(
         "vllm_mlx.server:_disconnect_guard",
         "generator",
