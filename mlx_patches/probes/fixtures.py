@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import inspect
 import logging
 import os
 import tempfile
@@ -12,6 +13,27 @@ from unittest import mock
 
 from ..core.patch import Target
 from . import NotApplicable, Result
+
+
+def require_names(owner: Any, *names: str) -> None:
+    """Check that a module, a class or an object has these attributes.
+
+    Raises:
+        NotApplicable: the release lacks one.
+    """
+    for name in names:
+        if not hasattr(owner, name):
+            raise NotApplicable(f"{getattr(owner, '__name__', type(owner).__name__)} has no {name}")
+
+
+def require_parameter(function: Any, name: str) -> None:
+    """Check that a function has a parameter.
+
+    Raises:
+        NotApplicable: the release's has none of this name.
+    """
+    if name not in inspect.signature(inspect.unwrap(function)).parameters:
+        raise NotApplicable(f"{function.__qualname__} has no {name} in this release")
 
 
 def module_of(target: Target) -> Any:
@@ -176,6 +198,12 @@ def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict
         else None
         for length in lengths
     ]
+
+
+def restore_cache(cache: Any) -> Any:
+    """Restore a new cache from another's state, as loading it from a file does."""
+    meta = [cache.meta_state] if hasattr(cache, "meta_state") else []
+    return type(cache).from_state(cache.state, *meta)
 
 
 def make_fed_cache(cache: Any, length: int) -> Any:

@@ -31,12 +31,7 @@ class ImageStates:
 
 
 def join_states(parts: Sequence[ImageStates | None], rows: Sequence[int]) -> ImageStates | None:
-    """Join the states of several batches; None if no row has an image.
-
-    Args:
-        parts: the states of each batch.
-        rows: the number of rows of each batch.
-    """
+    """Join the states of several batches; None if no row has an image."""
     given = [part for part in parts if part is not None]
     if not given:
         return None

@@ -215,12 +215,7 @@ def fill_side(cache: Any, written: Any) -> Any:
 
 
 def roll_rows(part: Any, shifts: Any) -> Any:
-    """Move each row right by its own number of tokens; tokens past the end enter at the front.
-
-    Args:
-        part: (R, H, T, ...).
-        shifts: (R,) integers.
-    """
+    """Move each row right by its own number of tokens; tokens past the end enter at the front."""
     count = part.shape[TOKENS]
     places = (mx.arange(count)[None] - shifts[:, None]) % count
     places = places.reshape(-1, 1, count, *[1] * (part.ndim - TOKENS - 1))

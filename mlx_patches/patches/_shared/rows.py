@@ -71,13 +71,7 @@ def flatten_caches(cache: Iterable[Any]) -> Iterator[Any]:
 
 
 def slice_row(layer: Any, row: int, empty: Any) -> Any:
-    """One row of a layer's batch cache, as the cache of its solo run.
-
-    Args:
-        layer: the layer's batch cache. Neither it nor ``empty`` is changed.
-        row: the index of the row.
-        empty: an empty solo cache of the layer, as the model makes it.
-    """
+    """One row of a layer's batch cache as a solo cache: a changed copy of ``empty``."""
     if layer is None:
         return None
     if hasattr(layer, "caches"):
@@ -90,12 +84,7 @@ def slice_row(layer: Any, row: int, empty: Any) -> Any:
 
 
 def copy_empty(layer: Any, empty: Any) -> Any:
-    """An empty solo cache for a layer: a copy of ``empty``, quantized like ``layer``.
-
-    Args:
-        layer: the layer's batch cache.
-        empty: an empty solo cache of the layer, as the model makes it.
-    """
+    """An empty solo cache for a layer: a copy of ``empty``, quantized like ``layer``."""
     if hasattr(layer, "caches"):
         return _pair_caches(copy_empty, layer, empty)
     if hasattr(layer, "bits") and not hasattr(empty, "bits"):

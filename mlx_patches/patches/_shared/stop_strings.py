@@ -15,14 +15,7 @@ def cut_at_stops(
     stop: Callable[[], Any],
     reason: str | None = "stop",
 ) -> Iterator[Any]:
-    """Yield responses up to the first stop string, then stop the generation.
-
-    Args:
-        responses: the parts of an answer, with ``text`` and ``finish_reason``.
-        stops: the stop strings, none of them empty.
-        stop: stops the generation.
-        reason: the ``finish_reason`` of an answer that ends at a stop string.
-    """
+    """Yield responses up to the first stop string, then stop the generation."""
     automaton = StopStrings(stops)
     begun = automaton.nothing
     held: deque[Any] = deque()  # responses whose text may begin a stop string

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of
+from ....probes.kit import Result, Target, mx, own_class_of, require_names
 
 _CHUNK = 8
 _STEP = 4
@@ -12,8 +12,7 @@ _TOKENS = 3 * _CHUNK
 def probe(target: Target) -> Result:
     """Red if a token of the current chunk is missing."""
     cache_class = own_class_of(target)
-    if not hasattr(cache_class(_CHUNK), "start_position"):
-        raise NotApplicable("this release's cache drops no tokens")
+    require_names(cache_class(_CHUNK), "start_position")
     for first in range(1, 2 * _CHUNK):
         for size in range(1, _CHUNK + 1):
             cache = cache_class(_CHUNK)

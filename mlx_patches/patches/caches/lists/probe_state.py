@@ -1,6 +1,6 @@
 """Saves and restores a list of caches as a prompt cache, and compares their contents."""
 
-from ....probes.kit import NotApplicable, Result, Target, make_fed_cache, module_of, own_class_of
+from ....probes.kit import Result, Target, make_fed_cache, module_of, own_class_of, require_names
 
 _LENGTH = 3
 
@@ -9,8 +9,7 @@ def probe(target: Target) -> Result:
     """Red if the restored list differs. A restore that raises is red, too."""
     kind = own_class_of(target)
     caches = module_of(target)
-    if not hasattr(caches.KVCache, "meta_state") or not hasattr(caches.KVCache, "from_state"):
-        raise NotApplicable("this release restores caches without from_state")
+    require_names(caches.KVCache, "meta_state", "from_state")
     saved = kind(
         make_fed_cache(caches.KVCache(), _LENGTH), make_fed_cache(caches.KVCache(), _LENGTH + 1)
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own
+from ....probes.kit import Result, Target, import_module, mx, require_names, require_own
 
 CHUNK = 4
 LENGTHS = (6, 3, 0)
@@ -12,8 +12,7 @@ def probe(target: Target) -> Result:
     """Red if a row's tokens are not at the end of its row in the joined cache."""
     join = require_own(target)
     caches = import_module("mlx_vlm.models.cache")
-    if not hasattr(caches, "ChunkedKVCache"):
-        raise NotApplicable("this release has no caches with chunks")
+    require_names(caches, "ChunkedKVCache")
     rows = [make_chunked_row(caches, length) for length in LENGTHS]
     joined = join(rows, list(LENGTHS))
     wrong = compare_rows(joined, rows)

@@ -7,7 +7,7 @@ of a cache that holds only that row.
 from collections.abc import Callable
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, own_class_of
+from ....probes.kit import Result, Target, module_of, mx, own_class_of, restore_cache
 from ....probes.quantized_batches import Kind, feed
 
 
@@ -134,11 +134,6 @@ def _check_loaded(kind: Kind) -> Any:
 
 def _as_lists(tree: Any) -> Any:
     return list(map(_as_lists, tree)) if isinstance(tree, tuple) else tree
-
-
-def restore_cache(cache: Any) -> Any:
-    """Restore a new cache from another's state, as loading it from a file does."""
-    return type(cache).from_state(cache.state, cache.meta_state)
 
 
 def _find_method(owner: Any, name: str) -> Callable[..., Any]:

@@ -3,7 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, own_class_of
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    module_of,
+    mx,
+    own_class_of,
+    require_names,
+)
 from ....probes.quantized_batches import BITS, WIDTH, feed
 
 _LENGTHS = (5, 3, 1)
@@ -36,8 +45,7 @@ def probe(target: Target) -> Result:
 
 def _probe_length(target: Target) -> Result:
     kind = own_class_of(target)
-    if not hasattr(kind, "__len__"):
-        raise NotApplicable("caches have no __len__ in this release")
+    require_names(kind, "__len__")
     row = _make_row(module_of(target), "QuantizedKVCache", 0, 5)
     return Result(len(row) != 5, f"len() counts {len(row)} of 5 tokens")
 
@@ -45,14 +53,12 @@ def _probe_length(target: Target) -> Result:
 def _find_merge(target: Target) -> tuple[Callable[[Sequence[Any]], Any], Any]:
     if target.name == "_merge_caches":
         generate = module_of(target)
-        if not hasattr(generate, "_merge_caches"):
-            raise NotApplicable("this release does not merge caches")
+        require_names(generate, "_merge_caches")
         caches = import_module("mlx_lm.models.cache")
         return lambda rows: generate._merge_caches([[row] for row in rows])[0], caches
     kind = own_class_of(target)
     caches = module_of(target)
-    if not hasattr(getattr(caches, "BatchKVCache", None), "merge"):
-        raise NotApplicable("this release does not merge caches")
+    require_names(getattr(caches, "BatchKVCache", None), "merge")
     if target.name == "KVCache.merge" and not hasattr(kind, "merge"):
         raise NotApplicable("KVCache has no merge in this release")
     return lambda rows: kind.merge(rows), caches

@@ -1,6 +1,6 @@
 """Reads ``left_padding`` or ``lengths``, updates the cache, and checks the value that was read."""
 
-from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of
+from ....probes.kit import Result, Target, mx, own_class_of, require_names
 from . import probe_offset
 
 
@@ -10,8 +10,7 @@ def probe(target: Target) -> Result:
     if name != "ArraysCache":
         return probe_offset.probe(target)
     cache = own_class_of(target)(2)
-    if not hasattr(cache, attribute) or not hasattr(cache, "advance"):
-        raise NotApplicable(f"ArraysCache has no {attribute} to advance in this release")
+    require_names(cache, attribute, "advance")
     setattr(cache, attribute, mx.array([3, 5]))
     captured = getattr(cache, attribute)
     cache.advance(2)

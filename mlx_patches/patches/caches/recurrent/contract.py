@@ -75,12 +75,7 @@ def take_padding(padding: dict[str, Any], rows: Any) -> dict[str, Any]:
 
 
 def concatenate_padding(parts: Sequence[dict[str, Any]], rows: Sequence[int]) -> dict[str, Any]:
-    """The padding of the rows of several batches, in their order.
-
-    Args:
-        parts: the padding of each batch.
-        rows: the number of rows of each batch.
-    """
+    """The padding of the rows of several batches, in their order."""
     return {
         name: mx.concatenate(
             [

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx
+from ....probes.kit import Result, Target, import_module, module_of, mx, require_names
 
 _ROWS = 2
 _SLOTS = 2
@@ -12,8 +12,7 @@ _SLOTS = 2
 def probe(target: Target) -> Result:
     """Red if extracting a row raises, or returns another row."""
     batch_class: Any = getattr(module_of(target), "Batch", None)
-    if not hasattr(batch_class, "extract_cache"):
-        raise NotApplicable("the engine extracts no rows from its batch")
+    require_names(batch_class, "extract_cache")
     caches = import_module("mlx_lm.models.cache")
     states = caches.ArraysCache(_SLOTS)
     for slot in range(_SLOTS):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx, tiny
+from ....probes.kit import Result, Target, module_of, mx, require_names, tiny
 from ....probes.model_batch import measure_rows
 
 _SLOTS = 2
@@ -17,8 +17,7 @@ def probe(target: Target) -> Result:
     """Red if merge or extract loses a row's state."""
     kind = getattr(module_of(target), "MambaCache", None)
     operation = target.name.rpartition(".")[2]
-    if not hasattr(kind, operation):
-        raise NotApplicable("this release has no MambaCache, or does not batch it")
+    require_names(kind, operation)
     problem = merge_rows(kind) if operation == "merge" else decode_extracted()
     return Result(bool(problem), problem or "every row keeps its state")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, own_class_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, own_class_of, require_names
 
 _LENGTHS = [2, 5]
 _CHUNKS = (3, 2)
@@ -26,15 +26,10 @@ def probe(target: Target) -> Result:
 
 
 def require_methods(target: Target, *methods: str) -> Any:
-    """The cache class of a target, which must have these methods.
-
-    Raises:
-        NotApplicable: it lacks one of them, or is not the module's own.
-    """
+    """The cache class of a target, which must have these methods."""
     cache_class = own_class_of(target)
     for name in methods:
-        if not hasattr(cache_class, name):
-            raise NotApplicable(f"ArraysCache has no {name} in this release")
+        require_names(cache_class, name)
     return cache_class
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, mx
+from ....probes.kit import Result, Target, mx, restore_cache
 from .probe_mask import require_methods
 
 _SLOTS = 2
@@ -18,7 +18,7 @@ def probe(target: Target) -> Result:
     ):
         wanted = make_masks(cache)
         try:
-            seen = make_masks(restore_cache(cache_class, cache))
+            seen = make_masks(restore_cache(cache))
         except AttributeError as error:
             return Result(True, f"{kind}: {error}")
         if seen != wanted:
@@ -32,12 +32,6 @@ def make_written_cache(cache_class: Any) -> Any:
     for slot in range(_SLOTS):
         cache[slot] = mx.ones((1, _TOKENS))
     return cache
-
-
-def restore_cache(cache_class: Any, cache: Any) -> Any:
-    """Restore a new cache from this one's state."""
-    meta = [cache.meta_state] if hasattr(cache, "meta_state") else []
-    return cache_class.from_state(cache.state, *meta)
 
 
 def make_masks(cache: Any) -> list[Any]:

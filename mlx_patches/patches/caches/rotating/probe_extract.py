@@ -38,13 +38,7 @@ def compare_rows(
     prompt: int,
     steps: int,
 ) -> str:
-    """Describe how extracted rows differ from solo caches; empty if none does.
-
-    Args:
-        padding: left padding of each row, less than ``prompt``.
-        prompt: tokens of the longest row.
-        steps: decode steps before the row is extracted.
-    """
+    """Describe how rows extracted after these steps differ from solo caches; empty if none does."""
     batch = batch_class(window, list(padding))
     feed(batch, _number_tokens(padding, 0, prompt))
     for step in range(steps):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, own_class_of
+from ....probes.kit import Result, Target, own_class_of, require_names, restore_cache
 from .probe_extract import feed
 
 _WINDOW = 4
@@ -13,9 +13,10 @@ _PADDING = [1, 0]
 def probe(target: Target) -> Result:
     """Red if a restored batch has lost ``rotated``, or attends to the wrong tokens."""
     batch_class = own_class_of(target)
-    if target.name.endswith("meta_state") and not hasattr(batch_class, "meta_state"):
-        raise NotApplicable("the release saves no meta_state")
-    check = compare_rotated if target.name.endswith("meta_state") else compare_decoding
+    check = compare_decoding
+    if target.name.endswith("meta_state"):
+        require_names(batch_class, "meta_state")
+        check = compare_rotated
     for steps in (0, 1, 2 * _WINDOW):
         cache = make_fed_cache(batch_class, steps)
         problem = check(restore_cache(cache), cache)
@@ -54,10 +55,3 @@ def compare_decoding(copy: Any, cache: Any) -> str:
     except (AttributeError, KeyError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def restore_cache(cache: Any) -> Any:
-    """Restore a new cache from another's state."""
-    kind = type(cache)
-    meta = [cache.meta_state] if hasattr(kind, "meta_state") else []
-    return kind.from_state(cache.state, *meta)

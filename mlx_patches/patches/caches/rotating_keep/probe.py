@@ -4,7 +4,6 @@ import inspect
 from typing import Any
 
 from ....probes.kit import (
-    NotApplicable,
     Result,
     Target,
     feed_one_by_one,
@@ -14,6 +13,7 @@ from ....probes.kit import (
     mx,
     own_class_of,
     require,
+    require_names,
 )
 
 WINDOW, KEEP = 8, 2
@@ -28,8 +28,7 @@ def probe(target: Target) -> Result:
         return probe_generator(target)
     caches = module_of(target)
     kind = own_class_of(target)
-    if not hasattr(kind, "merge"):
-        raise NotApplicable("this release does not merge caches")
+    require_names(kind, "merge")
     for feed in (feed_one_by_one, make_fed_cache):
         rows, joining = (
             [feed(caches.RotatingKVCache(max_size=WINDOW, keep=KEEP), n) for n in _LENGTHS]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, mx, own_class_of
+from ....probes.kit import Result, Target, mx, own_class_of, require_names
 
 WINDOW = 4
 # Tokens in each row's history, tokens in its prompt, and the sizes of the prompt's chunks.
@@ -19,8 +19,7 @@ CASES = (
 def probe(target: Target) -> Result:
     """Red if a chunk raises, or a token attends to other tokens than in a solo run."""
     kind = own_class_of(target)
-    if not all(hasattr(kind, name) for name in ("finalize", "_update_concat")):
-        raise NotApplicable("rotating batches have no right padding in this release")
+    require_names(kind, "finalize", "_update_concat")
     for histories, lengths, chunks in CASES:
         try:
             wrong = find_wrong_view(kind, histories, lengths, chunks)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....probes.kit import (
-    NotApplicable,
     Result,
     Target,
     import_module,
     make_prompt_batch,
     module_of,
     mx,
+    require_names,
     require_own,
 )
 
@@ -24,8 +24,7 @@ def probe(target: Target) -> Result:
     """Red if caches take the answer for padding, or keep padding that all rows have."""
     require_own(target)
     kind = module_of(target).PromptProcessingBatch
-    if not hasattr(kind, "remove"):
-        raise NotApplicable("this release removes no row during prefill")
+    require_names(kind, "remove")
     if target.name.endswith("generate"):
         _, _, padding = feed_rest(kind, dropped=(0, 2))
         return Result(padding > 0, f"a single row has {padding} pad tokens")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from ....lab.streamed import difference, streams
 from ....lab.tokenizers import ADDED, KINDS, TEKKEN, vocabulary, write
-from ....probes.kit import NotApplicable, Result, Target, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, require_names
 from ..._shared.byte_letters import LETTERS
 
 BYTE_LEVEL, PIECES = "byte-level", "sentencepiece"
@@ -44,8 +44,7 @@ def probe(target: Target) -> Result:
     """Red if a case is streamed wrongly, or raises."""
     owner = target.name.partition(".")[0]
     module = module_of(target)
-    if not hasattr(module, owner):
-        raise NotApplicable(f"this release has no {owner}")
+    require_names(module, owner)
     if target.name == PIECES_END and not hasattr(module.SPMStreamingDetokenizer, "_flush_bytes"):
         raise NotApplicable("this release streams the bytes of a character as letters")
     for case in CASES[target.name]:

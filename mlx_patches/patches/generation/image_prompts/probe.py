@@ -11,11 +11,7 @@ _OTHERS = (*BATCH_PATCHES, "row-by-row", "rope-deltas")
 
 
 def probe(target: Target) -> Result:
-    """Red if a prompt in a batch, or in chunks, differs from the solo run in one chunk.
-
-    Raises:
-        NotApplicable: the release lacks the model, or cannot run it.
-    """
+    """Red if a prompt in a batch, or in chunks, differs from the solo run in one chunk."""
     from ....lab.image_scenarios import features, features_alone
 
     require_own(target)

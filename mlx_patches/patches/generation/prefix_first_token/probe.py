@@ -1,17 +1,16 @@
 """Processes a batch of right-padded prompts in chunks of two tokens."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from ....probes.kit import (
-    NotApplicable,
     Result,
     Target,
     make_prompt_batch,
     module_of,
     mx,
     require_own,
+    require_parameter,
 )
 
 RESTS = ((1, 2, 3, 4, 5, 6), (7, 8, 9), (10,))
@@ -22,8 +21,7 @@ def probe(target: Target) -> Result:
     """Red if a row's first token is not chosen by the logits after its last token."""
     require_own(target)
     kind = module_of(target).PromptProcessingBatch
-    if "right_pad_per_row" not in inspect.signature(inspect.unwrap(kind.__init__)).parameters:
-        raise NotApplicable("this release right-pads no prompts")
+    require_parameter(kind.__init__, "right_pad_per_row")
     first = find_first_tokens(kind, RESTS)
     want = [rest[-1] for rest in RESTS]
     return Result(first != want, f"a model that repeats tokens continues {want} with {first}")

@@ -1,12 +1,12 @@
 """Quantizes a rotating cache, and the caches of all layers of a model."""
 
 from ....probes.kit import (
-    NotApplicable,
     Result,
     Target,
     import_module,
     make_keys_and_values,
     own_class_of,
+    require_names,
     require_own,
 )
 
@@ -14,8 +14,7 @@ from ....probes.kit import (
 def probe_rotating(target: Target) -> Result:
     """Red if a cache with a sliding window raises, or becomes a different float cache."""
     kind = own_class_of(target)
-    if not hasattr(kind, "to_quantized"):
-        raise NotApplicable(f"{kind.__name__} has no to_quantized in this release")
+    require_names(kind, "to_quantized")
     batch = kind.__name__.startswith("Batch")
     cache = kind(8, [0, 0]) if batch else kind(8)
     for tokens in (4, 1, 1, 1, 1, 1):  # before and after it wraps

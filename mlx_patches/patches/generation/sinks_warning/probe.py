@@ -1,15 +1,14 @@
 """Makes a batch generator with ``max_kv_size``, and records warnings about it."""
 
-import inspect
 import itertools
 
 from ....probes.kit import (
-    NotApplicable,
     Result,
     Target,
     import_module,
     module_of,
     record_messages,
+    require_parameter,
     tiny,
 )
 
@@ -20,8 +19,7 @@ SIZES = itertools.count(8)
 def probe(target: Target) -> Result:
     """Red if a batch's window drops the first tokens without a warning."""
     module = module_of(target)
-    if "max_kv_size" not in inspect.signature(module.BatchGenerator).parameters:
-        raise NotApplicable("the batch generator of this release has no max_kv_size")
+    require_parameter(module.BatchGenerator, "max_kv_size")
     caches = import_module("mlx_lm.models.cache")
     size = next(SIZES)
     if hasattr(caches.BatchRotatingKVCache(size, [0]), "keep"):

@@ -1,10 +1,16 @@
 """Makes a batch of a prompt whose beginning is in the prefix cache, with a logits processor."""
 
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, make_prompt_batch, module_of, require_own
+from ....probes.kit import (
+    Result,
+    Target,
+    make_prompt_batch,
+    module_of,
+    require_own,
+    require_parameter,
+)
 
 PROMPT = [5, 6, 7, 8, 9]
 HELD = 3
@@ -14,8 +20,7 @@ def probe(target: Target) -> Result:
     """Red if the row's processors do not see the tokens in the cache."""
     require_own(target)
     kind = module_of(target).PromptProcessingBatch
-    if "apc_meta" not in inspect.signature(inspect.unwrap(kind.__init__)).parameters:
-        raise NotApplicable("this release has no prefix cache in its batches")
+    require_parameter(kind.__init__, "apc_meta")
     batch = batch_of(kind, [PROMPT[HELD:]], [{"full_input_ids": PROMPT, "prefix_len": HELD}])
     seen = batch._token_context
     return Result(seen != [PROMPT], f"the processors of the prompt {PROMPT} begin with {seen}")

@@ -12,12 +12,12 @@ from typing import Any
 from unittest import mock
 
 from ....probes.kit import (
-    NotApplicable,
     Result,
     Target,
     import_module,
     mx,
     require,
+    require_names,
     without_variable,
 )
 from .patch import CONSENT
@@ -36,8 +36,7 @@ def probe(target: Target) -> Result:
         load: Callable[[Path], Any] = _load_tokenizer
     else:
         utils = import_module(f"{target.module.partition('.')[0]}.utils")
-        if not hasattr(utils, "load_model"):
-            raise NotApplicable("this release has no load_model")
+        require_names(utils, "load_model")
         load = utils.load_model
     # transformers has its own class for one of the two models.
     known = target.name == "resolve_trust_remote_code"

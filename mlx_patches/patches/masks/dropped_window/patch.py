@@ -55,14 +55,7 @@ def has_window(attention: Any, /) -> bool:
 
 
 def narrow_mask(mask: Any, length: int, cache: Any, window: int) -> Any:
-    """A mask that also hides the columns before each token's window.
-
-    Args:
-        mask: None, ``causal`` or an array (..., length, columns).
-        length: the number of tokens in the call.
-        cache: the layer's cache.
-        window: the number of tokens that one sees, including itself.
-    """
+    """A mask that also hides the columns before each token's window."""
     if hasattr(cache, "max_size"):  # the host bounds it, and its columns are in another order
         return mask
     is_array = isinstance(mask, mx.array)

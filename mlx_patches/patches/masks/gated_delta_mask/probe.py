@@ -1,9 +1,8 @@
 """Runs the gated delta rule over a padded batch, and over each row without its padding."""
 
-import inspect
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx
+from ....probes.kit import Result, Target, module_of, mx, require_parameter
 
 _HEADS = 2
 _TOKENS = 5
@@ -16,8 +15,7 @@ TOLERANCE = 1e-5
 def probe(target: Target) -> Result:
     """Red where padding changes a row's outputs or its state."""
     run: Any = module_of(target).gated_delta_ops
-    if "mask" not in inspect.signature(run).parameters:
-        raise NotApplicable("the rule takes no mask in this release")
+    require_parameter(run, "mask")
     worst = 0.0
     for padding in _PADDINGS:
         rows = inputs(len(padding))

@@ -8,11 +8,7 @@ LENGTH, PADDING, SELECTED = 8, (0, 2), 3
 
 
 def probe(target: Target) -> Result:
-    """Red where a row selects other keys than alone, or the selection fails.
-
-    Raises:
-        NotApplicable: the release lacks the model.
-    """
+    """Red where a row selects other keys than alone, or the selection fails."""
     for row, (together, alone) in enumerate(selections(tiny_of(target).module)):
         if together != alone:
             return Result(True, f"row {row} selects {together}, alone {alone}")

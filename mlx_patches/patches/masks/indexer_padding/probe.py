@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, require
+from ....probes.kit import Result, Target, import_module, module_of, mx, require, require_names
 
 WIDTH = 8
 POOL = 4
@@ -17,8 +17,7 @@ def probe(target: Target) -> Result:
     """Red where a padded row selects other positions than those of its text."""
     require(target)
     module: Any = module_of(target)
-    if not hasattr(module, "PoolingCache"):
-        raise NotApplicable("the indexer keeps its pools in another way")
+    require_names(module, "PoolingCache")
     for side in ("left", "right"):
         cache = make_cache(module, side)
         selected = step(module, cache, LONGEST)

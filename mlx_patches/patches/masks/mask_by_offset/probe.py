@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, mx, tiny_of
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_names, tiny_of
 
 # Both rows are padded, so each has fewer tokens than the cache has columns.
 _PADDING = [4, 3]
@@ -32,11 +32,7 @@ def probe(target: Target) -> Result:
 
 
 def attention_of(model: Any, target: Target) -> Any:
-    """Find a layer of the target's class in the model.
-
-    Raises:
-        NotApplicable: the model has none.
-    """
+    """Find a layer of the target's class in the model."""
     name = target.name.partition(".")[0]
     kind = getattr(sys.modules[target.module], name, None)
     found = [one for one in model.modules() if type(one) is kind]
@@ -48,8 +44,7 @@ def attention_of(model: Any, target: Target) -> Any:
 def make_filled_cache(layer: Any) -> Any:
     """Make a batch cache with keys and values in it."""
     caches = import_module("mlx_vlm.models.cache")
-    if not hasattr(caches, "BatchKVCache"):
-        raise NotApplicable("this release has no batch caches")
+    require_names(caches, "BatchKVCache")
     cache = caches.BatchKVCache(list(_PADDING))
     heads = getattr(layer, "n_kv_heads", None) or layer.num_key_value_heads
     width = layer.k_proj.weight.shape[0] // heads

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx
+from ....probes.kit import Result, Target, import_module, mx, require_own
 
 _TOKENS = (1, 5)
 _LEFT_PADDING = [2, 0]
@@ -10,7 +10,7 @@ _LEFT_PADDING = [2, 0]
 
 def probe(target: Target) -> Result:
     """Red where the mask of a list of caches differs from the mask of its first cache."""
-    create = own_function(target)
+    create = require_own(target)
     caches = import_module(f"{target.module.rpartition('.')[0]}.cache")
     wrong = []
     makers = [lambda: caches.BatchKVCache(_LEFT_PADDING), caches.KVCache]
@@ -25,18 +25,6 @@ def probe(target: Target) -> Result:
     if wrong:
         return Result(True, f"another mask for {', '.join(wrong)}")
     return Result(False, "a list of caches has its first cache's mask")
-
-
-def own_function(target: Target) -> Any:
-    """Return the target's function.
-
-    Raises:
-        NotApplicable: the module lacks it, or only imports it.
-    """
-    function = getattr(module_of(target), target.name, None)
-    if function is None or function.__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no {target.name} of its own")
-    return function
 
 
 def mask_of(create: Any, tokens: int, cache: Any) -> Any:

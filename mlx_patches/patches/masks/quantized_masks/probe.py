@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, own_class_of
+from ....probes.kit import Result, Target, import_module, mx, own_class_of, require_own
 from ....probes.quantized_batches import BITS, WIDTH, Kind, feed
 
 _SCALE = WIDTH**-0.5
@@ -48,9 +48,7 @@ def _mask(kind: Kind) -> Result:
 
 
 def _attention(target: Target) -> Result:
-    attend = getattr(module_of(target), target.name, None)
-    if attend is None or attend.__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no {target.name} of its own")
+    attend = require_own(target)
     for rows, heads, groups in ((2, 4, 2), (3, 4, 2), (3, 2, 2), (1, 4, 2)):
         count, padding = 6, [2 * row for row in range(rows)]
         queries = _draw(0, (rows, heads, 2, WIDTH))

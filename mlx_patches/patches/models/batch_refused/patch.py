@@ -28,13 +28,7 @@ SOLO = "send one request at a time"
 
 
 def refuse_batches(place: str, remedy: str = SOLO, method: str = "") -> tuple[Target, ...]:
-    """Targets that refuse batch caches, and the caches of a batch's rows.
-
-    Args:
-        place: the call of a model.
-        remedy: what the user can do.
-        method: a method of the model's own caches that a batch cache lacks.
-    """
+    """Targets that refuse batch caches, and a row's caches, which lack ``method``."""
     package, _, family = place.split(".")[:3]
     family = family.partition(":")[0]
 

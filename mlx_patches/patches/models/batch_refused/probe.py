@@ -8,11 +8,7 @@ from ....probes.kit import NotApplicable, Result, Target, import_module, require
 
 
 def probe(target: Target) -> Result:
-    """Red if the engine or the model raises; green if it runs a batch, or refuses it.
-
-    Raises:
-        NotApplicable: the release lacks the model.
-    """
+    """Red if the engine or the model raises; green if it runs a batch, or refuses it."""
     function = require(target)
     in_engine = target.name == "_make_cache"
     model = tiny("mlx-vlm", "llama4") if in_engine else tiny_of(target)

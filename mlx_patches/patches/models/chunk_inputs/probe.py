@@ -5,12 +5,12 @@ from typing import Any
 from ....lab import LabModel, engine
 from ....probes.kit import (
     TOLERANCE,
-    NotApplicable,
     Result,
     Target,
     compare_arrays,
     family_of,
     mx,
+    require_names,
     require_own,
     tiny,
 )
@@ -30,16 +30,11 @@ def probe(target: Target) -> Result:
 
 
 def build_inputs(model: LabModel) -> dict[str, Any]:
-    """The arguments of the whole prompt that the engine passes with each chunk.
-
-    Raises:
-        NotApplicable: the release's Gemma has no per-layer inputs.
-    """
+    """The arguments of the whole prompt that the engine passes with each chunk."""
     if not model.family.name.startswith("gemma"):
         return {}
     language = model.module.model
-    if not hasattr(language, "get_per_layer_inputs"):
-        raise NotApplicable("this release's model has no per-layer inputs")
+    require_names(language, "get_per_layer_inputs")
     return {"per_layer_inputs": language.get_per_layer_inputs(mx.array([_PROMPT]))}
 
 

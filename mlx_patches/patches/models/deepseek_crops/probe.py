@@ -24,11 +24,7 @@ class Crops:
 
 
 def probe(target: Target) -> Result:
-    """Red if the embedding step reads crops past the last image.
-
-    Raises:
-        NotApplicable: the release has no such model, or the lab cannot build it.
-    """
+    """Red if the embedding step reads crops past the last image."""
     require_own(target)
     whole = whole_of(tiny_of(target))
     tokens = [1, 2, *whole.tokens, LAST]

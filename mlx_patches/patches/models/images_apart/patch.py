@@ -45,13 +45,7 @@ def call_by_image(axis: int) -> Callable[..., Any]:
 
 
 def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]]:
-    """Each image's pixels and grid; nothing if the grids do not account for all patches.
-
-    Args:
-        pixels: the patches of all images, along ``axis``.
-        grids: one row per image, whose product is the image's number of patches.
-        axis: of the pixels.
-    """
+    """Each image's pixels and grid; nothing if the grids do not account for all patches."""
     ends = list(itertools.accumulate(grids.prod(axis=1).tolist()))
     if not ends or ends[-1] != pixels.shape[axis]:
         return

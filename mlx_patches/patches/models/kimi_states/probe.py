@@ -4,11 +4,7 @@ from ....probes.kit import Result, Target, tiny_of
 
 
 def probe(target: Target) -> Result:
-    """Red if a state is not an array.
-
-    Raises:
-        NotApplicable: the release lacks the model.
-    """
+    """Red if a state is not an array."""
     model = tiny_of(target)
     cache = model.make_cache()
     model.call([[1]], cache)

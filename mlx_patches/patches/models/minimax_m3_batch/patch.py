@@ -63,13 +63,7 @@ def is_even_decode(cache: Any, length: int) -> bool:
 
 
 def count_positions(offset: Any, rows: int, length: int) -> Any:
-    """The positions (rows, length) of the next tokens; those of padding are negative.
-
-    Args:
-        offset: the number of tokens in a cache, an int or an array (rows,).
-        rows: the number of rows.
-        length: the number of tokens fed per row.
-    """
+    """The positions (rows, length) of the next tokens; those of padding are negative."""
     start = mx.array(offset).reshape(-1, 1)
     return mx.broadcast_to(start + mx.arange(length), (rows, length))
 

@@ -1,13 +1,11 @@
 """Runs rows of a tiny MiniMax M3 in a batch, and compares them with solo runs."""
 
-import importlib
-import importlib.util
 from typing import Any
 
 from ....lab import engine
 from ....lab.rows import LENGTHS, compare, decode, prefill, prefill_left, rows_of
 from ....lab.scenarios import SCENARIOS
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx, tiny
+from ....probes.kit import Result, Target, module_of, mx, require_module, tiny
 
 FAMILY = "minimax_m3"
 # The lab's scenario for a target.
@@ -21,8 +19,7 @@ _LONGER, _STEPS = 20, 4
 
 def probe(target: Target) -> Result:
     """Red if a row in a batch differs from its solo run."""
-    if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
-        raise NotApplicable(f"this release has no {FAMILY}")
+    require_module(f"mlx_vlm.models.{FAMILY}")
     if target.name.endswith(".offset"):
         return check_offset(module_of(target))
     if target.name in _SCENARIOS:

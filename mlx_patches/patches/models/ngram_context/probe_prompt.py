@@ -30,11 +30,7 @@ def probe(target: Target) -> Result:
 def decode_answer(model: Any, whole: Any, by_whole: bool) -> Iterator[Any]:
     """The logits (1, 1, vocabulary) after each token of the answer.
 
-    Args:
-        model: the lab's model, whose language model runs.
-        whole: the release's whole model around it.
-        by_whole: call the whole model, as some hosts do; else the language model, first with
-            embeddings and then with tokens, as the release's engines do.
+    With ``by_whole`` they are those of the whole model, which some hosts call.
     """
     prompt, cache = mx.array([PROMPT]), model.make_cache()
     if by_whole:

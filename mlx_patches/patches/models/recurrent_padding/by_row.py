@@ -17,13 +17,6 @@ def forward_per_row(
     """Feed the rows one by one, and return the output of the batch, with zeros at padding.
 
     The batch's caches are written last, so a call that raises leaves them unchanged.
-
-    Args:
-        call: the model's released call.
-        bound: its arguments for the batch.
-        spans: each row's tokens, as (first, one past the last).
-        left: each row's remaining left padding; a row with a positive number was fed nothing
-            yet.
     """
     model, cache, shape = bound.args[0], find_argument(bound, "cache"), find_shape(bound)
     empty = model.make_cache() if hasattr(model, "make_cache") else ()
@@ -60,14 +53,7 @@ def forward_per_row(
 def find_keys(
     layers: Sequence[Any], row: int, shape: tuple[int, int], span: Span
 ) -> tuple[int, int] | None:
-    """The number of keys in a batch's masks and the index of the row's first; None if unknown.
-
-    Args:
-        layers: the batch's caches, with their counts in host memory.
-        row: the row's index.
-        shape: rows and positions of the call.
-        span: the row's tokens, as (first, one past the last).
-    """
+    """The number of keys in a batch's masks and the index of the row's first; None if unknown."""
     for layer in cache_rows.flatten_caches(layers):
         before = None if hasattr(layer, "max_size") else getattr(layer, "_idx", None)
         if before is not None and getattr(layer.offset, "shape", None) == (shape[0],):

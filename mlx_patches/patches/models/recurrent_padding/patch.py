@@ -221,13 +221,7 @@ def replace_marks(cache: Any, spans: Sequence[Span] | None, length: int) -> Iter
 
 
 def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list[Span]:
-    """Each row's tokens among the next positions, as (first, one past the last).
-
-    Args:
-        left: each row's left padding.
-        lengths: the number of positions up to each row's end.
-        length: the number of positions fed.
-    """
+    """Each row's tokens among the next positions, as (first, one past the last)."""
     found = []
     for padding, end in zip(left, lengths, strict=True):
         stop = min(length, max(0, end))
@@ -265,12 +259,6 @@ def set_marks(
 
     It is computed from the numbers before the call, so the cache's own, which the model may have
     updated, are not read from the device.
-
-    Args:
-        layer: the cache.
-        left: each row's left padding before the call; None if there was none.
-        lengths: the number of positions up to each row's end before the call, or None.
-        count: the number of positions fed.
     """
     # A separate array for each cache: caches update theirs in place. An attribute that the model
     # set to None stays None.

@@ -75,11 +75,7 @@ _OTHERS = ("offset-alias", "mask-by-offset", "rope-deltas")
 
 
 def require_merge(target: Target) -> None:
-    """Check that the release can merge rows that were prefilled separately.
-
-    Raises:
-        NotApplicable: it cannot.
-    """
+    """Check that the release can merge rows that were prefilled separately."""
     package = target.module.partition(".")[0]
     names = (f"{package}.models.cache", "mlx_lm.models.cache")
     for name in names:

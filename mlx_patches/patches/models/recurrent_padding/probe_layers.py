@@ -26,11 +26,7 @@ from .patch import MAMBA2
 
 
 def compare_states(target: Target) -> Result:
-    """Red if a row's states differ from those of its solo run.
-
-    Raises:
-        NotApplicable: the release has no such layer, or the lab cannot build a model with it.
-    """
+    """Red if a row's states differ from those of its solo run."""
     require_own(target)
     model = build_with(target)
     with with_patches(_OTHERS):
@@ -94,11 +90,7 @@ def pair_states(target: Target, held: Sequence[Any], solo: Sequence[Any]) -> lis
 
 
 def build_with(target: Target) -> Any:
-    """Build a tiny model with the layer.
-
-    Raises:
-        NotApplicable: none can be built.
-    """
+    """Build a tiny model with the layer."""
     for family in MAMBA2 if is_scan(target) else (family_of(target),):
         with contextlib.suppress(NotApplicable):
             return tiny(target.distribution, family)

@@ -1,13 +1,11 @@
 """Runs rows of Unlimited-OCR past their ring in a batch, and compares them with solo runs."""
 
-import importlib
-import importlib.util
 from typing import Any
 
 from ....lab import engine
 from ....lab.rows import LENGTHS, compare, decode, prefill_alone, rows_of
 from ....lab.scenarios import SCENARIOS
-from ....probes.kit import NotApplicable, Result, Target, require_own, tiny
+from ....probes.kit import Result, Target, require_module, require_own, tiny
 
 FAMILY = "unlimited_ocr"
 # The lab's scenario for the last part of a target's name.
@@ -24,8 +22,7 @@ _SCENARIOS = {
 
 def probe(target: Target) -> Result:
     """Red if a row in a batch attends to tokens that a solo run has dropped."""
-    if importlib.util.find_spec(f"mlx_vlm.models.{FAMILY}") is None:
-        raise NotApplicable(f"this release has no {FAMILY}")
+    require_module(f"mlx_vlm.models.{FAMILY}")
     operation = target.name.rpartition(".")[2]
     if target.supports:
         require_own(target)

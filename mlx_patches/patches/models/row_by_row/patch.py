@@ -109,12 +109,7 @@ def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]
 
 
 def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
-    """Each row's part of a call; empty if the cache and the call differ in their number of rows.
-
-    Args:
-        layer: a batch's cache, with its counts in host memory.
-        shape: rows and positions of the call.
-    """
+    """Each row's part of a call; empty if the cache and the call differ in their number of rows."""
     rows, length = shape
     offsets = layer.offset.tolist()
     if len(offsets) != rows:
@@ -136,14 +131,7 @@ def forward_per_row(
     layers: Sequence[Any],
     parts: Sequence[RowPart],
 ) -> Any:
-    """Feed the rows one by one, and return the output of the batch.
-
-    Args:
-        call: the model's released call.
-        bound: its arguments for the batch.
-        layers: the batch's caches, with their counts in host memory.
-        parts: each row's part of the call.
-    """
+    """Feed the rows one by one, and return the output of the batch."""
     model, cache = bound.args[0], find_argument(bound, "cache")
     saved, deltas = getattr(model, POSITIONS, None), getattr(model, DELTAS, None)
     left: list[Any] = []
@@ -198,12 +186,7 @@ def slice_deltas(deltas: Any, part: RowPart) -> Any:
 
 
 def join_deltas(rows: Sequence[Any], before: Any) -> Any:
-    """Join the deltas that the rows' calls stored on the model, to (rows,) or (rows, 1).
-
-    Args:
-        rows: each row's delta; None if its call stored none.
-        before: the deltas of all rows on the model before the calls.
-    """
+    """Join the deltas that the rows' calls stored on the model, to (rows,) or (rows, 1)."""
     counted = getattr(before, "ndim", 0) and before.shape[0] == len(rows)
     kept = before.reshape(-1) if counted else mx.zeros(len(rows), mx.int32)
     own = [

@@ -52,13 +52,6 @@ def rotate_rows(
     """Rotate ``x`` (rows, heads, length, width), each row by the base of its length.
 
     A row within the limit is bit-identical to MLX's own RoPE.
-
-    Args:
-        offset: each row's position of its first token (rows,).
-        ends: each row's number of tokens, as RoPE counts them (rows,).
-        base: the base of the rotation for a row within the limit.
-        scale: the scale of the positions.
-        factor: the factor of the base's growth past the limit.
     """
     limit = rope.max_position_embeddings
     usual = mx.fast.rope(

@@ -41,12 +41,7 @@ def make(module: Any, model_type: str) -> Any:
 
 
 def measure_loss(indexer: Any, rotate: Any) -> Any:
-    """The largest loss of score by any token's selection, relative to the best score.
-
-    Args:
-        indexer: from ``make``.
-        rotate: a function that rotates queries or keys (rows, heads, length, width).
-    """
+    """The largest loss of score by any token's selection, relative to the best score."""
     x, latent = (mx.random.normal((1, _LENGTH, _WIDTH), key=mx.random.key(k)) for k in (1, 2))
     mask = mx.tril(mx.ones((_LENGTH, _LENGTH), dtype=mx.bool_))
     chosen = indexer(x, latent, mask).reshape(1, 1, _LENGTH, _KEPT)

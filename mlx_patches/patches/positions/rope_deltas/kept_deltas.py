@@ -49,13 +49,7 @@ def find_deltas(carrier: Any, rows: int) -> Any:
 
 
 def keep_deltas(carrier: Any, deltas: Any, rows: int) -> None:
-    """Store the deltas of a call in a cache's record, as the model reads them.
-
-    Args:
-        carrier: the rows' first cache.
-        deltas: one per row, or one for all of them.
-        rows: the number of rows.
-    """
+    """Store the deltas of a call in a cache's record, as the model reads them."""
     if tuple(deltas.shape) != (rows, 1):  # an engine passes the same array in each decode step
         flat = deltas.reshape(-1, 1)
         whole = flat.shape[0] >= rows

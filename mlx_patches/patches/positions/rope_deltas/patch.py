@@ -119,13 +119,7 @@ def call_with_positions(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def find_positions(feed: Feed, starts: Sequence[int] | None, passed: Mapping[str, Any]) -> Any:
-    """Position ids (3, rows, length) if the host passes none; None to leave them to the model.
-
-    Args:
-        feed: the rows' next chunk.
-        starts: each row's place in its text, if a row may be fed an image prompt.
-        passed: the arguments of the model's call.
-    """
+    """Position ids (3, rows, length) if the host passes none; None to leave them to the model."""
     own = None
     if starts is not None:
         own = feed_prompts(feed, starts)
@@ -145,11 +139,6 @@ def count_step(record: RowRecord | None, offset: Any, rows: int) -> tuple[Any, A
 
     The position ids are None if a row may be fed an image prompt, and for a single row without a
     delta, whose positions the model counts.
-
-    Args:
-        record: the record of the rows.
-        offset: the cache's, an int or an array (rows,).
-        rows: the number of rows.
     """
     deltas = column_of(record, "deltas", rows)
     is_counted_by_model = deltas is None and not getattr(offset, "ndim", 0)
@@ -177,10 +166,6 @@ def feed_prompts(feed: Feed, starts: Sequence[int]) -> Any:
 
     Stores each row's delta and the unfinished prompts in the record.
     Returns None if no row is known to be fed an image prompt.
-
-    Args:
-        feed: the rows' next chunk.
-        starts: where in its text each row's chunk begins.
     """
     ids, record_cache = feed.ids, feed.record_cache
     rows, length = ids.shape[:2]

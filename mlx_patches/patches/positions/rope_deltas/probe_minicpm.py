@@ -21,11 +21,7 @@ def probe(target: Target) -> Result:
 
 
 def list_cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
-    """The lab's models that run the target's call on texts, and the call between the chunks.
-
-    Raises:
-        NotApplicable: the release has none of them.
-    """
+    """The lab's models that run the target's call on texts, and the call between the chunks."""
     minicpm = tiny(distribution, "minicpmv4_6")
     found = [(minicpm, lambda: embed(minicpm)), (minicpm, lambda: decode(minicpm))]
     try:

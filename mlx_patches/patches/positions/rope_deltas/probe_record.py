@@ -5,8 +5,6 @@ so the model must take each row's rope delta from its cache.
 """
 
 import functools
-import importlib
-import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +20,8 @@ from ....probes.kit import (
     Target,
     module_of,
     mx,
+    require_module,
+    require_names,
     require_own,
     tiny,
     with_patches,
@@ -44,13 +44,8 @@ _BATCHES = {
 
 
 def follow_rows(target: Target) -> Result:
-    """Red if a row's logits differ from its solo run after the target's operation.
-
-    Raises:
-        NotApplicable: the release has no such operation, or no model that needs it.
-    """
-    if importlib.util.find_spec("mlx_vlm") is None:
-        raise NotApplicable("mlx-vlm is not installed, and only its models need it")
+    """Red if a row's logits differ from its solo run after the target's operation."""
+    require_module("mlx_vlm")  # only its models need it
     kind, _, operation = target.name.rpartition(".")
     caches = module_of(target)
     require_own(target)
@@ -88,13 +83,7 @@ def rows_with_images(model: Any) -> list[Any]:
 
 
 class Rows:
-    """Runs rows in the caches of a module instead of those that the model makes.
-
-    Args:
-        model: the lab's model.
-        caches: the module that defines the cache classes.
-        kind: the name of the target's class; rows use rotating caches if it is a rotating one.
-    """
+    """Runs rows in the caches of a module instead of those that the model makes."""
 
     def __init__(self, model: Any, caches: Any, kind: str):
         self.model, self.caches = model, caches
@@ -127,8 +116,7 @@ class Rows:
 
     def _batch(self, layer: Any) -> Any:
         batch = getattr(self.caches, _BATCHES[type(layer).__name__])
-        if not hasattr(batch, "merge"):
-            raise NotApplicable(f"{batch.__name__} has no merge in this release")
+        require_names(batch, "merge")
         return batch
 
     def decode(self, rows: Sequence[Any], cache: list[Any], count: int = _STEPS) -> None:

@@ -116,12 +116,7 @@ class Waiting:
         return bool(self._queue or self._claimed)
 
     def note(self, prompts: Sequence[ImagePrompt], returned: Any) -> None:
-        """Queue prompts.
-
-        Args:
-            prompts: the prompts of one call of ``get_rope_index``.
-            returned: the array of positions that the call returned.
-        """
+        """Queue prompts."""
         with self._lock:
             self._queue = [*self._queue, *prompts][-WAITING:]
             self._newest = [weakref.ref(prompt) for prompt in prompts]

@@ -68,10 +68,6 @@ def next_chunk(feed: Feed, passed: Mapping[str, Any]) -> Chunk:
     """The next tokens' position ids and rope deltas.
 
     A host whose caches have an array of offsets slices the position ids itself.
-
-    Args:
-        feed: the rows' next chunk.
-        passed: the arguments of the model's call.
     """
     places, offset = passed["position_ids"], feed.counting_cache.offset
     record_cache = feed.record_cache

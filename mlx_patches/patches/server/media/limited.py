@@ -141,15 +141,7 @@ def put_images(
     get: Callable[[str], Fetched],
     check_inline: Callable[[str], None],
 ) -> None:
-    """Replace image URLs by the images, as mlx-lm's server does.
-
-    Args:
-        check: ``guard_source`` for a patch.
-        release: the globals of mlx-lm's server module.
-        messages: the request's messages; their parts are changed.
-        get: fetches a URL.
-        check_inline: checks any other source.
-    """
+    """Replace image URLs by the images, as mlx-lm's server does."""
     for part, url in check("messages", lambda: find_image_parts(release, messages)):
         if is_web(url):
             file = check(url, partial(get, url))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, mx, own_class_of
+from ....probes.kit import Result, Target, import_module, mx, own_class_of, require_names
 
 _MODEL = "tiny"
 _CHUNK = 8
@@ -14,8 +14,7 @@ def probe(target: Target) -> Result:
     """Red if a hit holds wrong tokens, or lacks tokens of the current chunk."""
     caches = import_module("mlx_lm.models.cache")
     prompts_class = own_class_of(target)
-    if not hasattr(caches.ChunkedKVCache(_CHUNK), "start_position"):
-        raise NotApplicable("this release's chunked cache drops no tokens")
+    require_names(caches.ChunkedKVCache(_CHUNK), "start_position")
     hits = 0
     for length in _LENGTHS:
         known = list(range(length))

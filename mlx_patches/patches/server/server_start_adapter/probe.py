@@ -3,14 +3,13 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of
+from ....probes.kit import Result, Target, module_of, require_names
 
 
 def probe(target: Target) -> Result:
     """Red if the default model is loaded without the adapter of the command line."""
     kind: Any = getattr(module_of(target), "ModelProvider", None)
-    if not hasattr(kind, "_load"):
-        raise NotApplicable("this release's ModelProvider has no _load")
+    require_names(kind, "_load")
     provider = make_provider(kind)
     provider.load("default_model", None, "default_model")
     (seen,) = provider.loaded

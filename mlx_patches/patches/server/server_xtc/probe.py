@@ -1,12 +1,11 @@
 """Sends the server a request with XTC and no threshold, and draws from its sampler."""
 
-import inspect
 import io
 import json
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require, require_parameter
 
 _PROBABILITIES = (0.5, 0.3, 0.09, 0.06, 0.05)
 _ENDS, _NEWLINE, _DRAWS = (3, 4), [2], 30
@@ -24,8 +23,7 @@ def probe(target: Target) -> Result:
         drawn = _draw(make(SimpleNamespace(sampling=sampling), _make_tokenizer()))
         removed = set(_ENDS) - drawn
         return Result(bool(removed), f"draws {sorted(drawn)}; the end tokens are {_ENDS}")
-    if "xtc_probability" not in inspect.signature(make).parameters:
-        raise NotApplicable("this release has no XTC")
+    require_parameter(make, "xtc_probability")
     drawn = _draw(make(1.0, xtc_probability=1.0))
     return Result(1 not in drawn, f"draws {sorted(drawn)} of probabilities {_PROBABILITIES}")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, make_scope, module_of
+from ....probes.kit import Result, Target, import_module, make_scope, module_of, require_names
 
 _KEY = "MLX_VLM_SERVER_API_KEY"
 
@@ -17,8 +17,7 @@ def probe(target: Target) -> Result:
     """Red if a route answers without the key."""
     module: Any = module_of(target)
     server: Any = import_module("mlx_vlm.server.app")
-    if not hasattr(server, "_require_management_api_key"):
-        raise NotApplicable("this release's server has no API key")
+    require_names(server, "_require_management_api_key")
     if hasattr(server, "inference_router"):
         return Result(
             not server.inference_router.dependencies, "the router has the check of the key"

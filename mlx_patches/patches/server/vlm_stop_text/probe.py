@@ -3,16 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of
+from ....probes.kit import Result, Target, import_module, own_class_of
 from ....probes.stop_text import PIECES, STOP, check_stop
 from ....probes.vlm_server import make_silent_generator
 
 
 def probe(target: Target) -> Result:
     """Red if the answer goes on after the stop string, or lacks text before it."""
-    module, name = module_of(target), target.name.partition(".")[0]
-    if getattr(getattr(module, name, None), "__module__", "") != target.module:
-        raise NotApplicable(f"this release does not define {name} there")
+    own_class_of(target)
     tokens, cancelled = generate_answer(PIECES, stop=STOP)
     return check_stop((token.text for token in tokens), cancelled)
 

@@ -5,7 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require_module
+from ....probes.kit import (
+    Result,
+    Target,
+    module_of,
+    mx,
+    own_class_of,
+    require_module,
+    require_names,
+)
 from ....probes.stream_generate import capture_options
 
 
@@ -13,8 +21,7 @@ def probe(target: Target) -> Result:
     """Red if the second picture gets the features of the first."""
     module = module_of(target)
     owner = target.name.partition(".")[0]
-    if getattr(getattr(module, owner, None), "__module__", None) != target.module:
-        raise NotApplicable(f"{target.module} does not define {owner}")
+    own_class_of(target)
     kept = require_module("mlx_vlm.vision_cache").VisionFeatureCache()
     if owner == "stream_generate":
         return probe_stream(module, kept)
@@ -23,8 +30,7 @@ def probe(target: Target) -> Result:
 
 def probe_server(kind: Any, kept: Any) -> Result:
     """Embed two pictures under one URL with the server, the second one twice."""
-    if not hasattr(kind, "_gpu_embed"):
-        raise NotApplicable("this release's server has no _gpu_embed")
+    require_names(kind, "_gpu_embed")
     encoded = []
 
     def embeddings(

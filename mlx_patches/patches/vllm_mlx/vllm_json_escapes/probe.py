@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from ....probes.kit import NotApplicable, Result, Target, make_scope, require_module
+from ....probes.kit import Result, Target, make_scope, require_module, require_names
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 _BODY = rb'{"system": "\d \\d \u0041 \n", "messages": []}'
@@ -15,8 +15,7 @@ _MEANT = "\\d \\d A \n"
 def probe(target: Target) -> Result:
     """Red if an endpoint rejects the message, or parses it wrongly."""
     server = require_module("vllm_mlx.server")
-    if not hasattr(server, "create_anthropic_message"):
-        raise NotApplicable("this release has no such endpoint")
+    require_names(server, "create_anthropic_message")
     for path in PATHS:
         got = post_message(server, path, _BODY)
         if got != _MEANT:

@@ -75,11 +75,7 @@ def _find_lost_shapes() -> Iterator[str]:
 
 
 def make_prefix_cache() -> Any:
-    """Make the release's block-based prefix cache, if it has one.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """Make the release's block-based prefix cache, if it has one."""
     pages = require_module("vllm_mlx.paged_cache").PagedCacheManager
     prefixes = require_module("vllm_mlx.prefix_cache").BlockAwarePrefixCache
     return prefixes(None, pages(block_size=BLOCK, max_blocks=64))
