@@ -78,10 +78,6 @@ def measure_batch(
 
     The prompts are prefilled as one left-padded batch. Then each step feeds every row the next
     token of its continuation.
-
-    Args:
-        prompts: token ids of each row, of any lengths.
-        continuations: token ids of each row, all of one length.
     """
     import mlx.core as mx
 

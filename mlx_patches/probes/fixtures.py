@@ -228,12 +228,7 @@ def feed_one_by_one(cache: Any, length: int) -> Any:
 def compare_loaded(
     caches: Any, kept: list[Any], feed: Callable[[list[Any], int], list[Any]]
 ) -> Result:
-    """Red if caches loaded from a file continue differently than unsaved ones.
-
-    Args:
-        caches: the release's module of caches.
-        feed: feeds caches a number of tokens; returns their contents.
-    """
+    """Red if caches loaded from a file continue differently than unsaved ones."""
     with tempfile.TemporaryDirectory() as folder:
         file = f"{folder}/cache.safetensors"
         caches.save_prompt_cache(file, kept, {"own": "entry"})

@@ -52,11 +52,7 @@ def has_part(model: object, target: Target) -> bool:
 
 
 def run_padded(model: Any, size: int = CHUNK) -> list[list[Any]]:
-    """Each row's logits in a left-padded batch, after its prompt and after each step.
-
-    Args:
-        size: the size of the prompt's chunks, in tokens.
-    """
+    """Each row's logits in a left-padded batch, after its prompt and after each step."""
     from ..lab import engine
     from ..patches._shared.rows import recurrent
 

@@ -41,10 +41,6 @@ class Kind:
         """Describe what is wrong with a batch, or return "" if nothing is.
 
         The rows are checked again after one decode step.
-
-        Args:
-            lengths: how many tokens each row should hold.
-            rows: which row's tokens each should hold; 0, 1, ... by default.
         """
         rows = range(len(lengths)) if rows is None else rows
         problem = self._wrong_now(cache, lengths, rows)

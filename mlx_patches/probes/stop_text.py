@@ -9,12 +9,7 @@ STOP = "END"
 
 
 def check_stop(texts: Iterable[str], stopped: object) -> Result:
-    """Red if the answer continues after the stop string, or the text before it is incomplete.
-
-    Args:
-        texts: the texts that the server sends for ``PIECES``.
-        stopped: whether it has stopped the generation.
-    """
+    """Red if the answer continues after the stop string, or the text before it is incomplete."""
     said = "".join(texts)
     if said != "one, two, ":
         return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {said!r}")

@@ -2,26 +2,20 @@
 
 from typing import Any
 
-from . import NotApplicable, Result
-from .batch_invariance import tiny
+from .kit import NotApplicable, Result, Target, mx, require_own, tiny_of
 
 TOLERANCE = 1e-4
 # The values whose second axis is tokens.
 BY_TOKEN = ("inputs_embeds", "deepstack_visual_embeds")
 
 
-def compare_images(family: str) -> Result:
-    """Red if a tiny model embeds an image differently next to another one.
-
-    Raises:
-        NotApplicable: the release's model cannot be built, or does not accept two images.
-    """
-    import mlx.core as mx
-
+def probe(target: Target) -> Result:
+    """Red if a tiny model embeds an image differently next to another one."""
     from ..lab.image_scenarios import whole_of
     from ..lab.whole import embedded
 
-    whole = whole_of(tiny("mlx-vlm", family))
+    require_own(target)
+    whole = whole_of(tiny_of(target))
     if whole.images.most < 2:
         raise NotApplicable("a prompt has one image at most")
     halves = [1, 2, *whole.tokens, 3], [4, *whole.tokens, 5, 6]
@@ -30,7 +24,7 @@ def compare_images(family: str) -> Result:
     def embed(tokens: list[int], drawn: list[int]) -> dict[str, Any]:
         return embedded(whole.module, tokens, whole.images.inputs(tokens, drawn))
 
-    alone = [embed(*half) for half in zip(halves, seeds, strict=True)]
+    solo = [embed(*half) for half in zip(halves, seeds, strict=True)]
     try:
         both = embed(halves[0] + halves[1], seeds[0] + seeds[1])
     except Exception as error:
@@ -38,7 +32,7 @@ def compare_images(family: str) -> Result:
     worst = 0.0
     for name in BY_TOKEN:
         if hasattr(both.get(name), "shape"):
-            expected = mx.concatenate([half[name] for half in alone], axis=1)
+            expected = mx.concatenate([half[name] for half in solo], axis=1)
             worst = max(worst, mx.abs(both[name] - expected).max().item())
-    said = f"embeddings beside another image differ by {worst:.2g} from those alone"
-    return Result(worst > TOLERANCE, said, worst)
+    detail = f"embeddings beside another image differ by {worst:.2g} from those in a prompt each"
+    return Result(worst > TOLERANCE, detail, worst)

@@ -15,13 +15,6 @@ def run_experts(
     The block gets a gate that scores all chosen experts equally, so that it weights each by 1 / k,
     and a ``switch_mlp`` whose outputs are multiplied by k times the given weights. If k is a power
     of two, this adds no rounding to the release's.
-
-    Args:
-        call: the released ``__call__`` of the block.
-        x: the hidden states, (..., width).
-        chosen: the experts' indices, (..., k).
-        weights: the experts' weights, (..., k).
-        gate: the name of the block's gate.
     """
     count = chosen.shape[-1]
     equal = mx.zeros(chosen.shape, weights.dtype)

@@ -93,12 +93,7 @@ def extract(cache: Any, idx: int, solo: Any) -> Any:
 
 
 def merge(make_empty: Callable[[list[int]], Any], rows: Sequence[Any]) -> Any:
-    """Merge solo caches into one batch, left-padded to the longest.
-
-    Args:
-        make_empty: returns an empty batch cache for rows with this left padding.
-        rows: quantized solo caches; a cache without tokens may be of any class.
-    """
+    """Merge solo caches into one batch, left-padded to the longest."""
     lengths = [int(row.offset) if row.keys is not None else 0 for row in rows]
     longest = max(lengths)
     batch = make_empty([longest - length for length in lengths])
@@ -148,11 +143,7 @@ def nbytes(cache: Any) -> int:
 def quantize_alike(
     rows: Sequence[Any], quantize: Callable[[Any, dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The settings that quantized rows share, and all rows quantized with them.
-
-    Args:
-        rows: solo caches, in floats or quantized. Empty caches are returned unchanged.
-        quantize: returns a float row quantized with these settings.
+    """The settings that quantized rows share, and the rows quantized with them, except empty ones.
 
     Raises:
         ValueError: the rows' settings differ, or no row is quantized.

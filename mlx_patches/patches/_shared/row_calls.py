@@ -140,11 +140,6 @@ def join_outputs(outputs: Sequence[Any], spans: Sequence[Span], shape: tuple[int
     by value. Arrays (1, tokens of the row, ...) become one of (rows, length, ...), with zeros at
     padding; other arrays (1, ...) of one shape become one of (rows, ...). A value that is the
     same for all rows is returned once. Anything else becomes a list with one item per row.
-
-    Args:
-        outputs: each row's output; ignored for a row without tokens.
-        spans: each row's tokens, as (first, one past the last). At least one row has tokens.
-        shape: rows and positions of the batch's call.
     """
     known = [out for out, (start, stop) in zip(outputs, spans, strict=True) if start < stop]
     first = known[0]

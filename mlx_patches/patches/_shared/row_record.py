@@ -245,12 +245,7 @@ _SAVED = {
 
 
 def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
-    """Targets that make the record follow its rows in a distribution's caches.
-
-    Args:
-        distribution: mlx-lm or mlx-vlm; its ``models.cache`` module has the classes.
-        kinds: batch cache classes; the targets include the properties that save their solo classes.
-    """
+    """Targets that make the record follow its rows in a distribution's caches."""
     saved = ("_BaseCache.meta_state", *(name for kind in kinds for name in _SAVED[kind]))
     factories: dict[str, Any] = dict.fromkeys(saved, around_setter(restore_record, save_record))
     if distribution == "mlx-lm":

@@ -153,13 +153,7 @@ def find_class(layer: Any, name: str) -> Any:
 
 
 def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
-    """The new contents of a layer's batch cache: these rows, left-padded.
-
-    Args:
-        layer: the layer's batch cache; it is not changed.
-        rows: a solo cache for each row.
-        waiting: how many padding positions to add before each row's first token.
-    """
+    """A layer's batch cache of these solo caches, left-padded, with ``waiting`` more pads each."""
     if hasattr(layer, "caches"):
         return [
             join_rows(part, [row.caches[index] for row in rows], waiting)
@@ -179,12 +173,8 @@ def join_rows(layer: Any, rows: Sequence[Any], waiting: Sequence[int]) -> Any:
 def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
     """Write the contents that ``join_rows`` returned into a layer's batch cache.
 
-    Right padding that the batch announced stays announced; joined rows have none.
-
-    Args:
-        layer: the layer's batch cache.
-        joined: its new contents.
-        dropped: how many positions of announced right padding each row skipped.
+    Right padding that the batch announced stays announced; joined rows have none. Each row skipped
+    ``dropped`` positions of it.
     """
     if hasattr(layer, "caches"):
         for part, inner in zip(layer.caches, joined, strict=True):

@@ -13,10 +13,6 @@ def is_unpadded(cache: Any, tokens: int) -> bool:
     array was built from a list of numbers. A decode step reads nothing: it reuses the result of
     the prompt as long as the cache holds the same array.
 
-    Args:
-        cache: one layer's cache.
-        tokens: the number of tokens fed next.
-
     Returns:
         True if no row has padding. False if a row has some or if this is unknown: while right
         padding is pending, and for rotating caches.

@@ -89,10 +89,7 @@ def add_windows(
 ) -> tuple[list[Any], Windows]:
     """The last window of ``held`` with those that follow it, and the new record.
 
-    Args:
-        held: the record before.
-        ready: the windows that follow and their gates, (rows, number, ratio, width).
-        added: how many of them each row has; the rest is padding.
+    Each row has ``added`` of the windows ``ready``; the rest is padding.
     """
     pairs = zip((held.kv, held.gate), ready, strict=True)
     sides = [mx.concatenate(pair, axis=1) for pair in pairs]

@@ -142,12 +142,7 @@ def find_spans(masks: Sequence[Sequence[int]], gaps: bool = False) -> list[Span]
 def cut_arguments(
     row: Mapping[str, Any], span: Span, length: int, aligned: Callable[..., bool]
 ) -> dict[str, Any]:
-    """A prompt's arguments, arrays of one row each, without the entries of pad tokens.
-
-    Args:
-        length: the number of tokens, pad tokens included.
-        aligned: the release's check whether an argument has one entry per token.
-    """
+    """A prompt's arguments, arrays of one row each, without the entries of pad tokens."""
     own = dict(row)
     if span == (0, length):
         return own

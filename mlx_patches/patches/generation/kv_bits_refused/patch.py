@@ -158,13 +158,7 @@ def keep_supported(
     try_model: Callable[..., bool],
     function: Callable[..., Any],
 ) -> dict[str, Any]:
-    """A call's arguments, without ``kv_bits`` if its model does not support them.
-
-    Args:
-        options: those of the quantization.
-        try_model: the trial, ``try_model(model, function, options)``.
-        function: the release's, which makes or quantizes the caches.
-    """
+    """A call's arguments, without ``kv_bits`` if its model does not support them."""
     key = try_model, *sorted((name, str(value)) for name, value in options.items())
     if try_once(model, key, lambda: try_model(model, function, options)):
         return kwargs

@@ -34,9 +34,6 @@ class Compiled(threading.local):
 
     A compiled function has no attribute for its state or for the function that it was made from;
     both are found through the garbage collector.
-
-    Args:
-        compiled: the release's own, with the random state of the importing thread.
     """
 
     def __init__(self, compiled: Callable[..., Any]):

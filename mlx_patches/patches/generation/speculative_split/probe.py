@@ -37,12 +37,7 @@ def probe(target: Target) -> Result:
 
 
 class Toy:
-    """A model that adds up the tokens in its caches.
-
-    Args:
-        count: how many caches it makes.
-        wrong_every: its token is wrong at the multiples of this position; 0 for never.
-    """
+    """A model that adds up the tokens in its caches; wrong at multiples of ``wrong_every``."""
 
     def __init__(self, count: int, wrong_every: int = 0):
         self.layers = [None] * _LAYERS

@@ -9,11 +9,7 @@ TEXT = "x != y, a . b"
 
 
 class Tokenizer:
-    """One token per character. Its config always sets clean-up.
-
-    Args:
-        cleaning: whether ``decode`` removes spaces before punctuation.
-    """
+    """One token per character. Its config always sets clean-up."""
 
     clean_up_tokenization_spaces = True
 

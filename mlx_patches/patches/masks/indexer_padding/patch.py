@@ -56,14 +56,7 @@ def find_text(cache: Any, length: int) -> list[Span]:
 
 
 def row_text(left: int, limit: int, processed: int, length: int) -> Span:
-    """A row's text among the next positions.
-
-    Args:
-        left: the left padding still to come.
-        limit: the tokens processed when its right padding begins.
-        processed: the tokens processed so far.
-        length: the number of positions.
-    """
+    """A row's text among the next positions, after the left padding still to come."""
     start = min(left, length)
     return start, start + max(0, min(limit - processed, length - start))
 

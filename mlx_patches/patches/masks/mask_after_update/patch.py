@@ -17,56 +17,30 @@ Retire when
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, around
-from ..._shared.targets import at, vlm_models
+from ....core.verbs import Patch, argument, vlm_family
 from ..._shared.unpadded import is_unpadded
 
-_FAMILIES = ("internvl_chat", "qwen2_vl", "qwen2_5_vl")
+
+def make_mask(inputs: Any, inputs_embeds: Any, mask: Any, cache: Any) -> Any:
+    """The mask of the next tokens: a whole array, "causal", or None for the release's own."""
+    if mask is not None or not cache or not hasattr(cache[0], "make_mask"):
+        return mask
+    length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
+    if is_unpadded(cache[0], length):
+        # The release's own mask is right, except for a later chunk of a prompt.
+        return None if length == 1 or cache[0].keys is None else "causal"
+    mask = cache[0].make_mask(length, return_array=False, window_size=None)
+    return keep_whole(mask) if hasattr(mask, "dtype") and mask.shape[-1] > length else mask
 
 
-def call_with_mask(
-    call: Callable[..., Any],
-    model: Any,
-    inputs: Any,
-    inputs_embeds: Any = None,
-    mask: Any = None,
-    cache: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Run the decoder with a mask that its attention does not cut."""
-    if mask is None and cache and hasattr(cache[0], "make_mask"):
-        length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
-        mask = make_mask(cache[0], length)
-    return call(model, inputs, inputs_embeds, mask, cache, *args, **kwargs)
-
-
-def makes_mask(
-    model: Any,
-    inputs: Any,
-    inputs_embeds: Any = None,
-    mask: Any = None,
-    cache: Any = None,
-    *args: Any,
-    **kwargs: Any,
-) -> bool:
+def makes_mask(inputs: Any, inputs_embeds: Any, mask: Any, cache: Any) -> bool:
     """Whether the decoder makes a mask; a decode step without padding needs none."""
     if mask is not None or not cache:
         return False
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]
     return length > 1 or not is_unpadded(cache[0], length)
-
-
-def make_mask(cache: Any, length: int) -> Any:
-    """The mask of the next tokens: a whole array, "causal", or None for the release's own."""
-    if is_unpadded(cache, length):
-        # The release's own mask is right, except for a later piece of a prompt.
-        return None if length == 1 or cache.keys is None else "causal"
-    mask = cache.make_mask(length, return_array=False, window_size=None)
-    return keep_whole(mask) if hasattr(mask, "dtype") and mask.shape[-1] > length else mask
 
 
 def keep_whole(mask: Any) -> Any:
@@ -90,9 +64,10 @@ def _whole() -> Any:
 
 PATCH = Patch(
     id="mask-after-update",
-    targets=at(
-        vlm_models(*_FAMILIES),
-        {"Qwen2Model.__call__": around(call_with_mask)},
+    targets=argument(
+        vlm_family("internvl_chat qwen2_vl qwen2_5_vl", "Qwen2Model.__call__"),
+        "mask",
+        make_mask,
         fingerprint_of=("Attention.__call__", "Qwen2Model.__call__"),
         when=makes_mask,
     ),

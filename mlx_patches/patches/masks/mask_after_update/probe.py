@@ -47,11 +47,7 @@ def run(
     skip: int = 0,
     pieces: Sequence[int] = _PIECES,
 ) -> Any:
-    """Feed rows in pieces; returns the hidden states (rows, tokens, width).
-
-    Args:
-        skip: how many columns at the start of the pieces the rows lack.
-    """
+    """Feed rows in chunks, without ``skip`` columns; returns states (rows, tokens, width)."""
     takes_positions = "position_ids" in inspect.signature(type(model).__call__).parameters
     said, start = [], 0
     for piece in pieces:

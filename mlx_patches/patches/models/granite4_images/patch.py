@@ -75,4 +75,5 @@ PATCH = Patch(
         ),
     ),
     changes_alone=True,
+    probe="mlx_patches.probes.two_images:probe",
 )

@@ -124,12 +124,9 @@ def find_padding(cache: Any, mask: Any) -> Any:
 
 
 def shift(array: Any, columns: Any, axis: int) -> Any:
-    """Shift an array of four dimensions to the left, each row by its number of columns.
+    """Shift an array of four dimensions, each row by its columns to the left (negative: right).
 
-    Args:
-        array: its first dimension is the rows, or 1.
-        columns: (rows, 1, 1); negative shifts to the right.
-        axis: the dimension of the columns, 2 or 3. The last or first column fills the gap.
+    The last or first column fills the gap.
     """
     count = array.shape[axis]
     places = mx.clip(mx.arange(count) + columns, 0, count - 1)

@@ -37,15 +37,7 @@ def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
 
 
 def mask_chunks(rows: RowOffset, length: int, chunk: int, start: int = 0, offset: int = 0) -> Any:
-    """The causal mask (rows, 1, length, keys) within each query's chunk.
-
-    Args:
-        rows: the offsets of the batch's rows.
-        length: the number of tokens fed.
-        chunk: the number of positions in a chunk.
-        start: the first key's position; ignored, since it is 0 in a batch.
-        offset: the release's number for the batch; ignored.
-    """
+    """The causal mask (rows, 1, length, keys) within each query's chunk."""
     columns = int(rows)
     keys = (rows.rows - columns)[:, None] + mx.arange(columns + length)
     queries = keys[:, columns:, None]

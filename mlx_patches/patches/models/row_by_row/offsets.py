@@ -144,10 +144,6 @@ def is_text(bound: inspect.BoundArguments, *more: str) -> bool:
 
     Embeddings are passed for both. But each call of an image has what its positions depend on:
     engines pass everything that the processor returned, which is only token ids for text.
-
-    Args:
-        bound: the call.
-        more: further arguments that the family passes for text.
     """
     return find_names(bound).issubset((*TEXT, EMBEDDINGS, *more))
 

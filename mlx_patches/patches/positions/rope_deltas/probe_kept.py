@@ -48,11 +48,7 @@ def feed_rows(
 ) -> list[Any]:
     """Each row's logits; the rows have separate caches and are fed one token each in turn.
 
-    Args:
-        model: the model to run.
-        prompts: token ids of each row.
-        arguments: further arguments of each row's prompt.
-        pass_on: pass them in the decode steps too; a host that decodes one row passes none.
+    ``pass_on`` passes the arguments in decode steps too; a host that decodes one row passes none.
     """
     caches = [model.make_cache() for _ in prompts]
     logits: list[list[Any]] = [[] for _ in prompts]

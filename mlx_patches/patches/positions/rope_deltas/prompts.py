@@ -155,11 +155,6 @@ class Waiting:
 
         Prompts with the same tokens but different images are claimed in the order in which they
         were queued. A queued prompt is preferred to one that another row has claimed.
-
-        Args:
-            text: the tokens.
-            start: the number of tokens from a prefix cache.
-            delta: their rope delta, if it is known.
         """
         if not text:
             return None

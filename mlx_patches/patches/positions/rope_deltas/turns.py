@@ -15,15 +15,7 @@ from .prompts import Waiting
 
 
 class Feed(NamedTuple):
-    """The next chunk of some rows' texts.
-
-    Args:
-        model: the language model.
-        waiting: the prompts of the model.
-        record_cache: the cache with the record of the rows.
-        counting_cache: a cache whose ``offset`` is an int or an array (rows,).
-        ids: the token ids of the chunk, (rows, length).
-    """
+    """The next chunk of some rows' texts."""
 
     model: Any
     waiting: Waiting

@@ -84,11 +84,7 @@ def is_public(address: str) -> bool:
 
 
 def split_url(url: str) -> Place:
-    """Split a URL into its parts, if all parsers split it the same way.
-
-    Raises:
-        Refused: the URL is not http or https, or parsers may disagree about it.
-    """
+    """Split a URL into its parts, if all parsers split it the same way."""
     if len(url) > _LONGEST:
         raise Refused("the URL is too long")
     if _AMBIGUOUS.search(url):
@@ -113,11 +109,7 @@ def split_url(url: str) -> Place:
 
 
 def normalize_host(host: str) -> str:
-    """The host to resolve: in ASCII, and an address only if it is written in full.
-
-    Raises:
-        Refused: the host is not valid, or a number that may mean several addresses.
-    """
+    """The host to resolve: in ASCII, and an address only if it is written in full."""
     if ":" in host:
         try:
             address = IPv6Address(host)
@@ -140,11 +132,7 @@ def normalize_host(host: str) -> str:
 
 
 def resolve_addresses(place: Place, policy: Policy) -> list[tuple[Any, ...]]:
-    """Resolve a host to checked addresses, in the form of ``getaddrinfo``.
-
-    Raises:
-        Refused: the host has no address, or one that may not be connected to.
-    """
+    """Resolve a host to checked addresses, in the form of ``getaddrinfo``."""
     try:
         found = list(policy.resolve(place.host, place.port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
@@ -174,11 +162,7 @@ def fetch(url: str, limits: Limits, expiry: Expiry, policy: Policy | None = None
 def send_request(
     place: Place, addresses: list[tuple[Any, ...]], limits: Limits, expiry: Expiry
 ) -> Fetched | str:
-    """Send one request to the first address that accepts: the file, or a redirect's location.
-
-    Raises:
-        Refused: no address accepts, or the response is an error or over a limit.
-    """
+    """Send one request to the first address that accepts: the file, or a redirect's location."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=_SILENCE)
     try:
         # A separate reference: the connection drops its socket if the server will close it.

@@ -154,11 +154,7 @@ def put_images(
 
 
 def find_image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[str, Any], str]]:
-    """The parts of a request's messages with an image, each with its URL.
-
-    Raises:
-        Refused: the release could not read the messages either.
-    """
+    """The parts of a request's messages with an image, each with its URL."""
     try:
         named = [(part, release["_image_url"](part)) for part in release["_image_parts"](messages)]
     except Exception as error:
@@ -176,14 +172,7 @@ def guard_source(
     look: Callable[[], Answer],
     other: Callable[[Exception], Exception] | None = None,
 ) -> Answer:
-    """Check or fetch a source. Every error reaches the host, since the release must not load it.
-
-    Args:
-        patch: the id of the patch.
-        source: the source in the request.
-        look: checks or fetches the source; raises Refused.
-        other: converts any other error to the one for the host; by default it is unchanged.
-    """
+    """Check or fetch a source. Every error reaches the host, since the release must not load it."""
     try:
         return look()
     except Refused as refused:

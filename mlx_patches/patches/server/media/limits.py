@@ -104,11 +104,6 @@ def run_within(seconds: float, job: Callable[[Expiry], Answer]) -> Answer:
 def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -> bytes:
     """Read a stream to its end.
 
-    Args:
-        read: returns at most the given number of bytes, as soon as there are any; none at the end.
-        limits: only the size is used.
-        expiry: checked after each chunk.
-
     Raises:
         Refused: the content is too large, or the time is over.
         TypeError: a chunk is not bytes: the stand-in of a test, which may never end.
