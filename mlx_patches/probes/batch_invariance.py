@@ -84,13 +84,13 @@ def measure_batch(
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
     padded = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
-    together = _run_rows(model, batch_cache(model, padding), padded, continuations)
-    apart: list[float] = []
+    batched = _run_rows(model, batch_cache(model, padding), padded, continuations)
+    distances: list[float] = []
     for row, (prompt, continuation) in enumerate(zip(prompts, continuations, strict=True)):
-        alone = _run_rows(model, model.make_cache(), [list(prompt)], [continuation])
-        for here, there in zip(together, alone, strict=True):
-            apart.append(mx.abs(here[row] - there[0]).max().item())
-    return find_largest(apart)
+        solo = _run_rows(model, model.make_cache(), [list(prompt)], [continuation])
+        for here, there in zip(batched, solo, strict=True):
+            distances.append(mx.abs(here[row] - there[0]).max().item())
+    return find_largest(distances)
 
 
 def _run_rows(
@@ -99,24 +99,24 @@ def _run_rows(
     """The rows' last logits after the prompts, and after each step."""
     import mlx.core as mx
 
-    said = []
+    outputs = []
     steps = ([[token] for token in tokens] for tokens in zip(*continuations, strict=True))
     for tokens in (prompts, *steps):
-        said.append(model.call(tokens, cache)[:, -1])
-        mx.eval(said)
-    return said
+        outputs.append(model.call(tokens, cache)[:, -1])
+        mx.eval(outputs)
+    return outputs
 
 
-def measure_distance(said: Any, wanted: Any) -> float:
+def measure_distance(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays, relative to the scale of the second; may be NaN."""
     import mlx.core as mx
 
-    return float((mx.abs(said - wanted).max() / mx.abs(wanted).max()).item())
+    return float((mx.abs(actual - expected).max() / mx.abs(expected).max()).item())
 
 
-def compare_arrays(said: Any, wanted: Any, tolerance: float, whose: str = "output's") -> Result:
+def compare_arrays(actual: Any, expected: Any, tolerance: float, whose: str = "output's") -> Result:
     """Red if two arrays differ by more than a tolerance, relative to their scale."""
-    worst = measure_distance(said, wanted)
+    worst = measure_distance(actual, expected)
     return Result(not worst <= tolerance, f"off by {worst:.2g} of the {whose} scale", worst)
 
 
@@ -158,11 +158,11 @@ def compare_splits(model: Any, ways: Sequence[Sequence[int]]) -> float:
     import mlx.core as mx
 
     ((text,), _) = random_rows([sum(ways[0])], 0)
-    said = []
-    for pieces in ways:
+    outputs = []
+    for chunks in ways:
         cache, start = model.make_cache(), 0
-        for size in pieces:
+        for size in chunks:
             logits = model.call([text[start : start + size]], cache)[0, -1]
             start += size
-        said.append(logits)
-    return find_largest([float(mx.abs(one - said[0]).max().item()) for one in said[1:]])
+        outputs.append(logits)
+    return find_largest([float(mx.abs(one - outputs[0]).max().item()) for one in outputs[1:]])

@@ -62,7 +62,7 @@ def own_class_of(target: Target) -> Any:
     name = target.name.partition(".")[0]
     cache_class = getattr(importlib.import_module(target.module), name, None)
     if cache_class is None or cache_class.__module__ != target.module:
-        raise NotApplicable(f"{target.module} has no {name} of its own")
+        raise NotApplicable(f"{target.module} has no own {name}")
     return cache_class
 
 

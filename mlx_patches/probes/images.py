@@ -31,8 +31,8 @@ def probe_chunks(families: Sequence[str], others: tuple[str, ...]) -> Result:
     Raises:
         NotApplicable: the release has none of the families.
     """
-    together = run_families(features_in_pieces, families, others)
-    return find_worst(together or run_families(features_alone, families, others))
+    batched = run_families(features_in_pieces, families, others)
+    return find_worst(batched or run_families(features_alone, families, others))
 
 
 def run_families(

@@ -35,8 +35,10 @@ def compare_chunked(target: Target, size: int) -> Result:
         engine.batch_cache(model, [0, 0])
     except Exception as error:
         raise NotApplicable(f"no cache for a batch of it: {engine.where(error)}") from None
-    said = run_padded(model, size)
-    worst = max(measure_rows(said[i], run_solo(model, prompt)) for i, prompt in enumerate(PROMPTS))
+    outputs = run_padded(model, size)
+    worst = max(
+        measure_rows(outputs[i], run_solo(model, prompt)) for i, prompt in enumerate(PROMPTS)
+    )
     detail = f"largest difference {worst:.2g} of the logits' scale"
     return Result(not worst <= TOLERANCE, detail, worst)
 
@@ -74,13 +76,13 @@ def feed_chunks(model: Any, cache: Any, table: Sequence[Sequence[int]], size: in
     return out
 
 
-def decode_steps(model: Any, cache: Any, said: list[list[Any]]) -> list[list[Any]]:
+def decode_steps(model: Any, cache: Any, outputs: list[list[Any]]) -> list[list[Any]]:
     """Append each row's logits over ``_STEPS`` steps of fixed tokens to ``said``."""
     for step in range(_STEPS):
-        out = model.call([[step + 1]] * len(said), cache)
+        out = model.call([[step + 1]] * len(outputs), cache)
         for row, logits in enumerate(out):
-            said[row].append(logits[-1])
-    return said
+            outputs[row].append(logits[-1])
+    return outputs
 
 
 def run_solo(model: Any, prompt: list[int]) -> list[Any]:

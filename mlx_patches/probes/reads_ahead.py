@@ -15,6 +15,6 @@ def probe(target: Target) -> Result:
     model = tiny("mlx-vlm", family_of(target))
     texts = [_TEXT, (*_TEXT[:-1], _LAST)]
     one, other = (model.call([list(text)], model.make_cache())[0, :-1] for text in texts)
-    apart = measure_distance(other, one)
-    said = f"tokens before the last one differ by {apart:.2g} of the logits' scale"
-    return Result(not apart <= EXACT.logits, said, apart)
+    distance = measure_distance(other, one)
+    detail = f"tokens before the last one differ by {distance:.2g} of the logits' scale"
+    return Result(not distance <= EXACT.logits, detail, distance)

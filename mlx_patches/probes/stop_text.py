@@ -10,9 +10,9 @@ STOP = "END"
 
 def check_stop(texts: Iterable[str], stopped: object) -> Result:
     """Red if the answer continues after the stop string, or the text before it is incomplete."""
-    said = "".join(texts)
-    if said != "one, two, ":
-        return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {said!r}")
+    answer = "".join(texts)
+    if answer != "one, two, ":
+        return Result(True, f"{PIECES} with the stop string {STOP!r} becomes {answer!r}")
     if not stopped:
         return Result(True, "the generation goes on after the stop string")
-    return Result(False, f"the answer ends with {said!r}")
+    return Result(False, f"the answer ends with {answer!r}")

@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 
-class Asked(Exception):
+class Stopped(Exception):
     """Raised in place of the model's call, with the call's keyword arguments."""
 
 
@@ -14,7 +14,7 @@ def capture_options(module: Any, **options: Any) -> dict[str, Any]:
     """Call ``stream_generate``; returns the keyword arguments that its model would get."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
-        raise Asked(kwargs)
+        raise Stopped(kwargs)
 
     tokenizer = SimpleNamespace(all_special_ids=[], stopping_criteria=lambda token: False)
     processor = SimpleNamespace(
@@ -31,7 +31,7 @@ def capture_options(module: Any, **options: Any) -> dict[str, Any]:
     with mock.patch.dict(vars(module), stands):
         try:
             next(module.stream_generate(model, processor, "", **options))
-        except Asked as stopped:
+        except Stopped as stopped:
             given: dict[str, Any] = stopped.args[0]
             return given
     raise AssertionError("stream_generate did not call its model")

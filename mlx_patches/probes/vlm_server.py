@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 
-def make_silent_generator(pieces: Iterable[str]) -> Any:
+def make_silent_generator(chunks: Iterable[str]) -> Any:
     """A generator without its thread; it answers every request with these text segments."""
     server: Any = importlib.import_module("mlx_vlm.server")
-    pieces = list(pieces)
-    reasons = [None] * (len(pieces) - 1) + ["length"]
+    chunks = list(chunks)
+    reasons = [None] * (len(chunks) - 1) + ["length"]
     tokens = [
         server.StreamingToken(text=text, token=number, logprobs=0.0, finish_reason=reason)
-        for number, (text, reason) in enumerate(zip(pieces, reasons, strict=True))
+        for number, (text, reason) in enumerate(zip(chunks, reasons, strict=True))
     ]
 
     class Generator(server.ResponseGenerator):  # type: ignore[misc]

@@ -83,10 +83,11 @@ def summaries() -> list[str]:
 
 
 def names() -> list[str]:
-    """The functions of patches whose name begins with a participle."""
+    """The functions of patches and probes whose name begins with a participle."""
     return [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path in sorted((PACKAGE / "patches").rglob("*.py"))
+        for part in ("patches", "probes")
+        for path in sorted((PACKAGE / part).rglob("*.py"))
         for line, name in voice.functions(path.read_text())
         if voice.is_participle(name)
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Overlay:
-    """A stand-in with the attributes ``parts``, and otherwise those of ``whole``.
+    """A stand-in with the attributes ``parts``, and the other attributes of ``whole``.
 
     It does not forward special methods, such as those that ``copy`` looks up.
     """

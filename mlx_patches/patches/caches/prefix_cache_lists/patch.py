@@ -2,7 +2,7 @@
 
 Why
     The caches of a single prompt are stored as they are; if the prompt was in a batch, its row is
-    extracted first. The release tells the two apart by whether they have ``extract``. A
+    extracted first. The release distinguishes the two by whether they have ``extract``. A
     ``CacheList`` always has it, and calls it on its inner caches, where those of a single prompt
     lack it. DeepSeek V3.2, GLM-5 and ZAYA1-VL crash at the first prompt that is long enough to be
     stored.

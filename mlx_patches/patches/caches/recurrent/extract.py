@@ -36,7 +36,7 @@ RECURRENT_EXTRACT = Patch(
     targets=wrap(
         "mlx_lm.generate:Batch.extract_cache",
         extract_caches,
-        # ``extract_cache`` by itself is the same in releases whose caches have ``extract``.
+        # Only ``extract_cache`` is the same in releases whose caches have ``extract``.
         fingerprint_of=("Batch.extract_cache", "_merge_caches"),
     ),
     probe=".probe_extract:probe",

@@ -26,7 +26,7 @@ from typing import Any
 from ....core.verbs import Patch, everywhere, wrap
 
 _BATCH = "BatchRotatingKVCache"
-# The methods that tell a chunk from a decode step.
+# The methods that distinguish a chunk from a decode step.
 _BODY = (f"{_BATCH}.update_and_fetch", f"{_BATCH}.make_mask")
 
 

@@ -63,8 +63,8 @@ def is_byte_level(tokenizer: Any) -> bool:
     """Whether a vocabulary has byte letters, and no sentencepiece tokens."""
     missing = (None, tokenizer.unk_token_id)
     letters = tokenizer.convert_tokens_to_ids([BYTE_SPACE, LETTERS[ord("\n")]])
-    pieces = tokenizer.convert_tokens_to_ids([SPACE, "<0x0A>"])
-    return not any(one in missing for one in letters) and all(one in missing for one in pieces)
+    spaces = tokenizer.convert_tokens_to_ids([SPACE, "<0x0A>"])
+    return not any(one in missing for one in letters) and all(one in missing for one in spaces)
 
 
 # mlx-lm

@@ -14,9 +14,9 @@ def probe_falcon_h1(target: Target) -> Result:
     names = {f"{_LAYER}self_attn.{part}_proj.weight": part for part in "qkv"}
     weights = {name: mx.ones((2, 2)) for name in names}
     read = model.sanitize({f"{_LAYER}mamba.conv1d.weight": mx.ones((8, 1, 4)), **weights})
-    said = {part: read[name][0, 0].item() for name, part in names.items()}
+    factors = {part: read[name][0, 0].item() for name, part in names.items()}
     wanted = {"q": VALUE, "k": KEY * VALUE, "v": VALUE}
-    return Result(said != wanted, f"factors {said}, and in the config {wanted}")
+    return Result(factors != wanted, f"factors {factors}, and in the config {wanted}")
 
 
 def probe_gpt_oss(target: Target) -> Result:

@@ -5,7 +5,7 @@ Why
     ``rope_parameters``. Most models of mlx-lm and mlx-vlm read only the old keys: Llama 3 gets a
     base of 10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where
     the base has no default, as in Qwen3 and Granite, the model does not load. Gemma 3 and OLMo 3
-    have parameters of their own for full and for sliding layers. Qwen3 MoE's ``num_experts`` has
+    have separate parameters for full and for sliding layers. Qwen3 MoE's ``num_experts`` has
     another name too, and infinity in Mamba 2's limits is a dictionary.
 How
     If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know

@@ -27,7 +27,7 @@ SCALING: dict[str, Any] = {
 THETA = 500000.0
 FLAT: dict[str, Any] = {"rope_theta": THETA, "rope_scaling": SCALING}
 NESTED: dict[str, Any] = {"rope_parameters": {"rope_theta": THETA, **SCALING}}
-# Gemma 3's, with a base of its own for sliding layers. That of the others is its classes' default,
+# Gemma 3's, with a separate base for sliding layers. That of the others is its classes' default,
 # which some of them take whatever ``rope_theta`` is.
 LOCAL, GLOBAL = 20000.0, 1000000.0
 FLAT_LOCAL = {**FLAT, "rope_theta": GLOBAL, "rope_local_base_freq": LOCAL}
@@ -68,6 +68,6 @@ def rope_of(package: str, name: str, rope: dict[str, Any]) -> str:
             how = f"scaled by {dict(getattr(args, 'rope_scaling', None) or {}).get('factor')}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    # Of the full layers, if they have one of their own.
+    # Of the full layers, if they have a separate one.
     base = getattr(args, "rope_global_base_freq", None) or args.rope_theta
     return f"base {base:g}, locally {getattr(args, 'rope_local_base_freq', None)}, {how}"

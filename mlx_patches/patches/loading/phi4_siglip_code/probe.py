@@ -7,7 +7,7 @@ from unittest import mock
 from ....probes.kit import Result, Target, require
 
 
-class _Asked(Exception):
+class _Stopped(Exception):
     """Raised in place of loading the tokenizer."""
 
 
@@ -17,10 +17,10 @@ def probe(target: Target) -> Result:
 
     load = require(target)
     with (
-        mock.patch.object(AutoTokenizer, "from_pretrained", side_effect=_Asked) as asked,
+        mock.patch.object(AutoTokenizer, "from_pretrained", side_effect=_Stopped) as recorded,
         tempfile.TemporaryDirectory() as folder,
-        suppress(_Asked),
+        suppress(_Stopped),
     ):
         load(folder, trust_remote_code=True)
-    trusted = bool(asked.call_args.kwargs.get("trust_remote_code"))
+    trusted = bool(recorded.call_args.kwargs.get("trust_remote_code"))
     return Result(trusted, f"the tokenizer is {'' if trusted else 'not '}allowed to run code")

@@ -80,9 +80,9 @@ class Bounds:
     new_buffer = Buffer
 
     @staticmethod
-    def concat(pieces: Any) -> str:
+    def concat(chunks: Any) -> str:
         """Join the output of a block, or of the template, which counts it itself."""
-        return "".join(Buffer(pieces) if current.get() else pieces)
+        return "".join(Buffer(chunks) if current.get() else chunks)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function, a method, a macro or a class."""

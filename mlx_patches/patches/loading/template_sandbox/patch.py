@@ -11,7 +11,7 @@ How
     a second of processor time and make 1 MiB of text, and 100 seconds and 16 MB more per MB that
     it is given. Beyond these, or if the sandbox refuses an attribute, it raises jinja2's
     SecurityError, and servers answer 400. This depends on the name of one function of jinja2, so
-    it holds in every release. Templates that other packages compile are left alone.
+    it holds in every release. Templates that other packages compile do not change.
 Upstream
     Not fixed in mlx-vlm 0.7.10 and transformers 5.20.2.
 Retire when

@@ -9,7 +9,7 @@ _LENGTHS = ((5, 9), (12, 3, 7))
 def probe(target: Target) -> Result:
     """Red where the logits depend on how the text is split into chunks, or on other rows."""
     model = tiny("mlx-vlm", "aya_vision")
-    alone = compare_splits(model, _WAYS)
-    if not alone <= TOLERANCE:
-        return Result(True, f"one row, whole against in chunks: differs by {alone:.3g}", alone)
+    solo = compare_splits(model, _WAYS)
+    if not solo <= TOLERANCE:
+        return Result(True, f"one row, whole against in chunks: differs by {solo:.3g}", solo)
     return measure_each(model, _LENGTHS)

@@ -31,13 +31,13 @@ def probe(target: Target) -> Result:
     require(target)
     model, cache = make(target)
     rows = mx.array([[first, *range(3, 2 + PROMPT + STEPS)] for first in (1, 2)])
-    pieces = [rows[:, :PROMPT], *(rows[:, i : i + 1] for i in range(PROMPT, PROMPT + STEPS))]
-    out = [model(piece, cache=cache) for piece in pieces]
+    chunks = [rows[:, :PROMPT], *(rows[:, i : i + 1] for i in range(PROMPT, PROMPT + STEPS))]
+    out = [model(chunk, cache=cache) for chunk in chunks]
     logits = mx.concatenate([getattr(one, "logits", one) for one in out], axis=1)
-    apart = mx.abs(logits[0] - logits[1]).max(axis=-1).tolist()
-    if min(apart[:WINDOW]) <= TOLERANCE:
+    distance = mx.abs(logits[0] - logits[1]).max(axis=-1).tolist()
+    if min(distance[:WINDOW]) <= TOLERANCE:
         return Result(True, "a token does not see its window")
-    worst = max(apart[WINDOW:])
+    worst = max(distance[WINDOW:])
     return Result(not worst <= TOLERANCE, f"a token beyond the window moves {worst:.2g}", worst)
 
 

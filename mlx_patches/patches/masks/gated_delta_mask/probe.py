@@ -22,14 +22,16 @@ def probe(target: Target) -> Result:
         mask = mx.arange(_TOKENS) >= mx.array(padding)[:, None]
         out, state = run(*rows, mask=mask)
         for row, pad in enumerate(padding):
-            alone, after = run(*(one[row : row + 1, pad:] for one in rows))
-            apart = max(
-                float(mx.abs(out[row : row + 1, pad:] - alone).max().item()),
+            solo, after = run(*(one[row : row + 1, pad:] for one in rows))
+            distance = max(
+                float(mx.abs(out[row : row + 1, pad:] - solo).max().item()),
                 float(mx.abs(state[row : row + 1] - after).max().item()),
             )
-            if not apart <= TOLERANCE:
-                return Result(True, f"padding {padding}: row {row} differs by {apart:.2g}", apart)
-            worst = max(worst, apart)
+            if not distance <= TOLERANCE:
+                return Result(
+                    True, f"padding {padding}: row {row} differs by {distance:.2g}", distance
+                )
+            worst = max(worst, distance)
     return Result(False, "padding changes no row", worst)
 
 

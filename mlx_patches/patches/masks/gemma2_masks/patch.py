@@ -1,8 +1,8 @@
 """Gemma 2 in a batch crashes, or masks a row by another row's padding.
 
 Why
-    The attention scores are (rows, key heads, heads per key head, queries, keys). A row alone
-    has a mask (queries, keys), a batch a mask (rows, 1, queries, keys). The latter cannot be
+    The attention scores are (rows, key heads, heads per key head, queries, keys). A single
+    request has a mask (queries, keys), a batch has one (rows, 1, queries, keys), which cannot be
     broadcast to the scores or, with as many rows as key heads, is aligned with the wrong axis.
 How
     A mask of four axes gets the fifth before it reaches the attention.

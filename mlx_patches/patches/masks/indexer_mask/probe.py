@@ -1,4 +1,4 @@
-"""Lets the indexer of a tiny model select keys for two rows, one padded, and for each alone."""
+"""Lets the indexer of a tiny model select keys for a padded batch, and for each single row."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ LENGTH, PADDING, SELECTED = 8, (0, 2), 3
 
 
 def probe(target: Target) -> Result:
-    """Red where a row selects other keys than alone, or the selection fails."""
-    for row, (together, alone) in enumerate(selections(tiny_of(target).module)):
-        if together != alone:
-            return Result(True, f"row {row} selects {together}, alone {alone}")
-    return Result(False, "the rows of a batch select the keys that they select alone")
+    """Red if a row selects other keys than in a solo run, or the selection raises."""
+    for row, (batched, solo) in enumerate(selections(tiny_of(target).module)):
+        if batched != solo:
+            return Result(True, f"row {row} selects {batched}, solo {solo}")
+    return Result(False, "each row selects the keys of its solo run")
 
 
 def selections(module: Any) -> list[tuple[list[int], list[int]]]:
-    """For each row the keys that its last token selects in the batch, and alone."""
+    """The keys that each row's last token selects, in the batch and in a solo run."""
     indexer = module.model.layers[0].self_attn.indexer
     indexer.index_topk = SELECTED
     hidden, rank = (layer.weight.shape[-1] for layer in (indexer.wk, indexer.wq_b))
@@ -24,12 +24,12 @@ def selections(module: Any) -> list[tuple[list[int], list[int]]]:
     qr = mx.random.normal((len(PADDING), LENGTH, rank), key=mx.random.key(2))
     causal = mx.tril(mx.ones((LENGTH, LENGTH), mx.bool_))
     mask = causal & (mx.arange(LENGTH) >= mx.array(PADDING)[:, None, None, None])
-    together = last(indexer(x, qr, mask))
+    batched = last(indexer(x, qr, mask))
     found = []
-    for row, (keys, padding) in enumerate(zip(together, PADDING, strict=True)):
+    for row, (keys, padding) in enumerate(zip(batched, PADDING, strict=True)):
         own = (side[row : row + 1, padding:] for side in (x, qr))
-        (alone,) = last(indexer(*own, causal[padding:, padding:]))
-        found.append((keys, [padding + key for key in alone]))
+        (solo,) = last(indexer(*own, causal[padding:, padding:]))
+        found.append((keys, [padding + key for key in solo]))
     return found
 
 

@@ -13,7 +13,7 @@ How
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
-    The model asks its caches for padding, or the engine gives a mask for every prompt.
+    The model reads padding from its caches, or the engine passes a mask for every prompt.
 """
 
 from typing import Any

@@ -4,8 +4,8 @@ Why
     These models' attention does ``mask = mask[..., : keys.shape[-2]]`` before
     ``cache.update_and_fetch``. A batch's mask has a column for every key that will be in the
     cache; the cut keeps only as many as there are new keys. A decode step then applies the first
-    column to all keys, and the mask of a second chunk of a prompt cannot be broadcast. A row
-    alone has no mask array, so it is right.
+    column to all keys, and the mask of a second chunk of a prompt cannot be broadcast. A single
+    request has no mask array, so it is right.
 How
     If the first cache's mask has more columns than there are new keys, the layers get a stand-in
     that stays whole when it is cut. A batch that is known to have no padding gets "causal" for

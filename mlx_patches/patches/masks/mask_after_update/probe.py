@@ -1,4 +1,4 @@
-"""Runs a tiny decoder over a left-padded batch, in chunks and decode steps, and each row alone.
+"""Runs a tiny decoder over a left-padded batch, in chunks and decode steps, and each row solo.
 
 The probe calls the decoder inside the language model with each row's own positions, so that
 position defects of the language model itself do not matter.
@@ -16,7 +16,7 @@ _TOLERANCE = 1e-3
 
 
 def probe(target: Target) -> Result:
-    """Red where a row's hidden states in the batch differ from those alone."""
+    """Red if a row's hidden states in the batch differ from its solo run."""
     built = tiny_of(target)
     model = built.module.model
     length = sum(_PIECES)
@@ -25,14 +25,14 @@ def probe(target: Target) -> Result:
         [0] * pad + text[: length - pad] for pad, text in zip(_LEFT_PADDING, texts, strict=True)
     ]
     try:
-        run(model, padded, (0, 0, 0), batch_cache(built, (0, 0, 0)), pieces=(4,))
+        run(model, padded, (0, 0, 0), batch_cache(built, (0, 0, 0)), chunks=(4,))
     except Exception as error:
         return Result(False, f"the defect is another one: no batch runs, padded or not: {error}")
-    together = run(model, padded, _LEFT_PADDING, batch_cache(built, _LEFT_PADDING))
+    batched = run(model, padded, _LEFT_PADDING, batch_cache(built, _LEFT_PADDING))
     figures = []
     for row, pad in enumerate(_LEFT_PADDING):
-        alone = run(model, [padded[row][pad:]], (0,), built.make_cache(), skip=pad)
-        figures.append(measure_distance(together[row, pad:], alone[0]))
+        solo = run(model, [padded[row][pad:]], (0,), built.make_cache(), skip=pad)
+        figures.append(measure_distance(batched[row, pad:], solo[0]))
     worst = find_largest(figures)
     if not worst <= _TOLERANCE:
         return Result(True, f"rows differ by {worst:.2g} of their scale", worst)
@@ -45,13 +45,13 @@ def run(
     left_padding: Sequence[int],
     cache: list[Any],
     skip: int = 0,
-    pieces: Sequence[int] = _PIECES,
+    chunks: Sequence[int] = _PIECES,
 ) -> Any:
     """Feed rows in chunks, without ``skip`` columns; returns states (rows, tokens, width)."""
     takes_positions = "position_ids" in inspect.signature(type(model).__call__).parameters
-    said, start = [], 0
-    for piece in pieces:
-        end = start + piece
+    outputs, start = [], 0
+    for chunk in chunks:
+        end = start + chunk
         here = slice(max(start - skip, 0), max(end - skip, 0))
         start = end
         if here.start == here.stop:
@@ -63,5 +63,5 @@ def run(
             ]
             kwargs["position_ids"] = mx.array([places] * 3)
         tokens = mx.array([list(row[here]) for row in rows])
-        said.append(model(tokens, cache=cache, **kwargs))
-    return mx.concatenate(said, axis=1)
+        outputs.append(model(tokens, cache=cache, **kwargs))
+    return mx.concatenate(outputs, axis=1)

@@ -25,9 +25,9 @@ def probe(target: Target) -> Result:
         short = layer(x, mask[..., 1:], cut(make_filled_cache(layer)), places)
     except ValueError as error:
         return Result(True, f"with {columns} columns: {error}")
-    apart = float(mx.abs(seen - short).max().item())
+    distance = float(mx.abs(seen - short).max().item())
     return Result(
-        not apart <= 1e-4, f"a column of padding changes the output by {apart:.2g}", apart
+        not distance <= 1e-4, f"a column of padding changes the output by {distance:.2g}", distance
     )
 
 

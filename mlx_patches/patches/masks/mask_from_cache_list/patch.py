@@ -4,7 +4,7 @@ Why
     ``create_attention_mask(h, cache)`` calls ``make_mask`` of one layer's cache. Many models pass
     the whole list, or a slice of it. A list has no ``make_mask``, so the function returns
     "causal" for a prompt and None for a decode step, and every row attends to its padding. For a
-    row alone these results are right.
+    single request these results are right.
 How
     A list or tuple is replaced by its first attention cache: a model that needs a sliding layer's
     mask passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list without attention

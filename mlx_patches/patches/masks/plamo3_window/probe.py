@@ -13,8 +13,8 @@ def probe(target: Target) -> Result:
     whole = model.call([text], model.make_cache())[0]
     cache = model.make_cache()
     stepped = mx.concatenate([model.call([[token]], cache)[0] for token in text])
-    apart = mx.abs(whole - stepped).max(axis=-1) / mx.abs(whole).max()
-    wrong = [place for place, one in enumerate(apart.tolist()) if not one <= TOLERANCE]
+    distance = mx.abs(whole - stepped).max(axis=-1) / mx.abs(whole).max()
+    wrong = [place for place, one in enumerate(distance.tolist()) if not one <= TOLERANCE]
     if wrong:
-        return Result(True, f"positions from {wrong[0]} on differ", float(apart.max().item()))
-    return Result(False, "every position has the same logits", float(apart.max().item()))
+        return Result(True, f"positions from {wrong[0]} on differ", float(distance.max().item()))
+    return Result(False, "every position has the same logits", float(distance.max().item()))

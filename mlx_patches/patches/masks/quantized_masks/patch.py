@@ -107,7 +107,7 @@ PATCH = Patch(
             "mlx_vlm.models.cache",
             "BatchQuantizedKVCache.update_and_fetch",
             around(return_shapes),
-            # ``update_and_fetch`` alone is the same in releases whose models read no shape.
+            # Only ``update_and_fetch`` is the same in releases whose models read no shape.
             ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
         ),
         *at(BASES, {"quantized_scaled_dot_product_attention": _attention}),

@@ -1,4 +1,4 @@
-"""Runs attention over quantized rows with padding, and compares each with the row alone."""
+"""Runs attention over quantized rows with padding, and compares each with its solo run."""
 
 from typing import Any
 
@@ -59,13 +59,17 @@ def _attention(target: Target) -> Result:
         seen = _attend(attend, queries, keys, values, masks)
         for row, pad in enumerate(padding):
             one = slice(row, row + 1)
-            alone = _attend(
+            solo = _attend(
                 attend, queries[one], keys[one, :, pad:], values[one, :, pad:], causal[:, pad:]
             )
-            apart = mx.abs(seen[one] - alone).max().item()
-            if not apart < 1e-4:
-                return Result(True, f"row {row} of {rows} differs by {apart:.2g} from alone", apart)
-    return Result(False, "every row has the output it has alone")
+            distance = mx.abs(seen[one] - solo).max().item()
+            if not distance < 1e-4:
+                return Result(
+                    True,
+                    f"row {row} of {rows} differs by {distance:.2g} from its solo run",
+                    distance,
+                )
+    return Result(False, "every row equals its solo run")
 
 
 def _attend(attend: Any, queries: Any, keys: Any, values: Any, mask: Any) -> Any:

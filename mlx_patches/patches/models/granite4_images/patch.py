@@ -25,7 +25,7 @@ MODULE = "mlx_vlm.models.granite4_vision.granite4_vision"
 
 def join_images(model: Any, /, input_ids: Any, pixel_values: Any, image_sizes: Any) -> Any:
     """The pixels of a prompt, with the tiles of all its images as the tiles of one."""
-    # The images of several prompts cannot be told apart here.
+    # The images of several prompts cannot be distinguished here.
     if image_sizes is None or pixel_values is None or input_ids.shape[0] > 1:
         return pixel_values
     return join_tiles(pixel_values, count_tiles(model, image_sizes))

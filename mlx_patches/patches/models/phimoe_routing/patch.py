@@ -2,7 +2,7 @@
 
 Why
     In training ("sparsemixer"), the weight of each of the two experts is its softmax among the
-    experts with scores close to its own; the best expert is left out for the second one. Releases
+    experts with scores close to its own; the second one is chosen without the best. Releases
     take a softmax of the two best scores, so the second expert's weight is far too small.
 How
     The patch computes the experts and their weights as in training; the release's block sums

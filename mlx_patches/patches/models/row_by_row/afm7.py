@@ -1,4 +1,4 @@
-"""AFM 7: layers that reuse keys rotate their queries by each row's offset."""
+"""AFM 7: in layers that reuse keys, queries get each row's RoPE positions."""
 
 import inspect
 

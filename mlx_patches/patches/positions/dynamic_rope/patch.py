@@ -74,7 +74,7 @@ def grow_bases(ends: Any, base: float, factor: float, limit: int, dims: int) -> 
 def rotate(x: Any, angles: Any, traditional: bool) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by ``angles`` (rows, length, dims / 2).
 
-    ``traditional`` pairs neighbouring dimensions; otherwise the halves of the first ``dims`` are
+    ``traditional`` pairs neighbouring dimensions; if not, the halves of the first ``dims`` are
     paired.
     """
     dims = 2 * angles.shape[-1]

@@ -16,7 +16,7 @@ How
     claims them, whichever prompts came in between, and they are dropped after its last token.
     Positions that a host passes are sliced to the chunk. A turn that continues a filled cache is
     counted from the cache's offset and the row's delta. Ernie 4.5 VL and Falcon OCR compute right
-    positions from deltas that are passed, but otherwise use those of the last request: before a
+    positions from deltas that are passed, but use those of the last request if none are: before a
     call the deltas of the record are stored on the model.
 Upstream
     mlx-vlm 0.5.0 accepts ``rope_deltas``, 0.6.5 passes each row's positions to the Qwen models,

@@ -151,9 +151,9 @@ def two_turns(model: Any) -> Iterator[Any]:
         for chunk in (WHOLE, _CHUNK) if is_chunked(model, text) else (WHOLE,):
             engine.forget(model)
             cache = model.make_cache()
-            said = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
-            said |= stepped(model, text, len(text) + last, chunk, None, cache, first)
-            yield f"{name} and a turn in chunks of {chunk}", said, expected
+            outputs = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
+            outputs |= stepped(model, text, len(text) + last, chunk, None, cache, first)
+            yield f"{name} and a turn in chunks of {chunk}", outputs, expected
 
 
 def is_chunked(model: Any, text: list[int]) -> bool:

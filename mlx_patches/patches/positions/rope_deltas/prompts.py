@@ -190,7 +190,7 @@ def _find(
             if not row.fits(start, text):
                 continue
             if start and delta is not None and row.delta(start).item() != delta:
-                continue  # the tokens from the prefix cache are another text
+                continue  # the tokens from the prefix cache belong to another prompt
             if (row.length - start) * _SIZE >= len(text):
                 return row
             if ended is None or row.length > ended.length:

@@ -33,7 +33,7 @@ _NESTED = frozenset({"extra_body", "chat_template_kwargs", "chat_template_args",
 _TEMPLATES = frozenset(
     {"chat_template", "chat_template_path", "chat_template_file", "chat_template_type", "jinja"}
 )
-# Arguments that say what is rendered, what is opened, or what is returned.
+# Arguments that set what is rendered, what is opened, or what is returned.
 _ARGUMENTS = _TEMPLATES | {
     "template",
     "conversation",

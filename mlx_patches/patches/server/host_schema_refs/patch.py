@@ -12,7 +12,7 @@ How
 Upstream
     Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10; deprecated in jsonschema 4.26.
 Retire when
-    jsonschema retrieves nothing by itself.
+    jsonschema does not retrieve anything automatically.
 """
 
 from collections.abc import Callable, Mapping

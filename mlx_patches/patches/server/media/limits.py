@@ -1,6 +1,6 @@
 """Limits for the images, audio and videos of a request, as plain functions.
 
-A request may contain a URL whose response never ends, or an image that decodes to a terabyte.
+A request may contain a URL whose response is endless, or an image that decodes to a terabyte.
 Nothing here depends on a release; ``limited`` and ``public`` apply it to releases.
 
 A refusal is the exception ``Refused``.
@@ -106,7 +106,7 @@ def read_limited(read: Callable[[int], bytes], limits: Limits, expiry: Expiry) -
 
     Raises:
         Refused: the content is too large, or the time is over.
-        TypeError: a chunk is not bytes: the stand-in of a test, which may never end.
+        TypeError: a chunk is not bytes: the stand-in of a test, which may be endless.
     """
     chunks, size = [], 0
     while chunk := read(_CHUNK):

@@ -67,7 +67,7 @@ def resolve_file(path: str, roots: Iterable[Path], limits: Limits) -> str:
         found = real.stat()
     except (OSError, ValueError):
         raise Refused(_OUTSIDE) from None
-    if not S_ISREG(found.st_mode):  # a pipe or a device may never end
+    if not S_ISREG(found.st_mode):  # a pipe or a device may be endless
         raise Refused(_OUTSIDE)
     if found.st_size > limits.size:
         raise Refused("the file is too large")
