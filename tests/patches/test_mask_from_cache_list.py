@@ -9,7 +9,8 @@ import pytest
 
 from mlx_patches.core.patch import Target
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, own_function, same
+from mlx_patches.patches.masks.mask_from_cache_list.probe import mask_of, same
+from mlx_patches.probes.kit import require_own
 
 from ..releases.conftest import installed, run_probe
 from ..releases.models import or_skip
@@ -22,7 +23,7 @@ PATCH = catalogue.builtin().get("mask-from-cache-list")
 )
 @or_skip()
 def target(request) -> Target:
-    own_function(request.param)
+    require_own(request.param)
     return request.param
 
 
@@ -32,10 +33,10 @@ def caches(target):
 
 
 def test_solo_row_is_unchanged(target, caches, ungated):
-    create = own_function(target)
+    create = require_own(target)
     before = [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)]
     ungated("mask-from-cache-list")
-    create = own_function(target)
+    create = require_own(target)
     assert [mask_of(create, n, [caches.KVCache()]) for n in (1, 5)] == before
     assert (
         mask_of(create, 5, []) == mask_of(create, 5, None) == mask_of(create, 5, [None]) == "causal"
@@ -44,7 +45,7 @@ def test_solo_row_is_unchanged(target, caches, ungated):
 
 def test_other_arguments_are_passed_on(target, caches, ungated):
     ungated("mask-from-cache-list")
-    create = own_function(target)
+    create = require_own(target)
     cache = caches.BatchKVCache([2, 0])
     hidden = mx.zeros((2, 6, 4))
     windowed = create(hidden, cache=[cache], window_size=3)
@@ -85,7 +86,7 @@ def test_recurrent_cache_is_skipped(tokens, target, caches, ungated):
     if not run_probe(PATCH, target).red:
         pytest.skip("the release takes the first of a list itself, of whatever kind")
     ungated("mask-from-cache-list")
-    create = own_function(target)
+    create = require_own(target)
     batch = caches.BatchKVCache([2, 0])
     assert same(mask_of(create, tokens, [state, batch]), batch.make_mask(tokens))
     solo = [recurrent(caches), caches.KVCache()]
@@ -98,7 +99,7 @@ def test_first_attention_cache_is_used(window_first, target, caches, ungated):
     if not hasattr(caches, "BatchRotatingKVCache"):
         pytest.skip("this release has no batches with windows")
     ungated("mask-from-cache-list")
-    create = own_function(target)
+    create = require_own(target)
     layers = [caches.BatchKVCache([2, 0]), caches.BatchRotatingKVCache(4, [2, 0])]
     keys = mx.zeros((2, 1, 9, 4))
     for layer in layers:
@@ -111,13 +112,13 @@ def test_first_attention_cache_is_used(window_first, target, caches, ungated):
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_solo_row_gets_first_layer_mask(tokens, held, target, caches, ungated):
     """The mask is the one that the release makes of that cache."""
-    create = own_function(target)
+    create = require_own(target)
     layers = [caches.KVCache(), caches.RotatingKVCache(4)]
     for layer in layers if held else ():
         layer.update_and_fetch(mx.zeros((1, 1, held, 4)), mx.zeros((1, 1, held, 4)))
     before = mask_of(create, tokens, layers)
     ungated("mask-from-cache-list")
-    create = own_function(target)
+    create = require_own(target)
     assert same(mask_of(create, tokens, layers), before)
     for given in (layers, layers[::-1], tuple(layers)):
         assert same(mask_of(create, tokens, given), mask_of(create, tokens, given[0]))

@@ -21,8 +21,7 @@ def probe(target: Target) -> Result:
     return Result(bool(problem), problem or f"{operation} of an empty cache is empty")
 
 
-def make_cache(caches: Any, kind: str, rows: int = 2) -> Any:
-    """Make an empty cache."""
+def _make_cache(caches: Any, kind: str, rows: int = 2) -> Any:
     if kind == "ArraysCache":
         return caches.ArraysCache(2)
     arguments = [_WINDOW] if "Rotating" in kind else []
@@ -31,11 +30,11 @@ def make_cache(caches: Any, kind: str, rows: int = 2) -> Any:
 
 def save_empty(caches: Any, kind: str) -> str:
     """Save and restore through ``state``."""
-    cache = make_cache(caches, kind)
+    cache = _make_cache(caches, kind)
     state = cache.state
     if state[0] is not None:
         return f"keys {state[0]}"
-    copy = make_cache(caches, kind)
+    copy = _make_cache(caches, kind)
     copy.state = state
     if copy.keys is not None:
         return "the restored cache is not empty"
@@ -57,7 +56,7 @@ def feed_ones(cache: Any, tokens: int = _TOKENS) -> list[list[float]]:
 
 def extract_empty(caches: Any, kind: str) -> str:
     """Extract a row of an empty batch, or of a recurrent cache with one unused slot."""
-    cache = make_cache(caches, kind)
+    cache = _make_cache(caches, kind)
     if kind == "ArraysCache":
         cache[1] = mx.ones((2, 3))
         row = cache.extract(1)
@@ -71,7 +70,7 @@ def extract_empty(caches: Any, kind: str) -> str:
 
 def merge_empty(caches: Any, kind: str) -> str:
     """Merge empty rows, then an empty and a written row."""
-    rows = [make_cache(caches, kind.removeprefix("Batch")) for _ in range(2)]
+    rows = [_make_cache(caches, kind.removeprefix("Batch")) for _ in range(2)]
     batch = getattr(caches, kind).merge(rows)
     if batch.keys is not None or batch.offset.tolist() != [0, 0]:
         return f"offset {batch.offset.tolist()}"
@@ -87,19 +86,19 @@ def merge_empty(caches: Any, kind: str) -> str:
 
 def filter_empty(caches: Any, kind: str) -> str:
     """Keep one row of three."""
-    cache = make_cache(caches, kind, rows=3)
+    cache = _make_cache(caches, kind, rows=3)
     cache.filter(mx.array([1]))
     return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"
 
 
 def extend_empty(caches: Any, kind: str) -> str:
     """Extend two empty rows by one; then join a written row and two empty ones in both orders."""
-    cache = make_cache(caches, kind)
-    cache.extend(make_cache(caches, kind, rows=1))
+    cache = _make_cache(caches, kind)
+    cache.extend(_make_cache(caches, kind, rows=1))
     if not cache.offset.size == cache.left_padding.size == 3:
         return "rows are missing"
     for order in (1, -1):
-        written, empty = make_cache(caches, kind, rows=1), make_cache(caches, kind)
+        written, empty = _make_cache(caches, kind, rows=1), _make_cache(caches, kind)
         feed_ones(written)
         cache, other = (written, empty)[::order]
         cache.extend(other)
@@ -114,7 +113,7 @@ def extend_empty(caches: Any, kind: str) -> str:
 
 def finalize_empty(caches: Any, kind: str) -> str:
     """Finalize prepared right padding, without tokens."""
-    cache = make_cache(caches, kind)
+    cache = _make_cache(caches, kind)
     cache.prepare(lengths=[1, 2], right_padding=[1, 0])
     cache.finalize()
     if cache.keys is not None or cache.offset.tolist() != [0, 0]:

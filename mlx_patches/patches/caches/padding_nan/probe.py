@@ -23,15 +23,14 @@ def probe(target: Target) -> Result:
         f"chunks {chunks}, window {name}"
         for chunks in _CHUNKS
         for name, window in windows.items()
-        if reaches_tokens(batch_class, window, chunks)
+        if _reaches_tokens(batch_class, window, chunks)
     ]
     if wrong:
         return Result(True, f"NaN reaches real tokens in {len(wrong)} prefills, first: {wrong[0]}")
     return Result(False, "NaN in the padding reaches no real token")
 
 
-def reaches_tokens(batch_class: Any, window: int, chunks: Sequence[int]) -> bool:
-    """Whether NaN padding changes a real token's output."""
+def _reaches_tokens(batch_class: Any, window: int, chunks: Sequence[int]) -> bool:
     outputs = []
     for padding in (0.5, float("nan")):
         cache = make_batch(batch_class, list(_LEFT_PADDING), window)
@@ -58,7 +57,9 @@ def run_attention(cache: Any, chunks: Sequence[int], padding: float) -> Any:
         if hasattr(cache, "rotated"):
             mask = cache.make_mask(chunk)
         sides = cache.update_and_fetch(keys[:, :, here], values[:, :, here])
-        sides = [one if isinstance(one, mx.array) else dequantize_side(cache, one) for one in sides]
+        sides = [
+            one if isinstance(one, mx.array) else _dequantize_side(cache, one) for one in sides
+        ]
         outputs.append(
             mx.fast.scaled_dot_product_attention(queries[:, :, here], *sides, scale=1.0, mask=mask)
         )
@@ -72,6 +73,5 @@ def make_causal_mask(start: int, end: int) -> Any:
     return (mx.arange(start, end)[:, None] >= columns) & real[:, None, None, :]
 
 
-def dequantize_side(cache: Any, held: Any) -> Any:
-    """Dequantize keys or values."""
+def _dequantize_side(cache: Any, held: Any) -> Any:
     return mx.dequantize(*held, group_size=cache.group_size, bits=cache.bits)

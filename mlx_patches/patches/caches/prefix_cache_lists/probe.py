@@ -12,13 +12,12 @@ def probe(target: Target) -> Result:
     require_own(target)
     release = module_of(target)
     caches = import_module("mlx_vlm.models.cache")
-    layer = caches.CacheList(feed_cache(caches.KVCache()), feed_cache(caches.KVCache()))
+    layer = caches.CacheList(_feed_cache(caches.KVCache()), _feed_cache(caches.KVCache()))
     (stored,) = release.snapshot_prompt_cache_row([layer]) or [None]
     lengths = [inner.offset for inner in getattr(stored, "caches", ())]
     return Result(lengths != [LENGTH] * 2, f"of {LENGTH} tokens, {lengths} are stored")
 
 
-def feed_cache(cache: Any) -> Any:
-    """Feed a cache some tokens, and return it."""
+def _feed_cache(cache: Any) -> Any:
     cache.update_and_fetch(*mx.random.normal((2, 1, 2, LENGTH, 4)))
     return cache

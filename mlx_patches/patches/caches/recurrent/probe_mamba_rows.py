@@ -24,7 +24,7 @@ def probe(target: Target) -> Result:
 
 def merge_rows(kind: Any) -> str:
     """Merge rows with a history; describe a wrong state or mask, empty if all are right."""
-    batch = kind.merge([write_row(kind, row) for row in range(len(_LENGTHS))])
+    batch = kind.merge([_write_row(kind, row) for row in range(len(_LENGTHS))])
     held = [state.reshape(-1).tolist() for state in batch.cache]
     if held != [list(range(len(_LENGTHS)))] * _SLOTS:
         return f"the batch holds {held}"
@@ -37,8 +37,7 @@ def merge_rows(kind: Any) -> str:
     return "" if mask == wanted else f"mask of right padding {mask}, not {wanted}"
 
 
-def write_row(kind: Any, number: int) -> Any:
-    """Make a row whose states are all this number."""
+def _write_row(kind: Any, number: int) -> Any:
     cache = kind()
     for slot in range(_SLOTS):
         cache[slot] = mx.full((1, 1), number)

@@ -14,7 +14,7 @@ def probe(target: Target) -> Result:
     cache_class = require_methods(target, "make_mask", "from_state")
     for kind, cache in (
         ("empty", cache_class(_SLOTS)),
-        ("written", make_written_cache(cache_class)),
+        ("written", _make_written_cache(cache_class)),
     ):
         wanted = make_masks(cache)
         try:
@@ -26,8 +26,7 @@ def probe(target: Target) -> Result:
     return Result(False, "a restored cache makes the same masks")
 
 
-def make_written_cache(cache_class: Any) -> Any:
-    """Make a cache with both slots in use."""
+def _make_written_cache(cache_class: Any) -> Any:
     cache = cache_class(_SLOTS)
     for slot in range(_SLOTS):
         cache[slot] = mx.ones((1, _TOKENS))

@@ -28,11 +28,11 @@ def probe(target: Target) -> Result:
         return granite(getattr(module, target.name.partition(".")[0]))
     fields, old, new = CASES[target.module.rpartition(".")[2]]
     config = {**small_config(module.ModelArgs), **fields}
-    wanted = layers_of(module, config | old)
+    wanted = _layers_of(module, config | old)
     for name in old.keys() & config.keys():
         del config[name]
     try:
-        given = layers_of(module, config | new)
+        given = _layers_of(module, config | new)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         return Result(True, f"the config is not loaded: {type(error).__name__}: {error}")
     detail = "both build the same layers" if given == wanted else f"{given}, not {wanted}"
@@ -46,8 +46,7 @@ def granite(kind: Any) -> Result:
     return Result(set(args.layer_types) != {"mamba", "attention"}, f"{args.layer_types}")
 
 
-def layers_of(module: Any, config: dict[str, Any]) -> list[str]:
-    """The names and shapes of a model's weights."""
+def _layers_of(module: Any, config: dict[str, Any]) -> list[str]:
     from mlx.utils import tree_flatten
 
     parameters = module.Model(module.ModelArgs.from_dict(config)).parameters()

@@ -25,7 +25,6 @@ def probe(target: Target) -> Result:
 
 
 def _mlx_lm(target: Target, folder: Path) -> tuple[list[int], set[int]]:
-    """As ``mlx_lm.load`` does: pass the config's ids to the tokenizer's loader."""
     utils = import_module("mlx_lm.utils")
     config = utils.load_config(folder)
     tokenizer = utils.load_tokenizer(folder, {}, eos_token_ids=config.get("eos_token_id"))

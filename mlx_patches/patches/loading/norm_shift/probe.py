@@ -10,7 +10,7 @@ def probe(target: Target) -> Result:
     """Red where either's norm weights are not shifted exactly once, conversion included."""
     sanitize, wrong = require(target), []
     for label, weights, wanted in checkpoints(target):
-        got = norm_of(sanitize(stand_in(), weights))
+        got = _norm_of(sanitize(stand_in(), weights))
         if got != wanted:
             wrong.append(f"{label}: {got:g}, not {wanted:g}")
     return Result(bool(wrong), "; ".join(wrong) or "every checkpoint's norms are shifted once")
@@ -52,7 +52,6 @@ def checkpoints(target: Target) -> list[tuple[str, dict[str, Any], float]]:
     return out
 
 
-def norm_of(weights: dict[str, Any]) -> float:
-    """The first element of the only norm weight."""
+def _norm_of(weights: dict[str, Any]) -> float:
     (value,) = [v for name, v in weights.items() if name.endswith("norm.weight")]
     return float(value.reshape(-1)[0].item())

@@ -29,7 +29,7 @@ def probe(target: Target) -> Result:
             place = "mlx-lm"
         target = target._replace(distribution=place, module=_SHOWN[place], name="GemmaModel")
     require(target)
-    model, cache = make(target)
+    model, cache = _make(target)
     rows = mx.array([[first, *range(3, 2 + PROMPT + STEPS)] for first in (1, 2)])
     chunks = [rows[:, :PROMPT], *(rows[:, i : i + 1] for i in range(PROMPT, PROMPT + STEPS))]
     out = [model(chunk, cache=cache) for chunk in chunks]
@@ -41,8 +41,7 @@ def probe(target: Target) -> Result:
     return Result(not worst <= TOLERANCE, f"a token beyond the window moves {worst:.2g}", worst)
 
 
-def make(target: Target) -> tuple[Any, list[Any]]:
-    """A model of one layer from a config with a window, and its caches."""
+def _make(target: Target) -> tuple[Any, list[Any]]:
     family = family_of(target)
     module = module_of(target)
     built = tiny_of(target)

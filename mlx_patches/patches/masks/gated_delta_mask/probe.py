@@ -18,7 +18,7 @@ def probe(target: Target) -> Result:
     require_parameter(run, "mask")
     worst = 0.0
     for padding in _PADDINGS:
-        rows = inputs(len(padding))
+        rows = _inputs(len(padding))
         mask = mx.arange(_TOKENS) >= mx.array(padding)[:, None]
         out, state = run(*rows, mask=mask)
         for row, pad in enumerate(padding):
@@ -35,9 +35,7 @@ def probe(target: Target) -> Result:
     return Result(False, "padding changes no row", worst)
 
 
-def inputs(rows: int) -> list[Any]:
-    """Draw queries, keys, values, gates and rates of this many rows."""
-
+def _inputs(rows: int) -> list[Any]:
     def draw(seed: int, *width: int) -> Any:
         return mx.random.uniform(shape=(rows, _TOKENS, _HEADS, *width), key=mx.random.key(seed))
 

@@ -12,10 +12,10 @@ _CASES = ((0, 3), (0, 7), (2, 1), (3, 1), (4, 1), (6, 1), (6, 3))
 def probe(target: Target) -> Result:
     """Red where a token sees more or fewer tokens than the window, itself included."""
     caches = module_of(target)
-    width = list_visible(mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
+    width = list_visible(_mask_of(caches, 0, 2 * _WINDOW, array=True), 0, 2 * _WINDOW)[-1]
     for before, count in _CASES:
         for array in (False, True):
-            shown = list_visible(mask_of(caches, before, count, array), before, count)
+            shown = list_visible(_mask_of(caches, before, count, array), before, count)
             wanted = [min(len(width), before + i + 1) for i in range(count)]
             if [len(tokens) for tokens in shown] != wanted:
                 return Result(
@@ -24,8 +24,7 @@ def probe(target: Target) -> Result:
     return Result(False, f"every token sees a window of {len(width)} tokens")
 
 
-def mask_of(caches: Any, before: int, count: int, array: bool) -> Any:
-    """The mask of the next ``count`` tokens after ``before`` others."""
+def _mask_of(caches: Any, before: int, count: int, array: bool) -> Any:
     cache = caches.KVCache()
     if before:
         make_fed_cache(cache, before)

@@ -17,14 +17,13 @@ def probe(target: Target) -> Result:
             image = mx.array([row, row]) if axis else mx.array([[one, one] for one in row])
             blurred = blur(image, SIGMA, axis)
             pixels = (blurred[0] if axis else blurred[:, 0]).tolist()
-            difference = max(abs(a - b) for a, b in zip(pixels, blur_row(row), strict=True))
+            difference = max(abs(a - b) for a, b in zip(pixels, _blur_row(row), strict=True))
             if not difference < 1e-4:
                 return Result(True, f"{difference:.2g} off a Gaussian blur", difference)
     return Result(False, "a Gaussian blur")
 
 
-def blur_row(row: list[float]) -> list[float]:
-    """Blur a row in plain Python."""
+def _blur_row(row: list[float]) -> list[float]:
     radius = int(3 * SIGMA)
     shifts = range(-radius, radius + 1)
     weights = [math.exp(-(shift**2) / (2 * SIGMA**2)) for shift in shifts]

@@ -12,14 +12,13 @@ def probe(target: Target) -> Result:
     """Red if their outputs differ, or if a layer with RoPE does not normalize."""
     module = module_of(target)
     x = mx.random.normal((1, 6, WIDTH), key=mx.random.key(1))
-    actual, expected = (make(module, False, norm)(x) for norm in (True, False))
-    if not make(module, True, True).use_qk_norm:
+    actual, expected = (_make(module, False, norm)(x) for norm in (True, False))
+    if not _make(module, True, True).use_qk_norm:
         return Result(True, "a layer with RoPE does not normalize")
     return compare_arrays(actual, expected, 1e-5)
 
 
-def make(module: Any, use_rope: bool, norm: bool) -> Any:
-    """Make a layer; every layer gets the same weights."""
+def _make(module: Any, use_rope: bool, norm: bool) -> Any:
     args = SimpleNamespace(
         hidden_size=WIDTH,
         num_attention_heads=2,

@@ -28,7 +28,7 @@ from .patch import MAMBA2
 def compare_states(target: Target) -> Result:
     """Red if a row's states differ from those of its solo run."""
     require_own(target)
-    model = build_with(target)
+    model = _build_with(target)
     with with_patches(_OTHERS):
         worst = compare_padded(target, model)
         if target.when is may_start_rows:
@@ -86,17 +86,15 @@ def measure_rows(target: Target, model: Any, cache: Any, prompts: Sequence[Any])
 def pair_states(target: Target, held: Sequence[Any], solo: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Pairs of a layer's states, batch and solo; without the convolution's for the scan."""
     pairs = list(zip(held, solo, strict=True))
-    return pairs[1:] if is_scan(target) else pairs
+    return pairs[1:] if _is_scan(target) else pairs
 
 
-def build_with(target: Target) -> Any:
-    """Build a tiny model with the layer."""
-    for family in MAMBA2 if is_scan(target) else (family_of(target),):
+def _build_with(target: Target) -> Any:
+    for family in MAMBA2 if _is_scan(target) else (family_of(target),):
         with contextlib.suppress(NotApplicable):
             return tiny(target.distribution, family)
     raise NotApplicable("the lab builds no model with the layer")
 
 
-def is_scan(target: Target) -> bool:
-    """Whether a target is the scan of all Mamba-2 layers."""
+def _is_scan(target: Target) -> bool:
     return target.module.endswith(".ssm")

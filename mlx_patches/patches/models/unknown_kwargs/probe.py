@@ -14,14 +14,13 @@ FORWARDED = ("n_to_process", "attention_mask_4d", "rope_deltas", "position_ids")
 def probe(target: Target) -> Result:
     """Red if the model rejects an argument that engines forward."""
     model_class = own_class_of(target)
-    refused = [name for name in FORWARDED if not accepts(model_class, name)]
+    refused = [name for name in FORWARDED if not _accepts(model_class, name)]
     if refused:
         return Result(True, f"rejects {', '.join(refused)}")
     return Result(False, "accepts the arguments that engines forward")
 
 
-def accepts(model_class: Any, name: str) -> bool:
-    """Whether the class's call accepts this keyword argument."""
+def _accepts(model_class: Any, name: str) -> bool:
     try:
         model_class.__call__(object(), None, cache=None, **{name: None})
     except TypeError as error:

@@ -25,17 +25,16 @@ def probe(target: Target) -> Result:
     for step in range(_STEPS):
         window.update_and_fetch(*[mx.full((1, 1, 1, 2), float(step))] * 2)
         recurrent[0] = mx.full((1, 2), float(step))
-        held.append(read_content([window, recurrent]))
+        held.append(_read_content([window, recurrent]))
         request = SimpleNamespace(request_id="one")
         scheduler._emit_prefill_boundary_snapshot(stub, request, [window, recurrent], step + 1)
     for step, (caches, before) in enumerate(zip(kept, held, strict=True)):
-        if (now := read_content(caches)) != before:
+        if (now := _read_content(caches)) != before:
             return Result(True, f"boundary {step + 1}: it had {before}, now it has {now}")
     return Result(False, f"{_STEPS} boundary snapshots are unchanged")
 
 
-def read_content(caches: list[Any]) -> list[float]:
-    """Every number in a list of caches, and each cache's offset."""
+def _read_content(caches: list[Any]) -> list[float]:
     from mlx.utils import tree_flatten
 
     numbers: list[float] = []

@@ -59,10 +59,10 @@ def compare_generated(target: Target) -> Result:
         has_images = takes_images(model)
         rows = run_merged(model)
         if has_images:
-            rows += run_joined(model)
+            rows += _run_joined(model)
         rows += run_padded(model)
         if has_images:
-            rows += [*run_images(model), *run_queued(model)]
+            rows += [*_run_images(model), *run_queued(model)]
         solos = [solo(model, row) for row in rows]
         cell = differences([row.logits for row in rows], solos, EXACT)
         if cell.verdict != "red" and engine.own_positions(model):
@@ -99,8 +99,7 @@ def takes_images(model: Any) -> bool:
     return True
 
 
-def run_joined(model: Any) -> list[Any]:
-    """Run a text and a row with an image that joins it."""
+def _run_joined(model: Any) -> list[Any]:
     rows = text_and_image(model, image_first=False)
     engine.forget(model)
     cache, more = (prefill(model, [row]) for row in rows)
@@ -108,8 +107,7 @@ def run_joined(model: Any) -> list[Any]:
     return rows
 
 
-def run_images(model: Any) -> list[Any]:
-    """Run rows with images of two shapes in one batch."""
+def _run_images(model: Any) -> list[Any]:
     rows = [row_with_image(model, max(LENGTHS), patches) for patches in ((2, 2), (3, 2))]
     engine.forget(model)
     decode(model, rows, prefill(model, rows), _STEPS)

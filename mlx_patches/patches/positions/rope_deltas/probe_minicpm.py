@@ -23,7 +23,7 @@ def probe(target: Target) -> Result:
 def list_cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
     """The lab's models that run the target's call on texts, and the call between the chunks."""
     minicpm = tiny(distribution, "minicpmv4_6")
-    found = [(minicpm, lambda: embed(minicpm)), (minicpm, lambda: decode(minicpm))]
+    found = [(minicpm, lambda: _embed(minicpm)), (minicpm, lambda: decode(minicpm))]
     try:
         text = tiny(distribution, "qwen3_5_text")
     except NotApplicable:  # releases before 0.7.1 have none
@@ -31,8 +31,7 @@ def list_cases(distribution: str) -> list[tuple[Any, Callable[[], None]]]:
     return [*found, (text, lambda: decode(text))]
 
 
-def embed(model: Any) -> None:
-    """Embed the prompts of other rows."""
+def _embed(model: Any) -> None:
     kind = import_module("mlx_vlm.models.minicpmv4_6.minicpmv4_6").Model
     kind._set_position_state(SimpleNamespace(language_model=model.module), mx.array(OTHERS))
 

@@ -29,7 +29,7 @@ def generate_answer(
     texts = list(texts)
     reasons = [None] * (len(texts) - 1) + ["length"]
     answers = [
-        make_response(module, token, text, reason)
+        _make_response(module, token, text, reason)
         for token, (text, reason) in enumerate(zip(texts, reasons, strict=True))
     ]
 
@@ -54,8 +54,7 @@ def generate_answer(
     return list(responses), found
 
 
-def make_response(module: Any, token: int, text: str, reason: str | None) -> Any:
-    """A response of the release's class."""
+def _make_response(module: Any, token: int, text: str, reason: str | None) -> Any:
     known = {"text": text, "token": token, "finish_reason": reason, "logprob": 0.0}
     known |= {"state": "normal", "match": None, "top_tokens": ()}
     names = {field.name for field in dataclasses.fields(module.Response)}

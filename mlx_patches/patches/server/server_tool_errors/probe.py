@@ -8,14 +8,13 @@ from ....probes.kit import Result, Target, class_of
 RIGHT = {"name": "f", "arguments": {"a": 1}}
 
 
-def fail(text: str) -> Any:
-    """Raise like a parser that finds no name."""
+def _fail(text: str) -> Any:
     raise AttributeError("'NoneType' object has no attribute 'group'")
 
 
 # What parsers do with a malformed call.
 WRONG = {
-    "raises AttributeError": fail,
+    "raises AttributeError": _fail,
     "returns no arguments": lambda text: {"name": "f"},
     "returns None": lambda text: None,
     "returns a text": lambda text: text,

@@ -118,11 +118,10 @@ def serve(kind: Any, first: int, others: Sequence[int]) -> dict[int, str]:
         requests.send(first)
         # The caller of _run_impl, since mlx-vlm 0.7, would give up the streams of the thread.
         getattr(server, "_run_impl", server._run)()
-    return {prompt: read_answer(answer) for prompt, answer in requests.answers.items()}
+    return {prompt: _read_answer(answer) for prompt, answer in requests.answers.items()}
 
 
-def read_answer(answer: Queue[Any]) -> str:
-    """The answer that a client reads from its queue."""
+def _read_answer(answer: Queue[Any]) -> str:
     tokens = []
     while not answer.empty():
         one = answer.get()

@@ -12,7 +12,7 @@ def probe(target: Target) -> Result:
     """Red if the prompts differ, or the rest of the system prompt is lost."""
     adapter = require_module(target.module)
     for form in (_text, _blocks):
-        first, second = (convert_system(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
+        first, second = (_convert_system(adapter, form(hash_)) for hash_ in ("a1b2", "c3d4"))
         if first != second or TEXT not in first:
             return Result(True, f"the prompts are {first!r} and {second!r}")
     return Result(False, "the prompts are the same")
@@ -26,8 +26,7 @@ def _blocks(hash_: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": LINE.format(hash_)}, {"type": "text", "text": TEXT}]
 
 
-def convert_system(adapter: Any, system: Any) -> str:
-    """The system prompt that the host converts this one to."""
+def _convert_system(adapter: Any, system: Any) -> str:
     models = import_module("vllm_mlx.api.anthropic_models")
     request = models.AnthropicRequest(
         model="m", max_tokens=1, system=system, messages=[{"role": "user", "content": "hi"}]
