@@ -111,6 +111,18 @@ def require(target: Target) -> Any:
     return scope
 
 
+def own_module(target: Target) -> Any:
+    """Import the module of a target, which must define it."""
+    require_own(target)
+    return module_of(target)
+
+
+def module_with(target: Target) -> Any:
+    """Import the module of a target, which must define or import it."""
+    require(target)
+    return module_of(target)
+
+
 def class_of(target: Target) -> Any:
     """Return the class of a target, even if its module only imports it.
 

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, import_module, module_of, mx, require_own
+from ....probes.kit import Result, Target, import_module, mx, own_module
 
 LENGTH = 5
 
 
 def probe(target: Target) -> Result:
     """Red if the stored caches do not hold the prompt, or if there are none."""
-    require_own(target)
-    release = module_of(target)
+    release = own_module(target)
     caches = import_module("mlx_vlm.models.cache")
     layer = caches.CacheList(_feed_cache(caches.KVCache()), _feed_cache(caches.KVCache()))
     (stored,) = release.snapshot_prompt_cache_row([layer]) or [None]

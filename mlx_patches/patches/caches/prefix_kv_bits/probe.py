@@ -9,9 +9,8 @@ from ....probes.kit import (
     import_module,
     make_bare_generator,
     make_prefix_hits,
-    module_of,
     mx,
-    require_own,
+    own_module,
     with_patches,
 )
 
@@ -23,8 +22,7 @@ ROWS = ((5, 1), (3, 2), (0, 4))
 
 def probe(target: Target) -> Result:
     """Red if a layer is quantized differently from other batches, or has lost the prefix."""
-    require_own(target)
-    module = module_of(target)
+    module = own_module(target)
     generator = make_generator(module)
     picks = make_prefixes()
     # Up to 0.6.4 a quantized batch accepts no right-padded prompts.

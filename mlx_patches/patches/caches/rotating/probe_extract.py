@@ -7,7 +7,7 @@ number, so a cache's tokens can be read back and compared with those of a solo c
 from collections.abc import Sequence
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, own_class_of, require
+from ....probes.kit import Result, Target, module_with, mx, own_class_of
 
 _PADDINGS = ((0, 0), (3, 0), (0, 2), (5, 1))
 _WINDOWS = (4, 8)
@@ -16,8 +16,7 @@ _WINDOWS = (4, 8)
 def probe(target: Target) -> Result:
     """Red if an extracted row differs from a solo cache, then or later."""
     batch_class = own_class_of(target)
-    require(target)
-    solo_class = module_of(target).RotatingKVCache
+    solo_class = module_with(target).RotatingKVCache
     wrong = []
     for window in _WINDOWS:
         for padding in _PADDINGS:

@@ -1,6 +1,6 @@
 """Merges a row that was fed more than a window in one chunk with a short row."""
 
-from ....probes.kit import Result, Target, make_fed_cache, module_of, mx, own_class_of, require
+from ....probes.kit import Result, Target, make_fed_cache, module_with, mx, own_class_of
 
 _WINDOW = 4
 _LENGTHS = (7, 3)
@@ -9,8 +9,7 @@ _LENGTHS = (7, 3)
 def probe(target: Target) -> Result:
     """Red if the rows do not merge, or one differs from its solo cache."""
     batch_kind = own_class_of(target)
-    require(target)
-    caches = module_of(target)
+    caches = module_with(target)
     rows = [make_fed_cache(caches.RotatingKVCache(_WINDOW), length) for length in _LENGTHS]
     batch = batch_kind.merge(rows)
     if batch.offset.tolist() != list(_LENGTHS):

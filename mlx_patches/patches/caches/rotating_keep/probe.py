@@ -10,9 +10,9 @@ from ....probes.kit import (
     import_module,
     make_fed_cache,
     module_of,
+    module_with,
     mx,
     own_class_of,
-    require,
     require_names,
 )
 
@@ -51,8 +51,7 @@ def probe(target: Target) -> Result:
 
 def probe_generator(target: Target) -> Result:
     """Red if a row of the batch generator attends to other tokens than in a solo run."""
-    require(target)
-    generate = module_of(target)
+    generate = module_with(target)
     generator = generate.BatchGenerator
     if "max_kv_size" not in inspect.signature(generator).parameters:
         return Result(False, "the release's batch generator has no max_kv_size: nothing is dropped")

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, compare_loaded, module_of, mx, require_own
+from ....probes.kit import Result, Target, compare_loaded, mx, own_module
 
 
 def probe(target: Target) -> Result:
     """Red if such a cache cannot be saved, or does not continue from its file."""
-    require_own(target)
-    caches = module_of(target)
+    caches = own_module(target)
     cache = [caches.KVCache()]
     feed(cache, 3)
     return compare_loaded(caches, cache, feed)

@@ -2,15 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import (
-    Result,
-    Target,
-    compare_loaded,
-    import_module,
-    module_of,
-    mx,
-    require_own,
-)
+from ....probes.kit import Result, Target, compare_loaded, import_module, mx, own_module
 from .patch import MODEL
 
 WINDOW = 4
@@ -18,8 +10,7 @@ WINDOW = 4
 
 def probe(target: Target) -> Result:
     """Red if the cache cannot be loaded, or differs."""
-    require_own(target)
-    caches = module_of(target)
+    caches = own_module(target)
     model: Any = import_module(MODEL)
     cache = [model.LayerCache(WINDOW), caches.KVCache()]
     for length in (3, 6):

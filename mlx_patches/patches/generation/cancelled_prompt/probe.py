@@ -8,10 +8,9 @@ from ....probes.kit import (
     Target,
     import_module,
     make_prompt_batch,
-    module_of,
     mx,
+    own_module,
     require_names,
-    require_own,
 )
 
 # Only the second row has padding.
@@ -22,8 +21,7 @@ WORDS, WINDOW = 16, 16
 
 def probe(target: Target) -> Result:
     """Red if caches take the answer for padding, or keep padding that all rows have."""
-    require_own(target)
-    kind = module_of(target).PromptProcessingBatch
+    kind = own_module(target).PromptProcessingBatch
     require_names(kind, "remove")
     if target.name.endswith("generate"):
         _, _, padding = feed_rest(kind, dropped=(0, 2))

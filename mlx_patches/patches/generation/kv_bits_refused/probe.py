@@ -8,16 +8,7 @@ from typing import Any
 from unittest import mock
 
 from ....core.packages import package_of
-from ....probes.kit import (
-    NotApplicable,
-    Result,
-    Target,
-    import_module,
-    module_of,
-    mx,
-    require_own,
-    tiny,
-)
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, own_module, tiny
 
 _PROMPT = [5, 9, 2, 7]
 _TOKENS = 6
@@ -33,8 +24,7 @@ _DROPS_TOKENS = "unlimited_ocr"
 
 def probe(target: Target) -> Result:
     """Red if a model raises, or one that supports quantized caches gets none."""
-    require_own(target)
-    own = getattr(module_of(target), target.name.partition(".")[0])
+    own = getattr(own_module(target), target.name.partition(".")[0])
     if "kv_bits" not in inspect.signature(own).parameters:
         return Result(False, "this release's batches have no quantized caches")
     generate: Callable[[Any], int]

@@ -3,15 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ....probes.kit import (
-    Result,
-    Target,
-    make_prompt_batch,
-    module_of,
-    mx,
-    require_own,
-    require_parameter,
-)
+from ....probes.kit import Result, Target, make_prompt_batch, mx, own_module, require_parameter
 
 RESTS = ((1, 2, 3, 4, 5, 6), (7, 8, 9), (10,))
 WORDS = 16
@@ -19,8 +11,7 @@ WORDS = 16
 
 def probe(target: Target) -> Result:
     """Red if a row's first token is not chosen by the logits after its last token."""
-    require_own(target)
-    kind = module_of(target).PromptProcessingBatch
+    kind = own_module(target).PromptProcessingBatch
     require_parameter(kind.__init__, "right_pad_per_row")
     first = find_first_tokens(kind, RESTS)
     want = [rest[-1] for rest in RESTS]

@@ -3,20 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import (
-    Result,
-    Target,
-    import_module,
-    make_bare_generator,
-    module_of,
-    require_own,
-)
+from ....probes.kit import Result, Target, import_module, make_bare_generator, own_module
 
 
 def probe(target: Target) -> Result:
     """Red if the look-up raises."""
-    require_own(target)
-    module = module_of(target)
+    module = own_module(target)
     if target.name.endswith("_apc_pick_for"):
         found = make_generator(module)._apc_pick_for(make_sequence(module))
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, require_own
+from ....probes.kit import Result, Target, mx, own_module
 
 _VOCABULARY = 128
 # The rows: the turn at which each joins, its first token, how many tokens it generates, and its
@@ -60,8 +60,7 @@ class _Counting:
 
 def probe(target: Target) -> Result:
     """Red if a row's tokens, or its processor's calls, differ from those of a solo run."""
-    require_own(target)
-    module = module_of(target)
+    module = own_module(target)
     batch, solo = ([_Row(*one) for one in _ROWS] for _ in range(2))
     _generate(module, batch)
     for row in solo:

@@ -3,14 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import (
-    Result,
-    Target,
-    make_prompt_batch,
-    module_of,
-    require_own,
-    require_parameter,
-)
+from ....probes.kit import Result, Target, make_prompt_batch, own_module, require_parameter
 
 PROMPT = [5, 6, 7, 8, 9]
 HELD = 3
@@ -18,8 +11,7 @@ HELD = 3
 
 def probe(target: Target) -> Result:
     """Red if the row's processors do not see the tokens in the cache."""
-    require_own(target)
-    kind = module_of(target).PromptProcessingBatch
+    kind = own_module(target).PromptProcessingBatch
     require_parameter(kind.__init__, "apc_meta")
     batch = batch_of(kind, [PROMPT[HELD:]], [{"full_input_ids": PROMPT, "prefix_len": HELD}])
     seen = batch._token_context

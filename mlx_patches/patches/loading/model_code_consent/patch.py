@@ -35,9 +35,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, wrap
 from ..._shared.callers import RELEASES, callers
-from ..._shared.targets import at
 
 logger = logging.getLogger("mlx_patches")
 
@@ -215,37 +214,31 @@ def refuse(model: Any, file: Any) -> None:
     raise error
 
 
-def _make_loader_targets(distribution: str, module: str, *names: str) -> tuple[Target, ...]:
-    """Targets at loaders whose callers may consent."""
-    loaders = dict.fromkeys(names, around(accept_caller_consent))
-    return at([(distribution, module)], loaders, supports=True)
-
-
 _DYNAMIC = "transformers.dynamic_module_utils"
+_LM_LOADERS = [
+    *(f"mlx_lm.utils:{name}" for name in ("load", "sharded_load", "load_tokenizer")),
+    "mlx_lm.tokenizer_utils:load",
+    "mlx_lm.convert:convert",
+]
+_VLM_LOADERS = [
+    *(f"mlx_vlm.utils:{name}" for name in ("load", "load_model", "load_processor")),
+    "mlx_vlm.convert:convert",
+]
 
 PATCH = Patch(
     id="model-code-consent",
     formerly="vlm-model-code-consent",
     severity="security",
     targets=(
-        Target("mlx-lm", "mlx_lm.utils", "load_model", around(lm_load_model)),
-        *_make_loader_targets("mlx-lm", "mlx_lm.utils", "load", "sharded_load", "load_tokenizer"),
-        *_make_loader_targets("mlx-lm", "mlx_lm.tokenizer_utils", "load"),
-        *_make_loader_targets("mlx-lm", "mlx_lm.convert", "convert"),
-        Target(
-            "mlx-lm",
-            "mlx_lm.server",
-            "ModelProvider.load",
-            around(accept_user_consent),
-            supports=True,
-        ),
-        Target("mlx-lm", "mlx_lm.lora", "run", around(accept_user_consent), supports=True),
-        Target("mlx-vlm", "mlx_vlm.utils", "get_model_and_args", around(vlm_find_module)),
-        *_make_loader_targets("mlx-vlm", "mlx_vlm.utils", "load", "load_model", "load_processor"),
-        *_make_loader_targets("mlx-vlm", "mlx_vlm.convert", "convert"),
-        Target("transformers", _DYNAMIC, "resolve_trust_remote_code", around(prefer_own_class)),
-        Target("transformers", _DYNAMIC, "get_cached_module_file", around(fetch_code)),
-        Target("transformers", _DYNAMIC, "get_class_in_module", around(run_code)),
+        *wrap("mlx_lm.utils:load_model", lm_load_model),
+        *wrap(_LM_LOADERS, accept_caller_consent, supports=True),
+        *wrap("mlx_lm.server:ModelProvider.load", accept_user_consent, supports=True),
+        *wrap("mlx_lm.lora:run", accept_user_consent, supports=True),
+        *wrap("mlx_vlm.utils:get_model_and_args", vlm_find_module),
+        *wrap(_VLM_LOADERS, accept_caller_consent, supports=True),
+        *wrap(f"{_DYNAMIC}:resolve_trust_remote_code", prefer_own_class),
+        *wrap(f"{_DYNAMIC}:get_cached_module_file", fetch_code),
+        *wrap(f"{_DYNAMIC}:get_class_in_module", run_code),
     ),
     optional=True,
     security=True,

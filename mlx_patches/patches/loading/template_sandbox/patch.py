@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import is_refusal
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, wrap
 from ..._shared.callers import RELEASES, callers
 from .bounds import ID, stop_error_class
 
@@ -63,16 +63,8 @@ PATCH = Patch(
     id=ID,
     severity="security",
     targets=(
-        Target(
-            "jinja2", "jinja2.environment", "Environment.from_string", around(compile_in_sandbox)
-        ),
-        Target(
-            "mlx-lm",
-            "mlx_lm.server",
-            "APIHandler._set_completion_headers",
-            around(answer_refusal),
-            supports=True,
-        ),
+        *wrap("jinja2.environment:Environment.from_string", compile_in_sandbox),
+        *wrap("mlx_lm.server:APIHandler._set_completion_headers", answer_refusal, supports=True),
     ),
     optional=True,
     security=True,

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, import_module, module_of, mx, require, require_names
+from ....probes.kit import Result, Target, import_module, module_with, mx, require_names
 
 WIDTH = 8
 POOL = 4
@@ -15,8 +15,7 @@ PADDING = [LONGEST - length for length in LENGTHS]
 
 def probe(target: Target) -> Result:
     """Red where a padded row selects other positions than those of its text."""
-    require(target)
-    module: Any = module_of(target)
+    module: Any = module_with(target)
     require_names(module, "PoolingCache")
     for side in ("left", "right"):
         cache = make_cache(module, side)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, require_own
+from ....probes.kit import Result, Target, mx, own_module
 
 LIMIT, WIDTH, HEADS, BASE, FACTOR = 16, 8, 4, 1000.0, 3.0
 CONFIG = {
@@ -24,8 +24,7 @@ TOLERANCE = 1e-5
 
 def probe(target: Target) -> Result:
     """Red if RoPE of a token differs from its config."""
-    require_own(target)
-    module = module_of(target)
+    module = own_module(target)
     worst = max(
         measure_difference(module, kind, place)
         for kind in ("none", "linear", "dynamic")

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, require
+from ....probes.kit import Result, Target, module_with, mx
 
 _LENGTH, _WIDTH, _HEADS, _HEAD, _ROTATED, _KEPT, _BASE = 48, 32, 4, 16, 8, 6, 10000.0
 # The loss that rounding may cause, relative to the best score.
@@ -12,8 +12,7 @@ TOLERANCE = 1e-4
 
 def probe(target: Target) -> Result:
     """Red if the selected tokens have lower scores than the best ones."""
-    require(target)
-    indexer = make(module_of(target), "deepseek_v32")
+    indexer = make(module_with(target), "deepseek_v32")
     worst = float(measure_loss(indexer, rotate_halves).item())
     return Result(
         not worst <= TOLERANCE, f"the selection loses {worst:.2g} of the best score", worst

@@ -1,6 +1,6 @@
 """Rotates two rows that share positions, and only the second one, in Metal's branch."""
 
-from ....probes.kit import Result, Target, module_of, mx, require
+from ....probes.kit import Result, Target, module_with, mx
 from ....probes.metal import metal_branch
 
 WIDTH, TOKENS, SECTIONS = 32, 5, [8, 4, 4]
@@ -8,8 +8,7 @@ WIDTH, TOKENS, SECTIONS = 32, 5, [8, 4, 4]
 
 def probe(target: Target) -> Result:
     """Red if the second row differs from its solo run."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     with metal_branch(module):
         rope = module.MRoPERotaryEmbedding(WIDTH, mrope_section=SECTIONS)
         q, k = (mx.random.normal((2, heads, TOKENS, WIDTH)) for heads in (4, 2))

@@ -44,17 +44,10 @@ def make_delta(stored: Any) -> Any:
     return mx.zeros((1, 1), stored.dtype)
 
 
+_PLACE = ("mlx-vlm", "mlx_vlm.models.qwen3_5.language")
 PATCH = Patch(
     id="minicpm-deltas",
     severity="crash",
-    targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.qwen3_5.language",
-            "LanguageModel.__call__",
-            around(call_with_one),
-            when=has_too_few,
-        ),
-    ),
+    targets=(Target(*_PLACE, "LanguageModel.__call__", around(call_with_one), when=has_too_few),),
     probe=".probe_minicpm:probe",
 )

@@ -18,11 +18,10 @@ from ....probes.kit import (
     NotApplicable,
     Result,
     Target,
-    module_of,
     mx,
+    own_module,
     require_module,
     require_names,
-    require_own,
     tiny,
     with_patches,
 )
@@ -47,8 +46,7 @@ def follow_rows(target: Target) -> Result:
     """Red if a row's logits differ from its solo run after the target's operation."""
     require_module("mlx_vlm")  # only its models need it
     kind, _, operation = target.name.rpartition(".")
-    caches = module_of(target)
-    require_own(target)
+    caches = own_module(target)
     model = build_model(_HYBRIDS if kind == "ArraysCache" else _FAMILIES)
     with with_patches(_OTHERS):
         # Solo runs first: they must not read state that the batch left on the model.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, require
+from ....probes.kit import Result, Target, module_with, mx
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "SuScaledRoPE": {
@@ -18,8 +18,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 def probe(target: Target) -> Result:
     """Red if RoPE changes the input array."""
-    require(target)
-    rope = make(module_of(target), target.name.partition(".")[0])
+    rope = make(module_with(target), target.name.partition(".")[0])
     x = mx.ones((1, 2, 4, 8))
     rope(x)
     rope(x)

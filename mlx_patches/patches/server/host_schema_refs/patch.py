@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....core.errors import is_refusal
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, wrap
 from ..._shared.callers import RELEASES, callers
 from ..._shared.host_bodies import read_checked
 from ..._shared.refusals import Refused, as_refusal
@@ -105,10 +105,8 @@ PATCH = Patch(
     id=ID,
     severity="security",
     targets=(
-        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
-        Target(
-            "referencing", "referencing._core", "Registry.get_or_retrieve", around(retrieve_known)
-        ),
+        *wrap("starlette.requests:Request.json", read_body),
+        *wrap("referencing._core:Registry.get_or_retrieve", retrieve_known),
     ),
     optional=True,
     security=True,

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, Target, around, wrap
 from ..._shared.refusals import Refused
 from ..._shared.targets import at
 from . import public as public_media
@@ -187,7 +187,6 @@ def place_source(processor: Any, source: Any, folder: Path) -> str:
 
 # Rapid-MLX has the same functions.
 _MLLM = (("vllm-mlx", "vllm_mlx.models.mllm"), ("rapid-mlx", "rapid_mlx.models.mllm"))
-_TTS = ("vllm-mlx", "vllm_mlx.audio.tts")
 _SERVER = "mlx-openai-server"
 
 PATCH = Patch(
@@ -196,14 +195,10 @@ PATCH = Patch(
     targets=(
         *at(_MLLM, {f"process_{name}_input": around(make_loader(name)) for name in KINDS}),
         *at(_MLLM, {"TempFileManager.register": around(register_file)}, supports=True),
-        Target(
-            "vllm-mlx", "vllm_mlx.server", "_validate_remote_media_urls", around(check_messages)
-        ),
-        Target(
-            "vllm-mlx", "vllm_mlx.audio.stt", "STTEngine.transcribe", around(transcribe_checked)
-        ),
-        Target(*_TTS, "TTSEngine.generate", around(speak_checked)),
-        Target(*_TTS, "TTSEngine.stream_generate", around(speak_checked)),
+        *wrap("vllm_mlx.server:_validate_remote_media_urls", check_messages),
+        *wrap("vllm_mlx.audio.stt:STTEngine.transcribe", transcribe_checked),
+        *wrap("vllm_mlx.audio.tts:TTSEngine.generate", speak_checked),
+        *wrap("vllm_mlx.audio.tts:TTSEngine.stream_generate", speak_checked),
         Target(
             _SERVER,
             "app.core.base_processor",

@@ -22,7 +22,7 @@ from io import BytesIO
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, wrap
 from ..._shared.refusals import Refused, as_refusal
 from .limits import (
     IMAGE,
@@ -194,9 +194,9 @@ PATCH = Patch(
     security=True,
     profiles=("security",),
     targets=(
-        Target("mlx-lm", "mlx_lm.server", "_inline_image_urls", around(inline_limited)),
-        Target("mlx-vlm", "mlx_vlm.utils", "load_image", around(load_limited_image)),
-        Target("mlx-vlm", "mlx_vlm.utils", "load_audio", around(load_limited_audio)),
+        *wrap("mlx_lm.server:_inline_image_urls", inline_limited),
+        *wrap("mlx_vlm.utils:load_image", load_limited_image),
+        *wrap("mlx_vlm.utils:load_audio", load_limited_audio),
     ),
     probe=".probe:probe_limits",
 )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from ....probes.kit import Result, Target, import_module, module_of, require, without_variable
+from ....probes.kit import Result, Target, import_module, module_with, without_variable
 from .paths import ROOTS, is_admitted
 from .probe import a_server, make_image, make_sound
 
@@ -28,8 +28,7 @@ Open = Callable[[str], Any]
 
 def probe(target: Target) -> Result:
     """Red if a local server is contacted, or a forbidden file is opened."""
-    require(target)
-    module = module_of(target)
+    module = module_with(target)
     with without_variable(ROOTS), tempfile.TemporaryDirectory() as folder:
         return _PROBES[target.name](module, Path(folder))
 

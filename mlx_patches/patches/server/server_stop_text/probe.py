@@ -5,14 +5,13 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, require
+from ....probes.kit import Result, Target, module_with
 from ....probes.stop_text import PIECES, STOP, check_stop
 
 
 def probe(target: Target) -> Result:
     """Red if the answer goes on after the stop string, or lacks text before it."""
-    require(target)
-    responses, context = generate_answer(module_of(target), PIECES, [STOP])
+    responses, context = generate_answer(module_with(target), PIECES, [STOP])
     return check_stop((response.text for response in responses), context._should_stop)
 
 

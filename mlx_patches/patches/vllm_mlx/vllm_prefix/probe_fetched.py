@@ -6,7 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, mx, require
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_with, mx
 
 TOKENS, SHARED = 500, 400
 REQUEST = "one"
@@ -14,8 +14,7 @@ REQUEST = "one"
 
 def probe(target: Target) -> Result:
     """Red if the generation thread cannot evaluate the caches of a prefix hit."""
-    require(target)
-    memory = module_of(target)
+    memory = module_with(target)
     with ThreadPoolExecutor(1) as generation:
         if generation.submit(mx.eval, mx.zeros(2) + 1).exception() is None:
             raise NotApplicable("this MLX evaluates arrays on any thread")
