@@ -45,11 +45,7 @@ def config_class(distribution: str, family: str) -> Any:
 
 
 def tiny_of(target: Target) -> Any:
-    """The lab's tiny model of a target's family.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """The lab's tiny model of a target's family."""
     return tiny(target.distribution, family_of(target))
 
 

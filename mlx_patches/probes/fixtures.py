@@ -187,11 +187,9 @@ def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **o
 
 
 def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
-    """The hits of mlx-vlm's prefix cache: a prefix of each length, in one block.
+    """The hits of mlx-vlm's prefix cache: a prefix of each length, in one block; None for 0.
 
-    Args:
-        layers: the heads and width of each layer's keys, and those of its values.
-        lengths: the lengths of the prefixes; 0 is a miss.
+    ``layers`` are the heads and width of each layer's keys and values.
     """
     mx: Any = importlib.import_module("mlx.core")
 

@@ -1,36 +1,23 @@
 """Results of the lab's image scenarios for whole tiny models, as a probe's result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from ..lab import Cell, LabModel
 from ..lab.image_scenarios import features_alone, features_in_pieces
 from . import NotApplicable, Result
 from .batch_invariance import tiny
 from .fixtures import with_patches
 
-if TYPE_CHECKING:
-    from ..lab import Cell, LabModel
-
 
 def probe_scenario(
     scenario: Callable[[LabModel], Cell], families: Sequence[str], others: tuple[str, ...]
 ) -> Result:
-    """The worst of a scenario's cells.
-
-    Raises:
-        NotApplicable: the scenario does not apply to any of the families.
-    """
+    """The worst of a scenario's cells."""
     return find_worst(run_families(scenario, families, others))
 
 
 def probe_chunks(families: Sequence[str], others: tuple[str, ...]) -> Result:
-    """The worst cell of chunked prompts; solo if the release's engine accepts no images.
-
-    Raises:
-        NotApplicable: the release has none of the families.
-    """
+    """The worst cell of chunked prompts; solo if the release's engine accepts no images."""
     batched = run_families(features_in_pieces, families, others)
     return find_worst(batched or run_families(features_alone, families, others))
 
@@ -51,11 +38,7 @@ def run_families(
 
 
 def find_worst(cells: Sequence[Cell]) -> Result:
-    """A red cell if there is one.
-
-    Raises:
-        NotApplicable: there is none at all.
-    """
+    """A red cell if there is one."""
     if not cells:
         raise NotApplicable("the release has no such model, or batches no prompts with images")
     worst = max(cells, key=lambda cell: cell.verdict == "red")

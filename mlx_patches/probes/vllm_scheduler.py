@@ -15,15 +15,7 @@ _STEPS = 200
 
 
 class Server:
-    """The release's scheduler, without its server.
-
-    Args:
-        model: a language model whose vocabulary has 96 tokens.
-        config: settings of the release's ``SchedulerConfig``.
-
-    Raises:
-        NotApplicable: the release cannot be imported here, or lacks a setting.
-    """
+    """The release's scheduler, without its server."""
 
     def __init__(self, model: Any, **config: Any):
         scheduler = require_module("vllm_mlx.scheduler")
@@ -36,11 +28,7 @@ class Server:
         self._count = 0
 
     def answer(self, prompt: Sequence[int], **settings: Any) -> list[int]:
-        """The tokens of a greedy answer; ``settings`` are for the release's ``SamplingParams``.
-
-        Raises:
-            RuntimeError: the answer does not end within ``_STEPS`` steps.
-        """
+        """The tokens of a greedy answer; ``settings`` are for the release's ``SamplingParams``."""
         self.add(list(prompt), **settings)
         tokens: list[int] = []
         for _ in range(_STEPS):

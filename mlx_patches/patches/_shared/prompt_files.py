@@ -27,11 +27,7 @@ def load_entry(
     name: str,
     restore: Callable[[Any, dict[str, Any]], None],
 ) -> Any:
-    """Call the release's ``load_prompt_cache``, and take the entry out of the metadata.
-
-    Args:
-        restore: called with the caches and the entry's content, empty if there is none.
-    """
+    """Call the release's ``load_prompt_cache``, and pass the entry, or "", to ``restore``."""
     cache, metadata = load(file_name, return_metadata=True)
     # For a file without metadata some releases do not return a dictionary.
     content = metadata.pop(name, "{}") if isinstance(metadata, dict) else "{}"

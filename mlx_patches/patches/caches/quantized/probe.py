@@ -19,9 +19,7 @@ def probe(target: Target) -> Result:
     kind = Kind(getattr(module, f"Batch{found.__name__.removeprefix('Batch')}", None))
     name = target.name.partition(".")[2]
     problems = list(filter(None, _CHECKS[name](kind)))
-    if problems:
-        return Result(True, problems[0])
-    return Result(False, "every row holds its own tokens")
+    return Result(bool(problems), problems[0] if problems else "every row holds its own tokens")
 
 
 def _check_prepare(kind: Kind) -> Any:

@@ -43,11 +43,7 @@ def spare(model: Any) -> dict[str, Any]:
 
 
 def load(model: Any, weights: dict[str, Any]) -> None:
-    """Load weights as the release does.
-
-    Raises:
-        ValueError: the model has no parameter for some tensor.
-    """
+    """Load weights as the release does."""
     if hasattr(model, "sanitize"):
         weights = model.sanitize(weights)
     model.load_weights(list(weights.items()), strict=True)

@@ -81,11 +81,7 @@ def budget() -> Budget:
 
 
 def count_step() -> None:
-    """Count a step of the template.
-
-    Raises:
-        SecurityError: its time is over.
-    """
+    """Count a step of the template."""
     left = current.get()
     if left is not None:
         left.steps += 1
@@ -197,11 +193,7 @@ def check_operation(operator: str, left: Any, right: Any) -> None:
 
 
 def refuse(reason: str) -> None:
-    """Raise a refusal with a reason.
-
-    Raises:
-        SecurityError: always; a server with FastAPI answers it with status 400.
-    """
+    """Raise a refusal with a reason."""
     raise as_refusal(reason)
 
 

@@ -103,7 +103,6 @@ def call_in_stretches(call: Callable[..., Any], checks_keys: bool = False) -> Ca
     layers run token by token anyway, so stretches cost nothing.
 
     Args:
-        call: the layer's released call.
         checks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
             attention cache, to check whether the second has a state.
     """
@@ -149,10 +148,7 @@ def slice_tokens(
 
 
 def pick_rows(chosen: Any, one: Any, other: Any) -> Any:
-    """An array (rows, ...) of the chosen rows of ``one`` and the other rows of ``other``.
-
-    ``chosen``: a list or an array (rows,) of bool.
-    """
+    """An array (rows, ...) of the ``chosen`` rows (bool) of ``one``, and of ``other``'s others."""
     return mx.where(mx.array(chosen).reshape(-1, *[1] * (one.ndim - 1)), one, other)
 
 

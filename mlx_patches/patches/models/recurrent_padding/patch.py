@@ -106,7 +106,6 @@ def call_with_padding(
     """Factory of the model's call, repaired for batches with padding.
 
     Args:
-        call: the model's released call.
         how: ``MASKED_STEPS``, ``STRETCHES`` or ``BY_ROW``.
         masks_left: whether some releases of the family handle left padding themselves, if the
             call has position ids and no cache is quantized: they feed left-padded rows one by

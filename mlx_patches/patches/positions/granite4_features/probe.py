@@ -3,10 +3,8 @@
 from ....probes.images import probe_chunks
 from ....probes.kit import BATCH_PATCHES, Result, Target, require_own
 
-_FAMILY = "granite4_vision"
-
 
 def probe(target: Target) -> Result:
     """Red if a row of the release's engine differs from a solo run in one call."""
     require_own(target)
-    return probe_chunks([_FAMILY], BATCH_PATCHES)
+    return probe_chunks(["granite4_vision"], BATCH_PATCHES)

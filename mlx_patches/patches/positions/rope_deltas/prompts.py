@@ -78,11 +78,7 @@ class RowPrompt(NamedTuple):
         return (own.max() + 1 - own.shape[-1]).reshape(1, 1).astype(mx.int32)
 
     def positions(self, start: int, end: int) -> Any:
-        """The position ids of the tokens from ``start`` to ``end``, which may be past its end.
-
-        Returns:
-            (3, 1, tokens) of its integer type.
-        """
+        """The position ids (3, 1, tokens) from ``start`` to ``end``, which may be past its end."""
         own = self._positions(start, end)
         beyond = mx.arange(start + own.shape[-1], max(start, end)) + self.delta(end)
         parts = [own, mx.broadcast_to(beyond, (3, *beyond.shape))]
@@ -256,7 +252,6 @@ def follow_prompts(
     Reads the tokens from the device.
 
     Args:
-        waiting: the prompts of the model.
         held: the prompt that each row has been fed so far, or None.
         starts: where in its text each row's chunk begins; negative by the number of pad tokens
             still to be fed.

@@ -92,11 +92,7 @@ def retrieve_known(get: Callable[..., Any], registry: Any, uri: str) -> Any:
 
 
 def check_caller(address: str) -> None:
-    """Refuse to retrieve a document for a host.
-
-    Raises:
-        ValueError: code of a host validates with the schema.
-    """
+    """Refuse to retrieve a document for a host."""
     if any(module.partition(".")[0] in RELEASES for module, _ in callers()):
         raise as_refusal(ID, address, Refused(_REASON), "retrieve")
 

@@ -41,11 +41,7 @@ def guard_parser(tool_parser: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def complete_call(call: Any) -> dict[str, Any]:
-    """A call whose arguments can be sent as JSON.
-
-    Raises:
-        ValueError: it is not a call.
-    """
+    """A call whose arguments can be sent as JSON."""
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise ValueError("not a tool call")
     arguments = call.get("arguments")

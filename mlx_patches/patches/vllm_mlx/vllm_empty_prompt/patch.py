@@ -21,11 +21,7 @@ _BEGINNING = 64
 
 
 def refuse_empty(scheduler: Any, request: Any, /) -> None:
-    """Refuse a request without tokens.
-
-    Raises:
-        HTTPException: it has none.
-    """
+    """Refuse a request without tokens."""
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))
