@@ -89,8 +89,8 @@ class Patch(NamedTuple):
 
     Args:
         id: the name that users type.
-        summary: one line: product or models, symptom, when; by default the docstring's first
-            sentence.
+        summary: one line: product or models, symptom, when. Built-in patches get it from the first
+            sentence of their docstring.
         targets: what it replaces. Either all targets that a release needs are applied, or none.
         module: the module that declares the patch. Built-in patches get it from the catalogue.
         probe: ``module:function`` of the reproducer, red without the patch. A module that begins
