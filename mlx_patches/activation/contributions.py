@@ -17,11 +17,12 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..core.distributions import canonical, line_of, source_file
 from ..core.errors import is_interrupt
 from ..core.failures import describe
+from ..core.record import Record
 from .settings import ALL
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ HOSTS = "mlx_patches.hosts"
 INFO = ".dist-info"
 
 
-class Declared(NamedTuple):
+class Declared(Record):
     """An entry point of a distribution."""
 
     distribution: str

@@ -136,7 +136,6 @@ class Manager:
         Raises:
             MlxPatchesError: with ``strict`` only.
         """
-        order = {target.path: index for index, target in enumerate(patch.targets)}
         self._recall_sites()
         outcomes, ready = self._plan(patch)
         if dry_run:
@@ -144,9 +143,9 @@ class Manager:
                 _outcome(patch, target, Status.PENDING, f"would be applied: {reason}")
                 for target, _, reason in ready
             ]
+            outcomes = _order(patch, outcomes)
         else:
             outcomes = self._commit(patch, outcomes, ready, wanted, rebind)
-        outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
                 if outcome.finding:
@@ -393,7 +392,7 @@ class Manager:
             )
             with self.lock:
                 self._patches[patch.id] = patch
-                self._record(patch, outcomes)
+                outcomes = self._record(patch, outcomes)
             if isinstance(error, KeyboardInterrupt):
                 raise
             where = locate(error)
@@ -402,10 +401,9 @@ class Manager:
 
     def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
         """Record a patch's outcomes in the ledger, in the order of its targets."""
-        order = [target.path for target in patch.targets]
-        for outcome in sorted(outcomes, key=lambda one: order.index(one.target)):
-            self._ledger[outcome.patch, outcome.target] = outcome
-        return outcomes
+        ordered = _order(patch, outcomes)
+        self._ledger |= {(patch.id, outcome.target): outcome for outcome in ordered}
+        return ordered
 
     def _compose(self, patch: Patch, target: Target, found: Found, reason: str) -> _Change:
         """Compose the patch's layer into its target's site, without writing it."""
@@ -583,6 +581,14 @@ def _others_failed(patch: Patch, settled: list[Outcome], reason: str) -> list[Ou
         if target.path not in decided
     ]
     return [*settled, *failed]
+
+
+def _order(patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
+    """A patch's outcomes in the order of its targets."""
+    if len(outcomes) < 2:
+        return outcomes
+    by_target = {outcome.target: outcome for outcome in outcomes}
+    return [by_target[path] for target in patch.targets if (path := target.path) in by_target]
 
 
 def _outcome(patch: Patch, target: Target, status: Status, reason: str) -> Outcome:

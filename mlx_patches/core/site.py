@@ -387,9 +387,9 @@ class Aliases:
             if held.keys().isdisjoint(attributes) and not name.startswith(packages):
                 continue
             package = name.partition(".")[0]
-            for key in list(held) if package in packages else attributes:
-                if id(held.get(key)) not in olds:
-                    continue
+            every = package in packages
+            items = [*held.items()] if every else [(key, held.get(key)) for key in attributes]
+            for key in [key for key, value in items if id(value) in olds]:
                 for attribute, old, new, owner in changes:
                     mine = key == attribute or package == owner.__name__.partition(".")[0]
                     # Another thread may have changed or removed the name meanwhile.
