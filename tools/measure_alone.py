@@ -166,14 +166,16 @@ def print_rows(
     own = [name for name in scenarios if name in NAMED]
     found = shard.of(families(distribution)) if own else []
     for family in (one for one in found if not only or one.name in only):
-        forked(family.name, str(family), own, flags, SECONDS)
+        fork_family(family.name, str(family), own, flags, SECONDS)
     # These have processes of their own, so that one does not change what another one sees.
     of_release = [name for name in scenarios if name not in NAMED]
     for name in shard.of(of_release):
-        forked("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
+        fork_family("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
 
 
-def forked(name: str, family: str, scenarios: Sequence[str], flags: list[str], limit: int) -> None:
+def fork_family(
+    name: str, family: str, scenarios: Sequence[str], flags: list[str], limit: int
+) -> None:
     """Run a family's scenarios in a fork of this process, as the lab's process would."""
     from mlx_patches.lab import child
 
@@ -212,7 +214,7 @@ def table() -> list[str]:
     lines = [f"|release set|{'|'.join(names)}|", "|---" * (len(names) + 1) + "|"]
     for file in sorted(EVIDENCE.glob("*.json")):
         found = json.loads(file.read_text())
-        lines.append(f"|{found['set']}|{'|'.join(counted(found, one) for one in names)}|")
+        lines.append(f"|{found['set']}|{'|'.join(count_results(found, one) for one in names)}|")
     return lines
 
 
@@ -240,7 +242,7 @@ def reasons() -> list[str]:
     return lines
 
 
-def counted(found: Mapping[str, Any], scenario: str) -> str:
+def count_results(found: Mapping[str, Any], scenario: str) -> str:
     """How many families or cases of a scenario are right, repaired and wrong, or n/a, or ``-``."""
     if scenario not in found.get(PARTS[1], {}):
         return "-"  # not measured

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
-from ..core.files import packaged
+from ..core.files import read_packaged
 from ..core.record import fields
 from ..evidence import outside
 from ..evidence.store import reading
@@ -44,7 +44,10 @@ class Recommendation:
         """Release set to the defects of single requests that the patches do not repair."""
         found = {}
         for name in self.versions:
-            held, prefill = outside.held(name, self.family), outside.own_prefill(name, self.family)
+            held, prefill = (
+                outside.find_compared(name, self.family),
+                outside.own_prefill(name, self.family),
+            )
             cells = [*(held.defects() if held else ()), *([prefill] if prefill else ())]
             open_ = [one for one in cells if one.is_open(True, ())]
             if open_:
@@ -122,7 +125,7 @@ def recommend(
     return found
 
 
-def known_families() -> list[str]:
+def list_families() -> list[str]:
     """Every family that the lab measured."""
     sets = load_summary()["sets"].values()
     return list(dict.fromkeys(name for one in sets for name in one["families"]))
@@ -135,7 +138,7 @@ def load_summary() -> dict[str, Any]:
         MlxPatchesError: it is missing or broken.
     """
     with reading(SUMMARY):
-        summary: dict[str, Any] = json.loads(packaged(SUMMARY))
+        summary: dict[str, Any] = json.loads(read_packaged(SUMMARY))
         summary["sets"]
         return summary
 

@@ -150,16 +150,16 @@ class ModelVerdict:
     @property
     def wrong(self) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong as released, the worst first."""
-        return self._sorted(cell for cell in self.cells if cell.wrong)
+        return self._sort(cell for cell in self.cells if cell.wrong)
 
     @property
     def wrong_with_patches(self) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong even with the patches, or were not measured with them."""
-        return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
+        return self._sort(cell for cell in self.cells if cell.wrong_with_patches)
 
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong in this environment."""
-        return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
+        return self._sort(cell for cell in self.cells if self._is_open(cell, here))
 
     def wrong_alone(self, here: PatchState) -> bool:
         """Whether a single request gets wrong output in this environment, whatever the config."""
@@ -252,7 +252,7 @@ class ModelVerdict:
             return not here.active
         return any(here.lacks(id_, self) for id_ in needs)
 
-    def _sorted(self, cells: Any) -> tuple[CellVerdict, ...]:
+    def _sort(self, cells: Any) -> tuple[CellVerdict, ...]:
         return tuple(sorted(cells, key=lambda cell: SEVERITIES.index(cell.severity)))
 
 
@@ -341,7 +341,7 @@ def _count(cells: Iterable[CellVerdict]) -> int:
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
     """The verdict in a sentence; ``name`` is the user's name for the model."""
-    return in_a_batch(one, here, name) + with_images(one, here) + alone(one, here)
+    return in_a_batch(one, here, name) + with_images(one, here) + describe_single(one, here)
 
 
 def with_images(one: ModelVerdict, here: PatchState) -> str:
@@ -361,20 +361,20 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
     return f"{text},{part} even with the patches{f': {why}' if why else ''}"
 
 
-def alone(one: ModelVerdict, here: PatchState) -> str:
+def describe_single(one: ModelVerdict, here: PatchState) -> str:
     """The end of a verdict: the defects of single requests, and their configs."""
     open_ = one.fails_alone(here)
     long = list(filter(_is_alone, one.fails_with_images(here)))
     crashes = [cell for cell in open_ if cell.crash]
     differs = [cell for cell in open_ if not cell.crash and cell is not one.measured.prefill]
     texts = [
-        f"differs from {one.measured.held.outside} ({outside.listed(differs)})"
+        f"differs from {one.measured.held.outside} ({outside.list_configs(differs)})"
         if one.measured.held and differs
         else "",
         "decodes differently from its own prefill"
         if one.measured.prefill in open_ and one.measured.prefill not in crashes
         else "",
-        f"crashes ({outside.listed(crashes)})" if crashes else "",
+        f"crashes ({outside.list_configs(crashes)})" if crashes else "",
         f"{_verb(long)} for images in chunked prefill" if long else "",
     ]
     return f"; a single request {' and '.join(filter(None, texts))}" if any(texts) else ""
@@ -430,7 +430,7 @@ def _verb(cells: Iterable[CellVerdict | outside.HeldCell]) -> str:
 def patch_severity(patch_id: str) -> str:
     """The severity of a patch's defect; the worst if it is not one of our words."""
     registry = session().registry
-    named = registry.declared(patch_id).severity if patch_id in registry else WRONG_TEXT
+    named = registry.find_declared(patch_id).severity if patch_id in registry else WRONG_TEXT
     return named if named in SEVERITIES else WRONG_TEXT
 
 

@@ -21,7 +21,7 @@ from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
 from .handed import MANAGERS
-from .imports import imported, loaded, runs_in_copy
+from .imports import find_module, is_imported, runs_in_copy
 from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
 from .record import Record
@@ -237,7 +237,7 @@ class Manager:
             mine = [s for s in sites.values() if s.layers and isinstance(s.owner, ModuleType)]
             originals = {site.path: site.original for site in mine if callable(site.original)}
             held = other_holders(originals, (cell for site in mine for cell in site.cells()))
-        return [self._checked(outcome, sites, held) for outcome in ledger.values()]
+        return [self._check(outcome, sites, held) for outcome in ledger.values()]
 
     def sites(self) -> list[Site]:
         """The sites that have a layer, in order of creation."""
@@ -267,7 +267,7 @@ class Manager:
             with contextlib.suppress(RuntimeError):  # it was not acquired in time
                 self.lock.release()
 
-    def _checked(self, outcome: Outcome, sites: dict[str, Site], held: dict[str, str]) -> Outcome:
+    def _check(self, outcome: Outcome, sites: dict[str, Site], held: dict[str, str]) -> Outcome:
         """An outcome, with its status corrected by the live attribute."""
         site = sites.get(outcome.target)
         layer = site.layer_of(outcome.patch) if site else None
@@ -276,7 +276,7 @@ class Manager:
             if runs_in_copy(module):
                 reason = f"{module} runs as __main__ in a copy of its code: start it by its command"
                 return outcome._replace(status=Status.LOST, reason=reason)
-            if layer is None and outcome.status is Status.PENDING and imported(module):
+            if layer is None and outcome.status is Status.PENDING and is_imported(module):
                 return outcome._replace(status=Status.LOST, reason=unseen(module))
         if site is None or layer is None:
             if outcome.status is Status.APPLIED:
@@ -315,7 +315,7 @@ class Manager:
         for target, one in decided:
             if isinstance(one, Outcome):
                 continue
-            if reason := held_back(target, settled):
+            if reason := explain_held_back(target, settled):
                 outcomes.append(_outcome(patch, target, Status.DRIFTED, reason))
             else:
                 ready.append(one)
@@ -324,7 +324,7 @@ class Manager:
     def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
         path = target.path
         key = (patch.id, path)
-        module = loaded(target.module)
+        module = find_module(target.module)
         known = self._ledger.get(key)
         site = self._sites.get(path)
         layer = site.layer_of(patch.id) if site else None
@@ -340,7 +340,7 @@ class Manager:
         if module is None:
             verdict = self.gate.decide(patch, target, None)
             if verdict.ok:
-                return _outcome(patch, target, Status.PENDING, _awaited(target.module))
+                return _outcome(patch, target, Status.PENDING, _explain_pending(target.module))
         else:
             originals = {path: site.original} if site and site.is_in_place() else {}
             found = in_process(module, target, originals)
@@ -421,8 +421,8 @@ class Manager:
         if known and known.owner is found.owner and known.original is found.original:
             return known
         path, owner, original = target.path, found.owner, found.original
-        failed = functools.partial(self.failed, path)
-        succeeded = functools.partial(self._succeeded, path)
+        failed = functools.partial(self.note_failure, path)
+        succeeded = functools.partial(self._note_success, path)
         policy = Policy(failed, succeeded, self.strict, path)
         # Importers of the same module keep the former object, which has its layers.
         lost = known if known and known.layers and known.owner is not owner else None
@@ -498,10 +498,10 @@ class Manager:
 
     # -- calls -------------------------------------------------------------------------------
 
-    def _succeeded(self, path: str, patches: Sequence[str]) -> None:
+    def _note_success(self, path: str, patches: Sequence[str]) -> None:
         self._worked.update((patch, path) for patch in patches)
 
-    def failed(self, path: str, failure: Failure) -> None:
+    def note_failure(self, path: str, failure: Failure) -> None:
         """Count a failure, and log the first of its kind; see ``failures`` for withdrawals."""
         with self.lock:
             patch = self._patches.get(failure.patch)
@@ -549,7 +549,7 @@ class Manager:
 _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
 
 
-def held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
+def explain_held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
     """Why other targets of its patch hold a target back; empty if none does."""
     for other, outcome in decided:
         if outcome.status in _BLOCKING and other.holds_back(target):
@@ -562,7 +562,7 @@ def unseen(module: str) -> str:
     return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
-def _awaited(module: str) -> str:
+def _explain_pending(module: str) -> str:
     """What a target waits for."""
     there = sys.modules.get(module)
     if there is None:

@@ -65,7 +65,7 @@ class Tolerance:
     nats: float | None = None
     rounding: float = 0.0
 
-    def quantized(self) -> Tolerance:
+    def for_quantized(self) -> Tolerance:
         """The tolerance for quantized keys and values: rounding noise may change their step."""
         return replace(self, logits=max(self.logits, 2e-2), margin=max(self.margin, 2e-2))
 

@@ -70,7 +70,7 @@ def _distances(
     yield from zip(positions, *(column.tolist() for column in columns), strict=True)
 
 
-def ranked(logits: Any, rank: int) -> int:
+def pick_rank(logits: Any, rank: int) -> int:
     """The token of this rank in logits (vocabulary,); 0 is the likeliest."""
     import mlx.core as mx
 
@@ -109,7 +109,7 @@ def compare_generated(
             apart = 0.0
             if one.every is not None:
                 apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
-            right = one.token if rank is None else ranked(expected, rank)
+            right = one.token if rank is None else pick_rank(expected, rank)
             if one.token != right:
                 gap = abs(expected[right].item() - expected[one.token].item())
                 second, best = mx.sort(expected)[-2:].tolist()

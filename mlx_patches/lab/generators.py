@@ -43,7 +43,7 @@ def generate(
     return run_requests(model, [*requests, Request(LATE, late, count)], **options)
 
 
-def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
+def limit_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
     """Return a function that makes a row's caches like the release does for ``max_kv_size``.
 
     Raises:
@@ -177,7 +177,7 @@ def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Ge
     return [said.get(uid, []) for uid in order]
 
 
-def forced(
+def force_tokens(
     model: LabModel, tokens: Sequence[int], prompt: Any, called: Any, **options: Any
 ) -> list[Any]:
     """The log-probabilities before each of these tokens, in the release's ``generate_step``.
@@ -205,7 +205,7 @@ def forced(
     return said
 
 
-def generated(answer: Any) -> Generated:
+def read_answer(answer: Any) -> Generated:
     """The token and log-probabilities in a response of a release's generator.
 
     The lab requests as many top log-probabilities as there are text tokens. If a model's
@@ -258,7 +258,7 @@ class _LmGenerator:
 
     def next(self) -> list[tuple[int, Generated]]:
         """Take a step; returns each row with a new token, and the token."""
-        return [(one.uid, generated(one)) for one in self.answers()]
+        return [(one.uid, read_answer(one)) for one in self.answers()]
 
 
 class VlmGenerator(_LmGenerator):

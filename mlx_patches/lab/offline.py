@@ -17,7 +17,7 @@ from ..evidence.results import NotApplicable
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
 from .generators import Endless, TextOnly
-from .whole import embedded
+from .whole import embed_prompt
 
 # Attributes that a whole model may read even for a text.
 PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_audio")
@@ -140,7 +140,7 @@ def shell(model: LabModel) -> Any:
         for part in PARTS:
             if not hasattr(whole, part):
                 setattr(whole, part, None)
-        own = embedded(whole, tokens, {})
+        own = embed_prompt(whole, tokens, {})
         said = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
         mx.eval(getattr(said, "logits", said))
     except Exception:  # needs its vision part even for a text

@@ -26,7 +26,7 @@ from ..evidence.words import (
     SCENARIOS,
 )
 from .child import BUILD
-from .metal_emulated.sites import reached
+from .metal_emulated.sites import split_by_reached
 from .runner import Row, Task
 
 # The packages whose versions the evidence names.
@@ -67,7 +67,7 @@ def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
     if not any(row.device == METAL_EMULATED for row in rows):
         return {}
     ran = {one for row in rows for one in row.kernels.split()}
-    found = {package: reached(package, ran) for package in MODELS}
+    found = {package: split_by_reached(package, ran) for package in MODELS}
     return {
         package: {RAN: list(map(str, both[0])), NOT_REACHED: list(map(str, both[1]))}
         for package, both in found.items()
@@ -110,7 +110,7 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
     if not (len(names) == len(devices) == len(dtypes) == 1):
         raise MlxPatchesError(
             "an evidence file holds one package, device and dtype; this run measured"
-            f" {_listed(names)} on {_listed(devices)} in {_listed(dtypes)}"
+            f" {_list_names(names)} on {_list_names(devices)} in {_list_names(dtypes)}"
         )
     versions = {name: found.version for name in MEASURED if (found := distributions.find(name))}
     (name,) = names
@@ -188,7 +188,7 @@ def _problem_of_facts(content: Mapping[str, Any]) -> str:
         return "'versions' has no mlx"
     for fact, choices in (("device", DEVICES), ("dtype", DTYPES)):
         if content[fact] not in tuple(choices):
-            return f"{fact} {content[fact]!r} is not one of {_listed(choices)}"
+            return f"{fact} {content[fact]!r} is not one of {_list_names(choices)}"
     return "" if isinstance(content["mlx_patches"], str) else "'mlx_patches' is not a string"
 
 
@@ -232,5 +232,5 @@ def _is_kernels(value: Any) -> bool:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"

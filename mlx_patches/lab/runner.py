@@ -18,7 +18,7 @@ from ..activation.children import child_environment, module_command
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.files import quoted
+from ..core.files import quote
 from ..core.model_files import read_config
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, RESULTS
@@ -114,7 +114,7 @@ def environment() -> str:
     return ", ".join(str(one) for one in found if one)
 
 
-def chosen(models: Sequence[str], folder: Path | None) -> list[Family]:
+def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
     """The families to run: the named ones, or all that are installed.
 
     Raises:
@@ -193,7 +193,7 @@ def tasks(
     if reference:
         names = (REFERENCE,)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
-    found = chosen(models, folder or weights)
+    found = choose_families(models, folder or weights)
     if variant:
         found = [family for family in found if has_variant(family, variant)]
         if not found:
@@ -201,7 +201,7 @@ def tasks(
             raise MlxPatchesError(f"no {variant} variant: no family here has {fields}")
     if folder is not None and (code := read_config(folder).get("model_file")):
         raise MlxPatchesError(
-            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the lab does not run"
+            f"{folder / 'config.json'}: model_file is {quote(str(code))}: the lab does not run"
             " code from a model's folder"
         )
     of_families = [
@@ -236,7 +236,7 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
     ):
         try:
             out, errors = process.communicate(timeout=seconds)
-            end = ended(process.returncode, errors)
+            end = describe_end(process.returncode, errors)
         except subprocess.TimeoutExpired:
             process.kill()
             out, errors = process.communicate()
@@ -379,7 +379,7 @@ def _is(family: Family, name: str) -> bool:
     return name in (family.name, str(family), family.distribution)
 
 
-def ended(code: int, errors: str) -> str:
+def describe_end(code: int, errors: str) -> str:
     """How a process failed; empty if its exit code is 0."""
     if code < 0:
         return f"crashed: signal {-code}"

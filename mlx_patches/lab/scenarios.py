@@ -30,11 +30,11 @@ from .rows import (
     LENGTHS,
     STEPS,
     Row,
+    chunk_sizes,
     decode,
     feed,
     forget_solo_runs,
     padding_of,
-    pieces,
     prefill,
     prefill_alone,
     prefill_left,
@@ -60,7 +60,7 @@ SPAN = CUT + 1
 
 
 @scenario("left-padded")
-def left_padded(model: LabModel) -> Sequence[Row]:
+def run_left_padded(model: LabModel) -> Sequence[Row]:
     """Unequal prompts in one left-padded batch, decoded past the window."""
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill_left(model, rows), steps(model))
@@ -86,20 +86,20 @@ def equal_lengths(model: LabModel) -> Sequence[Row]:
 
 
 @scenario("chunked-solo")
-def chunked_solo(model: LabModel) -> Sequence[Row]:
+def run_chunked_solo(model: LabModel) -> Sequence[Row]:
     """A single row with chunked prefill."""
     rows = rows_of(model, LENGTHS)
     for row in rows:
         cache = model.make_cache()
         engine.forget(model)
-        for size in pieces(row.chunks[0], 4):
+        for size in chunk_sizes(row.chunks[0], 4):
             feed(model, [row], cache, size)
         decode(model, [row], cache, 2)
     return rows
 
 
 @scenario("chunked-batch")
-def chunked_batch(model: LabModel) -> Sequence[Row]:
+def run_chunked_batch(model: LabModel) -> Sequence[Row]:
     """Unequal prompts in one batch with chunked prefill."""
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill(model, rows, chunk=4), steps(model))
@@ -151,13 +151,13 @@ def filter_(model: LabModel) -> Sequence[Row]:
 @scenario("extract-early")
 def extract_early(model: LabModel) -> Sequence[Row]:
     """Each row is extracted before the window is full and continues solo."""
-    return extracted(model, SHORT, 1, steps(model))
+    return run_extracted(model, SHORT, 1, steps(model))
 
 
 @scenario("extract-late")
 def extract_late(model: LabModel) -> Sequence[Row]:
     """Each row is extracted after the window has wrapped and continues solo."""
-    return extracted(model, LENGTHS, steps(model) - 6, 6)
+    return run_extracted(model, LENGTHS, steps(model) - 6, 6)
 
 
 @scenario("trim")
@@ -179,7 +179,7 @@ def state(model: LabModel) -> Sequence[Row]:
     cache = prefill(model, rows)
     for count in (1, steps(model)):
         decode(model, rows, cache, count)
-        cache = engine.restored(cache)
+        cache = engine.restore_copies(cache)
     decode(model, rows, cache, 2)
     return rows
 
@@ -272,10 +272,10 @@ def cache_dtype(model: LabModel) -> Cell:
     return Cell(GREEN, "each layer keeps the dtype that it has alone", 0.0)
 
 
-def quantized(model: LabModel, bits: int) -> Cell:
+def run_quantized(model: LabModel, bits: int) -> Cell:
     """A left-padded batch with quantized keys and values, against solo runs with the same."""
     rows = rows_of(model, LENGTHS)
-    cache, makers = engine.quantized(model, padding_of(rows), bits)
+    cache, makers = engine.quantize_caches(model, padding_of(rows), bits)
     if generators.refuses_bits(model, bits):
         raise NotApplicable("the engine ignores kv_bits for this model, with a warning")
     try:
@@ -283,11 +283,11 @@ def quantized(model: LabModel, bits: int) -> Cell:
     except Exception as error:
         raise NotApplicable(f"not even alone: {engine.where(error)}") from error
     decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
-    return differences([row.logits for row in rows], alone, model.tolerance.quantized())
+    return differences([row.logits for row in rows], alone, model.tolerance.for_quantized())
 
 
 for _bits in (8, 4):
-    scenario(f"quantized-{_bits}")(functools.partial(quantized, bits=_bits))
+    scenario(f"quantized-{_bits}")(functools.partial(run_quantized, bits=_bits))
 
 
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
@@ -297,7 +297,9 @@ def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
     return rows, engine.merge(model, caches)
 
 
-def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
+def run_extracted(
+    model: LabModel, lengths: Sequence[int], together: int, alone: int
+) -> Sequence[Row]:
     """Rows that decode in a batch, then each continues solo from its extracted cache."""
     rows = rows_of(model, lengths)
     cache = prefill(model, rows)

@@ -20,7 +20,7 @@ from unittest import mock
 
 from ..evidence.results import NotApplicable
 from . import Generated
-from .generators import Endless, generated
+from .generators import Endless, read_answer
 from .shrink import VOCABULARY
 from .whole import Inputs, Prompt, Whole
 
@@ -111,7 +111,7 @@ class Clients:
 
         generator.requests.put = note
         self.all[0].start()
-        self._until(lambda: any(one.error for one in self.all) or all(map(Client.left, self.all)))
+        self._until(lambda: any(one.error for one in self.all) or all(map(Client.has_left, self.all)))
         for error in (one.error for one in self.all if one.error):
             raise error
         return [one.said for one in self.all]
@@ -123,7 +123,7 @@ class Clients:
                 self._comes(client)
         client = self.all[row]
         if client.prompt.leaves and count > client.prompt.count:
-            self._until(client.left)
+            self._until(client.has_left)
 
     def dismiss(self) -> None:
         """End the waiting clients: a release forgets some when another's request fails."""
@@ -137,7 +137,7 @@ class Clients:
         # The thread that reads the queue is held, so the queue grows.
         before = self.generator.requests.qsize()
         client.start()
-        self._until(lambda: self.generator.requests.qsize() > before or client.left())
+        self._until(lambda: self.generator.requests.qsize() > before or client.has_left())
 
     def _until(self, happened: Callable[[], bool]) -> None:
         while not happened():
@@ -176,7 +176,7 @@ class Client(threading.Thread):
         except Exception as error:
             self.error = error
 
-    def left(self) -> bool:
+    def has_left(self) -> bool:
         """Whether the client has arrived and left."""
         return self.ident is not None and not self.is_alive()
 
@@ -191,7 +191,7 @@ def greedy(generator: Any, count: int) -> Any:
 
 def token_of(answer: Any) -> Generated:
     """The token in a response to a client."""
-    return generated(
+    return read_answer(
         SimpleNamespace(
             token=answer.token,
             token_logprob=answer.logprobs,

@@ -23,10 +23,10 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
     """A name and a cell for complete answers, and for streamed ones."""
     with serving(distribution, patched) as ask:
         for name, stream in (("at once", False), ("streamed", True)):
-            yield name, judged(ask, stream)
+            yield name, compare_stops(ask, stream)
 
 
-def judged(ask: Ask, stream: bool) -> Cell:
+def compare_stops(ask: Ask, stream: bool) -> Cell:
     """Red if an answer with stop strings is not the full answer up to the first of them."""
 
     def answer(*stops: str) -> tuple[str, str]:

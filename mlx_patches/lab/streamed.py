@@ -35,7 +35,7 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
     for name, kind in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), kind)
-            tokenizer = loaded(distribution, Path(folder))
+            tokenizer = load_tokenizer(distribution, Path(folder))
         # The first kind's decoder suits the vocabulary of the last, whose own decoder is wrong.
         right = right or tokenizer.decode
         decode = right if name == TEKKEN else tokenizer.decode
@@ -101,7 +101,7 @@ def whole(text: str) -> str:
     return re.sub(f"{CUT}+", CUT, text).rstrip(CUT)
 
 
-def loaded(distribution: str, folder: Path) -> Any:
+def load_tokenizer(distribution: str, folder: Path) -> Any:
     """A folder's tokenizer, loaded by the release."""
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")
     load = getattr(utils, "load", None) or utils.load_tokenizer
@@ -125,8 +125,8 @@ def streams(distribution: str, tokenizer: Any) -> Iterator[tuple[str, Stream]]:
     streamer = getattr(utils, "_ServerTokenStreamer", None)
     if streamer is not None:
 
-        def served(tokens: Tokens) -> str:
+        def stream(tokens: Tokens) -> str:
             own = streamer(tokenizer, utils.make_streaming_detokenizer(tokenizer))
             return "".join([own.advance(token, None) for token in tokens] + [own.finalize()])
 
-        yield "server", served
+        yield "server", stream

@@ -62,7 +62,7 @@ class Gate:
                 return Verdict(False, found.missing, Status.FAILED)
             if may_need and rule and rule.declared and _has_no_target(patch, target):
                 reason = f"{found.missing}; {_declaration(patch, target)} names it"
-                return Verdict(False, rule.noted(reason), Status.FAILED)
+                return Verdict(False, rule.add_note(reason), Status.FAILED)
             return Verdict(False, found.missing, Status.ABSENT)
         if found.foreign and may_need:
             reason = (
@@ -155,7 +155,7 @@ def decide_by_rule(
     if rule is None:
         return Verdict(False, f"the matrix has no rule for {installed.name}", Status.NOT_AFFECTED)
     verdict = _judge(rule, installed, name, body, released)
-    return verdict._replace(reason=rule.noted(verdict.reason)) if rule.note else verdict
+    return verdict._replace(reason=rule.add_note(verdict.reason)) if rule.note else verdict
 
 
 def _judge(

@@ -21,7 +21,7 @@ def compare_images(family: str) -> Result:
     import mlx.core as mx
 
     from ..lab.image_scenarios import whole_of
-    from ..lab.whole import embedded
+    from ..lab.whole import embed_prompt
 
     whole = whole_of(tiny("mlx-vlm", family))
     if whole.images.most < 2:
@@ -30,7 +30,7 @@ def compare_images(family: str) -> Result:
     seeds = [1], [2]
 
     def embed(tokens: list[int], drawn: list[int]) -> dict[str, Any]:
-        return embedded(whole.module, tokens, whole.images.inputs(tokens, drawn))
+        return embed_prompt(whole.module, tokens, whole.images.inputs(tokens, drawn))
 
     alone = [embed(*half) for half in zip(halves, seeds, strict=True)]
     try:

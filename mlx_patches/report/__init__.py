@@ -176,7 +176,7 @@ def _cell(
         "result": PARTLY if found == RED and repaired else found,
         # Not part of the result: scenarios only compare a batch with a single request.
         "alone": _wrong_alone(family, one["set"]),
-        "held": held.sentence if (held := outside.held(one["set"], family)) else "",
+        "held": held.sentence if (held := outside.find_compared(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
         "said": {

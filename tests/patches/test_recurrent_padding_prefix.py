@@ -63,7 +63,7 @@ def answered(name: str) -> Cell:
         prompts = [text[:length] for length in lengths]
         requests = [generators.Request(0, prompt, 4, arguments=own) for prompt in prompts]
         said = generators.run_in(made, requests)
-    alone = [rows.alone(model, prompt, 4) for prompt in prompts]
+    alone = [rows.generate_solo(model, prompt, 4) for prompt in prompts]
     return compare_generated(said, alone, model.tolerance)
 
 

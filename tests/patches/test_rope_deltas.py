@@ -178,7 +178,7 @@ def test_prefix_cache_after_another_image(model, ungated, image, begun):
         row = row_with_image(model, 11, image) if image else rows_of(model, [11])[0]
         engine.embed(model, row.image)
         record_logits([row], model.call([row.take(begun)], cache := model.make_cache()))
-        cache = engine.restored(cache)
+        cache = engine.restore_copies(cache)
         for one in (row.image, other):  # each request's embeddings are computed before its turn
             if one is not None:
                 engine.embed(model, one)

@@ -10,7 +10,7 @@ import pytest
 
 from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios, server_thread
 from mlx_patches.lab.named_scenarios import NAMED
-from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embedded, fit
+from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embed_prompt, fit
 from mlx_patches.probes import NotApplicable
 
 from .conftest import is_needed, is_tested
@@ -48,7 +48,7 @@ def test_image_moves_only_its_embeddings(family):
     text = [1, 2, 3]
     tokens = [*text, *whole.tokens, LAST]
     one, other = (
-        embedded(whole.module, tokens, whole.images.inputs(tokens, [seed]))["inputs_embeds"]
+        embed_prompt(whole.module, tokens, whole.images.inputs(tokens, [seed]))["inputs_embeds"]
         for seed in (3, 4)
     )
     moved = (mx.abs(one - other).max(-1) > 0)[0].tolist()

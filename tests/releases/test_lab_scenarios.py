@@ -19,7 +19,7 @@ from mlx_patches.evidence.words import BFLOAT16
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
-from mlx_patches.lab.engine_scenarios import penalized, second_best
+from mlx_patches.lab.engine_scenarios import penalize, second_best
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.probes.batch_invariance import tiny
 
@@ -217,7 +217,7 @@ def test_swapped_processors_are_red(right, applied, monkeypatch):
 
     def turned(insert):
         def inserted(self, requests):
-            others = [() if one.processors else [penalized] for one in requests]
+            others = [() if one.processors else [penalize] for one in requests]
             pairs = zip(requests, others, strict=True)
             return insert(self, [replace(one, processors=own) for one, own in pairs])
 

@@ -180,9 +180,11 @@ def test_drifted_sibling_holds_others_back(cache):
 def test_drifted_target_holds_back_model_or_all(drifted, others, held):
     one = target("f", drifted)
     outcome = Outcome("p", one.distribution, one.path, Status.DRIFTED, "")
-    found = [managers.held_back(target("g", name), [(one, outcome)]) for name in others]
+    found = [managers.explain_held_back(target("g", name), [(one, outcome)]) for name in others]
     assert list(map(bool, found)) == held
-    assert not managers.held_back(target("g", drifted, distribution="other-lm"), [(one, outcome)])
+    assert not managers.explain_held_back(
+        target("g", drifted, distribution="other-lm"), [(one, outcome)]
+    )
 
 
 def test_class_fingerprint_equals_file(cache):

@@ -11,8 +11,8 @@ from mlx_patches.evidence import outside
 from mlx_patches.evidence.outside import (
     Held,
     HeldCell,
-    held,
-    listed,
+    find_compared,
+    list_configs,
     own_prefill,
     with_images,
 )
@@ -28,11 +28,11 @@ def evidence(tmp_path, monkeypatch):
     def write(content):
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / "mlx-lm-9.9.json").write_text(text)
-        outside.held_types.cache_clear()
-        return held("mlx-lm 9.9", "other", "tiny")
+        outside.read_compared.cache_clear()
+        return find_compared("mlx-lm 9.9", "other", "tiny")
 
     yield write
-    outside.held_types.cache_clear()
+    outside.read_compared.cache_clear()
 
 
 CELLS = {"plain": "r", "plain old": "g", "yarn old": "r", "attention_bias=true": "r", "window": "g"}
@@ -64,13 +64,16 @@ def test_folder_has_defects_of_its_config(evidence, config, names):
 def test_all_defects_without_folder(evidence):
     found = write_tiny(evidence)
     assert [one.name for one in found.defects()] == ["plain", "yarn old", "attention_bias=true"]
-    assert listed(found.defects()) == "rope type yarn, current config format, attention_bias true"
+    assert (
+        list_configs(found.defects())
+        == "rope type yarn, current config format, attention_bias true"
+    )
 
 
 def test_rope_types_are_grouped():
     names = ["linear old", "longrope short", "longrope", "theta", "linear"]
     cells = [HeldCell(name, "rr") for name in names]
-    assert listed(cells) == "rope type linear/longrope, another rope theta"
+    assert list_configs(cells) == "rope type linear/longrope, another rope theta"
 
 
 def test_unused_window_does_not_count():
@@ -129,8 +132,8 @@ def test_broken_file_is_one_line(evidence, content):
 
 def test_unknown_release_or_type(evidence):
     assert write_tiny(evidence)
-    assert held("mlx-lm 9.8", "tiny") is None
-    assert held("mlx-lm 9.9", "other") is None
+    assert find_compared("mlx-lm 9.8", "tiny") is None
+    assert find_compared("mlx-lm 9.9", "other") is None
 
 
 SOLO = {
@@ -154,10 +157,10 @@ def prefills(tmp_path, monkeypatch):
 
     def write(text):
         (tmp_path / "alone" / "mlx-lm-9.9.json").write_text(text)
-        outside._measured.cache_clear()
+        outside._read_cells.cache_clear()
 
     yield write
-    outside._measured.cache_clear()
+    outside._read_cells.cache_clear()
 
 
 def test_own_prefill(prefills):

@@ -418,7 +418,7 @@ def test_screen_fits_twenty_lines(release, evidence, active):
         assert max(map(len, lines)) <= 80, model
         assert lines[0] == screen.top(report)[0][0]
         text = "\n".join(lines)
-        assert screen.measured(report) in text and "Environment: " in text
+        assert screen.describe_places(report) in text and "Environment: " in text
         assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
         # A leak or a missing feature is no finding by default, but the screen shows the command.
@@ -441,11 +441,11 @@ def test_facts_are_shown_whole_or_dropped(monkeypatch):
 
 def test_effects_are_cut_at_words():
     text = "a cache offset read before an update moves with it: queries and keys rotate apart"
-    assert screen.shortened(text, 100) == text
-    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it ..."
-    assert screen.shortened(text, 30) == "a cache offset read before ..."
+    assert screen.shorten(text, 100) == text
+    assert screen.shorten(text, 60) == "a cache offset read before an update moves with it ..."
+    assert screen.shorten(text, 30) == "a cache offset read before ..."
     assert all(
-        len(screen.shortened(patch.summary, width)) <= width
+        len(screen.shorten(patch.summary, width)) <= width
         for patch in catalogue.builtin()
         for width in (30, 50, 56)
     )
@@ -533,7 +533,7 @@ def qwen3(release, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "mlx-lm-0.32.2.json").write_text(json.dumps(HELD))
     monkeypatch.setattr(outside, "folder", lambda: folder)
-    outside.held_types.cache_clear()
+    outside.read_compared.cache_clear()
 
     def audited(config=None, active=False):
         release(BY_NAME["mlx-lm 0.32.2"], active)
@@ -543,7 +543,7 @@ def qwen3(release, tmp_path, monkeypatch):
         return mlx_patches.audit(str(tmp_path))
 
     yield audited
-    outside.held_types.cache_clear()
+    outside.read_compared.cache_clear()
 
 
 def test_right_in_batch_wrong_solo(qwen3):
@@ -567,7 +567,7 @@ def test_right_in_batch_wrong_solo(qwen3):
 def test_own_prefill_counts_as_solo(cell, said, codes):
     one = judged("fine", prefill=cell)
     for here, code in zip((IDLE, verdict.PatchState(True)), codes, strict=True):
-        assert (said in verdict.alone(one, here) and bool(said)) is bool(code)
+        assert (said in verdict.describe_single(one, here) and bool(said)) is bool(code)
         assert one.exit_code(here) == code and one.as_dict(here)["wrong_alone"] is bool(code)
     assert one.as_dict(IDLE)["own_prefill"] == {
         "wrong": cell.pair[0] == "r",
@@ -709,7 +709,7 @@ def test_crash_does_not_hide_wrong_text():
     held = outside.Held("transformers 5", (outside.HeldCell("plain", "gg"), crash))
     prefill = outside.HeldCell("own-prefill", "rr")
     one = judged("fine", held=held, prefill=prefill)
-    assert verdict.alone(one, IDLE) == (
+    assert verdict.describe_single(one, IDLE) == (
         "; a single request decodes differently from its own prefill and crashes (published config)"
     )
 

@@ -226,7 +226,9 @@ def test_refused_walks_are_not_applicable(walked):
 @pytest.fixture
 def lab(monkeypatch):
     """Runs the command with a family whose walks are one red one."""
-    monkeypatch.setattr(lab_runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
+    monkeypatch.setattr(
+        lab_runner, "choose_families", lambda models, folder: [Family("mlx-lm", "llama")]
+    )
     monkeypatch.setattr(lab_runner, "environment", lambda: "mlx-lm 1.0")
     scenarios = []
     monkeypatch.setattr(lab_runner, "measure", lambda task, *_, **__: scenarios.append(task) or [])
@@ -258,7 +260,9 @@ def test_walks_after_scenarios(lab):
 
 def test_replay_runs_in_both_modes(monkeypatch):
     started = []
-    monkeypatch.setattr(lab_runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
+    monkeypatch.setattr(
+        lab_runner, "choose_families", lambda models, folder: [Family("mlx-lm", "llama")]
+    )
     monkeypatch.setattr(
         runner, "_process", lambda command, walked, patience: started.append(command)
     )

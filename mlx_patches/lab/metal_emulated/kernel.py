@@ -105,7 +105,9 @@ class Kernel:
         kinds = tuple(Input(TYPES[one.dtype][0], one.ndim == 0) for one in arrays)
         outputs = list(zip(output_shapes, output_dtypes, strict=True))
         chosen = tuple((name, _template(value)) for name, value in template or ())
-        run = built(self.source, kinds, tuple(TYPES[kind][0] for kind in output_dtypes), chosen)
+        run = build_function(
+            self.source, kinds, tuple(TYPES[kind][0] for kind in output_dtypes), chosen
+        )
         if isinstance(run, NotRun):
             JOURNAL.not_run[str(run)] = None
             raise run
@@ -201,7 +203,7 @@ class Kernel:
 
 
 @functools.cache
-def built(source: Source, *signature: Any) -> Any:
+def build_function(source: Source, *signature: Any) -> Any:
     """Compile a kernel's C function for a signature; returns the reason if that fails."""
     try:
         return library.load(source.text(*signature), source.name)

@@ -15,8 +15,8 @@ from typing import Any
 from ...evidence.results import NotApplicable
 from .. import Generated, LabModel, engine
 from ..engine import Image
-from ..engine_scenarios import penalized, second_best
-from ..generators import Request, Sampler, limited_caches, make_generator, samples_by_row
+from ..engine_scenarios import penalize, second_best
+from ..generators import Request, Sampler, limit_caches, make_generator, samples_by_row
 from .program import ANY
 
 # A prefix cache that a walk can fill: at most six prefixes, of at least two tokens.
@@ -86,7 +86,7 @@ class LmEngine:
         """Insert rows in one call; returns their uids."""
         own: dict[str, Any] = {}
         if any(row.processor for row in rows):
-            own["logits_processors"] = [[penalized] if row.processor else [] for row in rows]
+            own["logits_processors"] = [[penalize] if row.processor else [] for row in rows]
         if any(row.sampler for row in rows):
             own["samplers"] = [row.sampler for row in rows]
         if any(row.cache is not None for row in rows):
@@ -133,7 +133,7 @@ class VlmEngine:
                 turn=0,
                 prompt=row.prompt,
                 count=row.count,
-                processors=[penalized] if row.processor else None,
+                processors=[penalize] if row.processor else None,
                 sampler=row.sampler,
                 image=row.image,
                 arguments=self.arguments,
@@ -193,12 +193,12 @@ def kinds(model: LabModel) -> list[frozenset[str]]:
         base |= {"segment", "copy", "keep"}
         reuse = base | rows | {"reuse", "save", "quantize"}
         found = [base, base | rows, reuse, reuse]
-        if _applies(limited_caches, model, 16):
+        if _applies(limit_caches, model, 16):
             found.append(base | rows | {"max_kv_size"})
         return [frozenset(one) for one in found]
     taken = inspect.signature(type(release)).parameters
     found = [base, base | rows]
-    quantizes = _applies(engine.quantized, model, [0], 8)
+    quantizes = _applies(engine.quantize_caches, model, [0], 8)
     found += [base | {"kv_bits"}] if quantizes else []
     shows = "prompt_kwargs" in insert and _applies(engine.with_image, model, range(1, 17), (2, 2))
     engine.unmark()

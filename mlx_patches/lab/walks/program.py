@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.errors import MlxPatchesError
-from ...core.files import quoted
+from ...core.files import quote
 
 # The settings of each operation; ``!`` marks required ones.
 VERBS = {
@@ -115,7 +115,7 @@ def _settings(words: Sequence[str], known: set[str]) -> Iterator[tuple[str, int]
 
 
 def _wrong(part: str, why: str) -> MlxPatchesError:
-    return MlxPatchesError(f"not a walk that can be replayed: '{quoted(part)}': {why}")
+    return MlxPatchesError(f"not a walk that can be replayed: '{quote(part)}': {why}")
 
 
 def _pairs(settings: Mapping[str, int]) -> list[str]:

@@ -17,7 +17,7 @@ from ...core.files import printable
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import runner
 from ..kernels import kernel_folder
-from ..runner import Row, Task, ended
+from ..runner import Row, Task, describe_end
 from .program import parse
 from .walk import reason
 
@@ -182,16 +182,16 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
                     elif "over" in event:
                         over = True
                     else:
-                        _hear(walked, line, event)
+                        _add_event(walked, line, event)
                         line = ""
             except BaseException:
                 process.kill()
                 raise
         errors.seek(0)
         end = f"does not end: stopped after {patience:g} s" if late else ""
-        end = end or ended(process.returncode, errors.read())
+        end = end or describe_end(process.returncode, errors.read())
     if line:
-        _hear(walked, line, {"said": end or "ended early"})
+        _add_event(walked, line, {"said": end or "ended early"})
     elif seed is None and not over:
         walked.verdict, walked.detail = RED, f"before the first walk: {end or 'ended early'}"
     return None if over else seed
@@ -212,7 +212,7 @@ def _events(
         yield json.loads(said)
 
 
-def _hear(walked: Walked, line: str, event: dict[str, Any]) -> None:
+def _add_event(walked: Walked, line: str, event: dict[str, Any]) -> None:
     """Add an event of the walk on this line to the results."""
     if said := event.get("said"):
         known = next((red for red in walked.reds if reason(red.said) == reason(said)), None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....lab import EXACT, engine
-from ....lab.alone_scenarios import WHOLE, own_prefill, prefilled, stepped, texts, worst
+from ....lab.alone_scenarios import WHOLE, own_prefill, run_prefill, run_steps, texts, worst
 from ....lab.compare import differences
 from ....lab.offline import shell
 from ....lab.rows import (
@@ -143,12 +143,12 @@ def two_turns(model: Any) -> Iterator[Any]:
     first, last = max(LENGTHS) + 2, -2
     for name, text, image in texts(model):
         engine.forget(model)
-        expected = dict(enumerate(prefilled(model, text, image)))
+        expected = dict(enumerate(run_prefill(model, text, image)))
         for chunk in (WHOLE, _CHUNK) if is_chunked(model, text) else (WHOLE,):
             engine.forget(model)
             cache = model.make_cache()
-            said = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
-            said |= stepped(model, text, len(text) + last, chunk, None, cache, first)
+            said = run_steps(model, text[:first], max(LENGTHS), WHOLE, image, cache)
+            said |= run_steps(model, text, len(text) + last, chunk, None, cache, first)
             yield f"{name} and a turn in chunks of {chunk}", said, expected
 
 
@@ -156,7 +156,7 @@ def is_chunked(model: Any, text: list[int]) -> bool:
     """Whether the release feeds a first prompt in chunks; Qwen3-VL of mlx-vlm 0.4 does not."""
     engine.forget(model)
     try:
-        stepped(model, text, len(text) - 1, _CHUNK, None)
+        run_steps(model, text, len(text) - 1, _CHUNK, None)
     except TypeError:
         return False
     return True
