@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import measure_alone
+import measure_solo
 import measure_walks
 import real_judge
 import release_sets
@@ -82,11 +82,11 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "right/repaired/wrong. `config-fields` is wrong if a rope type is ignored, even if no",
         "published config has it.",
         "",
-        *measure_alone.table(),
+        *measure_solo.table(),
         "",
         "Still wrong, except `config-fields`:",
         "",
-        *measure_alone.reasons(),
+        *measure_solo.reasons(),
         "",
         "Random walks ([lab.md](lab.md#walks)) with every patch:",
         "",

@@ -327,7 +327,9 @@ class Asked:
                 sample = [prompt["text"][-60:], *map(self.tokenizer.decode, (right, tokens))]
         return real_judge.count(verdicts), sample
 
-    def run_server(self, alone: Sequence[dict[str, Any]], found: Sequence[str]) -> list[dict[str, Any]]:
+    def run_server(
+        self, alone: Sequence[dict[str, Any]], found: Sequence[str]
+    ) -> list[dict[str, Any]]:
         """The row of the release's server.
 
         Each prompt is asked alone, then all are asked at once.

@@ -241,7 +241,9 @@ def always_met(current: Session, reached: Collection[str]) -> set[str]:
         id_
         for id_ in current.matrix.always
         if id_ in current.registry
-        and any(is_reached(one.module, reached) for one in current.registry.find_declared(id_).targets)
+        and any(
+            is_reached(one.module, reached) for one in current.registry.find_declared(id_).targets
+        )
     }
 
 

@@ -352,11 +352,11 @@ def with_images(one: ModelVerdict, here: PatchState) -> str:
         return "; images in a batch are repaired too" if released else ""
     chunked = " in chunked prefill"
     still = [cell for cell in open_ if words.is_red(cell.pair)]
-    only = all(cell.name == outside.IN_PIECES for cell in open_)
+    only = all(cell.name == outside.CHUNKED for cell in open_)
     text = f"; a batch with images{chunked if only else ''} {_verb(open_)}"
     if not still:
         return f"{text}, which the patches repair"
-    part = chunked if len(still) < len(open_) and still[0].name == outside.IN_PIECES else ""
+    part = chunked if len(still) < len(open_) and still[0].name == outside.CHUNKED else ""
     why = outside.IMAGES_WHY.get(one.family)
     return f"{text},{part} even with the patches{f': {why}' if why else ''}"
 
@@ -382,7 +382,7 @@ def describe_single(one: ModelVerdict, here: PatchState) -> str:
 
 def _is_alone(cell: outside.HeldCell) -> bool:
     """Whether a cell with images is about a single request."""
-    return cell.name == outside.IMAGES_ALONE
+    return cell.name == outside.IMAGES_SOLO
 
 
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:

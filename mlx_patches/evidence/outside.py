@@ -1,6 +1,6 @@
 """Single-request results of model types, compared with an independent implementation.
 
-Also the measurements of ``tools/measure_alone.py``: ``own_prefill``, a family's single-request
+Also the measurements of ``tools/measure_solo.py``: ``own_prefill``, a family's single-request
 decode compared with its own prefill; ``with_images``, whole models with images in a batch.
 
 There is one file per measured release set: ``tools/measure_reference.py`` writes it from the rows
@@ -29,9 +29,9 @@ _ROPE = "rope type "
 PREFILL = "own-prefill"
 # The scenarios of whole models with images in the release's engine, and by family why no patch
 # repairs those that stay wrong.
-FEATURES, IN_PIECES = "features", "features-in-pieces"
+FEATURES, CHUNKED = "features", "features-chunked"
 # The scenario of single requests with images in chunked prefill.
-IMAGES_ALONE = "features-alone"
+IMAGES_SOLO = "features-solo"
 IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
 # The results of a model type: equal, equal with the patches, different with them, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
@@ -192,7 +192,7 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
 
     Empty if not measured.
     """
-    cells = (_read_cells(release, name).get(family) for name in (FEATURES, IN_PIECES, IMAGES_ALONE))
+    cells = (_read_cells(release, name).get(family) for name in (FEATURES, CHUNKED, IMAGES_SOLO))
     return tuple(one for one in cells if one)
 
 
@@ -209,8 +209,8 @@ def beside(
 
 @functools.cache
 def _read_cells(release: str, scenario: str) -> Mapping[str, HeldCell]:
-    """Family to its cell in a scenario that ``tools/measure_alone.py`` measures."""
-    file = store.folder().parent / "alone" / f"{release.replace(' ', '-')}.json"
+    """Family to its cell in a scenario that ``tools/measure_solo.py`` measures."""
+    file = store.folder().parent / "solo" / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):

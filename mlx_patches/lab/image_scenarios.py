@@ -35,7 +35,7 @@ FIRST, COUNT = (3, 1, 4, 1, 5), 12
 PIECE = 4
 # More than any prompt has; older releases do not accept None.
 WHOLE = 1 << 20
-# The tokens that features-alone forces after every prompt.
+# The tokens that features-solo forces after every prompt.
 ANSWER = (3, 5, 7)
 
 
@@ -45,14 +45,14 @@ def features(model: LabModel) -> Cell:
     return run_in_engine(model)
 
 
-@scenario("features-in-pieces", NAMED)
-def features_in_pieces(model: LabModel) -> Cell:
+@scenario("features-chunked", NAMED)
+def features_chunked(model: LabModel) -> Cell:
     """Like features, with chunked prefill; chunks are shorter than an image."""
     return run_in_engine(model, PIECE)
 
 
-@scenario("features-alone", NAMED)
-def features_alone(model: LabModel) -> Cell:
+@scenario("features-solo", NAMED)
+def features_solo(model: LabModel) -> Cell:
     """Single requests with images: chunks shorter than an image against one chunk."""
     whole = whole_of(model)
     prompts = [one for one in prompts_of(whole) if one.shown]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import alone_scenarios, image_scenarios  # noqa: F401 - each registers its scenarios
+from . import image_scenarios, solo_scenarios  # noqa: F401 - each registers its scenarios
 from .registry import NAMED
 
 __all__ = ["NAMED"]

@@ -24,6 +24,7 @@ from ..evidence.words import (
     NOT_RUN,
     RED,
     SCENARIOS,
+    current_id,
 )
 from .child import BUILD
 from .metal_emulated.sites import split_by_reached
@@ -154,10 +155,21 @@ def read(path: Path) -> dict[str, Any]:
         raise MlxPatchesError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise MlxPatchesError(f"{path}: not JSON: {error}") from None
-    problem = _problem(content)
+    problem = _problem(_rename_scenarios(content))
     if problem:
         raise MlxPatchesError(f"{path}: not evidence of `mlx-patches lab`: {problem}")
     return dict(content)
+
+
+def _rename_scenarios(content: Any) -> Any:
+    """Replace the former ids of scenarios in evidence."""
+    for part in (*PARTS, *_TEXTS) if isinstance(content, dict) else ():
+        if _is_table(cells := content.get(part)):
+            content[part] = {
+                family: {current_id(name): value for name, value in named.items()}
+                for family, named in cells.items()
+            }
+    return content
 
 
 def _problem(content: Any) -> str:

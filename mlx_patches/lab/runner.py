@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ from ..core.errors import MlxPatchesError
 from ..core.files import quote
 from ..core.model_files import read_config
 from ..core.packages import CORE, MODEL_PACKAGES
-from ..evidence.words import FLOAT32, RED, RESULTS
+from ..evidence.words import FLOAT32, RED, RESULTS, current_id
 from . import RELEASE, Family
 from .child import BUILD
 from .kernels import kernel_folder
@@ -179,6 +179,7 @@ def tasks(
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
     every = (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
+    scenarios = tuple(map(current_id, scenarios))
     for name in scenarios:
         if name not in every:
             raise MlxPatchesError(f"no scenario {name!r}; choose from: {', '.join(every)}")
@@ -435,6 +436,7 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
         else:
             try:
                 row = Row(**json.loads(line))
+                row = replace(row, scenario=current_id(row.scenario))
                 known = row.verdict in RESULTS
             except (ValueError, TypeError):
                 known = False

@@ -193,8 +193,8 @@ def history(model: LabModel) -> Sequence[Row]:
     return rows
 
 
-@scenario("last-piece")
-def last_piece(model: LabModel) -> Sequence[Row]:
+@scenario("last-chunk")
+def last_chunk(model: LabModel) -> Sequence[Row]:
     """Like history, with right-padded prompts in chunks; the last chunk is one token."""
     rows, cache = with_history(model)
     prefill_right(model, rows, cache, PIECE)

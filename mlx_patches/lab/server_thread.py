@@ -111,7 +111,9 @@ class Clients:
 
         generator.requests.put = note
         self.all[0].start()
-        self._until(lambda: any(one.error for one in self.all) or all(map(Client.has_left, self.all)))
+        self._until(
+            lambda: any(one.error for one in self.all) or all(map(Client.has_left, self.all))
+        )
         for error in (one.error for one in self.all if one.error):
             raise error
         return [one.said for one in self.all]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..lab.image_scenarios import features_alone, features_in_pieces
+from ..lab.image_scenarios import features_chunked, features_solo
 from . import NotApplicable, Result
 from .batch_invariance import tiny
 from .fixtures import with_patches
@@ -31,8 +31,8 @@ def pieces_result(families: Sequence[str], others: tuple[str, ...]) -> Result:
     Raises:
         NotApplicable: the release has none of the families.
     """
-    together = images_cells(features_in_pieces, families, others)
-    return worst_of(together or images_cells(features_alone, families, others))
+    together = images_cells(features_chunked, families, others)
+    return worst_of(together or images_cells(features_solo, families, others))
 
 
 def images_cells(

@@ -214,7 +214,7 @@ def feed_last_piece(beside):
     def feed(name: str):
         model = build_or_skip(name)
         beside(*LAST_PIECES)
-        return applicable(SCENARIOS["last-piece"](model))
+        return applicable(SCENARIOS["last-chunk"](model))
 
     return feed
 

@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import alone_scenarios, engine
+from mlx_patches.lab import engine, solo_scenarios
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import row_record
@@ -246,7 +246,7 @@ def test_second_turn_continues_first(model, ungated):
     if not probe.takes_turns(model):
         pytest.skip("the lab embeds no text as the release does")
     ungated("rope-deltas")
-    cell = alone_scenarios.worst(model, probe.two_turns(model))
+    cell = solo_scenarios.worst(model, probe.two_turns(model))
     assert cell.verdict == "green", cell.detail
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.lab.alone_scenarios import run_saved
+from mlx_patches.lab.solo_scenarios import run_saved
 from mlx_patches.patches.caches.saved_layer_cache import patch
 
 from ..releases.models import build_or_skip

@@ -16,7 +16,7 @@ from mlx_patches.probes import NotApplicable
 from .conftest import is_needed, is_tested
 from .models import build_or_skip, vlm_engine
 
-SCENARIOS = ("features", "features-in-pieces", "features-served")
+SCENARIOS = ("features", "features-chunked", "features-served")
 # Families whose embedding step returns embeddings alone, or positions, or layers of features.
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl")
 
@@ -104,7 +104,7 @@ def test_missing_features_are_found(monkeypatch):
         return step(self)
 
     monkeypatch.setattr(batch, "prompt_step", without_features)
-    assert run("features-in-pieces", "llava").verdict == "red"
+    assert run("features-chunked", "llava").verdict == "red"
 
 
 @pytest.fixture

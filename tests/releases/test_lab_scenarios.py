@@ -196,7 +196,7 @@ PLANTED = [
     ("trim", nothing, {"trim"}),
     ("state", forgetful, {"state"}),
     ("merge", shifted, {"merge", "history"}),
-    ("finalize", nothing, {"history", "last-piece"}),
+    ("finalize", nothing, {"history", "last-chunk"}),
 ]
 
 
@@ -314,7 +314,7 @@ def test_changed_cache_dtype_is_red(right, applied, monkeypatch):
         ("leaves", "nemotron_h", "recurrent-padding", "float32"),
         ("growth", "nemotron_h", "arrays-advance", "float32"),
         ("growth", "cohere2", "offset-chain", "float32"),
-        ("last-piece", "gemma3_text", "rotating-last-chunk", "float32"),
+        ("last-chunk", "gemma3_text", "rotating-last-chunk", "float32"),
         ("max-kv-size", "qwen3", "rotating-keep", "float32"),
         ("cache-dtype", "gemma3_text", "joined-dtype", "bfloat16"),
     ],

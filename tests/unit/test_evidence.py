@@ -141,7 +141,7 @@ def test_family_without_needs_has_no_entry(made_up):
 def test_no_cell_lists_every_patch(one):
     """A patch that cannot be applied again is not counted for every patch tried after it."""
     for family, scenarios in one["needs"].items():
-        # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4, `last-piece` two more.
+        # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4, `last-chunk` two more.
         most = 6 if family == "gemma3n" else 4
         for scenario, ids in scenarios.items():
             assert len(ids) <= most, (family, scenario, ids)

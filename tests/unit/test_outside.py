@@ -153,10 +153,10 @@ SOLO = {
 def prefills(tmp_path, monkeypatch):
     """Writes what one release decodes alone, beside the evidence of the lab."""
     monkeypatch.setattr(outside.store, "folder", lambda: tmp_path / "lab")
-    (tmp_path / "alone").mkdir()
+    (tmp_path / "solo").mkdir()
 
     def write(text):
-        (tmp_path / "alone" / "mlx-lm-9.9.json").write_text(text)
+        (tmp_path / "solo" / "mlx-lm-9.9.json").write_text(text)
         outside._read_cells.cache_clear()
 
     yield write
@@ -179,12 +179,12 @@ WHOLE = {
     "without": {"features": {"tiny": "r", "other": "r", "text": "n"}},
     "with": {
         "features": {"tiny": "g", "other": "r", "text": "n"},
-        "features-in-pieces": {"other": "r", "text": "n"},
+        "features-chunked": {"other": "r", "text": "n"},
     },
     "details_without": {"features": {"tiny": "ValueError: a", "other": "ValueError: b"}},
     "details_with": {
         "features": {"other": "row 1, step 0: token 19 instead of 30"},
-        "features-in-pieces": {"other": "ValueError: c"},
+        "features-chunked": {"other": "ValueError: c"},
     },
     "needs": {"features": {"tiny": ["a-patch"]}},
 }
@@ -198,7 +198,7 @@ def test_image_scenarios(prefills):
     assert none == [(), ()] and with_images("mlx-lm 9.8", "tiny") == ()
     assert tiny == (HeldCell("features", "rg", True, ("a-patch",)),)
     # What the patches turn from a crash into wrong text; and what was built with them alone.
-    assert other == (HeldCell("features", "rr"), HeldCell("features-in-pieces", "nr", True))
+    assert other == (HeldCell("features", "rr"), HeldCell("features-chunked", "nr", True))
     assert [one.severity for one in other] == ["wrong-text", "crash"]
 
 

@@ -155,7 +155,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
 def wrong_beside(name, family, part):
     """Whether other text than that of its prefill is decoded, or a batch with images is wrong."""
     found = alone(name)
-    scenarios = ("own-prefill", outside.FEATURES, outside.IN_PIECES)
+    scenarios = ("own-prefill", outside.FEATURES, outside.CHUNKED)
     letters = [
         found.get(part, {}).get(one, {}).get(family) or found["with"].get(one, {}).get(family)
         for one in scenarios
@@ -167,7 +167,7 @@ def wrong_beside(name, family, part):
 @functools.cache
 def alone(name):
     """The evidence of requests alone in a set; empty if there is none."""
-    file = store.folder().parent / "alone" / f"{name.replace(' ', '-')}.json"
+    file = store.folder().parent / "solo" / f"{name.replace(' ', '-')}.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -226,7 +226,7 @@ def test_folder_without_windows(release, tmp_path):
     (one,) = full.verdicts
     assert (one.verdict, full.exit_code(), one.wrong) == (words.RIGHT, 0, ())
     (other,) = mlx_patches.audit(write_llama(tmp_path, sliding_window=9)).verdicts
-    assert {cell.name.partition("@")[0] for cell in other.wrong} == {"state", "last-piece"}
+    assert {cell.name.partition("@")[0] for cell in other.wrong} == {"state", "last-chunk"}
     assert one.inapplicable == other.inapplicable + 2
 
 
@@ -577,7 +577,7 @@ def test_own_prefill_counts_as_solo(cell, said, codes):
 
 def with_images(whole, pieces="", crash=False, family="fine"):
     """The verdict on a family with the letters of a batch with images, and of one in pieces."""
-    letters = {outside.FEATURES: whole, outside.IN_PIECES: pieces or whole}
+    letters = {outside.FEATURES: whole, outside.CHUNKED: pieces or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
     return dataclasses.replace(judged("fine", images=(*cells,)), family=family)
 
@@ -630,8 +630,8 @@ def test_image_batch_counts(one, idle, active, codes):
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (outside.HeldCell("features-alone", "rg"), "gives wrong text"),
-        (outside.HeldCell("features-alone", "rg", crash=True), "crashes"),
+        (outside.HeldCell("features-solo", "rg"), "gives wrong text"),
+        (outside.HeldCell("features-solo", "rg", crash=True), "crashes"),
     ],
 )
 def test_chunked_images_count_as_solo(cell, said):

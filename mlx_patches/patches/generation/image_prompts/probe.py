@@ -20,13 +20,13 @@ def probe(target: Target) -> Result:
     Raises:
         NotApplicable: the release lacks the model, or cannot run it.
     """
-    from ....lab.image_scenarios import features, features_alone
+    from ....lab.image_scenarios import features, features_solo
 
     require_own(target)
     in_batch = [] if target.name == "generate_step" else images_cells(features, _IN_BATCH, _OTHERS)
     # A supporting target is needed if any other is.
     solo = target.supports or target.name == "generate_step"
-    cells = in_batch or (images_cells(features_alone, [_IN_CHUNKS], BATCH_PATCHES) if solo else [])
+    cells = in_batch or (images_cells(features_solo, [_IN_CHUNKS], BATCH_PATCHES) if solo else [])
     if not cells and not solo:
         return Result(False, "the release does not batch prompts with images of these models")
     return worst_of(cells)

@@ -98,7 +98,7 @@ def generate_solo(model: Any) -> int:
     import mlx.core as mx
 
     from ....lab import engine
-    from ....lab.alone_scenarios import inputs_of, whole_model
+    from ....lab.solo_scenarios import inputs_of, whole_model
 
     step = engine.generate_module(model).generate_step
     prompt = mx.array([_PROMPT])

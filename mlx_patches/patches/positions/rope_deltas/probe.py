@@ -8,7 +8,6 @@ from typing import Any
 
 from ....core.patch import Target
 from ....lab import EXACT, engine
-from ....lab.alone_scenarios import WHOLE, own_prefill, run_prefill, run_steps, texts, worst
 from ....lab.compare import differences
 from ....lab.offline import shell
 from ....lab.rows import (
@@ -23,6 +22,7 @@ from ....lab.rows import (
     solo,
     text_and_image,
 )
+from ....lab.solo_scenarios import WHOLE, own_prefill, run_prefill, run_steps, texts, worst
 from ....probes import NotApplicable, Result
 from ....probes.batch_invariance import family_of, tiny_of
 from ....probes.fixtures import BATCH_PATCHES, require_own, with_patches

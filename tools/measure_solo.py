@@ -1,6 +1,6 @@
 """Measures the lab's scenarios of one request alone in a release set, and keeps them as evidence.
 
-    python tools/measure_alone.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
+    python tools/measure_solo.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
 
 ``PYTHON`` is that of an environment of the set. Each job runs its families in one process that
 forks for each of them: to start a process for each would take hours. Scenarios that are not named
@@ -28,10 +28,10 @@ from shards import Shard
 
 from mlx_patches.activation import settings
 from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL
-from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED
+from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED, current_id
 from mlx_patches.patches import catalogue
 
-EVIDENCE = ROOT / "tools" / "evidence" / "alone"
+EVIDENCE = ROOT / "tools" / "evidence" / "solo"
 # Seconds for one family, and for one scenario of the release.
 SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
@@ -54,7 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", help="the release set")
     parser.add_argument("--python", help="an environment of this set")
-    parser.add_argument("--scenario", action="append", choices=(*NAMED, *RELEASE_SCENARIOS))
+    parser.add_argument(
+        "--scenario", action="append", type=current_id, choices=(*NAMED, *RELEASE_SCENARIOS)
+    )
     parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--jobs", type=int, default=1)
     shards.add_option(parser, "family")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import measure_alone
+import measure_solo
 import pytest
 
 from mlx_patches.lab import Cell, draws, release_scenarios, stops
@@ -95,11 +95,11 @@ def rows(**verdicts):
 
 def test_evidence_counts():
     found = {}
-    measure_alone.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
-    measure_alone.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
-    assert measure_alone.count_results(found, "saved") == "1/1/1"
+    measure_solo.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
+    measure_solo.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
+    assert measure_solo.count_results(found, "saved") == "1/1/1"
     assert found["details_with"] == {"saved": {"c": "c red"}}
-    for part in measure_alone.PARTS:
-        measure_alone.add(found, part, ["draws"], [])
-    assert measure_alone.count_results(found, "draws") == "n/a"
-    assert measure_alone.count_results(found, "streamed") == "-"
+    for part in measure_solo.PARTS:
+        measure_solo.add(found, part, ["draws"], [])
+    assert measure_solo.count_results(found, "draws") == "n/a"
+    assert measure_solo.count_results(found, "streamed") == "-"
