@@ -588,7 +588,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
             if names:
                 versions = ", ".join(name.partition(" ")[2] for name in names)
                 click.echo(f"  {word:<24}{versions}")
-        for name, wrong in one.alone.items():
+        for name, wrong in one.wrong_solo.items():
             click.echo(
                 f"  {'wrong single requests':<24}{name.partition(' ')[2]}: {', '.join(wrong)}"
             )

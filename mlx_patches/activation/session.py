@@ -421,10 +421,10 @@ class Session:
         gone = (one for one in self.manager.status() if one.status is Status.LOST)
         if lost := [one for one in gone if one.target.partition(":")[0] == name]:
             self._logged.add(name)
-            said = f"{lost[0].reason}; patches not in effect: {len(lost)}"
+            failure = f"{lost[0].reason}; patches not in effect: {len(lost)}"
             if self.strict:
-                raise ImportError(f"mlx_patches: {said}")
-            logger.warning("mlx_patches: %s", said)
+                raise ImportError(f"mlx_patches: {failure}")
+            logger.warning("mlx_patches: %s", failure)
 
     def _add_entry(self, request: Request, entry: tuple[str, str], strict: bool) -> list[Outcome]:
         """Add the patches that a model's entry names, once; the caller rebinds."""

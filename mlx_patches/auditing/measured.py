@@ -60,13 +60,13 @@ def verdicts_of_model(
         metal = _metal(where, family)
         if metal is None:
             metal = metal_branches(package_of_models(distribution), family, find)
-        alone = [  # without them, a single request gets wrong output
+        solo = [  # without them, a single request gets wrong output
             patch.id
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
         beside = outside.beside(where.set, family, model_type)
-        facts = Measured(evidence, note, (*metal,), (*alone,), *beside)
+        facts = Measured(evidence, note, (*metal,), (*solo,), *beside)
         found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)
 

@@ -40,7 +40,7 @@ class Recommendation:
     other: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def alone(self) -> dict[str, tuple[str, ...]]:
+    def wrong_solo(self) -> dict[str, tuple[str, ...]]:
         """Release set to the defects of single requests that the patches do not repair."""
         found = {}
         for name in self.versions:
@@ -76,11 +76,14 @@ class Recommendation:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
+        solo = {name: list(found) for name, found in self.wrong_solo.items()}
         return {
             **fields(self, "distribution", "family", "green", "repaired", "red"),
             "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
-            "wrong_alone": {name: list(found) for name, found in self.alone.items()},
+            **dict.fromkeys(
+                ("wrong_solo", "wrong_alone"), solo
+            ),  # the second: for one more release
             "wrong_with_images": list(self.with_images),
             **fields(self, "best_green", "best_repaired", "versions"),
         }

@@ -260,7 +260,7 @@ def commands(report: Audit) -> list[str]:
     held = [
         cell
         for one in report.verdicts
-        for cell in (*one.fails_alone(here), *one.fails_with_images(here))
+        for cell in (*one.fails_solo(here), *one.fails_with_images(here))
     ]
     repaired = [not cell.wrong_with_patches for cell in open_]
     repaired += [not words.is_red(cell.pair) for cell in held]
@@ -302,8 +302,8 @@ def _proof(report: Audit) -> str:
     if report.model is None:
         ids = [*effects(report), *worst_first(report.needed)]
         return f"mlx-patches probe {ids[0]}" if ids else ""
-    if alone := [id_ for one in worst(report) for id_ in one.measured.alone]:
-        return f"mlx-patches probe {alone[0]}"  # the lab compares with a single request
+    if solo := [id_ for one in worst(report) for id_ in one.measured.solo]:
+        return f"mlx-patches probe {solo[0]}"  # the lab compares with a single request
     here = report.here()
     for one in worst(report)[:1]:
         # The lab runs the image scenarios only by name.
@@ -336,7 +336,7 @@ def single_requests(report: Audit) -> list[str]:
     for one in worst(report):
         held = one.measured.held
         if held and held.comparable:
-            differ = len(one.differs_alone(here))
+            differ = len(one.differs_solo(here))
             more = " (-v)" if differ else ""
             count = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')}"
             found[f"match {held.outside} in {count}{more}"] = one.release

@@ -215,17 +215,17 @@ def _read_cells(release: str, scenario: str) -> Mapping[str, HeldCell]:
         return {}
     with store.reading(file):
         found = json.loads(file.read_bytes())
-        needs, said, said_after = (
+        needs, details, details_after = (
             found.get(part, {}).get(scenario, {})
             for part in ("needs", "details_without", "details_with")
         )
         # A crash that the patches turn into wrong text is worse.
-        said = {**said, **said_after}
+        details |= details_after
         return {
             family: HeldCell(
                 scenario,
                 pair,
-                words.severity_of(scenario, said.get(family, "")) == words.CRASH,
+                words.severity_of(scenario, details.get(family, "")) == words.CRASH,
                 (*needs.get(family, ()),),
             )
             for family, pair in _pairs(found, scenario).items()

@@ -144,11 +144,11 @@ def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
     if journal is None:
         return cell, {}
     facts = {"kernels": " ".join(sorted(journal.launched))}
-    said = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
+    detail = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
     if journal.not_run:
         cell = Cell(NOT_RUN, next(iter(journal.not_run)))
     elif journal.faults:
-        cell = replace(cell, verdict=RED, detail=said)
+        cell = replace(cell, verdict=RED, detail=detail)
     elif journal.unwritten and cell.verdict == RED:
         cell = replace(cell, detail=f"{cell.detail}; {next(iter(journal.unwritten))}")
     journal.clear()

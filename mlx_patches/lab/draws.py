@@ -60,8 +60,8 @@ def compare_draws(drawn: Any) -> Cell:
         return Cell(RED, engine.where(drawn))
     free, more, first, again, other = drawn
     wrong = [
-        said
-        for said, is_wrong in (
+        fault
+        for fault, is_wrong in (
             ("all tokens are one token", len(set(free)) == 1),
             ("two draws without a seed are equal", free == more),
             ("two draws with one seed differ", first != again),

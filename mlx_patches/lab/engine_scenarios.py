@@ -39,7 +39,7 @@ def engine_(model: LabModel) -> Cell:
 def processors(model: LabModel) -> Cell:
     """Batch rows with and without a logits processor in the batch generator."""
     requests = insert_rows(model, "processors", [(), (), [penalize], ()])
-    return compare_with_alone(model, requests, generators.run_requests(model, requests))
+    return compare_with_solo(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("samplers")
@@ -52,9 +52,9 @@ def samplers(model: LabModel) -> Cell:
     by_row = generators.samples_by_row(model)
     own = [second_best, nucleus] if by_row else [None, None]
     requests = insert_rows(model, "sampler", [None, None, *own])
-    said = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
-    return compare_with_alone(
-        model, requests, said, [int(one.sampler is second_best) for one in requests]
+    output = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
+    return compare_with_solo(
+        model, requests, output, [int(one.sampler is second_best) for one in requests]
     )
 
 
@@ -93,9 +93,9 @@ def batch_generate(model: LabModel) -> Cell:
     if model.family.distribution != "mlx-lm":
         return offline_(model, prompts)
     count = steps(model)
-    said = offline.batch_generate(model, prompts, count)
+    output = offline.batch_generate(model, prompts, count)
     return compare_generated(
-        said, [generate_solo(model, prompt, count) for prompt in prompts], model.tolerance
+        output, [generate_solo(model, prompt, count) for prompt in prompts], model.tolerance
     )
 
 
@@ -111,9 +111,9 @@ def batch_generate_images(model: LabModel) -> Cell:
 def run_joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cell:
     """Compare a batch with one late row with solo runs on the model ``single``."""
     *first, late = (row.prompt for row in rows_of(model, LENGTHS))
-    said = generators.generate(model, first, late, count, **options)
+    output = generators.generate(model, first, late, count, **options)
     expected = [generate_solo(single, prompt, count) for prompt in (*first, late)]
-    return compare_generated(said, expected, model.tolerance)
+    return compare_generated(output, expected, model.tolerance)
 
 
 def insert_rows(model: LabModel, name: str, values: Sequence[Any]) -> list[generators.Request]:
@@ -131,13 +131,13 @@ def run_leavers(model: LabModel, rows: Sequence[Row]) -> Cell:
         generators.Request(turn, row.prompt, count, image=row.image, leaves=gone)
         for row, (turn, count, gone) in zip(rows, LEAVERS, strict=True)
     ]
-    return compare_with_alone(model, requests, generators.run_requests(model, requests))
+    return compare_with_solo(model, requests, generators.run_requests(model, requests))
 
 
-def compare_with_alone(
+def compare_with_solo(
     model: LabModel,
     requests: Sequence[generators.Request],
-    said: Sequence[Sequence[Generated]],
+    output: Sequence[Sequence[Generated]],
     ranks: Sequence[int] = (),
 ) -> Cell:
     """Compare the batch generator's output with solo runs of the requests.
@@ -148,15 +148,15 @@ def compare_with_alone(
         generate_solo(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
         for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
     ]
-    return compare_generated(said, expected, model.tolerance, ranks)
+    return compare_generated(output, expected, model.tolerance, ranks)
 
 
 def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
     """Compare mlx-vlm's ``batch_generate`` of all prompts with a separate call per prompt."""
     count, grid = steps(model), None if image is None else image.grid
-    said = offline.batch_generate(model, prompts, count, grid)
+    output = offline.batch_generate(model, prompts, count, grid)
     own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
-    return compare_generated(said, [[one.every for one in row] for row in own], model.tolerance)
+    return compare_generated(output, [[one.every for one in row] for row in own], model.tolerance)
 
 
 def penalize(tokens: Any, logits: Any) -> Any:

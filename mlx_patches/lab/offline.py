@@ -141,8 +141,8 @@ def shell(model: LabModel) -> Any:
             if not hasattr(whole, part):
                 setattr(whole, part, None)
         own = embed_prompt(whole, tokens, {})
-        said = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
-        mx.eval(getattr(said, "logits", said))
+        out = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
+        mx.eval(getattr(out, "logits", out))
     except Exception:  # needs its vision part even for a text
         return None
     return whole
@@ -175,7 +175,7 @@ class _Numbers:
         self.chat_template = "figures"  # the releases look it up on the instance
         self.grid = grid
         self.side = padding_side
-        self.said: list[int] = []
+        self.tokens: list[int] = []
         self.stopping_criteria = Endless()
 
     def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
@@ -205,17 +205,17 @@ class _Numbers:
         return self
 
     def reset(self) -> None:
-        self.said = []
+        self.tokens = []
 
     def add_token(self, token: int, **options: Any) -> None:
-        self.said.append(int(token))
+        self.tokens.append(int(token))
 
     def finalize(self) -> None:
         """Do nothing: no text is buffered."""
 
     @property
     def text(self) -> str:
-        return self.decode(self.said)
+        return self.decode(self.tokens)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
         """The token ids in decimal."""

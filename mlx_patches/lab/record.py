@@ -38,7 +38,7 @@ _TEXTS = tuple(f"details_{part}" for part in PARTS)
 KERNELS, RAN, NOT_REACHED = "kernels", "ran", "not_reached"
 _FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
 # The letters of red and unbuilt cells, which need a detail.
-_TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
+_DETAILED = {LETTERS[RED], LETTERS[NOT_BUILT]}
 # In bytes; a release's evidence is much smaller.
 _LARGEST = 16 * 2**20
 
@@ -58,7 +58,7 @@ def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
     """Family to scenario to the detail of each red or unbuilt cell."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
-        if LETTERS.get(row["verdict"]) in _TOLD:
+        if LETTERS.get(row["verdict"]) in _DETAILED:
             found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
     return dict(found)
 
@@ -206,8 +206,8 @@ def _problem_of_facts(content: Mapping[str, Any]) -> str:
 
 def _problem_of_cells(content: Mapping[str, Any]) -> str:
     for part in (one for one in PARTS if one in content):
-        cells, told = content[part], content[f"details_{part}"]
-        if not _is_table(cells) or not _is_table(told):
+        cells, details_ = content[part], content[f"details_{part}"]
+        if not _is_table(cells) or not _is_table(details_):
             return f"{part!r} or its details do not map families to scenarios to strings"
         for family, named in cells.items():
             where = f"{part!r}, family {family!r}"
@@ -216,7 +216,7 @@ def _problem_of_cells(content: Mapping[str, Any]) -> str:
                     return f"{where}: unknown scenario {name!r}"
                 if letter not in LETTERS.values():
                     return f"{where}, {name}: unknown letter {letter!r}"
-                if letter in _TOLD and name not in told.get(family, {}):
+                if letter in _DETAILED and name not in details_.get(family, {}):
                     return f"{where}, {name}: no detail of the failure"
     if not content["without"]:
         return "no family was measured"

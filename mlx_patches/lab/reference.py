@@ -86,9 +86,9 @@ def summary(found: Sequence[Cell], outside: str) -> Cell:
     """The worst cell's verdict, the largest figure, and the number of configs by verdict."""
     worst = min((cell.verdict for cell in found), key=RESULTS.index)
     counts = [(verdict, sum(cell.verdict == verdict for cell in found)) for verdict in RESULTS]
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
+    detail = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
     return Cell(
-        worst, f"against {outside}: {said}", max((c.figure or 0.0 for c in found), default=None)
+        worst, f"against {outside}: {detail}", max((c.figure or 0.0 for c in found), default=None)
     )
 
 
@@ -376,8 +376,8 @@ def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
         worst = max(worst, *off)
         if worst > EXACT.logits:
             first = next(token for token, value in enumerate(off) if value > EXACT.logits)
-            said = f"{what}off by {worst:.2g} of the scale, first at token {first}"
-            return Cell(RED, said, worst)
+            detail = f"{what}off by {worst:.2g} of the scale, first at token {first}"
+            return Cell(RED, detail, worst)
     return Cell(GREEN, "equal", worst)
 
 

@@ -136,7 +136,7 @@ def prefill_left(
     return cache
 
 
-def prefill_alone(model: LabModel, row: Row) -> list[Any]:
+def prefill_solo(model: LabModel, row: Row) -> list[Any]:
     """Prefill a single row with the model's own cache; returns the cache."""
     cache = model.make_cache()
     engine.forget(model)
@@ -194,7 +194,7 @@ def generate_solo(
     import mlx.core as mx
 
     row = Row(tuple(prompt), (len(prompt),), image=image)
-    cache = prefill_alone(model, row)
+    cache = prefill_solo(model, row)
     generated: list[Any] = []
     while True:
         logits = row.logits[row.fed - 1]

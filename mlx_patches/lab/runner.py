@@ -290,7 +290,7 @@ def run(
     jobs: int = 1,
     seconds: float = SECONDS,
     out: Path | None = None,
-    tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
+    report: Callable[[Task, list[Row]], None] = lambda task, rows: None,
     one: Callable[[Task], list[Row]] | None = None,
 ) -> list[Row]:
     """Run the tasks and return every row, starting with those of ``out`` that cover a task.
@@ -299,7 +299,7 @@ def run(
         jobs: the number of parallel processes.
         seconds: the time limit of each process.
         out: a file of JSON lines; tasks that it covers are skipped, new rows are appended.
-        tell: called after each task.
+        report: called after each task.
         one: runs a task, ``measure`` by default.
 
     Raises:
@@ -313,7 +313,7 @@ def run(
         names = {row.scenario for row in held}
         if names >= set(task.scenarios) or names & {*task.ends}:
             rows += held
-            tell(task, held)
+            report(task, held)
         else:
             left.append(task)
     file = _append(out) if out else None
@@ -327,7 +327,7 @@ def run(
                 file.write("".join(json.dumps(row.as_dict()) + "\n" for row in fresh))
                 file.flush()
             rows += fresh
-            tell(futures[future], fresh)
+            report(futures[future], fresh)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         if file:

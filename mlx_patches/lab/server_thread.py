@@ -116,7 +116,7 @@ class Clients:
         )
         for error in (one.error for one in self.all if one.error):
             raise error
-        return [one.said for one in self.all]
+        return [one.output for one in self.all]
 
     def see(self, row: int, count: int) -> None:
         """Hold the generator's thread at a row's token until all due clients arrived or left."""
@@ -144,8 +144,8 @@ class Clients:
     def _until(self, happened: Callable[[], bool]) -> None:
         while not happened():
             if time.monotonic() > self.end:
-                said = ", ".join(f"{len(one.said)} of {one.prompt.count}" for one in self.all)
-                raise TimeoutError(f"no answer in {SECONDS:g} s; tokens that came, by row: {said}")
+                counts = ", ".join(f"{len(one.output)} of {one.prompt.count}" for one in self.all)
+                raise TimeoutError(f"no answer in {SECONDS:g} s; tokens by row: {counts}")
             time.sleep(0.001)
 
 
@@ -160,7 +160,7 @@ class Client(threading.Thread):
     def __init__(self, generator: Any, text: str, prompt: Prompt):
         super().__init__(daemon=True)
         self.generator, self.text, self.prompt = generator, text, prompt
-        self.said: list[Generated] = []
+        self.output: list[Generated] = []
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -172,8 +172,8 @@ class Client(threading.Thread):
             _, answers = self.generator.generate(self.text, images, args=arguments)
             with contextlib.closing(answers):
                 for one in answers:
-                    self.said.append(token_of(one))
-                    if self.prompt.leaves and len(self.said) == self.prompt.count:
+                    self.output.append(token_of(one))
+                    if self.prompt.leaves and len(self.output) == self.prompt.count:
                         return
         except Exception as error:
             self.error = error

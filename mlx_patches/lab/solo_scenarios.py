@@ -23,7 +23,7 @@ from .generators import force_tokens
 from .offline import WholeModel
 from .reference import DATA, TOKENS
 from .registry import NAMED, scenario
-from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
+from .rows import LENGTHS, Row, decode, prefill, prefill_solo, rows_of, solo, steps
 from .variants import has_variant, vary
 from .whole import embed_prompt
 
@@ -53,13 +53,13 @@ def own_prefill(model: LabModel) -> Cell:
         for name, text, image in texts(model):
             engine.forget(model)
             expected = dict(enumerate(run_prefill(model, text, image)))
-            for length, piece in PROMPTS if image is None else PROMPTS[1:]:
+            for length, chunk in PROMPTS if image is None else PROMPTS[1:]:
                 engine.forget(model)
-                said = run_steps(model, text, length, piece or WHOLE, image)
+                logits = run_steps(model, text, length, chunk or WHOLE, image)
                 end = length + (engine.answer_window(model) or WHOLE)
-                said = {at: said[at] for at in said if at < end}
-                pieces = f" in pieces of {piece}" if piece else ""
-                yield f"{name} after a prompt of {length}{pieces}", said, expected
+                found = {at: one for at, one in logits.items() if at < end}
+                chunks = f" in chunks of {chunk}" if chunk else ""
+                yield f"{name} after a prompt of {length}{chunks}", found, expected
 
     return worst(model, compare_prompts())
 
@@ -93,11 +93,11 @@ def _run_copies(
 
     for length in LENGTHS:
         row = rows_of(model, [length])[0]
-        goes_on([row], prefill_alone(model, row))
+        goes_on([row], prefill_solo(model, row))
         yield "a row", row.logits, solo(model, row)
     with suppress(NotApplicable):
         row = rows_of(model, [min(LENGTHS)])[0]
-        cache = prefill_alone(model, row)
+        cache = prefill_solo(model, row)
         decode(model, [Row(tuple(reversed(row.text)), row.chunks)], cache, 2)
         cache = through_a_file(cache)
         engine.trim(cache, 2)
@@ -144,9 +144,9 @@ def config_fields(model: LabModel) -> Cell:
             still.append(name)
     if ignored and "rope_theta" in still:
         raise NotApplicable("nothing is rotated by rope_theta: the rope types can move nothing")
-    said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
+    detail = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
     moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
-    return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))
+    return Cell(RED if ignored else GREEN, detail + moved, float(len(ignored) + len(still)))
 
 
 def run_edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -204,13 +204,13 @@ def change_field(
 
 def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
     """The first red comparison, else the one with the largest difference."""
-    found = Cell(GREEN)
-    for name, said, expected in compared:
-        cell = differences([said], [expected], model.tolerance)
+    result = Cell(GREEN)
+    for name, found, expected in compared:
+        cell = differences([found], [expected], model.tolerance)
         if cell.verdict == RED:
             return replace(cell, detail=f"{name}: {cell.detail.removeprefix('row 0, ')}")
-        found = max(cell, found, key=lambda one: one.figure or 0.0)
-    return found
+        result = max(cell, result, key=lambda one: one.figure or 0.0)
+    return result
 
 
 def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
@@ -246,7 +246,7 @@ def run_steps(
     model: LabModel,
     text: Sequence[int],
     length: int,
-    piece: int,
+    chunk: int,
     image: engine.Image | None,
     cache: list[Any] | None = None,
     start: int = 0,
@@ -256,7 +256,7 @@ def run_steps(
     Args:
         text: token ids; the first ``length`` are the prompt.
         length: the length of the prompt.
-        piece: the chunk size of the prefill.
+        chunk: the chunk size of the prefill.
         image: the prompt, if it contains an image.
         cache: the model's caches; None for empty ones.
         start: the number of tokens in the cache.
@@ -264,16 +264,16 @@ def run_steps(
     import mlx.core as mx
 
     options = {
-        "prefill_step_size": piece,
+        "prefill_step_size": chunk,
         "prompt_cache": model.make_cache() if cache is None else cache,
     }
     prompt, rest = mx.array(list(text[start:length])), text[length:]
     if model.family.distribution == "mlx-lm":
-        said = force_tokens(model, rest, prompt, model.module, **options)
+        output = force_tokens(model, rest, prompt, model.module, **options)
     else:
         inputs = {**inputs_of(prompt[None], image), **options}
-        said = force_tokens(model, rest, prompt[None], whole_model(model, image), **inputs)
-    return dict(enumerate(said[: len(rest) + 1], length - 1))
+        output = force_tokens(model, rest, prompt[None], whole_model(model, image), **inputs)
+    return dict(enumerate(output[: len(rest) + 1], length - 1))
 
 
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:

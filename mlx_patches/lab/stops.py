@@ -38,8 +38,8 @@ def compare_stops(ask: Ask, stream: bool) -> Cell:
     for stops in tried:
         places = [place for stop in stops if (place := whole.find(stop)) >= 0]
         wanted = (whole[: min(places)], "stop") if places else (whole, "length")
-        if (said := answer(*stops)) != wanted:
-            wrong.append(f"stop {stops!r} ends {whole!r} as {said!r} instead of {wanted!r}")
+        if (got := answer(*stops)) != wanted:
+            wrong.append(f"stop {stops!r} ends {whole!r} as {got!r} instead of {wanted!r}")
     if wrong:
         return Cell(RED, f"{len(wrong)} of {len(tried)} requests: {wrong[0]}", float(len(wrong)))
     return Cell(GREEN, f"{len(tried)} requests", 0.0)

@@ -76,7 +76,7 @@ def sorts(names: Sequence[str], tokenizer: Any, decode: Decode) -> dict[str, lis
 
 def cell(decode: Decode, ways: dict[str, Stream], all_tokens: list[Tokens]) -> Cell:
     """Red at the first sequence that is streamed differently, or not at all."""
-    wrong = [said for tokens in all_tokens if (said := difference(decode, ways, tokens))]
+    wrong = [fault for tokens in all_tokens if (fault := difference(decode, ways, tokens))]
     tried = f"{len(all_tokens)} sequences"
     if wrong:
         return Cell(RED, f"{len(wrong)} of {tried}: {wrong[0]}", float(len(wrong)))
@@ -88,11 +88,11 @@ def difference(decode: Decode, ways: dict[str, Stream], tokens: Tokens) -> str:
     wanted = whole(decode(tokens))
     for way, stream in ways.items():
         try:
-            said = repr(whole(stream(tokens)))
+            got = repr(whole(stream(tokens)))
         except Exception as error:
-            said = engine.where(error)
-        if said != repr(wanted):
-            return f"{way}: {wanted!r} is streamed as {said}"
+            got = engine.where(error)
+        if got != repr(wanted):
+            return f"{way}: {wanted!r} is streamed as {got}"
     return ""
 
 
@@ -112,13 +112,13 @@ def streams(distribution: str, tokenizer: Any) -> Iterator[tuple[str, Stream]]:
     """The release's ways to stream tokens."""
 
     def segments(tokens: Tokens) -> str:
-        detokenizer, said = tokenizer.detokenizer, ""
+        detokenizer, text = tokenizer.detokenizer, ""
         detokenizer.reset()
         for token in tokens:
             detokenizer.add_token(token)
-            said += detokenizer.last_segment
+            text += detokenizer.last_segment
         detokenizer.finalize()
-        return said + str(detokenizer.last_segment)
+        return text + str(detokenizer.last_segment)
 
     yield "generation", segments
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")

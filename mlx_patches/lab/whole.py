@@ -133,8 +133,8 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
     except NotBuilt:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:160]
-        raise NotBuilt(f"{type(error).__name__}: {said}") from error
+        reason = " ".join(str(error).split())[:160]
+        raise NotBuilt(f"{type(error).__name__}: {reason}") from error
     draw_weights(model, seed)
     cast_weights(model, dtype)
     lab = lab_model(family, language, small, tolerance_of(family, dtype), dtype)

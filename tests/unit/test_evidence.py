@@ -192,7 +192,7 @@ def test_chart_findings_and_page_have_the_same_counts():
         cells = [cell for row in pack["families"].values() if (cell := row[column])]
         right = [cell for cell in cells if cell["result"] in ("green", "repaired")]
         assert len(right) == bar.patched
-        assert sum(cell["result"] == "green" and not cell["alone"] for cell in right) == green
+        assert sum(cell["result"] == "green" and not cell["solo"] for cell in right) == green
         assert f">{bar.patched}</text>" in write_docs.CHART.read_text()
 
 

@@ -115,7 +115,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
         assert words.verdict_of(summary[family]) == word
         code = report.exit_code()
         # None of the lab's scenarios shows this.
-        solo = own.measured.alone or wrong_beside(evidence["set"], family, "without")
+        solo = own.measured.solo or wrong_beside(evidence["set"], family, "without")
         wanted = {1} if solo else expected_code(result, cells, False, evidence, family)
         assert code in wanted, (family, word)
         if index % 7 == 0:  # the JSON form takes as long as the audit
@@ -124,10 +124,10 @@ def test_all_commands_agree(release, monkeypatch, evidence):
         assert said.startswith(family) and word_in(said, own, report.here()), said
         needed = {need.patch for need in mlx_patches.needs(family)}
         assert needed <= set(own.patches)
-        assert needed >= set(own.measured.alone)
+        assert needed >= set(own.measured.solo)
         if word in (words.RIGHT, "cannot batch"):
             spared = {
-                *own.measured.alone,
+                *own.measured.solo,
                 *(own.measured.prefill.needs if own.measured.prefill else ()),
             }
             # A batch that a patch refuses, in place of a failure of the release.
@@ -173,7 +173,7 @@ def alone(name):
 
 def word_in(said, one, here):
     """Whether a sentence states the verdict."""
-    if one.wrong_alone(here):
+    if one.wrong_solo(here):
         return " gives wrong text here " in said and "even for a single request" in said
     if one.verdict == words.RIGHT:
         return " is right " in said
@@ -346,7 +346,7 @@ def test_missing_patch_counts_only_where_needed():
     ],
 )
 def test_wrong_solo_is_not_right_in_batch(family, idle, active):
-    one = judged(family, alone=("of-experts",))
+    one = judged(family, solo=("of-experts",))
     here = PatchState(False, IDLE.missing | {"of-experts"})
     assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)

@@ -20,7 +20,7 @@ from mlx_patches.lab.walks.shrink import shrink
 from mlx_patches.lab.walks.walk import reason
 
 KINDS = [
-    frozenset({"renew", "alone", "engines", "drop", "segment", "copy", "keep", *more})
+    frozenset({"renew", "solo", "engines", "drop", "segment", "copy", "keep", *more})
     for more in (
         {"reuse", "save", "quantize", "processor", "sampler"},
         {"max_kv_size"},
@@ -114,7 +114,7 @@ def test_reasons_ignore_numbers():
     near, far = (f"row {n}, step {n}: log-probabilities differ by {n}e-05" for n in (1, 23))
     assert reason(near) == reason(far) == reason("row 4, step 0: token 7 instead of 9")
     assert reason(near) != reason("row 1, step 1: log-probabilities differ by nan")
-    assert reason(near) != reason(f"{near}; as the row alone in the engine's pieces")
+    assert reason(near) != reason(f"{near}; a solo run in the engine's chunks does too")
     first, second = (f"ValueError: ({n},) is no shape (mlx_lm/cache.py:12)" for n in (3, 4))
     assert reason(first) == reason(second) == "ValueError (mlx_lm/cache.py:12)"
     assert reason(first) != reason("ValueError: no (mlx_lm/cache.py:13)")

@@ -80,7 +80,7 @@ def _walks(
         # A failed patch is no longer in effect: the next walk needs a new process.
         if options.patched and first_failure():
             return
-        wanted = reason(result["said"]) if result.get("said") else ""
+        wanted = reason(result["failure"]) if result.get("failure") else ""
         if wanted and wanted not in known and len(known) < SHRUNK:
             known.add(wanted)
             seconds = min(MOST, max(LEAST, options.seconds * PART))
@@ -97,9 +97,9 @@ def _smaller(
         return False
 
     small = shrink(program, is_red, seconds)
-    said = next((one for one in run(model, small) if reason(one) == wanted), "")
-    if said:
-        yield {"small": str(small), "said": said}
+    failure = next((one for one in run(model, small) if reason(one) == wanted), "")
+    if failure:
+        yield {"small": str(small), "failure": failure}
 
 
 def _result(model: LabModel, program: Program) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _result(model: LabModel, program: Program) -> dict[str, Any]:
         failures = run(model, program)
     except NotApplicable as refusal:
         return {"refused": str(refusal)}
-    return {"said": next(iter(failures), "") or first_failure(), "sequences": program.sequences}
+    return {"failure": next(iter(failures), "") or first_failure(), "sequences": program.sequences}
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Row:
     cache: list[Any] | None = None
     quantized: int = 0
     uid: int = -1
-    said: list[Generated] = field(default_factory=list)
+    output: list[Generated] = field(default_factory=list)
     ended: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Row:
     @property
     def tokens(self) -> list[int]:
         """The generated tokens."""
-        return [one.token for one in self.said]
+        return [one.token for one in self.output]
 
     @property
     def segments(self) -> list[list[int]]:
@@ -188,7 +188,7 @@ def kinds(model: LabModel) -> list[frozenset[str]]:
     insert = inspect.signature(release.insert).parameters
     rows = {"processor"} if "logits_processors" in insert else set()
     rows |= {"sampler"} if samples_by_row(model) else set()
-    base = {"renew", "alone", "engines", *(["drop"] if hasattr(release, "remove") else [])}
+    base = {"renew", "solo", "engines", *(["drop"] if hasattr(release, "remove") else [])}
     if model.family.distribution == "mlx-lm":
         base |= {"segment", "copy", "keep"}
         reuse = base | rows | {"reuse", "save", "quantize"}

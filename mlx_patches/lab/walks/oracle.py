@@ -25,9 +25,9 @@ def check(model: LabModel, options: Mapping[str, int], row: Row) -> str:
     # A single call with the whole text is fastest, but may itself differ from chunked prefill.
     if exact and _compare(model, options, row, _at_once(model, row)).verdict != RED:
         return ""
-    pieces = _chunk_sizes(model, options, row)
+    chunks = _chunk_sizes(model, options, row)
     # A limited cache drops tokens, so the right result depends on the chunks.
-    sizes = pieces if limited else [len(row.whole)]
+    sizes = chunks if limited else [len(row.whole)]
     try:
         cell = _compare(model, options, row, _run_chunks(model, options, row, sizes))
     except Exception:
@@ -36,22 +36,22 @@ def check(model: LabModel, options: Mapping[str, int], row: Row) -> str:
         if "kv_bits" not in options:
             raise
         # Some families support prefill with quantized caches only in a batch.
-        pieces = [1] * len(row.whole)
-        cell = _compare(model, options, row, _run_chunks(model, options, row, pieces))
+        chunks = [1] * len(row.whole)
+        cell = _compare(model, options, row, _run_chunks(model, options, row, chunks))
     if cell.verdict != RED:
         return ""
-    said = f"row {row.number}, {cell.detail.removeprefix('row 0, ')}"
+    failure = f"row {row.number}, {cell.detail.removeprefix('row 0, ')}"
     if not limited:
-        again = _compare(model, options, row, _run_chunks(model, options, row, pieces))
-        said += "; as the row alone in the engine's pieces" * (again.verdict != RED)
-    return said
+        again = _compare(model, options, row, _run_chunks(model, options, row, chunks))
+        failure += "; a solo run in the engine's chunks does too" * (again.verdict != RED)
+    return failure
 
 
 def _compare(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequence[Any]) -> Cell:
     tolerance = model.tolerance
     if row.quantized or "kv_bits" in options:
         tolerance = replace(tolerance, logits=QUANTIZED, margin=QUANTIZED)
-    return compare_generated([row.said], [logits], tolerance, [row.rank])
+    return compare_generated([row.output], [logits], tolerance, [row.rank])
 
 
 def _at_once(model: LabModel, row: Row) -> list[Any]:
@@ -78,9 +78,9 @@ def _run_chunks(
         rows.feed(model, [one], cache, row.quantized)
         cache = [as_in_a_batch(layer) for layer in quantize_layers(cache)]
         sizes = [start - row.quantized]
-    for size in [*sizes, *[1] * (len(row.said) - 1)]:
+    for size in [*sizes, *[1] * (len(row.output) - 1)]:
         rows.feed(model, [one], cache, size)
-    logits = [one.logits[start - 1 + index] for index in range(len(row.said))]
+    logits = [one.logits[start - 1 + index] for index in range(len(row.output))]
     return _process(row, logits)
 
 

@@ -52,7 +52,7 @@ def run(model: LabModel, program: Program) -> list[str]:
         walk.failures += [
             found
             for row in walk.rows.values()
-            if row.said and (found := oracle.check(model, program.options, row))
+            if row.output and (found := oracle.check(model, program.options, row))
         ]
     except NotApplicable:
         if not walk.failures:
@@ -71,8 +71,8 @@ def reason(failure: str) -> str:
     error = re.fullmatch(r"(\w+): .*(\(\S+:\d+\))", failure, re.DOTALL)
     if error:
         return f"{error[1]} {error[2]}"
-    said = re.sub(r"token \d+ instead of \d+", "log-probabilities differ by #", failure)
-    return re.sub(r"\d[\d.e+-]*", "#", said)
+    text = re.sub(r"token \d+ instead of \d+", "log-probabilities differ by #", failure)
+    return re.sub(r"\d[\d.e+-]*", "#", text)
 
 
 class Walk:
@@ -158,25 +158,25 @@ class Walk:
 
     def _steps(self) -> bool:
         """Step each engine once; returns whether any token was generated."""
-        said = [
+        answers = [
             (number, answer)
             for number, one in self.engines.items()
             for answer in one.generator.answers()
         ]
-        for number, answer in said:
+        for number, answer in answers:
             self._add_answer(number, answer)
-        return bool(said)
+        return bool(answers)
 
     def _add_answer(self, number: int, answer: Any) -> None:
         row = self.live.get((number, answer.uid))
         if row is None:
             self.failures.append("a token of a row that is not there")
             return
-        row.said.append(read_answer(answer))
+        row.output.append(read_answer(answer))
         if answer.finish_reason:
             self._end(row)
-            if len(row.said) != row.count:
-                self.failures.append(f"row {row.number}: {len(row.said)} tokens, not {row.count}")
+            if len(row.output) != row.count:
+                self.failures.append(f"row {row.number}: {len(row.output)} tokens, not {row.count}")
             if (cache := getattr(answer, "prompt_cache", None)) is not None:
                 self._keep(row, cache, answer.all_tokens)
 
@@ -238,7 +238,7 @@ class Walk:
     def _solo(self, operation: Operation) -> None:
         text = text_of(self.model, operation)
         row = rows.Row((*text, *text[:1] * 3), (len(text),))
-        rows.decode(self.model, [row], rows.prefill_alone(self.model, row), 3)
+        rows.decode(self.model, [row], rows.prefill_solo(self.model, row), 3)
 
     def _renew(self, operation: Operation) -> None:
         number = operation["engine"]

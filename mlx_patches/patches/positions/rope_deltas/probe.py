@@ -14,8 +14,8 @@ from ....lab.rows import (
     LENGTHS,
     decode,
     prefill,
-    prefill_alone,
     prefill_left,
+    prefill_solo,
     record_logits,
     row_with_image,
     rows_of,
@@ -48,7 +48,7 @@ def compare_generated(target: Target) -> Result:
     model = tiny_of(target)
     try:
         row = rows_of(model, LENGTHS)[0]
-        decode(model, [row], prefill_alone(model, row), _STEPS)
+        decode(model, [row], prefill_solo(model, row), _STEPS)
     except Exception as error:
         raise NotApplicable(f"a single request fails too: {engine.where(error)}") from None
     with with_patches(BATCH_PATCHES):
@@ -71,7 +71,7 @@ def compare_generated(target: Target) -> Result:
 def run_merged(model: Any) -> list[Any]:
     """Run texts of unequal length, prefilled separately and merged."""
     rows = rows_of(model, LENGTHS)
-    cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
+    cache = engine.merge(model, [prefill_solo(model, row) for row in rows])
     decode(model, rows, cache, _STEPS)
     return rows
 
