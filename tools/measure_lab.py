@@ -60,11 +60,11 @@ EVERY_PATCH = ["--patched", "--every-patch"]
 # Prints each family of a distribution, and the set that has its installed code, or nothing.
 WHERE = """
 import json, sys
-from mlx_patches.auditing.installed_code import measured
+from mlx_patches.auditing.installed_code import match_family
 from mlx_patches.core import distributions
 from mlx_patches.lab.families import families
 here = distributions.find(sys.argv[1])
-print(json.dumps({one.name: measured(here, one.name).set for one in families(here.name)}))
+print(json.dumps({one.name: match_family(here, one.name).set for one in families(here.name)}))
 """
 # Family to cell to the patches that the cell needs.
 Needs = dict[str, dict[str, list[str]]]

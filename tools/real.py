@@ -317,7 +317,7 @@ class Asked:
         if "error" in said:
             return {**real_judge.count([Verdict(WRONG)] * len(prompts)), "error": said["error"]}, []
         verdicts, sample = [], []
-        for prompt, tokens in zip(prompts, said["details"], strict=True):
+        for prompt, tokens in zip(prompts, said["said"], strict=True):
             penalized = scenario == "penalty" and prompt["penalty"]
             count = TOKENS if scenario == "together" else prompt["count"]
             alone = prompt["penalized" if penalized else "alone"][:count]

@@ -81,9 +81,8 @@ class Recommendation:
             **fields(self, "distribution", "family", "green", "repaired", "red"),
             "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
-            **dict.fromkeys(
-                ("wrong_solo", "wrong_alone"), solo
-            ),  # the second: for one more release
+            "wrong_solo": solo,
+            "wrong_alone": solo,  # the former key, for one more release
             "wrong_with_images": list(self.with_images),
             **fields(self, "best_green", "best_repaired", "versions"),
         }

@@ -19,6 +19,7 @@ from .shrink import odd_number
 # Time limit of the parallel processes, which keeps an audit under 30 s.
 SECONDS = 26.0
 Report = Callable[[Task, list[Row]], None]
+Evidence = dict[str, dict[str, Any]]
 
 
 def evidence_of(

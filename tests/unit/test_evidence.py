@@ -416,7 +416,7 @@ def test_emulation_runs_only_metal_families(sent, monkeypatch):
         return {"muse_spark": {"state": ["a-patch"]}}
 
     monkeypatch.setattr(measure_lab.Lab, "cells", cells)
-    monkeypatch.setattr(measure_lab.Lab, "traced", trace)
+    monkeypatch.setattr(measure_lab.Lab, "trace", trace)
     emulated = lab_evidence.Place(METAL_EMULATED)
     one = release_sets.load()["mlx-lm 0.32.2"]
     measure_lab.measure(one, ("without", "with"), 1, again=False, place=emulated)

@@ -36,7 +36,7 @@ from .conftest import (
 # A patch for each kind of target, as a module that another process can import too.
 FAKE_PATCHES = """
 from mlx_patches.core.patch import Attribute, Patch, Target, around
-from mlx_patches.core.patch import stored
+from mlx_patches.core.patch import read_stored
 
 
 def marked(original, *args, **kwargs):
@@ -48,7 +48,7 @@ def target(name, module="fake_lm.cache", factory=around(marked), **more):
 
 
 def shifted(cache):
-    return stored(cache, "offset")
+    return read_stored(cache, "offset")
 
 
 PATCH = Patch(

@@ -51,8 +51,8 @@ def release(site, monkeypatch):
         gate, "decide_by_rule", lambda rule, installed, *rest: by_code(rule, installed, "", None)
     )
     # The table of affected models has its own tests, and takes most of an audit's time.
-    monkeypatch.setattr(audit.measured, "affected_models", lambda *arguments: {})
-    monkeypatch.setattr(audit.measured, "needed_here", lambda current: {})
+    monkeypatch.setattr(audit.measured, "find_affected", lambda *arguments: {})
+    monkeypatch.setattr(audit.measured, "find_needs", lambda current: {})
     # No package declares a host; to look reads the metadata of every package of the tests.
     monkeypatch.setattr(audit.contributions, "hosts", lambda blocked: {})
     monkeypatch.setattr(distributions, "_packages", {})
@@ -351,7 +351,7 @@ def test_wrong_solo_is_not_right_in_batch(family, idle, active):
     assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
     assert (verdict.headline(one, here), verdict.headline(one, ACTIVE)) == (idle, active)
-    assert one.as_dict(here)["wrong_alone"]
+    assert one.as_dict(here)["wrong_solo"]
     assert one.exit_code(here, ["crash"]) == 0
 
 
@@ -553,7 +553,7 @@ def test_right_in_batch_wrong_solo(qwen3):
     assert said.endswith("; a single request differs from transformers 5 (rope type yarn)")
     assert report.exit_code() == 1 and said in report.findings
     (one,) = report.as_dict()["verdicts"]
-    assert one["wrong_alone"] and one["alone"]["wrong_here"] == ["yarn old"]
+    assert one["wrong_solo"] and one["solo"]["wrong_here"] == ["yarn old"]
 
 
 @pytest.mark.parametrize(
@@ -568,7 +568,7 @@ def test_own_prefill_counts_as_solo(cell, said, codes):
     one = judged("fine", prefill=cell)
     for here, code in zip((IDLE, verdict.PatchState(True)), codes, strict=True):
         assert (said in verdict.describe_single(one, here) and bool(said)) is bool(code)
-        assert one.exit_code(here) == code and one.as_dict(here)["wrong_alone"] is bool(code)
+        assert one.exit_code(here) == code and one.as_dict(here)["wrong_solo"] is bool(code)
     assert one.as_dict(IDLE)["own_prefill"] == {
         "wrong": cell.pair[0] == "r",
         "wrong_with_patches": cell.pair[1] == "r",

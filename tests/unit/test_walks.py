@@ -147,7 +147,7 @@ def walked(monkeypatch):
 
 def test_right_walks_are_green(walked):
     found = walked(
-        "say(device='cpu'); walk(0, said='', sequences=3); walk(1, refused='x'); say(over=True)"
+        "say(device='cpu'); walk(0, failure='', sequences=3); walk(1, refused='x'); say(over=True)"
     )
     assert (found.walks, found.refused, found.reds) == (2, 1, [])
     row = found.row()
@@ -161,10 +161,10 @@ def test_right_walks_are_green(walked):
 
 def test_red_walks_are_grouped_by_reason(walked):
     found = walked(
-        "walk(0, said='row 1, step 2: token 3 instead of 4')\n"
-        "say(small='mlx-lm:llama; step count=9', said='row 1, step 0: token 5 instead of 6')\n"
-        "walk(1, said='row 9, step 2: token 3 instead of 5')\n"
-        "walk(2, said='TypeError: x (a.py:1)')\n"
+        "walk(0, failure='row 1, step 2: token 3 instead of 4')\n"
+        "say(small='mlx-lm:llama; step count=9', failure='row 1, step 0: token 5 instead of 6')\n"
+        "walk(1, failure='row 9, step 2: token 3 instead of 5')\n"
+        "walk(2, failure='TypeError: x (a.py:1)')\n"
         "say(over=True)"
     )
     assert found.reds == [
@@ -191,10 +191,10 @@ def test_red_walks_are_grouped_by_reason(walked):
 def test_crashing_walk_is_named(walked, fate, said):
     found = walked(
         "if seed == 5:\n"
-        "    walk(5, said='')\n"
+        "    walk(5, failure='')\n"
         "    say(walk=6, line='mlx-lm:llama; step count=7')\n"
         f"    {fate}\n"
-        "for number in range(seed, 9): walk(number, said='')\n"
+        "for number in range(seed, 9): walk(number, failure='')\n"
         "say(over=True)",
         seed=5,
         patience=1.0,
@@ -204,7 +204,7 @@ def test_crashing_walk_is_named(walked, fate, said):
 
 
 def test_restarts_are_limited(walked):
-    found = walked("walk(seed, said='')")
+    found = walked("walk(seed, failure='')")
     assert found.walks == runner.STARTS
 
 

@@ -50,7 +50,7 @@ def split_by_reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], 
     ``kernels``: ``MODULE:LINE`` of each kernel that ran.
     """
     ran, found = set(kernels), list(sites(package))
-    seen = [one for one in found if any(map(one.made, ran))]
+    seen = [one for one in found if any(map(one.contains, ran))]
     return seen, [one for one in found if one not in seen]
 
 
