@@ -18,7 +18,7 @@ import click
 
 from . import __version__
 from .core.errors import MlxPatchesError
-from .core.files import printable, quoted
+from .core.files import printable, quote
 from .core.packages import MODEL_PACKAGES
 from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, SEVERITIES, VARIANTS
 
@@ -43,7 +43,7 @@ def _host(value: str) -> str:
 
     if not canonical(value).strip("- "):  # the command would apply to every host
         raise click.BadParameter("expected the name of a distribution")
-    return quoted(value)
+    return quote(value)
 
 
 def _seconds(context: Any, parameter: Any, value: float | None) -> float | None:
@@ -137,7 +137,7 @@ def audit(
     from .auditing.audit import audit as make_audit
 
     form = "json" if as_json else form
-    evidence = _measured(model) if measure else None
+    evidence = _measure_folder(model) if measure else None
     report = make_audit(model, host, form == "json" or html is not None, evidence).ignoring(ignore)
     code = report.exit_code(strict, fail_on)
     if html is not None:
@@ -161,7 +161,7 @@ def audit(
     sys.exit(code)
 
 
-def _measured(model: str | None) -> dict[str, dict[str, Any]]:
+def _measure_folder(model: str | None) -> dict[str, dict[str, Any]]:
     """The lab's evidence of a folder's config, shrunk."""
     from .auditing.models import folder_of
     from .lab import report
@@ -187,7 +187,7 @@ def report(model: str | None, host: str | None) -> None:
 
 
 @cli.command()
-@click.argument("patch", type=quoted)
+@click.argument("patch", type=quote)
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, its upstream status and when it retires."""
     from .auditing.preflight import session_of_readable
@@ -256,12 +256,12 @@ def list_patches(profile: str | None, as_json: bool) -> None:
     """List every patch with its status here, its profiles and, if third-party, its package."""
     from .activation import contributions, profiles
     from .activation.session import session
-    from .auditing.listing import listed
+    from .auditing.listing import list_patches
 
     current = session()
     if profile is not None:
         profiles.choose(profile)
-    rows = listed(profile)
+    rows = list_patches(profile)
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
         return
@@ -272,12 +272,12 @@ def list_patches(profile: str | None, as_json: bool) -> None:
         for one in rows
     ]
     show((("patch", "here", "profiles", "without it", "from"), table))
-    for name in contributions.blocked(current.disabled):
+    for name in contributions.find_blocked(current.disabled):
         click.echo(f"skipped by MLX_PATCHES_DISABLE: the patches of {name}")
 
 
 @cli.command()
-@click.argument("name", type=quoted, metavar="PATCH|MODEL")
+@click.argument("name", type=quote, metavar="PATCH|MODEL")
 @_json_option
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
@@ -355,7 +355,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option(
     "--model",
     "models",
-    type=quoted,
+    type=quote,
     multiple=True,
     metavar="NAME",
     help="Only this family, or the families of this distribution.",
@@ -563,24 +563,24 @@ def _show_lab(
     else:
         from .auditing.tables import show
 
-        show(*(report.shown_reference if reference else report.shown)(rows))
+        show(*(report.show_reference if reference else report.show_rows)(rows))
     sys.exit(runner.exit_code(rows))
 
 
 @cli.command()
-@click.option("--model", type=quoted, required=True, metavar="TYPE", help="A model type.")
+@click.option("--model", type=quote, required=True, metavar="TYPE", help="A model type.")
 @_host_option("Only releases that this installed host allows.")
 @_json_option
 def recommend(model: str, host: str | None, as_json: bool) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
     from .auditing.models import hint, implementations
-    from .auditing.recommend import known_families
+    from .auditing.recommend import list_families
     from .auditing.recommend import recommend as make_recommendation
 
     families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
     found = make_recommendation(families, host)
     if not found:
-        close = hint(model, known_families())
+        close = hint(model, list_families())
         raise MlxPatchesError(f"the lab has no evidence for model {model!r}{close}")
     if as_json:
         click.echo(json.dumps([one.as_dict() for one in found], indent=2))
@@ -591,7 +591,7 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
             if names:
                 versions = ", ".join(name.partition(" ")[2] for name in names)
                 click.echo(f"  {word:<24}{versions}")
-        for name, wrong in one.alone.items():
+        for name, wrong in one.wrong_solo.items():
             click.echo(
                 f"  {'wrong single requests':<24}{name.partition(' ')[2]}: {', '.join(wrong)}"
             )

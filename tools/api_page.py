@@ -28,7 +28,7 @@ def of_module(module: ModuleType) -> Iterator[str]:
     """The sections of a module and of each name that it exports."""
     yield f"## {module.__name__}\n"
     yield markdown(module.__doc__ or "")
-    for name, thing in exported(module):
+    for name, thing in list_exports(module):
         yield from of_member(f"{module.__name__}.{name}", thing)
 
 
@@ -36,11 +36,11 @@ def of_plugin(module: ModuleType) -> Iterator[str]:
     """The section of a module for authors of packages: a line for each name that it exports."""
     yield f"## {module.__name__}\n"
     yield f"{first(module)} `help({module.__name__}.Target)` prints a name's arguments.\n"
-    for name, thing in exported(module):
+    for name, thing in list_exports(module):
         yield f"- `{name}`: {first(thing)}"
 
 
-def exported(module: ModuleType) -> list[tuple[str, Any]]:
+def list_exports(module: ModuleType) -> list[tuple[str, Any]]:
     """The classes and functions that a module exports, with their names."""
     named = [(name, getattr(module, name)) for name in module.__all__]
     return [(name, one) for name, one in named if inspect.isclass(one) or inspect.isroutine(one)]

@@ -24,8 +24,12 @@ ROOT = Path(__file__).parents[1]
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as place:
-        first = built(copied(Path(place, "one"), umask=0o022, time=1_600_000_000), umask=0o022)
-        other = built(copied(Path(place, "another"), umask=0o077, time=1_700_000_000), umask=0o077)
+        first = build_wheel(
+            copy_tree(Path(place, "one"), umask=0o022, time=1_600_000_000), umask=0o022
+        )
+        other = build_wheel(
+            copy_tree(Path(place, "another"), umask=0o077, time=1_700_000_000), umask=0o077
+        )
         digests = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (first, other)]
         if digests[0] == digests[1] and sys.argv[1:]:
             kept = Path(sys.argv[1])
@@ -36,7 +40,7 @@ def main() -> None:
     sys.exit(digests[0] != digests[1] and "the two wheels differ")
 
 
-def copied(to: Path, umask: int, time: float) -> Path:
+def copy_tree(to: Path, umask: int, time: float) -> Path:
     """Copy the files that git tracks, with these file times and modes."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
@@ -50,7 +54,7 @@ def copied(to: Path, umask: int, time: float) -> Path:
     return to
 
 
-def built(source: Path, umask: int) -> Path:
+def build_wheel(source: Path, umask: int) -> Path:
     """Build the wheel of a source tree; returns its path."""
     out = source.with_name(f"{source.name}-wheel")
     subprocess.run(

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import measure_alone
+import measure_solo
 import measure_walks
 import real_judge
 import release_sets
@@ -64,7 +64,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "",
         "Variants of the tiny configs (`tools/measure_variants.py`):",
         "",
-        *varied([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
+        *list_variants([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
     ]
     lines += [
         "",
@@ -72,7 +72,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "that match in every config, that match with the patches, and that differ in some config.",
         "Types that already differ in the plain config are skipped.",
         "",
-        *compared(),
+        *list_compared(),
         "",
         "What still differs with the patches, in all of these sets:",
         "",
@@ -82,11 +82,11 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "right/repaired/wrong. `config-fields` is wrong if a rope type is ignored, even if no",
         "published config has it.",
         "",
-        *measure_alone.table(),
+        *measure_solo.table(),
         "",
         "Still wrong, except `config-fields`:",
         "",
-        *measure_alone.reasons(),
+        *measure_solo.reasons(),
         "",
         "Random walks ([lab.md](lab.md#walks)) with every patch:",
         "",
@@ -146,7 +146,7 @@ def of_kernels() -> list[str]:
     return table(("release set", "kernels ran", "most that did not"), lines)
 
 
-def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
+def list_variants(evidence: Iterable[dict[str, Any]]) -> list[str]:
     """A table of the variants' cells, a line for each set; names those that differ from plain."""
     lines = []
     for one in evidence:
@@ -166,11 +166,11 @@ def varied(evidence: Iterable[dict[str, Any]]) -> list[str]:
     return table(heads, lines)
 
 
-def compared() -> list[str]:
+def list_compared() -> list[str]:
     """A table of single requests compared with transformers, a line for each set."""
     lines = []
     for one in release_sets.load().values():
-        types = outside.held_types(one.name).values()
+        types = outside.read_compared(one.name).values()
         if types:
             kinds = [held.result for held in types]
             counts = [str(kinds.count(name)) for name in outside.TYPE_RESULTS]
@@ -210,7 +210,7 @@ def still_different() -> list[str]:
     """A table of the configs that still differ with the patches: what they have, and why."""
     types: dict[str, list[str]] = defaultdict(list)  # a model type once for each config
     for one in release_sets.load().values():
-        for model_type, held in outside.held_types(one.name).items():
+        for model_type, held in outside.read_compared(one.name).items():
             red = [cell.name for cell in held.defects() if words.is_red(cell.pair)]
             for name in red:
                 types[kind_of(name)].append(model_type)

@@ -38,7 +38,7 @@ for module, wanted in sorted(names.items()):
 def main() -> None:
     sets = release_sets.load().values()
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(described, sets))
+        found = list(pool.map(describe_set, sets))
     rows = {row for text in found for row in text.splitlines()}
     for row in rows:
         json.loads(row.partition(" ")[2])
@@ -46,7 +46,7 @@ def main() -> None:
     print(f"{len(rows)} files of {len(found)} release sets")
 
 
-def described(one: ReleaseSet) -> str:
+def describe_set(one: ReleaseSet) -> str:
     """The table's lines for one set."""
     with release_sets.environment(one) as python:
         return release_sets.run(python, "-c", DESCRIBE)

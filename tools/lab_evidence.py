@@ -117,7 +117,7 @@ def take(file: Path, again: bool = False) -> str:
     sets = {one.name: one for one in release_sets.load().values() if has_models(one)}
     if sent["set"] not in sets:
         raise SystemExit(f"{file}: {sent['set']} is not in tools/release_sets.toml")
-    place = Place(*store.measured_on(sent))
+    place = Place(*store.place_measured(sent))
     one = sets[sent["set"]]
     before = evidence_of(one, place)
     if reason := not_taken(before or evidence_of(one), sent):
@@ -125,7 +125,7 @@ def take(file: Path, again: bool = False) -> str:
     held = sorted(before.get("without", {}).keys() & sent["without"].keys())
     if held and not again:
         raise SystemExit(f"{file}: measured before: {few(held)}; --again replaces it")
-    save(one, joined(before, sent), place)
+    save(one, join_families(before, sent), place)
     return f"{sent['set']}, {', '.join(place)}: added {few(sent['without'])}"
 
 
@@ -141,13 +141,13 @@ def not_taken(before: dict[str, Any], sent: dict[str, Any]) -> str:
     return ""
 
 
-def joined(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
+def join_families(before: dict[str, Any], sent: dict[str, Any]) -> dict[str, Any]:
     """A set's evidence with the sent families added or replaced."""
     only = Only(families=tuple(sent["without"]))
     result = {**before, **sent}
     for part in ("without", "with", "details_without", "details_with"):
         if part in result:
-            cells = updated(before.get(part, {}), sent.get(part, {}), only)
+            cells = update_cells(before.get(part, {}), sent.get(part, {}), only)
             result[part] = dict(sorted(cells.items()))
     if record.KERNELS in before and record.KERNELS in sent:
         result[record.KERNELS] = kernels_of_both(before[record.KERNELS], sent[record.KERNELS])
@@ -170,7 +170,7 @@ def kernels_of_both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     return found
 
 
-def updated(old: Cells, new: Cells, only: Only) -> Cells:
+def update_cells(old: Cells, new: Cells, only: Only) -> Cells:
     """The new cells, and the old cells that were not measured again."""
     kept = {
         family: {name: cell for name, cell in named.items() if not only.has(family, name)}

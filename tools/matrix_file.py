@@ -56,7 +56,7 @@ def write() -> None:
     """Write compat_matrix.yaml and the package's compiled form."""
     content = document()
     MATRIX.write_text(yaml_text(content))
-    COMPILED.write_text(compiled_text(content))
+    COMPILED.write_text(compile_text(content))
 
 
 def load() -> CompatMatrix:
@@ -73,11 +73,11 @@ def document() -> dict[str, Any]:
     lab, always = lab_evidence.load(), for_every_model()
     return {
         "schema": SCHEMA,
-        **measured_rules(load_evidence()),
+        **build_rules(load_evidence()),
         "always": always,
-        "measured": model_rows.measured_sets(lab),
+        "measured": model_rows.list_measured(lab),
         "models": model_rows.rows(lab, always),
-        **known_defects(),
+        **read_defects(),
     }
 
 
@@ -100,7 +100,7 @@ def load_evidence() -> list[Evidence]:
     return found
 
 
-def measured_rules(evidence: list[Evidence]) -> dict[str, Any]:
+def build_rules(evidence: list[Evidence]) -> dict[str, Any]:
     """The matrix's ``releases`` and ``patches``."""
     releases: dict[str, list[Evidence]] = {}
     for one in evidence:
@@ -176,7 +176,7 @@ def target_bodies(
 # -- the hand-kept tables --------------------------------------------------------------------
 
 
-def known_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
+def read_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
     """The tables ``broken_sets`` and ``warnings``.
 
     Raises:
@@ -215,7 +215,7 @@ def _check(entry: BrokenSet | Warned) -> None:
 # -- the two forms ---------------------------------------------------------------------------
 
 
-def compiled_text(content: Mapping[str, Any]) -> str:
+def compile_text(content: Mapping[str, Any]) -> str:
     """The text of the package's compiled form."""
     form = {"format": FORMAT, "document": compile_document(content)}
     return json.dumps(form, separators=(",", ":"), sort_keys=True) + "\n"

@@ -45,7 +45,7 @@ from lab_evidence import (
     family_results,
     has_models,
     save,
-    updated,
+    update_cells,
 )
 from release_sets import ROOT, ReleaseSet
 
@@ -60,11 +60,11 @@ EVERY_PATCH = ["--patched", "--every-patch"]
 # Prints each family of a distribution, and the set that has its installed code, or nothing.
 WHERE = """
 import json, sys
-from mlx_patches.auditing.installed_code import measured
+from mlx_patches.auditing.installed_code import match_family
 from mlx_patches.core import distributions
 from mlx_patches.lab.families import families
 here = distributions.find(sys.argv[1])
-print(json.dumps({one.name: measured(here, one.name).set for one in families(here.name)}))
+print(json.dumps({one.name: match_family(here, one.name).set for one in families(here.name)}))
 """
 # Family to cell to the patches that the cell needs.
 Needs = dict[str, dict[str, list[str]]]
@@ -150,7 +150,7 @@ def measure(
         for part in todo:
             rows = lab.cells(part)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
-                evidence[name] = updated(evidence.get(name, {}), found, only)
+                evidence[name] = update_cells(evidence.get(name, {}), found, only)
         if "with" in evidence and likely is not None:
             # Which patches a cell needs, the plain CPU says where it can run the cell.
             told = evidence_of(one).get("needs", {}) if place.is_emulated else {}
@@ -164,7 +164,7 @@ def measure(
                 ]
                 for family, pairs in cell_pairs(evidence).items()
             }
-            traced = updated(evidence.get("needs", {}), lab.traced(repaired, likely), only)
+            traced = update_cells(evidence.get("needs", {}), lab.trace(repaired, likely), only)
             evidence["needs"] = dict(sorted(traced.items()))
     save(one, evidence, place)
     results = list(family_results(evidence).values())
@@ -236,7 +236,7 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
             for family, named in evidence["with"].items()
         }
         if again:
-            for family, named in lab.traced(lacking, flags=["--beside-entry"]).items():
+            for family, named in lab.trace(lacking, flags=["--beside-entry"]).items():
                 for name, ids in named.items():
                     part = "companions" if evidence["without"][family][name] == "g" else "needs"
                     evidence.setdefault(part, {}).setdefault(family, {})[name] = ids
@@ -276,7 +276,7 @@ class Lab(NamedTuple):
         own = [row for row in rows if row["family"].startswith(f"{self.one.distribution}:")]
         return sorted(own, key=lambda row: str(row["family"]))
 
-    def traced(
+    def trace(
         self, wanted: dict[str, list[str]], likely: Collection[str] = (), flags: Sequence[str] = ()
     ) -> Needs:
         """Family to each of its wanted cells to the patches without which it is red.
@@ -291,7 +291,7 @@ class Lab(NamedTuple):
             if other["set"].split()[0] == distribution
         ]
 
-        def attributed(family: str) -> dict[str, list[str]]:
+        def attribute_family(family: str) -> dict[str, list[str]]:
             command = ["-m", "mlx_patches.lab.attribute", f"{distribution}:{family}"]
             command += ["--dtype", self.place.dtype, *flags]
             command += ["--device", self.place.device] if self.place.is_emulated else []
@@ -306,7 +306,7 @@ class Lab(NamedTuple):
 
         families = [family for family, names in wanted.items() if names]
         with ThreadPoolExecutor(self.jobs) as pool:
-            return dict(zip(families, pool.map(attributed, families), strict=True))
+            return dict(zip(families, pool.map(attribute_family, families), strict=True))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def main() -> None:
             sets = [one for one in sets if one.name in options.sets]
         started = time.monotonic()
         Measuring(options.patches, options.again, options.distinct).run(sets, options.jobs)
-        say_what_is_left(options.patches, (time.monotonic() - started) / max(len(sets), 1))
+        print_unmeasured(options.patches, (time.monotonic() - started) / max(len(sets), 1))
     patch_evidence.prune()
     matrix_file.write()
 
@@ -95,20 +95,20 @@ class Measuring:
             for patch in builtin
             if any(t.distribution == one.distribution and not t.supports for t in patch.targets)
             and (self.patches is None or patch.id in self.patches)
-            and (self.again or not patch_evidence.measured(patch, one.name))
+            and (self.again or not patch_evidence.is_measured(patch, one.name))
         ]
         if usual := [id_ for id_ in todo if not builtin.get(id_).mlx]:
             with release_sets.environment(one) as python:
                 if self.distinct:
                     usual = self._with_new_code(one, python, usual)
-                rows = probed(one, python, usual) if usual else []
+                rows = run_probes(one, python, usual) if usual else []
                 self._add(one, usual, rows, release_sets.versions(python))
         for id_ in todo:
             if mlx := builtin.get(id_).mlx:  # whatever MLX the set's date gives
                 rows = []
                 try:
                     with release_sets.environment(one.with_mlx(mlx[-1])) as python:
-                        rows = probed(one, python, [id_])
+                        rows = run_probes(one, python, [id_])
                 except release_sets.Unsolvable:
                     pass  # the release accepts no MLX that has the defect
                 self._add(one, [id_], rows, None)
@@ -122,10 +122,10 @@ class Measuring:
         found: dict[str, list[Any]] = {}
         for row in child(one, python, todo, "--code"):
             found.setdefault(row["patch"], []).append((row["target"], row["body"]))
-        is_new = not self.patches and one.name not in patch_evidence.known_versions()
+        is_new = not self.patches and one.name not in patch_evidence.read_versions()
         for id_ in todo if is_new else ():
             patch = catalogue.builtin().get(id_)
-            known = patch_evidence.known(patch, one.distribution)
+            known = patch_evidence.read_known(patch, one.distribution)
             supporting = {target.path for target in patch.targets if target.supports}
             here = [code for code in found[id_] if code[1] and code[0] not in supporting]
             if all(code in known for code in here):
@@ -175,7 +175,7 @@ def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -
     }
 
 
-def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
+def print_unmeasured(patches: list[str] | None, seconds: float) -> None:
     """Say on how many sets patches were not measured, because a range may span them.
 
     Args:
@@ -187,7 +187,7 @@ def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
             continue
         distributions = {t.distribution for t in patch.targets if not t.supports}
         own = [one for one in sets if one.distribution in distributions]
-        left = [one.name for one in own if not patch_evidence.measured(patch, one.name)]
+        left = [one.name for one in own if not patch_evidence.is_measured(patch, one.name)]
         if left:
             print(
                 f"{patch.id}: measured on {len(own) - len(left)} of {len(own)} release sets;"
@@ -196,7 +196,7 @@ def say_what_is_left(patches: list[str] | None, seconds: float) -> None:
             )
 
 
-def probed(
+def run_probes(
     one: ReleaseSet, python: Path, patches: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The results of the probes without and with their patches, for each target."""

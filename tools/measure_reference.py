@@ -64,21 +64,21 @@ def main() -> None:
         text = options.rows.read_text().splitlines() if options.rows else []
         rows = list(map(json.loads, text))
         rows = rows or run(python, [one.distribution], options.jobs, "--both")
-        found = measured(one, python, rows)
+        found = build_evidence(one, python, rows)
         if not options.no_needs:
-            found["needs"] = needs(python, one.distribution, repaired(rows), options.jobs)
+            found["needs"] = needs(python, one.distribution, list_repaired(rows), options.jobs)
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {len(found['without'])} model types")
 
 
-def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
+def build_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
     """The evidence of one set, from its rows without and with the patches."""
     parts = by_part(rows)
     return {
         "set": one.name,
-        "outside": said_outside(rows),
+        "outside": name_outside(rows),
         "versions": release_sets.versions(python),
         **{name: letters(part) for name, part in parts.items()},
         "crash": crashes(parts),
@@ -101,7 +101,7 @@ def by_part(rows: Rows) -> dict[str, Cells]:
     }
 
 
-def repaired(rows: Rows) -> Cells:
+def list_repaired(rows: Rows) -> Cells:
     """Model type to config to the released row, for each cell that the patches turn green."""
     before, after = by_part(rows).values()
     return {
@@ -152,7 +152,7 @@ def is_crash(row: Mapping[str, Any]) -> bool:
     return row["verdict"] == RED and "of the scale" not in row["detail"]
 
 
-def said_outside(rows: Iterable[Mapping[str, Any]]) -> str:
+def name_outside(rows: Iterable[Mapping[str, Any]]) -> str:
     """The other implementation and its version, as the summary of a family says it."""
     said = (row["detail"].partition("against ")[2].partition(":")[0] for row in rows)
     return next(filter(None, said), "")

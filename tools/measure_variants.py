@@ -51,13 +51,13 @@ def measure(one: ReleaseSet, variants: Iterable[str], jobs: int) -> None:
     with release_sets.environment(one) as python:
         evidence["versions"] = release_sets.versions(python)
         for variant in variants:
-            evidence["variants"][variant] = measured(one, python, variant, jobs)
+            evidence["variants"][variant] = measure_variant(one, python, variant, jobs)
             file.write_text(json.dumps(evidence, indent=1) + "\n")
             count = len(evidence["variants"][variant]["without"])
             print(one.name, variant, f"{count} families", flush=True)
 
 
-def measured(one: ReleaseSet, python: Path, variant: str, jobs: int) -> dict[str, Cells]:
+def measure_variant(one: ReleaseSet, python: Path, variant: str, jobs: int) -> dict[str, Cells]:
     """One variant's cells in the families that can be built, without and with every patch."""
     without = Lab(one, python, jobs, Only(SCENARIOS)).cells("without", variant)
     built = [row for row in without if row["scenario"] != BUILD]

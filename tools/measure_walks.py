@@ -43,12 +43,12 @@ def main() -> None:
     EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
     before = json.loads(file.read_text()) if file.exists() else {}
-    found = kept(one.name, rows, before, options.more)
+    found = build_evidence(one.name, rows, before, options.more)
     file.write_text(json.dumps(found, indent=1) + "\n")
     print(f"{file.relative_to(ROOT)}: {len(found['families'])} families")
 
 
-def kept(
+def build_evidence(
     name: str, rows: Iterable[Row], before: Mapping[str, Any] | None = None, more: bool = False
 ) -> dict[str, Any]:
     """The evidence of one set: its families' verdicts, walks and sequences.

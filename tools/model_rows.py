@@ -26,13 +26,13 @@ _MODULE = re.compile(rf"({'|'.join(map(re.escape, MODEL_PACKAGES))})\.([\w-]+)")
 Rows = dict[str, dict[str, list[str]]]
 
 
-def measured_sets(evidence: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def list_measured(evidence: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """By distribution, the release sets for which entries hold."""
     traced = list(filter(is_traced, evidence))
     known = families(traced)
     found: dict[str, list[dict[str, Any]]] = {}
     for name in MODEL_PACKAGES.values():
-        if sets := [measured_set(one, known) for one in traced if owner(one) == name]:
+        if sets := [describe_set(one, known) for one in traced if owner(one) == name]:
             found[name] = sets
     return found
 
@@ -69,7 +69,7 @@ def owner(one: dict[str, Any]) -> str:
     return name
 
 
-def measured_set(one: dict[str, Any], known: set[tuple[str, str]]) -> dict[str, Any]:
+def describe_set(one: dict[str, Any], known: set[tuple[str, str]]) -> dict[str, Any]:
     """A set's model packages, and the known families that could not be built there."""
     versions = {name: one["versions"].get(name) for name in MODEL_PACKAGES.values()}
     found: dict[str, Any] = {"releases": {name: one for name, one in versions.items() if one}}

@@ -33,11 +33,11 @@ WATCHED = release_sets.HERE / "watched.toml"
 
 def main() -> None:
     if sys.argv[1:] == ["--summary"]:
-        print("\n".join(summary(patch_evidence.load(), lab_evidence.load(), committed())))
+        print("\n".join(summary(patch_evidence.load(), lab_evidence.load(), list_committed())))
         return
     sets = release_sets.load()
     seen = tomllib.loads(WATCHED.read_text())
-    added, again, newer = news(sets, seen, released)
+    added, again, newer = news(sets, seen, list_releases)
     today = datetime.date.today().isoformat()
     SETS.write_text(with_sets(SETS.read_text(), added, again, today))
     for name, version in newer.items():
@@ -82,7 +82,7 @@ def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
     return text + "".join(f'\n["{name}"]\ndate = {today}\n' for name in added)
 
 
-def committed() -> set[str]:
+def list_committed() -> set[str]:
     """The sets that were measured at the last commit."""
     file = f"HEAD:{patch_evidence.VERSIONS.relative_to(release_sets.ROOT)}"
     command = ["git", "-C", str(release_sets.ROOT), "show", file]
@@ -129,7 +129,7 @@ def _state(cells: Mapping[str, Mapping[str, Any]]) -> str:
     return "red" if "red" in found else "green" if found else "no code"
 
 
-def released(distribution: str) -> list[str]:
+def list_releases(distribution: str) -> list[str]:
     """Every final release that the index offers, oldest first."""
     command = [sys.executable, "-m", "pip", "index", "versions", distribution]
     done = subprocess.run(command, capture_output=True, text=True)

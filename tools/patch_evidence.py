@@ -91,13 +91,13 @@ def add(patch: Patch, name: str, cells: Cells) -> None:
         code = {key: cell[key] for key in ("body", "without", "with")}
         for result in results.setdefault(target, []):
             if code.items() <= result.items():
-                result["releases"] = _sorted([*result["releases"], release])
+                result["releases"] = _sort([*result["releases"], release])
                 break
         else:
             results[target].append({**cell, "releases": [release]})
     for found in results.values():
         found.sort(key=lambda result: Version(result["releases"][0]))
-    one.update(measured=_sorted({*one.get("measured", ()), release}), results=results)
+    one.update(measured=_sort({*one.get("measured", ()), release}), results=results)
     write(folder, evidence)
 
 
@@ -119,17 +119,17 @@ def forget_set(name: str) -> None:
         write(folder, evidence)
 
 
-def known_versions() -> dict[str, dict[str, str]]:
+def read_versions() -> dict[str, dict[str, str]]:
     """The versions of the packages in each set that was measured at any time."""
     return json.loads(VERSIONS.read_text()) if VERSIONS.exists() else {}  # type: ignore[no-any-return]
 
 
 def add_versions(versions: dict[str, dict[str, str]]) -> None:
     """Keep the versions of the packages with which release sets were measured."""
-    VERSIONS.write_text(json.dumps({**known_versions(), **versions}, indent=1) + "\n")
+    VERSIONS.write_text(json.dumps({**read_versions(), **versions}, indent=1) + "\n")
 
 
-def known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[str, Any]]:
+def read_known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[str, Any]]:
     """What was seen of each target's code, by target and fingerprint, on any release."""
     results = read(folder_of(patch)).get(patch.id, {}).get(distribution, {}).get("results", {})
     return {
@@ -151,7 +151,7 @@ def take(folder: Path) -> None:
                 for distribution, one in rules.items():
                     for release in one["measured"]:
                         name = f"{distribution} {release}"
-                        if not measured(builtin.get(id_), name):
+                        if not is_measured(builtin.get(id_), name):
                             add(builtin.get(id_), name, _cells(one, release))
         theirs = checkout / "tools" / "evidence"
         if (file := theirs / VERSIONS.name).exists():
@@ -176,7 +176,7 @@ def prune() -> None:
             file.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measured(patch: Patch, name: str) -> bool:
+def is_measured(patch: Patch, name: str) -> bool:
     """Whether a patch was measured on a release set."""
     distribution, release = name.split()
     one = read(folder_of(patch)).get(patch.id, {}).get(distribution, {})
@@ -223,7 +223,7 @@ def _without(one: dict[str, Any], release: str) -> Iterator[tuple[str, list[dict
             yield target, kept
 
 
-def _sorted(releases: Iterable[str]) -> list[str]:
+def _sort(releases: Iterable[str]) -> list[str]:
     return sorted(releases, key=Version)
 
 

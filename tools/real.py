@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also ask what has evidence")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    name = installed()
+    name = find_installed()
     whole = not (options.scenario or options.family)
     evidence = {"set": name, "versions": versions(name), "seconds": {}, "unlike": {}, "rows": []}
     if whole and not options.again:
@@ -110,7 +110,7 @@ def main() -> None:
     wrong = False
     with quick() as variables:
         os.environ.update(variables)
-        for part in Release(name, options, evidence).measured():
+        for part in Release(name, options, evidence).measure():
             for row in part.rows:
                 print(line(row), *row.get("texts", {}).items(), flush=True)
                 wrong |= bool(row["with"].get(WRONG))
@@ -150,7 +150,7 @@ def versions(name: str) -> dict[str, str]:
     return {one: metadata.version(one) for one in ("mlx", name.split()[0])}
 
 
-def installed() -> str:
+def find_installed() -> str:
     """The release in this environment, as release_sets.toml names it."""
     for name in ("mlx-vlm", "mlx-lm"):
         try:
@@ -190,7 +190,7 @@ class Release:
     def distribution(self) -> str:
         return self.name.split()[0]
 
-    def measured(self) -> Iterator[Part]:
+    def measure(self) -> Iterator[Part]:
         """Measure each part that is asked for."""
         for weights in (SMOLLM2, GEMMA3):
             if self.only.weights and not weights.name.startswith(self.only.weights):
@@ -220,7 +220,7 @@ class Release:
             asked_of = alone if families[0] in own else [one for one in alone if one["some"]]
             unlike: dict[str, float] = {}
             if scenarios == ["server"]:
-                rows = asked.served([one for one in alone if one["some"]], families)
+                rows = asked.run_server([one for one in alone if one["some"]], families)
             else:
                 task = {"do": "ask", "kind": kind, "prompts": asked_of}
                 rows = asked.rows({**task, "families": own, "scenarios": scenarios}, unlike)
@@ -289,7 +289,7 @@ class Asked:
     def rows(self, task: dict[str, Any], unlike: dict[str, float]) -> list[dict[str, Any]]:
         """The rows of evidence of a task, without the patches and with them."""
         with ThreadPoolExecutor(2) as pool:
-            both = pool.map(lambda patched: self.asked(task, patched), (False, True))
+            both = pool.map(lambda patched: self.run_all(task, patched), (False, True))
             without, with_ = ({(r["family"], r["scenario"]): r for r in one} for one in both)
         rows = []
         for (family, scenario), said in with_.items():
@@ -301,13 +301,13 @@ class Asked:
             row["scenario"] = scenario
             released = without.get((family, scenario), {"error": "its logits alone are others"})
             for part, one in zip(PARTS, (released, said), strict=True):
-                row[part], sample = self.judged(one, task, scenario)
+                row[part], sample = self.judge(one, task, scenario)
                 if sample:
                     row.setdefault("texts", {})[part] = sample
             rows.append(row)
         return rows
 
-    def judged(
+    def judge(
         self, said: dict[str, Any], task: dict[str, Any], scenario: str
     ) -> tuple[dict[str, Any], list[str]]:
         """The counts of a scenario, and of its first wrong answer: prompt, alone, said."""
@@ -327,7 +327,9 @@ class Asked:
                 sample = [prompt["text"][-60:], *map(self.tokenizer.decode, (right, tokens))]
         return real_judge.count(verdicts), sample
 
-    def served(self, alone: Sequence[dict[str, Any]], found: Sequence[str]) -> list[dict[str, Any]]:
+    def run_server(
+        self, alone: Sequence[dict[str, Any]], found: Sequence[str]
+    ) -> list[dict[str, Any]]:
         """The row of the release's server.
 
         Each prompt is asked alone, then all are asked at once.
@@ -379,7 +381,7 @@ class Asked:
                     row.setdefault("texts", {})[part] = sample
         return [row]
 
-    def asked(self, task: dict[str, Any], patched: bool) -> list[dict[str, Any]]:
+    def run_all(self, task: dict[str, Any], patched: bool) -> list[dict[str, Any]]:
         """The answers to a task; a family with which the process dies is left out of the next."""
         answers: list[dict[str, Any]] = []
         left = list(task["families"])

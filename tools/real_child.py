@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mlx_patches.lab import Family, LabModel, NotBuilt, generators, offline
 from mlx_patches.lab import engine as engines
-from mlx_patches.lab.build import lab_model, unfilled
+from mlx_patches.lab.build import build_undrawn, lab_model
 from mlx_patches.lab.families import families
-from mlx_patches.lab.rows import alone as steps_alone
+from mlx_patches.lab.rows import generate_solo as steps_alone
 from mlx_patches.lab.weights import TOLERANCES
 from mlx_patches.lab.whole import with_vision_tower
 from mlx_patches.probes import NotApplicable
@@ -65,7 +65,7 @@ def find(task: dict[str, Any]) -> Iterator[Any]:
     shapes = {short(name): value.shape for name, value in held.items()}
     for family in families(task["distribution"]):
         try:
-            module, _ = unfilled(family, sizes=config_of(task))
+            module, _ = build_undrawn(family, sizes=config_of(task))
         except NotBuilt:
             continue
         if holds(parameters(module), shapes):
@@ -78,14 +78,14 @@ def reference(task: dict[str, Any]) -> Iterator[Any]:
     for prompt in task["prompts"]:
         yield {
             **prompt,
-            "alone": kept(steps_alone(model, prompt["ids"], task["count"])),
-            "penalized": kept(steps_alone(model, prompt["ids"], task["count"], [penalized]))
+            "alone": keep_steps(steps_alone(model, prompt["ids"], task["count"])),
+            "penalized": keep_steps(steps_alone(model, prompt["ids"], task["count"], [penalize]))
             if prompt["penalty"]
             else [],
         }
 
 
-def ask(task: dict[str, Any]) -> Iterator[Any]:
+def run_task(task: dict[str, Any]) -> Iterator[Any]:
     """For each family and scenario the tokens of each prompt, or why there are none."""
     for name in task["families"]:
         row = {"family": name}
@@ -215,7 +215,7 @@ def requests(model: LabModel, rows: Sequence[tuple[int, Prompt, Any]]) -> Any:
     return [[one.token for one in row] for row in generators.run_requests(model, asked)]
 
 
-def penalized(tokens: Any, logits: Any) -> Any:
+def penalize(tokens: Any, logits: Any) -> Any:
     """The logits (1, vocabulary) after a repetition penalty, as its paper defines it."""
     import mlx.core as mx
 
@@ -224,7 +224,7 @@ def penalized(tokens: Any, logits: Any) -> Any:
     return mx.where(seen, lower, logits)
 
 
-def kept(steps: Sequence[Any]) -> list[Step]:
+def keep_steps(steps: Sequence[Any]) -> list[Step]:
     """Steps of logits (vocabulary,) as evidence keeps them."""
     import mlx.core as mx
 
@@ -242,7 +242,7 @@ def model_of(task: dict[str, Any], name: str) -> LabModel:
     import mlx.nn as nn
 
     family, kind = Family(task["distribution"], name), task["kind"]
-    module, config = unfilled(family, sizes=config_of(task))
+    module, config = build_undrawn(family, sizes=config_of(task))
     fill(module, task)
     if kind in BITS:
         nn.quantize(module, group_size=64, bits=BITS[kind])

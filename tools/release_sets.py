@@ -131,7 +131,7 @@ def make(
     wanted = json.dumps([steps, text, (ROOT / "pyproject.toml").read_text()])
     stamp = folder / "made.json"
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with lock(folder):
         if python.exists() and stamp.exists() and stamp.read_text() == wanted:
             return python
         overrides.write_text(text)
@@ -146,7 +146,7 @@ def make(
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Hold an environment's lock, because sessions that run in parallel may make the same one."""
     with open(folder / "making.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(compared(options.target)))
+        print(json.dumps(compare_bits(options.target)))
         return
     from mlx_patches.lab.families import families
 
@@ -67,7 +67,7 @@ def child(family: str) -> dict[str, Any]:
         return {"family": family, "problem": type(error).__name__}
 
 
-def compared(family: str) -> dict[str, Any]:
+def compare_bits(family: str) -> dict[str, Any]:
     """Run a family without and with patches; returns the scenarios whose bits differ."""
     import mlx_patches
     from mlx_patches.lab import NotBuilt

@@ -17,11 +17,12 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..core.distributions import canonical, line_of, source_file
 from ..core.errors import is_interrupt
 from ..core.failures import describe
+from ..core.record import Record
 from .settings import ALL
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ HOSTS = "mlx_patches.hosts"
 INFO = ".dist-info"
 
 
-class Declared(NamedTuple):
+class Declared(Record):
     """An entry point of a distribution."""
 
     distribution: str
@@ -71,22 +72,22 @@ def contributions(blocked: Collection[str]) -> list[tuple[Declared, Contribution
         return []
     from ..core.contribution import Contribution
 
-    return list(_loaded(points, Contribution, blocked))
+    return list(_load(points, Contribution, blocked))
 
 
 def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
     """The hosts that declare themselves, by name. Reads all metadata: not for start-up."""
     from ..core.contribution import Host
 
-    return {host.name: host for _, host in _loaded(_installed(HOSTS), Host, blocked)}
+    return {host.name: host for _, host in _load(_find_installed(HOSTS), Host, blocked)}
 
 
-def blocked(names: Collection[str]) -> list[str]:
+def find_blocked(names: Collection[str]) -> list[str]:
     """The distributions that declare patches and are switched off, by name or by ``all``.
 
     Reads all metadata: not for start-up.
     """
-    declaring = dict.fromkeys(name for name, _ in _installed(PATCHES))
+    declaring = dict.fromkeys(one.distribution for one in _find_installed(PATCHES))
     return [name for name in declaring if is_blocked(name, names)]
 
 
@@ -142,7 +143,7 @@ def _entry_points(folder: str) -> bytes:
         return b""
 
 
-def _installed(group: str) -> Iterator[Declared]:
+def _find_installed(group: str) -> Iterator[Declared]:
     """The entry points of a group, for all installed distributions."""
     import importlib_metadata
 
@@ -152,7 +153,7 @@ def _installed(group: str) -> Iterator[Declared]:
             yield Declared(point.dist.name, point)
 
 
-def _loaded(
+def _load(
     points: Iterable[Declared], kind: type[Any], blocked: Collection[str]
 ) -> Iterator[tuple[Declared, Any]]:
     """Each entry point and its object; those that fail to load are logged."""

@@ -24,7 +24,7 @@ SECONDS = 1.0
 
 
 class Presence:
-    """This process's file. The first ``tell`` creates it; it is removed when the process exits.
+    """This process's file. The first ``write`` creates it; it is removed when the process exits.
 
     Threads take turns: once one has closed a descriptor, its number may belong to another file.
     """
@@ -34,9 +34,9 @@ class Presence:
         self._pid = 0
         self._turn = threading.Lock()
 
-    def tell(self, content: Mapping[str, Any]) -> None:
+    def write(self, content: Mapping[str, Any]) -> None:
         """Write ``content``, which describes the patches in effect, to the file."""
-        self._in_turn(self._write, {**content, "host": started_as()})
+        self._in_turn(self._write, {**content, "host": program_name()})
 
     def forget(self) -> None:
         """Remove the file of this process, but not a parent's."""
@@ -109,7 +109,7 @@ def is_ours_alone(place: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and mine and not found.st_mode & 0o077
 
 
-def started_as() -> str:
+def program_name() -> str:
     """The script or module that this process runs, without its arguments."""
     words = sys.orig_argv[1:]
     for word, following in zip(words, [*words[1:], ""], strict=True):

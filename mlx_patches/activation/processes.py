@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.files import quoted
+from ..core.files import quote
 from .presence import folder, is_ours_alone, lock
 
 # In bytes. Our files are small; a larger one is not ours.
@@ -56,12 +56,12 @@ def _read(path: Path) -> Process | None:
         raw = json.loads(os.pread(file, LIMIT, 0))
         return Process(
             int(raw["pid"]),
-            quoted(raw["host"]),
-            tuple(map(quoted, raw["releases"])),
-            tuple(map(quoted, raw["patches"])),
+            quote(raw["host"]),
+            tuple(map(quote, raw["releases"])),
+            tuple(map(quote, raw["patches"])),
             _reasons(raw["withdrawn"]),
             _reasons(raw.get("failures", {})),
-            quoted(raw["version"]),
+            quote(raw["version"]),
         )
     # Being written, or not ours.
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -81,4 +81,4 @@ def _is_running(pid: int) -> bool:
 
 
 def _reasons(values: Mapping[str, Any]) -> dict[str, str]:
-    return {quoted(key): quoted(value) for key, value in dict(values).items()}
+    return {quote(key): quote(value) for key, value in dict(values).items()}

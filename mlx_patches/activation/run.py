@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import MlxPatchesError
-from ..core.files import quoted
+from ..core.files import quote
 from . import settings
 from .boot import is_short
 from .profiles import choose
@@ -61,7 +61,7 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         command[0], path=os.path.dirname(sys.executable)
     )
     if found is None:
-        name = quoted(command[0]) or "''"
+        name = quote(command[0]) or "''"
         raise MlxPatchesError(f"{name}: no such command on PATH, or it is not executable")
     if is_python(Path(found)):
         # The interpreter's own options precede the script or module.
@@ -135,7 +135,7 @@ def _require_program(path: Path) -> None:
     begins = _beginning(path)
     words = begins[2:].split() if begins.startswith(b"#!") else []
     if words and not os.access(words[0], os.X_OK):
-        gone = quoted(words[0].decode(errors="replace"))
+        gone = quote(words[0].decode(errors="replace"))
         raise MlxPatchesError(f"{path}: cannot be started: its interpreter {gone} does not exist")
     if not words and os.access(path, os.R_OK) and b"\0" not in begins:
         raise MlxPatchesError(

@@ -18,7 +18,7 @@ from types import ModuleType
 from .. import __version__
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
-from ..core.imports import imported, loaded, name_of_main, runs_in_copy
+from ..core.imports import find_module, is_imported, name_of_main, runs_in_copy
 from ..core.manager import Manager, unseen
 from ..core.outcome import Outcome, Report, Status
 from ..core.packages import HOST_MODELS, MODEL_PACKAGES, MODELS
@@ -44,7 +44,7 @@ class Session:
     def __init__(self, registry: Registry, matrix: CompatMatrix):
         self.registry = registry
         self.matrix = matrix
-        self.disabled = frozenset(map(registry.today, settings.disabled()))
+        self.disabled = frozenset(map(registry.today, settings.read_disabled()))
         self.strict = settings.strict()
         self.gate = Gate(matrix)
         self.installed = self.gate.installed
@@ -75,9 +75,9 @@ class Session:
         Unknown ids are logged and skipped: a typo must not stop a host.
         """
         known = []
-        for id_ in settings.enabled():
+        for id_ in settings.read_enabled():
             try:
-                known.append(self.registry.declared(id_).id)
+                known.append(self.registry.find_declared(id_).id)
             except MlxPatchesError as error:
                 logger.warning("mlx_patches: %s: %s", settings.ENABLE, error)
         return tuple(known)
@@ -98,9 +98,9 @@ class Session:
             origin = declared.distribution if declared else ""
             note = "; ".join(filter(None, (origin and f"declared by {origin}", one.note)))
             try:
-                from ..matrix.declared import declared_rules
+                from ..matrix.declared import build_rules
 
-                rules = declared_rules(one.patch.id, one.affected, one.fixed, note)
+                rules = build_rules(one.patch.id, one.affected, one.fixed, note)
                 module = one.patch.module or (declared.module if declared else "")
                 self.registry.add(one.patch._replace(module=module), origin)
                 self.matrix.contribute(one.patch.id, rules, one.patch.optional)
@@ -115,7 +115,7 @@ class Session:
         late = [id_ for id_ in self.matrix.always if id_ not in known]
         for request in self._requests.by_model():  # apply() was called meanwhile
             try:
-                for patch in map(self.registry.declared, filter(self.relevant, late)):
+                for patch in map(self.registry.find_declared, filter(self.relevant, late)):
                     self._add(request, patch, self.strict)
             finally:
                 self.manager.rebind()
@@ -124,9 +124,9 @@ class Session:
         """A sentence for each unknown value in ``MLX_PATCHES`` and ``MLX_PATCHES_DISABLE``."""
         strange = self.disabled - {*self.registry.ids(), settings.ALL}
         if strange:
-            from ..core.files import quoted  # not at start-up
+            from ..core.files import quote  # not at start-up
         names = (
-            f"{settings.DISABLE} names {quoted(name)!r}, which is neither a patch nor a"
+            f"{settings.DISABLE} names {quote(name)!r}, which is neither a patch nor a"
             f" distribution that contributes one{self.registry.hint(name)}"
             for name in sorted(strange)
             if not contributions.is_known(name)
@@ -142,7 +142,7 @@ class Session:
         profile: str | None = None,
     ) -> Report:
         """See ``mlx_patches.apply``."""
-        wanted, by_model = self._wanted(patches, models, profile)
+        wanted, by_model = self._find_wanted(patches, models, profile)
         if dry_run:
             named = self._entries_of(_models_imported()) if by_model else ()
             return _report(one for patch in (*wanted, *named) for one in self._preview(patch))
@@ -175,7 +175,7 @@ class Session:
         profile: str | None = None,
     ) -> Iterator[Report]:
         """See ``mlx_patches.patched``."""
-        wanted, by_model = self._wanted(patches, models, profile)
+        wanted, by_model = self._find_wanted(patches, models, profile)
         request = Request(by_model)
         try:
             yield self._activate(request, wanted, self.strict)
@@ -191,11 +191,11 @@ class Session:
             self._watcher.install()
         outcomes = self.manager.status(held_elsewhere)
         for request in self._requests.by_model():
-            missed = [one for one in _models_imported(imported) if one not in request.entries]
+            missed = [one for one in _models_imported(is_imported) if one not in request.entries]
             for patch in self._entries_of(missed, request.taken_out):
                 for one in self._preview(patch):
                     module = one.target.partition(":")[0]
-                    if one.status is Status.PENDING and imported(module):
+                    if one.status is Status.PENDING and is_imported(module):
                         outcomes.append(one._replace(status=Status.LOST, reason=unseen(module)))
         return _report(outcomes)
 
@@ -215,7 +215,7 @@ class Session:
         with self.manager.lock:
             self._requests.held += (request,)
             if self._watcher is None:
-                self._watcher = Watcher((), self._imported, self.strict, self._in_copy)
+                self._watcher = Watcher((), self._apply_to_import, self.strict, self._in_copy)
             self._watcher.packages |= {name.partition(".")[0] for name in names}
             self._watcher.install()
         outcomes = []
@@ -250,12 +250,12 @@ class Session:
 
     def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
         """The patch ids that a caller named."""
-        names = _listed("patches", "ids", patches)
-        return None if names is None else [self.registry.declared(name).id for name in names]
+        names = _check_names("patches", "ids", patches)
+        return None if names is None else [self.registry.find_declared(name).id for name in names]
 
     def _models(self, models: Iterable[str] | None) -> list[str] | None:
         """The model types that a caller named."""
-        names = _listed("models", "model types", models)
+        names = _check_names("models", "model types", models)
         for name in names or ():
             if name == "default" or name in self.matrix.models:
                 continue
@@ -317,7 +317,7 @@ class Session:
         used = sorted({layer.target.distribution for layer in layers})
         if self._presence is None:
             self._presence = presence.Presence()
-        self._presence.tell(
+        self._presence.write(
             {
                 "version": __version__,
                 "releases": [str(self.installed(name)) for name in used],
@@ -330,7 +330,7 @@ class Session:
     def _layers(self) -> list[Layer]:
         return [layer for site in self.manager.sites() for layer in site.layers]
 
-    def switched_off(self, patch_id: str) -> bool:
+    def is_switched_off(self, patch_id: str) -> bool:
         """True if ``MLX_PATCHES_DISABLE`` names the patch, or ``all``."""
         return bool(self.disabled & {patch_id, settings.ALL})
 
@@ -339,7 +339,7 @@ class Session:
         core = set(MODEL_PACKAGES.values())
         if self.registry.distribution(patch_id) not in (None, *core):
             return self.has_code(patch_id)
-        patch = self.registry.declared(patch_id)
+        patch = self.registry.find_declared(patch_id)
         return any(t.distribution in core or self.installed(t.distribution) for t in patch.targets)
 
     def has_code(self, patch_id: str) -> bool:
@@ -347,7 +347,7 @@ class Session:
         package = self.registry.distribution(patch_id)
         return package is None or self.installed(package) is not None
 
-    def _wanted(
+    def _find_wanted(
         self,
         patches: Iterable[str] | None,
         models: Iterable[str] | None,
@@ -367,25 +367,25 @@ class Session:
             ids = [*filter(self.relevant, code), *named]
         elif types is not None:
             ids = [id_ for id_ in ids if id_ in named or id_ in self.matrix.always]
-        found = map(self.registry.declared, set(ids))
+        found = map(self.registry.find_declared, set(ids))
         by_model = chosen is not None and chosen.models
         return sorted(found, key=lambda patch: self.registry.rank(patch.id)), by_model
 
     def _preview(self, patch: Patch) -> list[Outcome]:
         """The outcomes that a request of the patch would have."""
-        return self._switched_off(patch) or self.manager.apply(patch, dry_run=True)
+        return self._list_switched_off(patch) or self.manager.apply(patch, dry_run=True)
 
-    def _switched_off(self, patch: Patch) -> list[Outcome]:
+    def _list_switched_off(self, patch: Patch) -> list[Outcome]:
         """The outcomes of a patch that is switched off; empty for others."""
         reason = f"switched off by {settings.DISABLE}"
         return [
             Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
-            for t in (patch.targets if self.switched_off(patch.id) else ())
+            for t in (patch.targets if self.is_switched_off(patch.id) else ())
         ]
 
     def _add(self, request: Request, patch: Patch, strict: bool) -> list[Outcome]:
         """Add a patch to a request, and apply it; the caller rebinds."""
-        if outcomes := self._switched_off(patch):
+        if outcomes := self._list_switched_off(patch):
             return outcomes
         with self.manager.lock:
             if request not in self._requests.held:
@@ -399,7 +399,7 @@ class Session:
             patch, strict=strict, wanted=lambda: self._is_requested(patch.id), rebind=False
         )
 
-    def _imported(self, module: ModuleType) -> None:
+    def _apply_to_import(self, module: ModuleType) -> None:
         name = module.__name__
         try:
             for patch in self._requests.patches():
@@ -421,10 +421,10 @@ class Session:
         gone = (one for one in self.manager.status() if one.status is Status.LOST)
         if lost := [one for one in gone if one.target.partition(":")[0] == name]:
             self._logged.add(name)
-            said = f"{lost[0].reason}; patches not in effect: {len(lost)}"
+            failure = f"{lost[0].reason}; patches not in effect: {len(lost)}"
             if self.strict:
-                raise ImportError(f"mlx_patches: {said}")
-            logger.warning("mlx_patches: %s", said)
+                raise ImportError(f"mlx_patches: {failure}")
+            logger.warning("mlx_patches: %s", failure)
 
     def _add_entry(self, request: Request, entry: tuple[str, str], strict: bool) -> list[Outcome]:
         """Add the patches that a model's entry names, once; the caller rebinds."""
@@ -439,7 +439,7 @@ class Session:
     ) -> list[Patch]:
         """The patches that models' entries name, except removed ones."""
         ids = [id_ for name, model in entries for id_ in self.gate.patches_for(model, name)]
-        return [self.registry.declared(id_) for id_ in ids if id_ not in taken_out]
+        return [self.registry.find_declared(id_) for id_ in ids if id_ not in taken_out]
 
 
 def _report(outcomes: Iterable[Outcome]) -> Report:
@@ -447,7 +447,7 @@ def _report(outcomes: Iterable[Outcome]) -> Report:
     return Report(tuple({(one.patch, one.target): one for one in outcomes}.values()))
 
 
-def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] | None:
+def _check_names(argument: str, what: str, names: Iterable[str] | None) -> list[str] | None:
     """The names that a caller passed; None if the caller passed none."""
     if names is None:
         return None
@@ -459,7 +459,7 @@ def _listed(argument: str, what: str, names: Iterable[str] | None) -> list[str] 
     return listed
 
 
-def _models_imported(is_done: Callable[[str], object] = loaded) -> list[tuple[str, str]]:
+def _models_imported(is_done: Callable[[str], object] = find_module) -> list[tuple[str, str]]:
     """The (distribution, model) of each imported module that belongs to a model, once."""
     inside = tuple(f"{package}." for package in (*MODEL_PACKAGES, *HOST_MODELS))
     names = [name for name in list(sys.modules) if name.startswith(inside) and is_done(name)]

@@ -50,12 +50,12 @@ def warn_of_junk() -> None:
         logging.getLogger("mlx_patches").warning("mlx_patches: %s", problem)
 
 
-def disabled() -> frozenset[str]:
+def read_disabled() -> frozenset[str]:
     """The names that are switched off: patch ids, contributing distributions, or ``all``."""
     return frozenset(_names(DISABLE))
 
 
-def enabled() -> list[str]:
+def read_enabled() -> list[str]:
     """The ids of the optional patches that ``MLX_PATCHES_ENABLE`` names."""
     return _names(ENABLE)
 

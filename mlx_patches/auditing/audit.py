@@ -18,18 +18,18 @@ from ..activation import boot, contributions, settings, started
 from ..activation.session import Session, session
 from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
-from ..core.files import quoted
-from ..core.manager import held_back
+from ..core.files import quote
+from ..core.manager import explain_held_back
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, REPAIRED, Outcome, Status, Verdict
 from ..core.packages import CORE, DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
 from ..core.record import fields
 from ..core.resolve import in_file
-from ..evidence.store import measured_on
+from ..evidence.store import place_measured
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
-from .models import ModelFolder, folder_of, implementations, unknown_type, unused_stops
+from .models import ModelFolder, find_unused_stops, folder_of, implementations, unknown_type
 from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 
@@ -65,7 +65,7 @@ class ModelReport:
         if self.folder is None:
             return ()
         packages = [package_of(distribution) for distribution in self.families]
-        unused = [id_ for package in packages for id_ in unused_stops(self.folder, package)]
+        unused = [id_ for package in packages for id_ in find_unused_stops(self.folder, package)]
         return tuple(dict.fromkeys(unused))
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Audit:
         Raises:
             MlxPatchesError: an id is unknown.
         """
-        ids = {session().registry.declared(id_).id for id_ in patches}
+        ids = {session().registry.find_declared(id_).id for id_ in patches}
         outcomes = [
             one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
         ]
@@ -255,7 +255,7 @@ class Audit:
                 {
                     **o.as_dict(),
                     "severity": patch_severity(o.patch),
-                    "fixed_in": fixed_in(o),
+                    "fixed_in": find_fixed(o),
                     "origin": self.origins.get(o.patch, "mlx-patches"),
                 }
                 for o in self.outcomes
@@ -299,7 +299,7 @@ def audit(
 
     needed = partial(may_need, current)
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
-    reached = measured.reached(report.families if report else {})
+    reached = measured.list_reached(report.families if report else {})
     if report is None:
         ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
     else:
@@ -311,11 +311,11 @@ def audit(
         named |= measured.always_met(current, reached)
         named |= {id_ for one in verdicts for id_ in one.patches}
         ids = tuple(id_ for id_ in relevant if id_ in named)
-    unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.used_by(host)
+    unused = set() if host is None else set(DISTRIBUTIONS.values()) - hosts.list_used(host)
     verdicts = tuple(one for one in verdicts if one.distribution not in unused)
     outcomes = tuple(
         outcome
-        for outcome in outcomes_of(map(current.registry.declared, ids), host, reached)
+        for outcome in outcomes_of(map(current.registry.find_declared, ids), host, reached)
         if outcome.distribution not in unused
         if report is None or outcome.distribution in MODEL_PACKAGES.values()
     )
@@ -330,8 +330,8 @@ def audit(
         broken_sets=broken,
         warnings=tuple(one for one in matrix.warnings if one.matches(versions, devices)),
         outcomes=outcomes,
-        models=measured.affected_models(
-            current.gate, current.registry, needed, measured.needed_here(current)
+        models=measured.find_affected(
+            current.gate, current.registry, needed, measured.find_needs(current)
         )
         if models
         else {},
@@ -339,18 +339,18 @@ def audit(
         model=report,
         host=started.host,
         host_report=host_report,
-        foreign=(*conflicts.replaced(), *conflicts.marked()),
+        foreign=(*conflicts.find_replaced(), *conflicts.find_marked()),
         unknown=current.unknown,
         verdicts=verdicts,
-        unaudited=preflight.unaudited(
-            current, relevant, report.families if report else {}, _declared
+        unaudited=preflight.explain_unaudited(
+            current, relevant, report.families if report else {}, _list_declared
         ),
-        measured=next(map(measured_on, evidence.values()), None) if evidence else None,
+        measured=next(map(place_measured, evidence.values()), None) if evidence else None,
         origins={id_: current.registry.origin(id_) for id_ in ids if current.registry.origin(id_)},
     )
 
 
-def fixed_in(outcome: Outcome) -> str:
+def find_fixed(outcome: Outcome) -> str:
     """The releases that fixed a defect themselves; empty if none did."""
     rule = session().matrix.rule(outcome.patch, outcome.distribution)
     return rule.fixed if rule else ""
@@ -376,14 +376,14 @@ def outcomes_of(
             here = known.get((patch.id, target.path))
             # The process has not seen the code of a module that it has not imported.
             if here is None or (target.module not in sys.modules and here.status in _BY_NUMBER):
-                here = _unrequested(current, patch, target, active, requested)
+                here = _describe_unrequested(current, patch, target, active, requested)
             found.append((target, here))
         decided = []
         for target, one in found:
             may_apply = one.status in (Status.PENDING, Status.DISABLED) and not one.by_choice
-            if may_apply and (reason := held_back(target, found)):
+            if may_apply and (reason := explain_held_back(target, found)):
                 one = one._replace(status=Status.DRIFTED, reason=reason)
-            decided.append((measured.met(target.module, reached), one))
+            decided.append((measured.is_reached(target.module, reached), one))
         own = [one for met, one in decided if met]
         whole = not reached or all(one.status in NOT_NEEDED for one in own)
         yield from (one for met, one in decided if met or whole)
@@ -396,7 +396,7 @@ def _active(current: Session, host: str | None = None) -> bool:
     return current.active or (by_itself and not settings.off())
 
 
-def _unrequested(
+def _describe_unrequested(
     current: Session, patch: Patch, target: Target, active: bool, requested: Collection[str]
 ) -> Outcome:
     """The outcome of a target that this process did not request."""
@@ -404,7 +404,7 @@ def _unrequested(
     status, by_choice = Status.DISABLED, True
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif current.switched_off(patch.id):
+    elif current.is_switched_off(patch.id):
         reason = f"switched off by {settings.DISABLE}"
     elif patch.optional and patch.id not in requested:
         reason = f"{_OPTIONAL}; {verdict.reason}"
@@ -413,7 +413,7 @@ def _unrequested(
         always = patch.id in current.matrix.always
         reason = f"waits for {'its module' if always else 'a model that needs it'}"
         rule = current.matrix.rule(patch.id, target.distribution)
-        reason = rule.noted(reason) if rule else reason
+        reason = rule.add_note(reason) if rule else reason
     elif settings.off():
         reason = f"{verdict.reason}; switched off by {settings.SWITCH}"
     else:
@@ -425,7 +425,7 @@ def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
     """The gate's verdict on a target, from its source file."""
     if current.installed(target.distribution) is None:
         return current.gate.decide(patch, target, None)
-    return current.gate.decide(patch, target, in_file(target, _declared(target.module)))
+    return current.gate.decide(patch, target, in_file(target, _list_declared(target.module)))
 
 
 def may_need(current: Session, patch: Patch, target: Target) -> bool:
@@ -434,13 +434,13 @@ def may_need(current: Session, patch: Patch, target: Target) -> bool:
     return verdict.ok or verdict.status is Status.DRIFTED
 
 
-def _declared(module: str) -> tuple[str, ...]:
+def _list_declared(module: str) -> tuple[str, ...]:
     """All names that patches declare in a file, so that each file is parsed once."""
-    return tuple(_declared_by_file().get(module.rpartition(".")[2], ()))
+    return tuple(_map_declared().get(module.rpartition(".")[2], ()))
 
 
 @cache
-def _declared_by_file() -> dict[str, dict[str, None]]:
+def _map_declared() -> dict[str, dict[str, None]]:
     names: dict[str, dict[str, None]] = {}
     for target in (t for patch in session().registry.each_declared() for t in patch.targets):
         own = names.setdefault(target.module.rpartition(".")[2], {})
@@ -461,4 +461,4 @@ def _model_report(current: Session, model: str) -> ModelReport:
         for distribution, name in found.items()
     }
     known = any(name in current.matrix.models for name in found.values())
-    return ModelReport(quoted(model), folder, rows, known, found)
+    return ModelReport(quote(model), folder, rows, known, found)

@@ -58,7 +58,7 @@ class Foreign:
         return fields(self, *self.__slots__)
 
 
-def replaced() -> list[Foreign]:
+def find_replaced() -> list[Foreign]:
     """The methods of imported releases that other packages than mlx_patches replaced.
 
     A wrapper around the release's own function is not a replacement.
@@ -80,7 +80,7 @@ def replaced() -> list[Foreign]:
     return found
 
 
-def marked() -> list[Foreign]:
+def find_marked() -> list[Foreign]:
     """The classes, methods and functions of imported releases that carry a host's marker."""
     found: dict[tuple[int, str], Foreign] = {}
     for name, module in _modules():

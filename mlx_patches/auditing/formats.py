@@ -11,10 +11,10 @@ from .. import __version__
 from ..activation import settings
 from ..activation.session import session
 from ..core.distributions import source_file
-from ..core.files import quoted
+from ..core.files import quote
 from ..evidence.words import CRASH, MEMORY, SECURITY, WRONG_TEXT
 from . import screen
-from .audit import Audit, fixed_in
+from .audit import Audit, find_fixed
 from .verdict import patch_severity
 
 # In bytes. GitHub accepts comments of 65 kB; people read less.
@@ -32,23 +32,23 @@ def as_json(report: Audit, code: int, cells: bool) -> str:
 
 def markdown(report: Audit, code: int) -> str:
     """The verdict, further facts and the patches that are not in effect, in Markdown."""
-    lines = [f"**{_escaped(text)}**  " for text in screen.verdict(report).splitlines()]
-    lines += ["", *(f"- {_escaped(text.strip())}" for text in screen.facts(report))]
+    lines = [f"**{_escape(text)}**  " for text in screen.verdict(report).splitlines()]
+    lines += ["", *(f"- {_escape(text.strip())}" for text in screen.facts(report))]
     found = screen.effects(report)
     if found:
         fixed: dict[str, dict[str, None]] = {}
         for one in report.outcomes:
-            if releases := fixed_in(one):
+            if releases := find_fixed(one):
                 fixed.setdefault(one.patch, {})[f"{one.distribution} {releases}"] = None
         lines += ["", "| patch | severity | fixed in | without it |", "|---|---|---|---|"]
         lines += [
             f"| `{id_}` | {patch_severity(id_)} | {', '.join(fixed.get(id_, ()))} |"
-            f" {_escaped(effect)} |"
+            f" {_escape(effect)} |"
             for id_, effect in found.items()
         ]
     lines += ["", *(f"    {text}" for text in screen.commands(report))]
     installed = ", ".join(map(str, report.distributions)) or "no MLX package"
-    places = " ".join(screen.measured(report).splitlines())
+    places = " ".join(screen.describe_places(report).splitlines())
     lines += ["", f"Installed: {installed}. {places} Exit code {code}."]
     return "\n".join(lines)
 
@@ -56,7 +56,7 @@ def markdown(report: Audit, code: int) -> str:
 def bug_report(report: Audit) -> str:
     """The audit for a bug report, in Markdown of at most 8 kB."""
     rows = [
-        f"| {o.patch} | {o.target} | {o.status} | {_escaped(o.reason)} |"
+        f"| {o.patch} | {o.target} | {o.status} | {_escape(o.reason)} |"
         for o in report.outcomes
         if o.finding and o.status != "disabled"
     ]
@@ -66,18 +66,18 @@ def bug_report(report: Audit) -> str:
     lines = [
         "### mlx-patches report",
         "",
-        *(f"- {_escaped(text)}" for text in facts),
-        *(f"- {text}" for text in screen.measured(report).splitlines()),
+        *(f"- {_escape(text)}" for text in facts),
+        *(f"- {text}" for text in screen.describe_places(report).splitlines()),
         "",
         "| | |",
         "|---|---|",
         f"| mlx-patches | {__version__} |",
         f"| installed | {', '.join(map(str, report.distributions)) or 'no MLX package'} |",
         f"| Python | {platform.python_version()} on {platform.platform()} |",
-        f"| environment | {_escaped(report.environment)} |",
+        f"| environment | {_escape(report.environment)} |",
         f"| active | {report.host or ('yes' if report.active else 'no')} |",
         *(
-            f"| {name} | {_escaped(quoted(os.environ[name]))} |"
+            f"| {name} | {_escape(quote(os.environ[name]))} |"
             for name in _VARIABLES
             if name in os.environ
         ),
@@ -142,6 +142,6 @@ def _location(target: str) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}, "logicalLocations": name}
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape a text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -106,7 +106,7 @@ def report(
     )
 
 
-def used_by(host: str) -> set[str]:
+def list_used(host: str) -> set[str]:
     """The distributions that a host runs: itself and its requirements, transitively.
 
     A host that requires model packages only by extras may run each of them.

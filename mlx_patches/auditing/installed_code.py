@@ -54,7 +54,7 @@ def instead(here: Installed, installed: Iterable[Installed]) -> list[str]:
     return [one for one in wanted if one not in own] or nearest
 
 
-def gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> list[str]:
+def find_gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> list[str]:
     """The patches that the nearest measured release needs, but whose code this one lacks."""
     distribution, version = release.split()
     found: dict[str, set[str]] = {}
@@ -68,14 +68,14 @@ def gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -> lis
     return [id_ for id_, rule in rules.items() if rule and rule.decide(nearest) == "affected"]
 
 
-def measured(here: Installed, family: str) -> Match:
+def match_family(here: Installed, family: str) -> Match:
     """The set in which one family's installed code was measured."""
     names = code.sets_of(here.name, here.version)
     modules = modules_of(package_of_models(here.name), family)
     return _find(names, sorted(filter(source_file, modules)), source_file)
 
 
-def measured_families(here: Installed) -> Iterator[tuple[str, Match]]:
+def match_families(here: Installed) -> Iterator[tuple[str, Match]]:
     """The sets in which the families of an installed release were measured.
 
     Hashes the files that the families run, which takes 0.1 s. Follows imports only if they differ.

@@ -41,7 +41,7 @@ class Listed(NamedTuple):
         return {**fields(self, *self._fields[:-1]), "targets": targets}
 
 
-def listed(profile: str | None = None) -> list[Listed]:
+def list_patches(profile: str | None = None) -> list[Listed]:
     """Every patch, in the registry's order, or those of some profiles.
 
     Args:

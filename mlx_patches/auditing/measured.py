@@ -47,7 +47,7 @@ def verdicts_of_model(
         here = current.installed(distribution)
         if here is None:
             continue
-        where = installed_code.measured(here, family)
+        where = installed_code.match_family(here, family)
         evidence = store.load_set(where.set)
         note = _note(current, where.note(here), evidence)
         module = f"{package_of_models(distribution)}.{family}"
@@ -60,13 +60,13 @@ def verdicts_of_model(
         metal = _metal(where, family)
         if metal is None:
             metal = metal_branches(package_of_models(distribution), family, find)
-        alone = [  # without them, a single request gets wrong output
+        solo = [  # without them, a single request gets wrong output
             patch.id
             for patch in current.registry.wrong_alone.get(family, ())
             if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
         ]
         beside = outside.beside(where.set, family, model_type)
-        facts = Measured(evidence, note, (*metal,), (*alone,), *beside)
+        facts = Measured(evidence, note, (*metal,), (*solo,), *beside)
         found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)
 
@@ -117,8 +117,8 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
         return possible(current, distribution, entry, needs)
 
     found = []
-    for here in _installed(current):
-        for family, where in installed_code.measured_families(here):
+    for here in _find_installed(current):
+        for family, where in installed_code.match_families(here):
             evidence = store.load_set(where.set)
             note = _note(current, where.note(here), evidence)
             entry = current.gate.patches_for(family, here.name)
@@ -129,7 +129,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     return tuple(found)
 
 
-def affected_models(
+def find_affected(
     gate: Gate, registry: Registry, needs: Needs, measured: Needed
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Model to distribution to the patches that it needs in this environment.
@@ -144,8 +144,8 @@ def affected_models(
     """
 
     @cache
-    def needed(patch_id: str) -> tuple[Target, ...]:
-        patch = registry.declared(patch_id)
+    def find_targets(patch_id: str) -> tuple[Target, ...]:
+        patch = registry.find_declared(patch_id)
         return tuple(target for target in patch.targets if needs(patch, target))
 
     find = source_files().get
@@ -157,34 +157,34 @@ def affected_models(
             ids = measured.get(distribution, {}).get(model)
             if ids is None:
                 ids = gate.patches_for(model, distribution) if model in entries else ()
-            ids = [id_ for id_ in ids if id_ in registry and needed(id_)]
+            ids = [id_ for id_ in ids if id_ in registry and find_targets(id_)]
             if not ids or find(f"{package}.{model}") is None:
                 continue
             reached = modules_of(package, model, find)
-            ids = [id_ for id_ in ids if any(runs(t, package, reached) for t in needed(id_))]
+            ids = [id_ for id_ in ids if any(runs(t, package, reached) for t in find_targets(id_))]
             if ids:
                 affected.setdefault(model, {})[distribution] = tuple(ids)
     return affected
 
 
-def needed_here(current: Session) -> Needed:
+def find_needs(current: Session) -> Needed:
     """The patches that models needed in the lab, if it measured the installed code."""
 
     @cache  # most families were measured in one set
-    def needed(where: installed_code.Match) -> Mapping[str, Sequence[str]]:
+    def read_needs(where: installed_code.Match) -> Mapping[str, Sequence[str]]:
         evidence = store.load_set(where.set)
-        return store.needed_patches(evidence) if evidence else {}
+        return store.list_needed(evidence) if evidence else {}
 
     found: dict[str, dict[str, Sequence[str]]] = {}
-    for here in _installed(current):
-        for family, where in installed_code.measured_families(here):
-            ids = needed(where).get(family)
+    for here in _find_installed(current):
+        for family, where in installed_code.match_families(here):
+            ids = read_needs(where).get(family)
             if ids is not None:
                 found.setdefault(here.name, {})[family] = ids
     return found
 
 
-def _installed(current: Session) -> list[Installed]:
+def _find_installed(current: Session) -> list[Installed]:
     """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
@@ -213,24 +213,24 @@ def possible(
     for id_ in dict.fromkeys((*current.matrix.always, *entry)):
         if id_ not in current.registry:
             continue
-        targets = [t for t in current.registry.declared(id_).targets if t.distribution in CORE]
+        targets = [t for t in current.registry.find_declared(id_).targets if t.distribution in CORE]
         if id_ not in entry:
             targets = [t for t in targets if t.module.startswith(MODEL_CODE)]
         if modules is not None:
             package = package_of_models(distribution)
             targets = [t for t in targets if runs(t, package, modules)]
-        if any(needs(current.registry.declared(id_), target) for target in targets):
+        if any(needs(current.registry.find_declared(id_), target) for target in targets):
             found.append(id_)
     return found
 
 
-def reached(families: Mapping[str, str]) -> set[str]:
+def list_reached(families: Mapping[str, str]) -> set[str]:
     """The modules that these families run, by distribution."""
     places = [(package_of_models(name), family) for name, family in families.items()]
     return set().union(*(modules_of(*place, cache(source_file)) for place in places))
 
 
-def met(module: str, reached: Collection[str]) -> bool:
+def is_reached(module: str, reached: Collection[str]) -> bool:
     """Whether a module has no models, or the families run it."""
     return module in reached or not module.startswith(MODEL_CODE)
 
@@ -241,7 +241,9 @@ def always_met(current: Session, reached: Collection[str]) -> set[str]:
         id_
         for id_ in current.matrix.always
         if id_ in current.registry
-        and any(met(one.module, reached) for one in current.registry.declared(id_).targets)
+        and any(
+            is_reached(one.module, reached) for one in current.registry.find_declared(id_).targets
+        )
     }
 
 
@@ -253,7 +255,7 @@ def _likely(current: Session, distribution: str, family: str, needs: Needs) -> l
     entry = current.gate.patches_for(family, distribution)
     reached = modules_of(package_of_models(distribution), family, cache(source_file))
     ids = possible(current, distribution, entry, needs, reached)
-    sets, seen = store.traced()
+    sets, seen = store.read_traces()
     seen |= set(entry) - set(current.matrix.patches_for("default", distribution))
 
     def was_tried(id_: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
-from ..core.files import quoted
+from ..core.files import quote
 from ..core.model_files import read_config, stop_ids
 from ..core.packages import MODEL_PACKAGES
 from ..core.registry import did_you_mean
@@ -57,13 +57,13 @@ def folder_of(model: str) -> ModelFolder | None:
         return read_folder(path)
     if is_file and path.suffix == ".json":
         if path.name != "config.json":
-            raise MlxPatchesError(f"{quoted(model)}: not a config.json; give the model's folder")
+            raise MlxPatchesError(f"{quote(model)}: not a config.json; give the model's folder")
         return read_folder(path.parent)
     if not is_file and "/" not in model and not model.startswith("."):
         return None
-    if _HUB_NAME.fullmatch(model) and (cached := _cached(model)):
+    if _HUB_NAME.fullmatch(model) and (cached := _find_cached(model)):
         return read_folder(cached)
-    raise MlxPatchesError(f"{quoted(model)}: {_why_no_folder(path, is_file, model)}")
+    raise MlxPatchesError(f"{quote(model)}: {_why_no_folder(path, is_file, model)}")
 
 
 def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
@@ -77,10 +77,10 @@ def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
     except (OSError, ValueError):
         where = f" here or in {_hub_cache()}" if _HUB_NAME.fullmatch(model) else ""
         return f"no such folder{where}: give the folder of the model, or its model type"
-    return f"a link to {quoted(target)}, which is not a folder: give the model's folder"
+    return f"a link to {quote(target)}, which is not a folder: give the model's folder"
 
 
-def _cached(name: str) -> Path | None:
+def _find_cached(name: str) -> Path | None:
     """The folder of a model's newest downloaded revision in the Hub's cache."""
     folder = _hub_cache() / f"models--{name.replace('/', '--')}"
     try:
@@ -113,7 +113,7 @@ def read_folder(path: Path) -> ModelFolder:
     return ModelFolder(path, model_type, config, eos, problem)
 
 
-def unused_stops(folder: ModelFolder, package: str) -> list[int]:
+def find_unused_stops(folder: ModelFolder, package: str) -> list[int]:
     """The stop tokens of a folder that the installed release of a package does not use.
 
     Releases use those at the top of ``config.json``; newer ones replace them with those of
@@ -170,7 +170,7 @@ def implementations(model_type: str) -> dict[str, str]:
 def unknown_type(name: str, installed: Sequence[str], known: Iterable[str]) -> MlxPatchesError:
     """The error for a model type that no installed package implements."""
     where = " or ".join(installed) or "this environment: no MLX package is installed"
-    name = quoted(name)
+    name = quote(name)
     return MlxPatchesError(f"no model type {name!r} in {where}{hint(name, known)}")
 
 

@@ -94,7 +94,7 @@ def metal_branches(package: str, family: str, find: Find = source_file) -> tuple
         if name in code.metal:
             prefix, _, inside = module.partition(".models.")
             found.add(inside or prefix.partition(".")[2])
-        used = {place for use in code.uses[name] for place in _defined(module, use, find)} - seen
+        used = {place for use in code.uses[name] for place in _find_uses(module, use, find)} - seen
         seen |= used
         left += used
     return tuple(sorted(found))
@@ -208,7 +208,7 @@ class _Code:
 _read = cache(_Code)
 
 
-def _defined(module: str, use: Place, find: Find) -> Iterator[Place]:
+def _find_uses(module: str, use: Place, find: Find) -> Iterator[Place]:
     """The places of the names that a module's definition uses."""
     name, member = use
     if not member:

@@ -41,7 +41,7 @@ def needs(model: str) -> tuple[Need, ...]:
         raise unknown_type(model, installed, current.matrix.models)
     verdicts = verdicts_of_model(current, found, partial(may_need, current))
     needed: dict[Need, None] = {}
-    for patch in [current.registry.declared(id_) for one in verdicts for id_ in one.patches]:
+    for patch in [current.registry.find_declared(id_) for one in verdicts for id_ in one.patches]:
         # One per distribution whose code has the defect.
         reasons = {}
         for target in patch.targets:

@@ -35,7 +35,7 @@ def session_of_readable() -> Session:
     return current
 
 
-def unaudited(
+def explain_unaudited(
     current: Session,
     ids: Collection[str],
     families: Mapping[str, str],
@@ -51,7 +51,7 @@ def unaudited(
     targets = {
         target.module: target
         for id_ in ids
-        for target in current.registry.declared(id_).targets
+        for target in current.registry.find_declared(id_).targets
         if current.installed(target.distribution)
     }
     if not targets and not found:
@@ -98,7 +98,7 @@ def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
             continue
         if f"{package}.models" in MODEL_PACKAGES and not source_file(f"{package}.models.cache"):
             yield f"{package}.models.cache is missing: install {distribution} again"
-        recorded = _recorded(distribution)
+        recorded = _read_record(distribution)
         for module in sorted(name for name, whose in targets.items() if whose == distribution):
             path = module.replace(".", "/")
             listed = recorded & {f"{path}.py", f"{path}/__init__.py"}
@@ -106,7 +106,7 @@ def _missing(current: Session, targets: Mapping[str, str]) -> Iterator[str]:
                 yield f"{min(listed)} is missing: install {distribution} again"
 
 
-def _recorded(distribution: str) -> set[str]:
+def _read_record(distribution: str) -> set[str]:
     """The files in a distribution's RECORD; empty if it has none, or another copy is imported."""
     try:
         found = importlib.metadata.distribution(distribution)

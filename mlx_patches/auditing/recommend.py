@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
-from ..core.files import packaged
+from ..core.files import read_packaged
 from ..core.record import fields
 from ..evidence import outside
 from ..evidence.store import reading
@@ -40,11 +40,14 @@ class Recommendation:
     other: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def alone(self) -> dict[str, tuple[str, ...]]:
+    def wrong_solo(self) -> dict[str, tuple[str, ...]]:
         """Release set to the defects of single requests that the patches do not repair."""
         found = {}
         for name in self.versions:
-            held, prefill = outside.held(name, self.family), outside.own_prefill(name, self.family)
+            held, prefill = (
+                outside.find_compared(name, self.family),
+                outside.own_prefill(name, self.family),
+            )
             cells = [*(held.defects() if held else ()), *([prefill] if prefill else ())]
             open_ = [one for one in cells if one.is_open(True, ())]
             if open_:
@@ -73,11 +76,13 @@ class Recommendation:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
+        solo = {name: list(found) for name, found in self.wrong_solo.items()}
         return {
             **fields(self, "distribution", "family", "green", "repaired", "red"),
             "cannot_batch": list(self.other.get(verdict_of(CANNOT_BATCH), ())),
             "not_measured": list(self.other.get(NOT_MEASURED, ())),
-            "wrong_alone": {name: list(found) for name, found in self.alone.items()},
+            "wrong_solo": solo,
+            "wrong_alone": solo,  # the former key, for one more release
             "wrong_with_images": list(self.with_images),
             **fields(self, "best_green", "best_repaired", "versions"),
         }
@@ -122,7 +127,7 @@ def recommend(
     return found
 
 
-def known_families() -> list[str]:
+def list_families() -> list[str]:
     """Every family that the lab measured."""
     sets = load_summary()["sets"].values()
     return list(dict.fromkeys(name for one in sets for name in one["families"]))
@@ -135,7 +140,7 @@ def load_summary() -> dict[str, Any]:
         MlxPatchesError: it is missing or broken.
     """
     with reading(SUMMARY):
-        summary: dict[str, Any] = json.loads(packaged(SUMMARY))
+        summary: dict[str, Any] = json.loads(read_packaged(SUMMARY))
         summary["sets"]
         return summary
 

@@ -12,8 +12,8 @@ from ..core.files import printable
 from ..core.outcome import NOT_NEEDED
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
-from .audit import Audit, fixed_in
-from .installed_code import gone, instead
+from .audit import Audit, find_fixed
+from .installed_code import find_gone, instead
 from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
 
 WIDTH, HEIGHT = 80, 20
@@ -70,7 +70,7 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     # Lines to be copied are not wrapped here: the terminal wraps them.
     bottom = commands(report)
     if not report.unaudited:
-        bottom += [*measured(report).splitlines(), *single_requests(report)]
+        bottom += [*describe_places(report).splitlines(), *single_requests(report)]
     active = "enabled" if report.active else "not enabled"
     active = f"enabled for {report.host}" if report.host else active
     bottom.append(f"Environment: {report.environment} ({active})")
@@ -87,12 +87,12 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
 
 def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
     """The lines of the verdict, and the lines of the other facts."""
-    head = _wrapped(verdict(report).splitlines(), width)
+    head = _wrap(verdict(report).splitlines(), width)
     problem = report.model.folder.problem if report.model and report.model.folder else ""
     # It contains a path, so it is not wrapped.
     return head, [
         *([f"  {problem}"] if problem else []),
-        *_wrapped([f"  {text}" for text in facts(report) if text != problem], width, _INDENT),
+        *_wrap([f"  {text}" for text in facts(report) if text != problem], width, _INDENT),
     ]
 
 
@@ -127,10 +127,10 @@ def effects(report: Audit) -> dict[str, str]:
     else:
         families = Counter(id_ for one in report.verdicts if one.wrong for id_ in one.patches)
         ids.sort(key=lambda id_: -families[id_])
-    return {id_: registry.declared(id_).summary for id_ in worst_first(ids)}
+    return {id_: registry.find_declared(id_).summary for id_ in worst_first(ids)}
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """A sentence cut to a width, after a word."""
     if len(text) <= width:
         return text
@@ -157,7 +157,7 @@ def facts(report: Audit) -> Iterator[str]:
         counts, release = Counter(one.result for one in own), own[0].release
         still, new = counts[words.RED], counts[""]
         if new == len(own):
-            lost = gone(session().matrix, release, report.outcomes)
+            lost = find_gone(session().matrix, release, report.outcomes)
             more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
             none = f"; it lacks the code that {', '.join(lost[:3])}{more} repair" if lost else ""
             yield f"{release}: not measured; each patch is judged by the code it changes{none}"
@@ -238,7 +238,7 @@ def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
         status = reasons.get(id_, "disabled")
         effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
         left = width - column
-        texts = textwrap.wrap(effect, left) if room is None else [shortened(effect, left)]
+        texts = textwrap.wrap(effect, left) if room is None else [shorten(effect, left)]
         names = [f"  {id_}", *[""] * len(texts)]
         if narrow:
             texts.insert(0, "")
@@ -260,7 +260,7 @@ def commands(report: Audit) -> list[str]:
     held = [
         cell
         for one in report.verdicts
-        for cell in (*one.fails_alone(here), *one.fails_with_images(here))
+        for cell in (*one.fails_solo(here), *one.fails_with_images(here))
     ]
     repaired = [not cell.wrong_with_patches for cell in open_]
     repaired += [not words.is_red(cell.pair) for cell in held]
@@ -277,13 +277,13 @@ def commands(report: Audit) -> list[str]:
         commands.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:
         commands.append("Undo:  mlx-patches disable")
-    if stay := _measured_instead(report):
+    if stay := _suggest_releases(report):
         commands.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
     return [*commands, *([f"Proof: {proof}"] if proof else [])]
 
 
-def _measured_instead(report: Audit) -> list[str]:
+def _suggest_releases(report: Audit) -> list[str]:
     """The measured releases to use if the installed code was not measured."""
     unknown = {one.distribution for one in report.verdicts if not one.result}
     unknown |= {o.distribution for o in report.outcomes if o.finding and o.status == "drifted"}
@@ -302,8 +302,8 @@ def _proof(report: Audit) -> str:
     if report.model is None:
         ids = [*effects(report), *worst_first(report.needed)]
         return f"mlx-patches probe {ids[0]}" if ids else ""
-    if alone := [id_ for one in worst(report) for id_ in one.measured.alone]:
-        return f"mlx-patches probe {alone[0]}"  # the lab compares with a single request
+    if solo := [id_ for one in worst(report) for id_ in one.measured.solo]:
+        return f"mlx-patches probe {solo[0]}"  # the lab compares with a single request
     here = report.here()
     for one in worst(report)[:1]:
         # The lab runs the image scenarios only by name.
@@ -315,11 +315,11 @@ def _proof(report: Audit) -> str:
     return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
 
 
-def measured(report: Audit) -> str:
+def describe_places(report: Audit) -> str:
     """The devices and dtypes of the evidence; one line per release if they differ."""
     if report.model is None or report.measured:
-        return _measured(report.verdicts, report.measured, report.model is not None)
-    lines = {one.release: _measured([one], None, True) for one in worst(report)}
+        return _describe_places(report.verdicts, report.measured, report.model is not None)
+    lines = {one.release: _describe_places([one], None, True) for one in worst(report)}
     if len(set(lines.values())) < 2:
         return next(iter(lines.values()), "Not measured.")
     return "\n".join(
@@ -336,7 +336,7 @@ def single_requests(report: Audit) -> list[str]:
     for one in worst(report):
         held = one.measured.held
         if held and held.comparable:
-            differ = len(one.differs_alone(here))
+            differ = len(one.differs_solo(here))
             more = " (-v)" if differ else ""
             count = f"{len(held.cells) - differ} of {_many(len(held.cells), 'config')}"
             found[f"match {held.outside} in {count}{more}"] = one.release
@@ -350,7 +350,7 @@ def single_requests(report: Audit) -> list[str]:
     ]
 
 
-def _measured(
+def _describe_places(
     verdicts: Sequence[ModelVerdict], now: tuple[str, str] | None, one_model: bool
 ) -> str:
     cells = {words.place_of(cell.name)[1:] for one in verdicts for cell in one.cells}
@@ -381,7 +381,7 @@ def _measured(
     return f"{detailed}; not on Metal." if dtypes else "Not measured."
 
 
-def _wrapped(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
+def _wrap(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     """The texts as lines of at most ``width`` columns; a longer word is broken."""
     wrap = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False).wrap
     return [line for text in texts for line in wrap(text)]
@@ -418,7 +418,7 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
         yield (
             ("patch", "target", "status", "fixed in", "reason"),
             [
-                (names.get(o.patch, o.patch), o.target, str(o.status), fixed_in(o), o.reason)
+                (names.get(o.patch, o.patch), o.target, str(o.status), find_fixed(o), o.reason)
                 for o in shown
             ],
         )

@@ -91,7 +91,7 @@ class Measured:
         note: how the installed releases differ from the measured ones, or why the family was not
             measured.
         metal: the modules in which the family has Metal-only code.
-        alone: the patches without which even a single request gets wrong output. Scenarios cannot
+        solo: the patches without which even a single request gets wrong output. Scenarios cannot
             show that, because each compares a batch with single requests.
         held: the model type's single-request results, compared with another implementation; None
             if they were not compared.
@@ -102,7 +102,7 @@ class Measured:
     evidence: Mapping[str, Any] | None = None
     note: str = ""
     metal: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()
+    solo: tuple[str, ...] = ()
     held: outside.Held | None = None
     prefill: outside.HeldCell | None = None
     images: tuple[outside.HeldCell, ...] = ()
@@ -150,22 +150,22 @@ class ModelVerdict:
     @property
     def wrong(self) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong as released, the worst first."""
-        return self._sorted(cell for cell in self.cells if cell.wrong)
+        return self._sort(cell for cell in self.cells if cell.wrong)
 
     @property
     def wrong_with_patches(self) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong even with the patches, or were not measured with them."""
-        return self._sorted(cell for cell in self.cells if cell.wrong_with_patches)
+        return self._sort(cell for cell in self.cells if cell.wrong_with_patches)
 
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
         """The scenarios that are wrong in this environment."""
-        return self._sorted(cell for cell in self.cells if self._is_open(cell, here))
+        return self._sort(cell for cell in self.cells if self._is_open(cell, here))
 
-    def wrong_alone(self, here: PatchState) -> bool:
+    def wrong_solo(self, here: PatchState) -> bool:
         """Whether a single request gets wrong output in this environment, whatever the config."""
-        return any(here.lacks(id_, self) for id_ in self.measured.alone)
+        return any(here.lacks(id_, self) for id_ in self.measured.solo)
 
-    def differs_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+    def differs_solo(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The configs in which a single request is wrong in this environment."""
         return self._open(self.defects, here)
 
@@ -178,7 +178,7 @@ class ModelVerdict:
             if one.is_open(here.active, [id_ for id_ in one.needs if here.lacks(id_, self)])
         )
 
-    def fails_alone(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+    def fails_solo(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The wrong configs that the model has; without its folder, the published ones.
 
         Includes its own prefill, if that differs.
@@ -195,9 +195,9 @@ class ModelVerdict:
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
-        if WRONG_TEXT in fail_on and self.wrong_alone(here):
+        if WRONG_TEXT in fail_on and self.wrong_solo(here):
             return 1
-        beside = (*self.fails_alone(here), *self.fails_with_images(here))
+        beside = (*self.fails_solo(here), *self.fails_with_images(here))
         if any(one.severity in fail_on for one in beside):
             return 1
         if self.verdict == NOT_MEASURED:
@@ -209,6 +209,14 @@ class ModelVerdict:
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: include every scenario."""
         held, prefill, images = self.measured.held, self.measured.prefill, self.measured.images
+        wrong_solo = self.wrong_solo(here) or bool(self.fails_solo(here))
+        solo = held and {
+            "held_against": held.outside,
+            "configs": len(held.cells),
+            "wrong": [one.name for one in self.defects],
+            "wrong_here": [one.name for one in self.differs_solo(here)],
+        }
+        # The second names are the former keys, for one more release.
         return {
             **fields(self, "family", "distribution", "version", "verdict"),
             "repaired_here": self.result == words.REPAIRED and not self.wrong_here(here),
@@ -216,15 +224,8 @@ class ModelVerdict:
             "wrong": _count(self.wrong),
             "wrong_with_patches": _count(self.wrong_with_patches),
             "wrong_here": _count(self.wrong_here(here)),
-            "wrong_alone": self.wrong_alone(here) or bool(self.fails_alone(here)),
-            "alone": {
-                "held_against": held.outside,
-                "configs": len(held.cells),
-                "wrong": [one.name for one in self.defects],
-                "wrong_here": [one.name for one in self.differs_alone(here)],
-            }
-            if held
-            else None,
+            **dict.fromkeys(("wrong_solo", "wrong_alone"), wrong_solo),
+            **dict.fromkeys(("solo", "alone"), solo),
             "own_prefill": prefill
             and {
                 "wrong": prefill.pair[0] == "r",
@@ -252,7 +253,7 @@ class ModelVerdict:
             return not here.active
         return any(here.lacks(id_, self) for id_ in needs)
 
-    def _sorted(self, cells: Any) -> tuple[CellVerdict, ...]:
+    def _sort(self, cells: Any) -> tuple[CellVerdict, ...]:
         return tuple(sorted(cells, key=lambda cell: SEVERITIES.index(cell.severity)))
 
 
@@ -274,13 +275,13 @@ def judge(
     pairs = store.pairs_of(evidence, family) if evidence else {}
     defects = measured.held.defects(config) if measured.held else ()
     own = config is not None
-    cells_alone = [one for one in (*defects, measured.prefill) if one and (own or one.is_usual)]
-    beside = (*cells_alone, *measured.images)
-    ids_alone = [*measured.alone, *(id_ for one in beside for id_ in one.needs)]
+    solo_cells = [one for one in (*defects, measured.prefill) if one and (own or one.is_usual)]
+    beside = (*solo_cells, *measured.images)
+    solo_ids = [*measured.solo, *(id_ for one in beside for id_ in one.needs)]
     make = partial(ModelVerdict, family, distribution, version, defects=defects, own=own)
     if evidence is None or not pairs:
         note = "the lab's evidence does not have this family" if evidence else note
-        ids = worst_first(dict.fromkeys((*ids_alone, *possible())))
+        ids = worst_first(dict.fromkeys((*solo_ids, *possible())))
         return make("", measured, patches=(*ids,), traced=False, note=note)
     result = words.family_result(pairs)
     needs = evidence.get("needs", {}).get(family, {})
@@ -298,7 +299,7 @@ def judge(
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
     untraced = {cell.severity for cell in repairable if cell.needs is None}
-    patches = [*ids_alone, *(id_ for cell in repairable for id_ in cell.needs or ())]
+    patches = [*solo_ids, *(id_ for cell in repairable for id_ in cell.needs or ())]
     if untraced == {FEATURE}:
         patches += [id_ for id_ in possible() if patch_severity(id_) == FEATURE]
     elif untraced or words.verdict_of(result) == NOT_MEASURED:
@@ -341,48 +342,48 @@ def _count(cells: Iterable[CellVerdict]) -> int:
 
 def headline(one: ModelVerdict, here: PatchState, name: str = "") -> str:
     """The verdict in a sentence; ``name`` is the user's name for the model."""
-    return in_a_batch(one, here, name) + with_images(one, here) + alone(one, here)
+    return in_a_batch(one, here, name) + with_images(one, here) + describe_single(one, here)
 
 
 def with_images(one: ModelVerdict, here: PatchState) -> str:
     """The part of a verdict on a batch with images: wrong here, repaired, or empty if right."""
-    open_ = [cell for cell in one.fails_with_images(here) if not _is_alone(cell)]
+    open_ = [cell for cell in one.fails_with_images(here) if not _is_solo(cell)]
     if not open_:
-        released = any(cell.pair[0] == "r" for cell in one.measured.images if not _is_alone(cell))
+        released = any(cell.pair[0] == "r" for cell in one.measured.images if not _is_solo(cell))
         return "; images in a batch are repaired too" if released else ""
     chunked = " in chunked prefill"
     still = [cell for cell in open_ if words.is_red(cell.pair)]
-    only = all(cell.name == outside.IN_PIECES for cell in open_)
+    only = all(cell.name == outside.CHUNKED for cell in open_)
     text = f"; a batch with images{chunked if only else ''} {_verb(open_)}"
     if not still:
         return f"{text}, which the patches repair"
-    part = chunked if len(still) < len(open_) and still[0].name == outside.IN_PIECES else ""
+    part = chunked if len(still) < len(open_) and still[0].name == outside.CHUNKED else ""
     why = outside.IMAGES_WHY.get(one.family)
     return f"{text},{part} even with the patches{f': {why}' if why else ''}"
 
 
-def alone(one: ModelVerdict, here: PatchState) -> str:
+def describe_single(one: ModelVerdict, here: PatchState) -> str:
     """The end of a verdict: the defects of single requests, and their configs."""
-    open_ = one.fails_alone(here)
-    long = list(filter(_is_alone, one.fails_with_images(here)))
+    open_ = one.fails_solo(here)
+    long = list(filter(_is_solo, one.fails_with_images(here)))
     crashes = [cell for cell in open_ if cell.crash]
     differs = [cell for cell in open_ if not cell.crash and cell is not one.measured.prefill]
     texts = [
-        f"differs from {one.measured.held.outside} ({outside.listed(differs)})"
+        f"differs from {one.measured.held.outside} ({outside.list_configs(differs)})"
         if one.measured.held and differs
         else "",
         "decodes differently from its own prefill"
         if one.measured.prefill in open_ and one.measured.prefill not in crashes
         else "",
-        f"crashes ({outside.listed(crashes)})" if crashes else "",
+        f"crashes ({outside.list_configs(crashes)})" if crashes else "",
         f"{_verb(long)} for images in chunked prefill" if long else "",
     ]
     return f"; a single request {' and '.join(filter(None, texts))}" if any(texts) else ""
 
 
-def _is_alone(cell: outside.HeldCell) -> bool:
+def _is_solo(cell: outside.HeldCell) -> bool:
     """Whether a cell with images is about a single request."""
-    return cell.name == outside.IMAGES_ALONE
+    return cell.name == outside.IMAGES_SOLO
 
 
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
@@ -390,7 +391,7 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     name, open_ = name or one.family, one.wrong_here(here)
     count, wrong = _count(one.cells), _count(open_)
     where = f"here ({one.release})"
-    if one.wrong_alone(here):
+    if one.wrong_solo(here):
         text = f"{name} gives wrong text {where}, even for a single request"
         return f"{text}; {wrong} of {count} batch scenarios are wrong" if wrong else text
     if one.verdict == NOT_MEASURED:
@@ -398,7 +399,7 @@ def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
     if one.result == words.CANNOT_BATCH:
         spared = f"{one.inapplicable} of {count + one.inapplicable} scenarios"
         return f"{name} cannot be batched by {one.release}: {spared} do not apply"
-    if one.verdict == RIGHT and one.measured.alone:
+    if one.verdict == RIGHT and one.measured.solo:
         wrongs = "as released it gives wrong text, even for a single request"
         return f"{name} is repaired {where}: {wrongs}"
     if one.verdict == RIGHT:  # the open defects are of severity feature
@@ -430,7 +431,7 @@ def _verb(cells: Iterable[CellVerdict | outside.HeldCell]) -> str:
 def patch_severity(patch_id: str) -> str:
     """The severity of a patch's defect; the worst if it is not one of our words."""
     registry = session().registry
-    named = registry.declared(patch_id).severity if patch_id in registry else WRONG_TEXT
+    named = registry.find_declared(patch_id).severity if patch_id in registry else WRONG_TEXT
     return named if named in SEVERITIES else WRONG_TEXT
 
 

@@ -11,9 +11,10 @@ import functools
 import inspect
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import MlxPatchesError
+from .record import Record
 
 Function = Callable[..., Any]
 
@@ -116,7 +117,7 @@ def _compile(source: str) -> CodeType:
     return compile(source, "<mlx_patches.core.calls>", "exec")
 
 
-class ByName(NamedTuple):
+class ByName(Record):
     """A check of a call that reads arguments by name, as a patch's named function does."""
 
     check: Function

@@ -51,10 +51,10 @@ def describe(error: BaseException | None) -> str:
     """An error as one printable line."""
     if error is None:
         return "None instead of a value"
-    from .files import quoted  # not at start-up
+    from .files import quote  # not at start-up
 
     try:
-        return ": ".join(filter(None, (type(error).__name__, quoted(error))))
+        return ": ".join(filter(None, (type(error).__name__, quote(error))))
     except Exception:  # raised by its own ``__str__``
         return type(error).__name__
 

@@ -34,7 +34,7 @@ def read(path: Path, limit: int, what: str) -> bytes:
     return content
 
 
-def packaged(path: Path) -> bytes:
+def read_packaged(path: Path) -> bytes:
     """The content of a file of this package, which may be in a zip.
 
     Raises:
@@ -45,7 +45,7 @@ def packaged(path: Path) -> bytes:
     return content
 
 
-def quoted(text: object) -> str:
+def quote(text: object) -> str:
     """Text from a file, for a message: one printable line, cut after ``MAX_QUOTED`` characters."""
     line = printable(str(text)[: MAX_QUOTED + 1])
     return line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}..."

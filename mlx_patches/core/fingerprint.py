@@ -23,7 +23,7 @@ _Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def hash_object(obj: Any) -> str | None:
     """Fingerprint of a live function, method or property; None if it has no source."""
-    known = _known_print(obj)
+    known = _look_up_print(obj)
     if known is not None:
         return known
     trees = []
@@ -43,7 +43,7 @@ def parse_function(function: Any) -> ast.AST | None:
         return None
 
 
-def _known_print(obj: Any) -> str | None:
+def _look_up_print(obj: Any) -> str | None:
     """The fingerprint of a function, method or property, from the table of known files."""
     functions = list(functions_of(obj))
     codes: list[Any] = [getattr(function, "__code__", None) for function in functions]
@@ -109,7 +109,7 @@ def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
     return entry
 
 
-def combined(prints: Mapping[str, str | None]) -> str | None:
+def combine(prints: Mapping[str, str | None]) -> str | None:
     """One fingerprint for several bodies; None if one of them has no source."""
     if None in prints.values():
         return None

@@ -53,7 +53,7 @@ def wrapper_above(live: Any, ours: Any) -> Any:
     return live
 
 
-def replaced_by(original: Any, module: ModuleType) -> str:
+def find_replacement(original: Any, module: ModuleType) -> str:
     """The name of a function that replaced one of this module from outside; empty if none did.
 
     A wrapper around the module's own function is not a replacement: our layers go on top of it.
@@ -99,14 +99,14 @@ def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dic
     Returns:
         Path to the description of one holder; paths without a holder are skipped.
     """
-    held = _held(originals, ours)
+    held = _find_holders(originals, ours)
     if held:  # perhaps only by uncollected garbage
         gc.collect()
-        held = _held(originals, ours)
+        held = _find_holders(originals, ours)
     return held
 
 
-def _held(originals: Mapping[str, Any], ours: Iterable[Any]) -> dict[str, str]:
+def _find_holders(originals: Mapping[str, Any], ours: Iterable[Any]) -> dict[str, str]:
     known = {id(one) for one in ours}
     held: dict[str, str] = {}
     for path, original in originals.items():

@@ -139,7 +139,7 @@ class Chain:
         self.entered = _recorder(original, self._calls) if original else None
         # Replaced as a whole: a running call keeps its layers while other threads remove some.
         self.composition = Composition(original)
-        self._run = self._guarded()
+        self._run = self._guard()
         self.installed = copy_metadata(_match_kind(self._run, like), like)
 
     def cells(self) -> Iterator[Any]:
@@ -147,7 +147,7 @@ class Chain:
         for function in (self.installed, self._run, self.entered):
             yield from getattr(function, "__closure__", None) or ()
 
-    def _guarded(self) -> Function:
+    def _guard(self) -> Function:
         calls = self._calls
         original: Any = self.original
 
@@ -188,7 +188,7 @@ class Chain:
                 result is not None or composition.answers_none or self._may_be_none(entries)
             ):
                 if composition.watched:
-                    self._succeeded(composition)
+                    self._report_success(composition)
             else:
                 try:
                     result = self._recover(failure, composition, entries, args, kwargs)
@@ -205,7 +205,7 @@ class Chain:
         result = entries[-1][2] if entries else self.original
         return result is None or result is _PENDING
 
-    def _succeeded(self, composition: Composition) -> None:
+    def _report_success(self, composition: Composition) -> None:
         composition.watched = False
         self.policy.succeeded([patch for patch, _ in composition.steps])
 
@@ -232,7 +232,7 @@ class Chain:
                 if error is None and failures and failures[-1].error is None:
                     failures.pop()  # without that layer the result is None as well
                 is_security = patch in current.security
-                is_kept = not is_security and _returned_once(entries, args, kwargs)
+                is_kept = not is_security and _has_returned_once(entries, args, kwargs)
                 rest = None if entries or is_security else current.without(patch)
                 # Endless recursion belongs to a layer, wherever it exceeded the limit.
                 is_ours = is_ours or (isinstance(error, RecursionError) and len(entries) > 1)
@@ -341,7 +341,7 @@ def _recorder(original: Function, calls: _Calls) -> Function:
     """Wrap the original; each entry is recorded in the call that it belongs to."""
     is_python = code_of(original) is not None
 
-    def entered(*args: Any, **kwargs: Any) -> Any:
+    def record(*args: Any, **kwargs: Any) -> Any:
         entries = calls.entries
         if entries is None:  # a layer kept a reference beyond its call
             return original(*args, **kwargs)
@@ -355,10 +355,10 @@ def _recorder(original: Function, calls: _Calls) -> Function:
             raise
         return result
 
-    return copy_metadata(entered, original)
+    return copy_metadata(record, original)
 
 
-def _returned_once(
+def _has_returned_once(
     entries: Sequence[Sequence[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
     """Whether the original was entered once, with the arguments of the call, and has returned."""

@@ -28,7 +28,7 @@ def hand_over(patch: str, wrapper: Callable[..., Any], released: Function) -> Fu
 
     def report(failure: Failure) -> None:
         for manager in list(MANAGERS):
-            manager.failed("what it hands to the release", failure)
+            manager.note_failure("what it hands to the release", failure)
 
     strict = any(manager.strict for manager in list(MANAGERS))
     chain = Chain(released, released, Policy(report, strict=strict, name="its callback"))

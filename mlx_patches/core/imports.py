@@ -21,7 +21,7 @@ def complete(module: ModuleType) -> bool:
     return not initializing or id(module) in ended
 
 
-def imported(name: str) -> bool:
+def is_imported(name: str) -> bool:
     """Whether a module's import is complete, including its hooks."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
@@ -32,7 +32,7 @@ def runs_in_copy(name: str) -> bool:
     """Whether a module runs as ``__main__`` in a copy of its code, which no patch reaches."""
     if as_main.get(name):
         return False
-    return name == name_of_main() or (name in as_main and not imported(name))
+    return name == name_of_main() or (name in as_main and not is_imported(name))
 
 
 def name_of_main() -> str:
@@ -40,7 +40,7 @@ def name_of_main() -> str:
     return getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
 
 
-def loaded(name: str) -> ModuleType | None:
+def find_module(name: str) -> ModuleType | None:
     """The module of this name if it is imported and complete; else None."""
     module = sys.modules.get(name)
     # Lazy loaders and test doubles put other things into sys.modules.

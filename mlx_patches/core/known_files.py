@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from .files import packaged
+from .files import read_packaged
 
 TABLE = Path(__file__).parent / "known_files.txt"
 
@@ -50,4 +50,4 @@ def digest(content: bytes) -> str:
 
 @functools.cache
 def _table() -> bytes:
-    return b"\n" + packaged(TABLE)
+    return b"\n" + read_packaged(TABLE)

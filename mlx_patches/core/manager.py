@@ -21,7 +21,7 @@ from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
 from .guard import Failure, Policy
 from .handed import MANAGERS
-from .imports import imported, loaded, runs_in_copy
+from .imports import find_module, is_imported, runs_in_copy
 from .outcome import IN_EFFECT, Outcome, Status, Verdict
 from .patch import Patch, Target
 from .record import Record
@@ -136,7 +136,6 @@ class Manager:
         Raises:
             MlxPatchesError: with ``strict`` only.
         """
-        order = {target.path: index for index, target in enumerate(patch.targets)}
         self._recall_sites()
         outcomes, ready = self._plan(patch)
         if dry_run:
@@ -144,9 +143,9 @@ class Manager:
                 _outcome(patch, target, Status.PENDING, f"would be applied: {reason}")
                 for target, _, reason in ready
             ]
+            outcomes = _order(patch, outcomes)
         else:
             outcomes = self._commit(patch, outcomes, ready, wanted, rebind)
-        outcomes.sort(key=lambda outcome: order[outcome.target])
         if strict:
             for outcome in outcomes:
                 if outcome.finding:
@@ -238,7 +237,7 @@ class Manager:
             mine = [s for s in sites.values() if s.layers and isinstance(s.owner, ModuleType)]
             originals = {site.path: site.original for site in mine if callable(site.original)}
             held = other_holders(originals, (cell for site in mine for cell in site.cells()))
-        return [self._checked(outcome, sites, held) for outcome in ledger.values()]
+        return [self._check(outcome, sites, held) for outcome in ledger.values()]
 
     def sites(self) -> list[Site]:
         """The sites that have a layer, in order of creation."""
@@ -268,7 +267,7 @@ class Manager:
             with contextlib.suppress(RuntimeError):  # it was not acquired in time
                 self.lock.release()
 
-    def _checked(self, outcome: Outcome, sites: dict[str, Site], held: dict[str, str]) -> Outcome:
+    def _check(self, outcome: Outcome, sites: dict[str, Site], held: dict[str, str]) -> Outcome:
         """An outcome, with its status corrected by the live attribute."""
         site = sites.get(outcome.target)
         layer = site.layer_of(outcome.patch) if site else None
@@ -277,7 +276,7 @@ class Manager:
             if runs_in_copy(module):
                 reason = f"{module} runs as __main__ in a copy of its code: start it by its command"
                 return outcome._replace(status=Status.LOST, reason=reason)
-            if layer is None and outcome.status is Status.PENDING and imported(module):
+            if layer is None and outcome.status is Status.PENDING and is_imported(module):
                 return outcome._replace(status=Status.LOST, reason=unseen(module))
         if site is None or layer is None:
             if outcome.status is Status.APPLIED:
@@ -316,7 +315,7 @@ class Manager:
         for target, one in decided:
             if isinstance(one, Outcome):
                 continue
-            if reason := held_back(target, settled):
+            if reason := explain_held_back(target, settled):
                 outcomes.append(_outcome(patch, target, Status.DRIFTED, reason))
             else:
                 ready.append(one)
@@ -325,7 +324,7 @@ class Manager:
     def _decide(self, patch: Patch, target: Target) -> Outcome | _Ready:
         path = target.path
         key = (patch.id, path)
-        module = loaded(target.module)
+        module = find_module(target.module)
         known = self._ledger.get(key)
         site = self._sites.get(path)
         layer = site.layer_of(patch.id) if site else None
@@ -341,7 +340,7 @@ class Manager:
         if module is None:
             verdict = self.gate.decide(patch, target, None)
             if verdict.ok:
-                return _outcome(patch, target, Status.PENDING, _awaited(target.module))
+                return _outcome(patch, target, Status.PENDING, _explain_pending(target.module))
         else:
             originals = {path: site.original} if site and site.is_in_place() else {}
             found = in_process(module, target, originals)
@@ -393,7 +392,7 @@ class Manager:
             )
             with self.lock:
                 self._patches[patch.id] = patch
-                self._record(patch, outcomes)
+                outcomes = self._record(patch, outcomes)
             if isinstance(error, KeyboardInterrupt):
                 raise
             where = locate(error)
@@ -402,10 +401,9 @@ class Manager:
 
     def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
         """Record a patch's outcomes in the ledger, in the order of its targets."""
-        order = [target.path for target in patch.targets]
-        for outcome in sorted(outcomes, key=lambda one: order.index(one.target)):
-            self._ledger[outcome.patch, outcome.target] = outcome
-        return outcomes
+        ordered = _order(patch, outcomes)
+        self._ledger |= {(patch.id, outcome.target): outcome for outcome in ordered}
+        return ordered
 
     def _compose(self, patch: Patch, target: Target, found: Found, reason: str) -> _Change:
         """Compose the patch's layer into its target's site, without writing it."""
@@ -423,8 +421,8 @@ class Manager:
         if known and known.owner is found.owner and known.original is found.original:
             return known
         path, owner, original = target.path, found.owner, found.original
-        failed = functools.partial(self.failed, path)
-        succeeded = functools.partial(self._succeeded, path)
+        failed = functools.partial(self.note_failure, path)
+        succeeded = functools.partial(self._note_success, path)
         policy = Policy(failed, succeeded, self.strict, path)
         # Importers of the same module keep the former object, which has its layers.
         lost = known if known and known.layers and known.owner is not owner else None
@@ -500,10 +498,10 @@ class Manager:
 
     # -- calls -------------------------------------------------------------------------------
 
-    def _succeeded(self, path: str, patches: Sequence[str]) -> None:
+    def _note_success(self, path: str, patches: Sequence[str]) -> None:
         self._worked.update((patch, path) for patch in patches)
 
-    def failed(self, path: str, failure: Failure) -> None:
+    def note_failure(self, path: str, failure: Failure) -> None:
         """Count a failure, and log the first of its kind; see ``failures`` for withdrawals."""
         with self.lock:
             patch = self._patches.get(failure.patch)
@@ -551,7 +549,7 @@ class Manager:
 _SETTLED = frozenset({Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.ABSENT})
 
 
-def held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
+def explain_held_back(target: Target, decided: Iterable[tuple[Target, Outcome]]) -> str:
     """Why other targets of its patch hold a target back; empty if none does."""
     for other, outcome in decided:
         if outcome.status in _BLOCKING and other.holds_back(target):
@@ -564,7 +562,7 @@ def unseen(module: str) -> str:
     return f"{module} was imported without the import hook: call mlx_patches.apply() again"
 
 
-def _awaited(module: str) -> str:
+def _explain_pending(module: str) -> str:
     """What a target waits for."""
     there = sys.modules.get(module)
     if there is None:
@@ -583,6 +581,14 @@ def _others_failed(patch: Patch, settled: list[Outcome], reason: str) -> list[Ou
         if target.path not in decided
     ]
     return [*settled, *failed]
+
+
+def _order(patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
+    """A patch's outcomes in the order of its targets."""
+    if len(outcomes) < 2:
+        return outcomes
+    by_target = {outcome.target: outcome for outcome in outcomes}
+    return [by_target[path] for target in patch.targets if (path := target.path) in by_target]
 
 
 def _outcome(patch: Patch, target: Target, status: Status, reason: str) -> Outcome:

@@ -81,7 +81,7 @@ def _odd_field(name: str, value: Any, kind: Any) -> str:
     """The first field in a value with the wrong type, as a sentence; empty if there is none."""
     wanted: type = kind if isinstance(kind, type) else type(kind)
     if not _is_a(value, wanted):
-        return f"{name} is {shown(value)}, not {_NAMES[wanted]}"
+        return f"{name} is {show(value)}, not {_NAMES[wanted]}"
     inner: Iterable[tuple[str, Any, Any]] = ()
     if isinstance(kind, list):
         inner = ((f"{name}[{index}]", one, kind[0]) for index, one in enumerate(value))
@@ -105,9 +105,9 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def shown(value: Any) -> str:
+def show(value: Any) -> str:
     """A value for a message, cut short if it is large or deeply nested."""
-    return files.quoted(reprlib.repr(value))
+    return files.quote(reprlib.repr(value))
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -139,5 +139,5 @@ def _ids(value: Any) -> list[int]:
     values = value if isinstance(value, list) else [value]
     ids = [v for v in values if v is not None]
     if any(isinstance(v, bool) or not isinstance(v, int) or v >= 2**63 for v in ids):
-        raise ValueError(f"eos_token_id is {shown(value)}, not an id or a list of ids")
+        raise ValueError(f"eos_token_id is {show(value)}, not an id or a list of ids")
     return [v for v in ids if v >= 0]

@@ -207,7 +207,7 @@ class Attribute(property):
             try:
                 value = read(instance)  # type: ignore[misc]
             except (Exception, SystemExit) as error:
-                value = stored(instance, name)
+                value = read_stored(instance, name)
                 self.report(error)
             if value is None and not may_be_none:
                 plain = instance.__dict__.get(name)
@@ -230,10 +230,10 @@ class Attribute(property):
             held[name] = converted
 
         def drop(instance: Any) -> None:
-            stored(instance, name)
+            read_stored(instance, name)
             del instance.__dict__[name]
 
-        super().__init__(get if read else functools.partial(stored, name=name), store, drop)
+        super().__init__(get if read else functools.partial(read_stored, name=name), store, drop)
 
     @property
     def __wrapped__(self) -> Any:
@@ -260,7 +260,7 @@ def detach_dict(instance: Any) -> dict[str, Any]:
     return held
 
 
-def stored(instance: Any, name: str) -> Any:
+def read_stored(instance: Any, name: str) -> Any:
     """The value in an instance's ``__dict__`` under a name.
 
     Raises:

@@ -77,7 +77,7 @@ class Registry:
             self._patches[patch_id] = patch._replace(summary=summary)
         return self._patches[patch_id]
 
-    def declared(self, patch_id: str) -> Patch:
+    def find_declared(self, patch_id: str) -> Patch:
         """Return a patch from the table, without importing its module.
 
         It has no ``doc``, and its targets have no factory and no check: see ``complete``.
@@ -102,8 +102,8 @@ class Registry:
         return patch
 
     def each_declared(self) -> Iterator[Patch]:
-        """Every patch, as ``declared`` returns it, in order of application."""
-        return map(self.declared, self.ids())
+        """Every patch, as ``find_declared`` returns it, in order of application."""
+        return map(self.find_declared, self.ids())
 
     def complete(self, patch_id: str, target: Target) -> Target:
         """A declared target with its factory and its check; imports the patch's module.

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import fingerprint, known_files
 from .distributions import source_file
-from .foreign import replaced_by
+from .foreign import find_replacement
 from .patch import MISSING, Target
 from .record import Record
 
@@ -69,14 +69,14 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             prints[name] = fingerprint.hash_object(body)
     if not prints:
         return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
-    foreign = replaced_by(original, module)
+    foreign = find_replacement(original, module)
     if target.defines_new_attribute and original is not MISSING:
         missing = f"{foreign or 'the release'} defines {target.path} itself"
         return Found(missing=missing, foreign=foreign)
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
     released = known_files.has(getattr(module, "__file__", None) or "", prints)
-    return Found(fingerprint.combined(prints), "", foreign, owner, original, released)
+    return Found(fingerprint.combine(prints), "", foreign, owner, original, released)
 
 
 def in_file(target: Target, names: Iterable[str] = ()) -> Found:
@@ -102,7 +102,7 @@ def in_file(target: Target, names: Iterable[str] = ()) -> Found:
     if target.defines_new_attribute and target.name in prints:
         return Found(missing=f"the release defines {target.path} itself")
     released = known_files.has(str(path), found)
-    return Found(fingerprint.combined(found), released=released)
+    return Found(fingerprint.combine(found), released=released)
 
 
 @cache

@@ -170,7 +170,7 @@ class Site:
                 self._set_attribute(self.original)
         elif _runs_in_chains(composed.value, self._kind):
             self._set_chains(composed)
-            installed = self._installed(composed.value)
+            installed = self._make_installed(composed.value)
             if not (covered and installed is self.live):  # a third-party wrapper stays on top
                 self._set_attribute(installed)
         else:
@@ -257,11 +257,11 @@ class Site:
             failed = any(one.security for one in rest) or chain.original is None
             return None if failed else Composition(chain.original)
         if composed.value is MISSING:
-            inherited = self._inherited()
+            inherited = self._find_inherited()
             return Composition(inherited) if inherited else None
         return self._composition(chain, index, composed)
 
-    def _inherited(self) -> Function | None:
+    def _find_inherited(self) -> Function | None:
         """The method that a call of an added one runs without the patch: a base class's."""
         owner, name = self.owner, self.attribute
         if not isinstance(owner, type) or not any(name in vars(base) for base in owner.__mro__[1:]):
@@ -272,7 +272,7 @@ class Site:
 
         return call
 
-    def _installed(self, value: Any) -> Any:
+    def _make_installed(self, value: Any) -> Any:
         """The object that runs the chains: the live one, unless its accessors differ."""
         functions = [chain and chain.installed for chain in self._chains]
         made = self.live is not self.original and self.live is not MISSING
@@ -387,9 +387,9 @@ class Aliases:
             if held.keys().isdisjoint(attributes) and not name.startswith(packages):
                 continue
             package = name.partition(".")[0]
-            for key in list(held) if package in packages else attributes:
-                if id(held.get(key)) not in olds:
-                    continue
+            every = package in packages
+            items = [*held.items()] if every else [(key, held.get(key)) for key in attributes]
+            for key in [key for key, value in items if id(value) in olds]:
                 for attribute, old, new, owner in changes:
                     mine = key == attribute or package == owner.__name__.partition(".")[0]
                     # Another thread may have changed or removed the name meanwhile.
@@ -449,7 +449,7 @@ def _bindable(function: Any) -> Any:
     if function is None or type(function) is FunctionType:
         return function
 
-    def bound(instance: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(instance: Any, *args: Any, **kwargs: Any) -> Any:
         return function.__get__(instance, type(instance))(*args, **kwargs)
 
-    return functools.wraps(function)(bound)
+    return functools.wraps(function)(call)

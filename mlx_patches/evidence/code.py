@@ -55,7 +55,7 @@ def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
         module
         for module in modules
         if (file := find(module)) is None
-        or releases.get(_distribution(module)) not in _measured_in(module, file)
+        or releases.get(_distribution(module)) not in _find_versions(module, file)
     ]
 
 
@@ -65,7 +65,7 @@ def describe(content: bytes) -> tuple[str, str]:
 
 
 @functools.cache
-def _measured_in(module: str, file: Path) -> Collection[str | None]:
+def _find_versions(module: str, file: Path) -> Collection[str | None]:
     """The versions in which the module has this file's code."""
     rows = _table()["modules"].get(module, ())
     try:

@@ -1,6 +1,6 @@
 """Single-request results of model types, compared with an independent implementation.
 
-Also the measurements of ``tools/measure_alone.py``: ``own_prefill``, a family's single-request
+Also the measurements of ``tools/measure_solo.py``: ``own_prefill``, a family's single-request
 decode compared with its own prefill; ``with_images``, whole models with images in a batch.
 
 There is one file per measured release set: ``tools/measure_reference.py`` writes it from the rows
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import MlxPatchesError
-from ..core.model_files import WINDOWS, is_number, shown
+from ..core.model_files import WINDOWS, is_number, show
 from . import store, words
 
 # The small config, and the suffix of a config with the rope settings of transformers 4.
@@ -29,9 +29,9 @@ _ROPE = "rope type "
 PREFILL = "own-prefill"
 # The scenarios of whole models with images in the release's engine, and by family why no patch
 # repairs those that stay wrong.
-FEATURES, IN_PIECES = "features", "features-in-pieces"
+FEATURES, CHUNKED = "features", "features-chunked"
 # The scenario of single requests with images in chunked prefill.
-IMAGES_ALONE = "features-alone"
+IMAGES_SOLO = "features-solo"
 IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
 # The results of a model type: equal, equal with the patches, different with them, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
@@ -100,7 +100,7 @@ class HeldCell(NamedTuple):
         if has is None:
             return False
         if not is_number(has):
-            raise MlxPatchesError(f"config.json: {name} is {shown(has)}, not a number; correct it")
+            raise MlxPatchesError(f"config.json: {name} is {show(has)}, not a number; correct it")
         # A factor was halved, so the right one is twice as large.
         return bool(has != 2 * wanted)
 
@@ -138,8 +138,8 @@ class Held(NamedTuple):
         parts = [
             f"Single requests match {self.outside} in"
             f" {len(self.cells) - len(unlike)} of {len(self.cells)} configs",
-            f"with the patches also for {listed(repaired)}" if repaired else "",
-            f"not for {listed(left)}" if left else "",
+            f"with the patches also for {list_configs(repaired)}" if repaired else "",
+            f"not for {list_configs(left)}" if left else "",
         ]
         return f"{'; '.join(filter(None, parts))}."
 
@@ -165,14 +165,14 @@ def folder() -> Path:
     return store.folder().parent / "reference"
 
 
-def held(release: str, *names: str) -> Held | None:
+def find_compared(release: str, *names: str) -> Held | None:
     """The cells of the first of these model types that was measured in a release, or None."""
-    types = held_types(release)
+    types = read_compared(release)
     return next((types[name] for name in names if name in types), None)
 
 
 @functools.cache
-def held_types(release: str) -> Mapping[str, Held]:
+def read_compared(release: str) -> Mapping[str, Held]:
     """Each model type that was compared in a measured release, such as ``mlx-lm 0.32.2``."""
     file = folder() / f"{release.replace(' ', '-')}.json"
     if not file.exists():
@@ -184,7 +184,7 @@ def held_types(release: str) -> Mapping[str, Held]:
 
 def own_prefill(release: str, family: str) -> HeldCell | None:
     """Whether a single request's decode equals the family's prefill; None if not measured."""
-    return _measured(release, PREFILL).get(family)
+    return _read_cells(release, PREFILL).get(family)
 
 
 def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
@@ -192,7 +192,7 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
 
     Empty if not measured.
     """
-    cells = (_measured(release, name).get(family) for name in (FEATURES, IN_PIECES, IMAGES_ALONE))
+    cells = (_read_cells(release, name).get(family) for name in (FEATURES, CHUNKED, IMAGES_SOLO))
     return tuple(one for one in cells if one)
 
 
@@ -201,31 +201,31 @@ def beside(
 ) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...]]:
     """The measurements of a family besides the lab's scenarios: the three subjects above."""
     return (
-        held(release, model_type, family),
+        find_compared(release, model_type, family),
         own_prefill(release, family),
         with_images(release, family),
     )
 
 
 @functools.cache
-def _measured(release: str, scenario: str) -> Mapping[str, HeldCell]:
-    """Family to its cell in a scenario that ``tools/measure_alone.py`` measures."""
-    file = store.folder().parent / "alone" / f"{release.replace(' ', '-')}.json"
+def _read_cells(release: str, scenario: str) -> Mapping[str, HeldCell]:
+    """Family to its cell in a scenario that ``tools/measure_solo.py`` measures."""
+    file = store.folder().parent / "solo" / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):
         found = json.loads(file.read_bytes())
-        needs, said, said_after = (
+        needs, details, details_after = (
             found.get(part, {}).get(scenario, {})
             for part in ("needs", "details_without", "details_with")
         )
         # A crash that the patches turn into wrong text is worse.
-        said = {**said, **said_after}
+        details |= details_after
         return {
             family: HeldCell(
                 scenario,
                 pair,
-                words.severity_of(scenario, said.get(family, "")) == words.CRASH,
+                words.severity_of(scenario, details.get(family, "")) == words.CRASH,
                 (*needs.get(family, ()),),
             )
             for family, pair in _pairs(found, scenario).items()
@@ -248,7 +248,7 @@ def _pairs(found: Mapping[str, Any], key: str) -> dict[str, str]:
     return {name: pair for name, pair in pairs.items() if set(pair) & {"g", "r"}}
 
 
-def listed(cells: Sequence[HeldCell]) -> str:
+def list_configs(cells: Sequence[HeldCell]) -> str:
     """The descriptions of these cells' configs, each once, as a list."""
     found = dict.fromkeys(cell.words for cell in cells)
     ropes = [name.removeprefix(_ROPE) for name in found if name.startswith(_ROPE)]

@@ -47,7 +47,7 @@ def load(place: Path | None = None) -> list[dict[str, Any]]:
     with reading(place):
         read = [json.loads(file.read_bytes()) for file in sorted(place.glob("*.json"))]
         names = dict.fromkeys(one["set"] for one in read)
-        found = [_joined([one for one in read if one["set"] == name]) for name in names]
+        found = [_join([one for one in read if one["set"] == name]) for name in names]
         found.sort(key=lambda one: (one["set"].split()[0], Version(one["set"].split()[1])))
     if not found:
         raise MlxPatchesError(f"{place}: no evidence; reinstall mlx-patches")
@@ -68,7 +68,7 @@ def families_of(name: str) -> list[str]:
 def _read(file: Path) -> dict[str, Any] | None:
     files = [*([file] if file.exists() else []), *sorted(file.parent.glob(f"{file.stem}-*.json"))]
     with reading(file):
-        return _joined([json.loads(one.read_bytes()) for one in files]) if files else None
+        return _join([json.loads(one.read_bytes()) for one in files]) if files else None
 
 
 @contextlib.contextmanager
@@ -85,14 +85,14 @@ def file_name(slug: str, device: str, dtype: str) -> str:
     return f"{slug}{'' if (device, dtype) == _PLAIN else f'-{device}-{dtype}'}.json"
 
 
-def measured_on(evidence: Mapping[str, Any]) -> tuple[str, str]:
+def place_measured(evidence: Mapping[str, Any]) -> tuple[str, str]:
     """The device and the dtype on which a file's evidence was measured."""
     return evidence.get("device", words.CPU), evidence.get("dtype", words.FLOAT32)
 
 
-def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Join a set's evidence of all devices and dtypes; that of a CPU in float32 is unchanged."""
-    plain = [one for one in parts if measured_on(one) == _PLAIN]
+    plain = [one for one in parts if place_measured(one) == _PLAIN]
     facts = {name: one for name, one in parts[0].items() if name not in _CELLS}
     found = plain[0] if plain else {**facts, "without": {}}
     found["without"]
@@ -107,7 +107,7 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
 
     Insensitive or unbuilt cells are skipped: they are no evidence about other devices and dtypes.
     """
-    place, result = measured_on(other), dict(evidence)
+    place, result = place_measured(other), dict(evidence)
     pairs = {
         (family, name): pair
         for family, cells in cell_pairs(other).items()
@@ -143,7 +143,7 @@ def metal_branches(name: str) -> Mapping[str, Sequence[str]] | None:
         return found.get(name)
 
 
-def needed_patches(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
+def list_needed(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
     """Family to the patches that its cells need; families with an untraced cell are skipped."""
     found = {}
     for family, pairs in cell_pairs(evidence).items():
@@ -168,7 +168,7 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 
 
 @functools.cache
-def traced() -> tuple[tuple[str, ...], frozenset[str]]:
+def read_traces() -> tuple[tuple[str, ...], frozenset[str]]:
     """The sets in which every repair was traced to patches, and the patches that cells needed."""
     found = load()
     needs = [cells.values() for one in found for cells in one.get("needs", {}).values()]

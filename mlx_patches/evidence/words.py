@@ -7,10 +7,13 @@ determine its result, and the result its *verdict*, which users read.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
+
+logger = logging.getLogger("mlx_patches")
 
 GREEN, RED = "green", "red"
 INSENSITIVE, NOT_BUILT, NOT_RUN = "insensitive", "not-built", "not-run"
@@ -88,7 +91,7 @@ SCENARIOS = {
     "trim": Scenario("a trimmed batch"),
     "state": Scenario("a saved and restored batch"),
     "history": Scenario("prompts with a cached prefix"),
-    "last-piece": Scenario("prompts with a cached prefix, chunked prefill"),
+    "last-chunk": Scenario("prompts with a cached prefix, chunked prefill"),
     "rope-deltas": Scenario("image and text prompts"),
     "images": Scenario("several images"),
     "quantized-8": Scenario("8-bit keys and values"),
@@ -106,6 +109,20 @@ SCENARIOS = {
     # The lab's process exited before all scenarios had run.
     "process": Scenario("the whole run", CRASH, batch=False),
 }
+# Former ids of scenarios, which commands and files may still have, to the current ones.
+FORMERLY = {
+    "last-piece": "last-chunk",
+    "features-in-pieces": "features-chunked",
+    "features-alone": "features-solo",
+}
+
+
+@cache  # one line per id
+def current_id(name: str) -> str:
+    """The current id for a former one, with a warning; any other name unchanged."""
+    if name in FORMERLY:
+        logger.warning("mlx_patches: the scenario %s was renamed to %s", name, FORMERLY[name])
+    return FORMERLY.get(name, name)
 
 
 @cache

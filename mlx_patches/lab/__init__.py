@@ -1,7 +1,7 @@
 """The lab: batch invariance of every model family of an installed release, cell by cell.
 
 ``families`` lists the families, ``build`` makes a tiny random-weight model of one, and a scenario
-compares a batch with its rows run alone. A cell is the result of one scenario for one family.
+compares a batch with solo runs of its rows. A cell is the result of one scenario for one family.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far a row in a batch may be from the row alone.
+    """How far a row in a batch may be from its solo run.
 
     Args:
         logits: the largest difference, relative to the row's largest logit.
@@ -65,7 +65,7 @@ class Tolerance:
     nats: float | None = None
     rounding: float = 0.0
 
-    def quantized(self) -> Tolerance:
+    def for_quantized(self) -> Tolerance:
         """The tolerance for quantized keys and values: rounding noise may change their step."""
         return replace(self, logits=max(self.logits, 2e-2), margin=max(self.margin, 2e-2))
 
@@ -102,7 +102,7 @@ class LabModel:
         make_batch_cache: the caches of a left-padded batch, chosen as the release's own engine
             chooses them; takes the padding of each row.
         module: the language model itself, for scenarios that need more than the above.
-        tolerance: how far a batch may be from its rows alone.
+        tolerance: how far a batch may be from solo runs.
     """
 
     family: Family

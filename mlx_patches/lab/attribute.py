@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ..core.errors import MlxPatchesError
 from ..evidence.words import DTYPES, FLOAT32, METAL_EMULATED, RED
 from . import Family, LabModel
-from .child import built, emulate, every_patch
+from .child import build_family, emulate, every_patch
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     with contextlib.redirect_stdout(sys.stderr):
         emulate(options.device)
         family = Family(*options.family.split(":", 1))
-        kept = requested_patches(family) if options.beside_entry else frozenset()
+        kept = list_requested(family) if options.beside_entry else frozenset()
         found = attribute(family, options.scenario, options.dtype, options.likely, kept)
     print(json.dumps(found))
 
@@ -57,7 +57,7 @@ def attribute(
     from .scenarios import SCENARIOS
 
     mlx_patches.apply(patches=every_patch())
-    model = built(family, dtype=dtype)[0]
+    model = build_family(family, dtype=dtype)[0]
     for name in scenarios:
         # A scenario may import release modules, and only then are their patches in effect.
         SCENARIOS[name](model)
@@ -68,7 +68,7 @@ def attribute(
     for name in scenarios:
         known = [one for one in expected if one in applied]
         likely = list(dict.fromkeys([*known, *(one for ids in found.values() for one in ids)]))
-        found[name] = needed(tried, name, applied, likely)
+        found[name] = find_needed(tried, name, applied, likely)
     apply_all_but((), tried.everything)
     return found
 
@@ -80,7 +80,7 @@ class Tried(NamedTuple):
     everything: frozenset[tuple[str, str]]
 
 
-def needed(
+def find_needed(
     tried: Tried, scenario: str, applied: list[str], likely: Sequence[str] = ()
 ) -> list[str]:
     """The applied patches that a scenario needs.
@@ -157,7 +157,7 @@ def in_effect() -> list[tuple[str, str]]:
     return [(o.patch, o.target) for o in mlx_patches.status() if o.status == "applied"]
 
 
-def requested_patches(family: Family) -> frozenset[str]:
+def list_requested(family: Family) -> frozenset[str]:
     """The patches that ``apply()`` requests for a family."""
     from ..activation.session import session
 

@@ -58,7 +58,7 @@ def build(
     Raises:
         NotBuilt: the family cannot be built; the message is the reason.
     """
-    model, small = unfilled(family, config, sizes, variant, edit)
+    model, small = build_undrawn(family, config, sizes, variant, edit)
     if not sizes:
         refuse_giants(model)
     draw_weights(model, seed)
@@ -78,7 +78,7 @@ def tolerance_of(family: Family, dtype: str) -> Tolerance:
     return TOLERANCES[BFLOAT16 if is_coarse and mx.default_device() == mx.gpu else dtype]
 
 
-def unfilled(
+def build_undrawn(
     family: Family,
     config: dict[str, Any] | None = None,
     sizes: Mapping[str, Any] | None = None,
@@ -240,7 +240,7 @@ def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
     return shrink_config(config, kinds[0]) if kinds else config
 
 
-def _nested(module: ModuleType, overrides: dict[str, Any]) -> dict[str, Any]:
+def _nest_config(module: ModuleType, overrides: dict[str, Any]) -> dict[str, Any]:
     """The config of the text model inside a multimodal mlx-lm wrapper."""
     for inner in _inner_modules(module):
         name = inner.__name__.rpartition(".")[2]
@@ -265,7 +265,7 @@ def _lm_model(
     names = inspect.signature(args).parameters
     derived = {"model_type": family.name, **_by_source(module), **overrides}
     derived.pop("text_config", None)
-    derived |= _nested(module, overrides)
+    derived |= _nest_config(module, overrides)
     if config is not None and "text_config" in names:
         # The release's from_dict wraps a text-only config like this.
         config = config if "text_config" in config else {"text_config": config, **config}
@@ -298,7 +298,7 @@ def _vlm_model(
     ]
     if len(required) < 2 and not ("config" in taken and required[:1] not in ([], ["config"])):
         return language(text), small
-    whole_class = find(module, *_named(overrides, "whole-class"), "ModelConfig")
+    whole_class = find(module, *_list_named(overrides, "whole-class"), "ModelConfig")
     whole = {"model_type": family.name, **overrides.get("whole", {})}
     whole = instance(whole_class, small_config(whole_class, whole))
     whole.text_config = text
@@ -313,7 +313,7 @@ def text_config(
     read: bool = False,
 ) -> tuple[Any, dict[str, Any]]:
     """The settings of an mlx-vlm language model, as an object and as a dictionary."""
-    text_class = find(module, *_named(overrides, "config-class"), "TextConfig", "ModelConfig")
+    text_class = find(module, *_list_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     given = (config or {}).get("text_config", config)
     small = _config(text_class, given, {**_by_source(module), **overrides})
     small = change(small)
@@ -325,7 +325,7 @@ def text_config(
     return text, small
 
 
-def _named(overrides: dict[str, Any], key: str) -> list[str]:
+def _list_named(overrides: dict[str, Any], key: str) -> list[str]:
     return [overrides[key]] if key in overrides else []
 
 

@@ -67,14 +67,14 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         from .reference import cells
 
         for name, cell in cells(family):
-            say(out, name, unless_failed(cell, options.patched), device=device())
+            print_cell(out, name, unless_failed(cell, options.patched), device=device())
         return
     if family.name == RELEASE:
         from .release_scenarios import cells as cells_of
 
         for scenario in options.scenario:
             for name, cell in cells_of(scenario, family.distribution, options.patched):
-                say(out, name, unless_failed(cell, options.patched), device=device())
+                print_cell(out, name, unless_failed(cell, options.patched), device=device())
         return
     from .named_scenarios import NAMED
     from .scenarios import SCENARIOS
@@ -82,19 +82,19 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     scenarios = SCENARIOS | NAMED
     names, place = options.scenario or list(SCENARIOS), {"device": device()}
     try:
-        model, blunt = built(
+        model, blunt = build_family(
             family, options.config, options.weights, options.dtype, options.variant
         )
     except NotBuilt as reason:
         cell, facts = of_kernels(Cell(NOT_BUILT, str(reason)))
-        say(out, BUILD, cell, **place, **facts, dtype=options.dtype)
+        print_cell(out, BUILD, cell, **place, **facts, dtype=options.dtype)
         return
     for name in names:
         cell, facts = of_kernels(scenarios[name](model))
         if blunt and cell.verdict == GREEN:
             cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
         cell = unless_failed(cell, options.patched)
-        say(out, name, cell, **place, **facts, dtype=model.dtype)
+        print_cell(out, name, cell, **place, **facts, dtype=model.dtype)
 
 
 def emulate(device: str | None) -> None:
@@ -118,12 +118,12 @@ def device() -> str:
 
     if mx.default_device() == mx.cpu:
         return CPU
-    if emulated() is not None:
+    if emulate_metal() is not None:
         return METAL_EMULATED
     return METAL if mx.metal.is_available() else CUDA
 
 
-def emulated() -> Journal | None:
+def emulate_metal() -> Journal | None:
     """The journal of emulated kernels; None if Metal is not emulated."""
     mac = sys.modules.get("mlx_patches.lab.metal_emulated.mac")
     if mac is None or not mac.is_installed():
@@ -140,22 +140,22 @@ def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
     behavior, even if the output is right. Elements that a kernel never writes stay NaN; reported
     only for red cells, since masked elements may stay unwritten.
     """
-    journal = emulated()
+    journal = emulate_metal()
     if journal is None:
         return cell, {}
     facts = {"kernels": " ".join(sorted(journal.launched))}
-    said = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
+    detail = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
     if journal.not_run:
         cell = Cell(NOT_RUN, next(iter(journal.not_run)))
     elif journal.faults:
-        cell = replace(cell, verdict=RED, detail=said)
+        cell = replace(cell, verdict=RED, detail=detail)
     elif journal.unwritten and cell.verdict == RED:
         cell = replace(cell, detail=f"{cell.detail}; {next(iter(journal.unwritten))}")
     journal.clear()
     return cell, facts
 
 
-def raised() -> str:
+def first_failure() -> str:
     """The first patch failure in this process; empty if there is none."""
     from ..activation.session import session
 
@@ -164,7 +164,7 @@ def raised() -> str:
 
 def unless_failed(cell: Cell, patched: bool) -> Cell:
     """The cell; a green one turns red if a patch failed in this process."""
-    if patched and cell.verdict == GREEN and (failed := raised()):
+    if patched and cell.verdict == GREEN and (failed := first_failure()):
         return replace(cell, verdict=RED, detail=failed)
     return cell
 
@@ -176,7 +176,7 @@ def every_patch() -> list[str]:
     return list(session().registry.ids())
 
 
-def built(
+def build_family(
     family: Family,
     folder: Path | None = None,
     weights: Path | None = None,
@@ -207,7 +207,7 @@ def built(
     return model, f"the logits hardly depend on earlier tokens: {moved:.2g} of their scale"
 
 
-def say(out: TextIO, name: str, cell: Cell, **place: str) -> None:
+def print_cell(out: TextIO, name: str, cell: Cell, **place: str) -> None:
     """Print a cell's line; ``place``: further fields, such as the device."""
     figure = cell.figure if cell.figure is None or math.isfinite(cell.figure) else None
     line: dict[str, Any] = {"scenario": name, "verdict": cell.verdict}

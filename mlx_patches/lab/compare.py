@@ -11,19 +11,19 @@ from . import Cell, Generated, Tolerance
 
 
 def differences(
-    said: Sequence[Mapping[int, Any]], alone: Sequence[Mapping[int, Any]], tolerance: Tolerance
+    batch: Sequence[Mapping[int, Any]], solo: Sequence[Mapping[int, Any]], tolerance: Tolerance
 ) -> Cell:
     """Compare logits row by row, at every position present in both.
 
     Args:
-        said: per row, position to logits (vocabulary,) in the batch.
-        alone: the same from solo runs.
+        batch: per row, position to logits (vocabulary,) in the batch.
+        solo: the same from solo runs.
         tolerance: the largest differences of a green cell.
     """
     worst, place, most = 0.0, "", 0.0
     clear = agreed = 0
-    for index, (row, told) in enumerate(zip(said, alone, strict=True)):
-        for position, apart, nats, margin, other in _distances(row, told):
+    for index, (row, expected) in enumerate(zip(batch, solo, strict=True)):
+        for position, apart, nats, margin, other in _distances(row, expected):
             at = f"row {index}, token {position}"
             if math.isnan(apart):
                 return Cell(RED, f"{at}: NaN")
@@ -46,7 +46,7 @@ def differences(
 
 
 def _distances(
-    row: Mapping[int, Any], told: Mapping[int, Any]
+    row: Mapping[int, Any], expected: Mapping[int, Any]
 ) -> Iterator[tuple[int, float, float, float, bool]]:
     """Per shared position: the position, the relative difference, and the divergence in nats.
 
@@ -55,9 +55,9 @@ def _distances(
     """
     import mlx.core as mx
 
-    positions = sorted(row.keys() & told.keys())
+    positions = sorted(row.keys() & expected.keys())
     here = mx.stack([row[position] for position in positions])
-    there = mx.stack([told[position] for position in positions])
+    there = mx.stack([expected[position] for position in positions])
     scale = mx.abs(there).max()
     top = mx.sort(there, axis=-1)
     p, q = (x - mx.logsumexp(x, axis=-1, keepdims=True) for x in (there, here))
@@ -70,7 +70,7 @@ def _distances(
     yield from zip(positions, *(column.tolist() for column in columns), strict=True)
 
 
-def ranked(logits: Any, rank: int) -> int:
+def pick_rank(logits: Any, rank: int) -> int:
     """The token of this rank in logits (vocabulary,); 0 is the likeliest."""
     import mlx.core as mx
 
@@ -78,8 +78,8 @@ def ranked(logits: Any, rank: int) -> int:
 
 
 def compare_generated(
-    said: Sequence[Sequence[Generated]],
-    alone: Sequence[Sequence[Any]],
+    batch: Sequence[Sequence[Generated]],
+    solo: Sequence[Sequence[Any]],
     tolerance: Tolerance,
     ranks: Sequence[int | None] = (),
 ) -> Cell:
@@ -95,7 +95,7 @@ def compare_generated(
     import mlx.core as mx
 
     worst, blunt = 0.0, ""
-    for row, (tokens, logits) in enumerate(zip(said, alone, strict=True)):
+    for row, (tokens, logits) in enumerate(zip(batch, solo, strict=True)):
         if len(tokens) != len(logits):
             return Cell(RED, f"row {row}: {len(tokens)} tokens instead of {len(logits)}")
         scale = max(mx.abs(one).max().item() for one in logits)
@@ -109,7 +109,7 @@ def compare_generated(
             apart = 0.0
             if one.every is not None:
                 apart = mx.abs(one.every.astype(mx.float32) - log).max().item() / scale
-            right = one.token if rank is None else ranked(expected, rank)
+            right = one.token if rank is None else pick_rank(expected, rank)
             if one.token != right:
                 gap = abs(expected[right].item() - expected[one.token].item())
                 second, best = mx.sort(expected)[-2:].tolist()

@@ -41,10 +41,10 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
         raise NotApplicable("the release has no make_sampler")
     for name, options in SETTINGS.items():
         if options.keys() <= inspect.signature(make).parameters.keys():
-            yield name, judged(five(partial(draw, make, options)))
+            yield name, compare_draws(five(partial(draw, make, options)))
     try:
         with serving(distribution, patched) as ask:
-            yield "server", judged(five(partial(answer, ask)))
+            yield "server", compare_draws(five(partial(answer, ask)))
     except NotApplicable as reason:
         yield "server", Cell(NOT_APPLICABLE, str(reason))
 
@@ -54,14 +54,14 @@ def five(drawn: Callable[[int | None], Any]) -> Any:
     return in_a_thread(lambda: [drawn(seed) for seed in (None, None, 1, 1, 2)])
 
 
-def judged(drawn: Any) -> Cell:
+def compare_draws(drawn: Any) -> Cell:
     """Red if draws that should differ are equal, or the reverse; see ``five``."""
     if isinstance(drawn, Exception):
         return Cell(RED, engine.where(drawn))
     free, more, first, again, other = drawn
     wrong = [
-        said
-        for said, is_wrong in (
+        fault
+        for fault, is_wrong in (
             ("all tokens are one token", len(set(free)) == 1),
             ("two draws without a seed are equal", free == more),
             ("two draws with one seed differ", first != again),

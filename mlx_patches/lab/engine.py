@@ -172,12 +172,12 @@ def trim(cache: list[Any], count: int) -> None:
         layer.trim(count)
 
 
-def restored(cache: list[Any]) -> list[Any]:
+def restore_copies(cache: list[Any]) -> list[Any]:
     """New caches from copies of the state of ``cache``, like a restore from a file."""
-    return [_restored(layer) for layer in cache]
+    return [_restore_copy(layer) for layer in cache]
 
 
-def quantized(
+def quantize_caches(
     model: LabModel, padding: Sequence[int], bits: int
 ) -> tuple[list[Any], list[Callable[[], Any]]]:
     """The caches of a left-padded batch with quantized keys and values, and makers for a row.
@@ -244,7 +244,7 @@ def _hands_positions(family: Family) -> bool:
 
 
 @cache
-def _remembered(family: Family) -> list[tuple[str, bool]]:
+def _list_remembered(family: Family) -> list[tuple[str, bool]]:
     """The model attributes that the embedding code sets, and whether it sets them to None."""
     return [
         (target.attr, getattr(node.value, "value", ...) is None)
@@ -288,7 +288,7 @@ def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) 
         raise NotApplicable("the model keeps no rope deltas")
     if not hasattr(model.module, "get_rope_index"):
         raise NotApplicable("the model has no get_rope_index")
-    if not own_positions(model) and all(dropped for _, dropped in _remembered(model.family)):
+    if not own_positions(model) and all(dropped for _, dropped in _list_remembered(model.family)):
         raise NotApplicable("the embeddings of a prompt come without its positions")
     _mark(model)
     merged = int(_setting(model, "spatial_merge_size"))
@@ -355,7 +355,7 @@ def embed(model: LabModel, image: Image | None) -> None:
     import mlx.core as mx
 
     if image is None:
-        for name, dropped in _remembered(model.family):
+        for name, dropped in _list_remembered(model.family):
             if dropped:
                 setattr(model.module, name, None)
         return
@@ -364,7 +364,7 @@ def embed(model: LabModel, image: Image | None) -> None:
     model.module._rope_deltas = mx.array(deltas).reshape(-1, 1)
 
 
-def captured_deltas(model: LabModel, deltas: Sequence[int]) -> list[int]:
+def capture_deltas(model: LabModel, deltas: Sequence[int]) -> list[int]:
     """The rope deltas that the engine uses to decode rows after their prompts."""
     capture = _capture(model)
     if capture is None or not hasattr(model.module, "get_rope_index") or own_positions(model):
@@ -488,7 +488,7 @@ def _lacking(layer: Any, method: str) -> Any:
     return next((one for one in (layer, *inside) if not hasattr(type(one), method)), None)
 
 
-def _restored(layer: Any) -> Any:
+def _restore_copy(layer: Any) -> Any:
     from mlx.utils import tree_map
 
     kind: Any = type(layer)

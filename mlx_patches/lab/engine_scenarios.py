@@ -13,7 +13,7 @@ from ..evidence.results import NotApplicable
 from . import Cell, Generated, LabModel, engine, generators, offline
 from .compare import compare_generated
 from .registry import scenario
-from .rows import LENGTHS, Row, alone, row_with_image, rows_of, steps
+from .rows import LENGTHS, Row, generate_solo, row_with_image, rows_of, steps
 
 # A cache size that rows of LENGTHS outgrow, larger than the number of first tokens kept.
 SMALL_CACHE = 12
@@ -32,14 +32,14 @@ SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
 @scenario("engine")
 def engine_(model: LabModel) -> Cell:
     """Compare the batch generator, with a row inserted late, with greedy solo runs."""
-    return joined(model, model, steps(model))
+    return run_joined(model, model, steps(model))
 
 
 @scenario("processors")
 def processors(model: LabModel) -> Cell:
     """Batch rows with and without a logits processor in the batch generator."""
-    requests = inserted(model, "processors", [(), (), [penalized], ()])
-    return compare_with_alone(model, requests, generators.run_requests(model, requests))
+    requests = insert_rows(model, "processors", [(), (), [penalize], ()])
+    return compare_with_solo(model, requests, generators.run_requests(model, requests))
 
 
 @scenario("samplers")
@@ -51,17 +51,17 @@ def samplers(model: LabModel) -> Cell:
     nucleus = generators.nucleus(model, NUCLEUS)
     by_row = generators.samples_by_row(model)
     own = [second_best, nucleus] if by_row else [None, None]
-    requests = inserted(model, "sampler", [None, None, *own])
-    said = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
-    return compare_with_alone(
-        model, requests, said, [int(one.sampler is second_best) for one in requests]
+    requests = insert_rows(model, "sampler", [None, None, *own])
+    output = generators.run_requests(model, requests, **({} if by_row else {"sampler": nucleus}))
+    return compare_with_solo(
+        model, requests, output, [int(one.sampler is second_best) for one in requests]
     )
 
 
 @scenario("leaves")
 def leaves(model: LabModel) -> Cell:
     """Remove a row from the batch generator, then insert another."""
-    return left(model, rows_of(model, (4, 11, 6, 9)))
+    return run_leavers(model, rows_of(model, (4, 11, 6, 9)))
 
 
 @scenario("engine-images")
@@ -73,7 +73,7 @@ def engine_images(model: LabModel) -> Cell:
         row_with_image(model, length, *patches) if patches else rows_of(model, [length])[0]
         for length, patches in SHOWN
     ]
-    return left(model, rows)
+    return run_leavers(model, rows)
 
 
 @scenario("max-kv-size")
@@ -82,8 +82,8 @@ def max_kv_size(model: LabModel) -> Cell:
 
     A solo run uses ``make_prompt_cache`` with that size, like the release's ``stream_generate``.
     """
-    limited = replace(model, make_cache=generators.limited_caches(model, SMALL_CACHE))
-    return joined(model, limited, SMALL_CACHE + 2, max_kv_size=SMALL_CACHE)
+    limited = replace(model, make_cache=generators.limit_caches(model, SMALL_CACHE))
+    return run_joined(model, limited, SMALL_CACHE + 2, max_kv_size=SMALL_CACHE)
 
 
 @scenario("batch-generate")
@@ -93,9 +93,9 @@ def batch_generate(model: LabModel) -> Cell:
     if model.family.distribution != "mlx-lm":
         return offline_(model, prompts)
     count = steps(model)
-    said = offline.batch_generate(model, prompts, count)
+    output = offline.batch_generate(model, prompts, count)
     return compare_generated(
-        said, [alone(model, prompt, count) for prompt in prompts], model.tolerance
+        output, [generate_solo(model, prompt, count) for prompt in prompts], model.tolerance
     )
 
 
@@ -108,15 +108,15 @@ def batch_generate_images(model: LabModel) -> Cell:
     return offline_(model, [row.prompt for row in rows], rows[0].image)
 
 
-def joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cell:
+def run_joined(model: LabModel, single: LabModel, count: int, **options: Any) -> Cell:
     """Compare a batch with one late row with solo runs on the model ``single``."""
     *first, late = (row.prompt for row in rows_of(model, LENGTHS))
-    said = generators.generate(model, first, late, count, **options)
-    expected = [alone(single, prompt, count) for prompt in (*first, late)]
-    return compare_generated(said, expected, model.tolerance)
+    output = generators.generate(model, first, late, count, **options)
+    expected = [generate_solo(single, prompt, count) for prompt in (*first, late)]
+    return compare_generated(output, expected, model.tolerance)
 
 
-def inserted(model: LabModel, name: str, values: Sequence[Any]) -> list[generators.Request]:
+def insert_rows(model: LabModel, name: str, values: Sequence[Any]) -> list[generators.Request]:
     """Rows of equal length inserted at TURNS, each with its value of the field ``name``."""
     rows = rows_of(model, [LENGTHS[-1]] * len(TURNS))
     return [
@@ -125,19 +125,19 @@ def inserted(model: LabModel, name: str, values: Sequence[Any]) -> list[generato
     ]
 
 
-def left(model: LabModel, rows: Sequence[Row]) -> Cell:
+def run_leavers(model: LabModel, rows: Sequence[Row]) -> Cell:
     """Compare rows that are inserted and removed according to LEAVERS with their solo runs."""
     requests = [
         generators.Request(turn, row.prompt, count, image=row.image, leaves=gone)
         for row, (turn, count, gone) in zip(rows, LEAVERS, strict=True)
     ]
-    return compare_with_alone(model, requests, generators.run_requests(model, requests))
+    return compare_with_solo(model, requests, generators.run_requests(model, requests))
 
 
-def compare_with_alone(
+def compare_with_solo(
     model: LabModel,
     requests: Sequence[generators.Request],
-    said: Sequence[Sequence[Generated]],
+    output: Sequence[Sequence[Generated]],
     ranks: Sequence[int] = (),
 ) -> Cell:
     """Compare the batch generator's output with solo runs of the requests.
@@ -145,21 +145,21 @@ def compare_with_alone(
     ``ranks``: see ``compare_generated``.
     """
     expected = [
-        alone(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
+        generate_solo(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
         for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
     ]
-    return compare_generated(said, expected, model.tolerance, ranks)
+    return compare_generated(output, expected, model.tolerance, ranks)
 
 
 def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | None = None) -> Cell:
     """Compare mlx-vlm's ``batch_generate`` of all prompts with a separate call per prompt."""
     count, grid = steps(model), None if image is None else image.grid
-    said = offline.batch_generate(model, prompts, count, grid)
+    output = offline.batch_generate(model, prompts, count, grid)
     own = [offline.batch_generate(model, [prompt], count, grid)[0] for prompt in prompts]
-    return compare_generated(said, [[one.every for one in row] for row in own], model.tolerance)
+    return compare_generated(output, [[one.every for one in row] for row in own], model.tolerance)
 
 
-def penalized(tokens: Any, logits: Any) -> Any:
+def penalize(tokens: Any, logits: Any) -> Any:
     """A logits processor that penalizes every earlier token.
 
     Args:

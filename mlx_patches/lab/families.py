@@ -27,7 +27,7 @@ def _has_all(files: list[Path], names: set[str]) -> bool:
     """Whether the files together define every name at top level; stops once all are found."""
     left = set(names)
     for file in files:
-        left -= _bound(file, left)
+        left -= _find_bound(file, left)
         if not left:
             return True
     return False
@@ -52,7 +52,7 @@ def models_folder(distribution: str) -> Path | None:
     return root.parent / "models" if root else None
 
 
-def _bound(file: Path, wanted: set[str]) -> set[str]:
+def _find_bound(file: Path, wanted: set[str]) -> set[str]:
     """The wanted names that a file imports or defines as a class at top level."""
     try:
         source = file.read_bytes()

@@ -18,10 +18,13 @@ from .shrink import odd_number
 
 # Time limit of the parallel processes, which keeps an audit under 30 s.
 SECONDS = 26.0
-Tell = Callable[[Task, list[Row]], None]
+Report = Callable[[Task, list[Row]], None]
+Evidence = dict[str, dict[str, Any]]
 
 
-def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str, dict[str, Any]]:
+def evidence_of(
+    folder: Path, report: Report = lambda task, rows: None
+) -> dict[str, dict[str, Any]]:
     """Measure a folder's shrunk config; returns evidence by distribution.
 
     Every package that implements the model is measured in parallel processes, without patches and
@@ -30,14 +33,14 @@ def evidence_of(folder: Path, tell: Tell = lambda task, rows: None) -> dict[str,
 
     Args:
         folder: the model's folder; its code is never run and its weights are never read.
-        tell: called after each process.
+        report: called after each process.
 
     Raises:
         MlxPatchesError: the config is unusable or refers to code in the folder, no installed
             package implements the model, or every scenario timed out.
     """
     tasks = runner.tasks(folder=folder)
-    rows = runner.run(tasks, len(tasks), SECONDS, tell=tell)
+    rows = runner.run(tasks, len(tasks), SECONDS, report=report)
     if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)
     found = {}

@@ -43,7 +43,7 @@ def generate(
     return run_requests(model, [*requests, Request(LATE, late, count)], **options)
 
 
-def limited_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
+def limit_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
     """Return a function that makes a row's caches like the release does for ``max_kv_size``.
 
     Raises:
@@ -158,7 +158,7 @@ def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Ge
     """Return the tokens of each request, run in this generator."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
-    said: dict[int, list[Generated]] = {}
+    output: dict[int, list[Generated]] = {}
     leaving: dict[int, int] = {}
     order: list[int] = []
     last = max(one.turn for one in requests)
@@ -169,15 +169,15 @@ def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Ge
             leaving |= {uid: one.count for uid, one in zip(new, coming, strict=True) if one.leaves}
             order += new
         for uid, token in generator.next():
-            said.setdefault(uid, []).append(token)
-            if len(said[uid]) == leaving.get(uid):
+            output.setdefault(uid, []).append(token)
+            if len(output[uid]) == leaving.get(uid):
                 generator.remove(uid)
-        if turn >= last and sum(map(len, said.values())) == sum(one.count for one in requests):
+        if turn >= last and sum(map(len, output.values())) == sum(one.count for one in requests):
             break
-    return [said.get(uid, []) for uid in order]
+    return [output.get(uid, []) for uid in order]
 
 
-def forced(
+def force_tokens(
     model: LabModel, tokens: Sequence[int], prompt: Any, called: Any, **options: Any
 ) -> list[Any]:
     """The log-probabilities before each of these tokens, in the release's ``generate_step``.
@@ -193,19 +193,19 @@ def forced(
     """
     import mlx.core as mx
 
-    said: list[Any] = []
+    output: list[Any] = []
 
     def sampler(logprobs: Any) -> Any:
-        said.append(logprobs.reshape(-1).astype(mx.float32))
-        return mx.array([tokens[min(len(said), len(tokens)) - 1]])
+        output.append(logprobs.reshape(-1).astype(mx.float32))
+        return mx.array([tokens[min(len(output), len(tokens)) - 1]])
 
     step = generate_module(model).generate_step
     for _ in step(prompt, called, sampler=sampler, max_tokens=len(tokens), **options):
         pass
-    return said
+    return output
 
 
-def generated(answer: Any) -> Generated:
+def read_answer(answer: Any) -> Generated:
     """The token and log-probabilities in a response of a release's generator.
 
     The lab requests as many top log-probabilities as there are text tokens. If a model's
@@ -258,7 +258,7 @@ class _LmGenerator:
 
     def next(self) -> list[tuple[int, Generated]]:
         """Take a step; returns each row with a new token, and the token."""
-        return [(one.uid, generated(one)) for one in self.answers()]
+        return [(one.uid, read_answer(one)) for one in self.answers()]
 
 
 class VlmGenerator(_LmGenerator):

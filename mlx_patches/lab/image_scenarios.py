@@ -32,39 +32,39 @@ ROWS = (
 # The text that the server decodes as they arrive (its tokens count the steps), and its limit.
 FIRST, COUNT = (3, 1, 4, 1, 5), 12
 # The tokens of a prefill chunk: fewer than an image has.
-PIECE = 4
+CHUNK = 4
 # More than any prompt has; older releases do not accept None.
 WHOLE = 1 << 20
-# The tokens that features-alone forces after every prompt.
+# The tokens that features-solo forces after every prompt.
 ANSWER = (3, 5, 7)
 
 
 @scenario("features", NAMED)
 def features(model: LabModel) -> Cell:
     """Rows with two images, one or none; one leaves and one arrives later."""
-    return compared(model)
+    return run_in_engine(model)
 
 
-@scenario("features-in-pieces", NAMED)
-def features_in_pieces(model: LabModel) -> Cell:
+@scenario("features-chunked", NAMED)
+def features_chunked(model: LabModel) -> Cell:
     """Like features, with chunked prefill; chunks are shorter than an image."""
-    return compared(model, PIECE)
+    return run_in_engine(model, CHUNK)
 
 
-@scenario("features-alone", NAMED)
-def features_alone(model: LabModel) -> Cell:
+@scenario("features-solo", NAMED)
+def features_solo(model: LabModel) -> Cell:
     """Single requests with images: chunks shorter than an image against one chunk."""
     whole = whole_of(model)
     prompts = [one for one in prompts_of(whole) if one.shown]
 
-    def read(piece: int) -> list[dict[int, Any]]:
-        answers = [alone(whole, one, ANSWER, prefill_step_size=piece) for one in prompts]
+    def read(chunk: int) -> list[dict[int, Any]]:
+        answers = [run_solo(whole, one, ANSWER, prefill_step_size=chunk) for one in prompts]
         return [dict(enumerate(answer)) for answer in answers]
 
     expected = read(WHOLE)
     if any(len(answer) != len(ANSWER) for answer in expected):
         raise NotApplicable("the release's generate_step takes no sampler")
-    return differences(read(PIECE), expected, model.tolerance)
+    return differences(read(CHUNK), expected, model.tolerance)
 
 
 @scenario("features-served", NAMED)
@@ -74,29 +74,31 @@ def features_served(model: LabModel) -> Cell:
     prompts = [Prompt(0, FIRST, COUNT), *prompts_of(whole)]
     again = functools.partial(build_whole, model.family, dtype=model.dtype)
     with unless_refused():
-        said = serve(again, prompts)
-    return judged(whole, prompts, said)
+        output = serve(again, prompts)
+    return compare_with_solo(whole, prompts, output)
 
 
-def compared(model: LabModel, piece: int = 0) -> Cell:
+def run_in_engine(model: LabModel, chunk: int = 0) -> Cell:
     """Run the rows in the release's engine."""
     whole = whole_of(model)
     prompts = prompts_of(whole)
-    options = {"prefill_step_size": piece} if piece else {}
+    options = {"prefill_step_size": chunk} if chunk else {}
     generator = WholeGenerator(whole, max(one.asked for one in prompts), **options)
-    return judged(whole, prompts, generators.run_in(generator, prompts))
+    return compare_with_solo(whole, prompts, generators.run_in(generator, prompts))
 
 
-def judged(whole: Whole, prompts: Sequence[Prompt], said: Sequence[Sequence[Generated]]) -> Cell:
+def compare_with_solo(
+    whole: Whole, prompts: Sequence[Prompt], output: Sequence[Sequence[Generated]]
+) -> Cell:
     """Compare the generated tokens with ``generate_step`` of each single prompt."""
-    for index, (one, row) in enumerate(zip(prompts, said, strict=True)):
+    for index, (one, row) in enumerate(zip(prompts, output, strict=True)):
         if len(row) != one.count:
             return Cell(RED, f"row {index}: {len(row)} tokens instead of {one.count}")
     expected = [
-        alone(whole, one, [answer.token for answer in row])
-        for one, row in zip(prompts, said, strict=True)
+        run_solo(whole, one, [answer.token for answer in row])
+        for one, row in zip(prompts, output, strict=True)
     ]
-    return compare_generated(said, expected, whole.lab.tolerance)
+    return compare_generated(output, expected, whole.lab.tolerance)
 
 
 def whole_of(model: LabModel) -> Whole:
@@ -122,12 +124,12 @@ def prompts_of(whole: Whole) -> list[Prompt]:
     return prompts
 
 
-def alone(whole: Whole, prompt: Prompt, tokens: Sequence[int], **options: Any) -> list[Any]:
+def run_solo(whole: Whole, prompt: Prompt, tokens: Sequence[int], **options: Any) -> list[Any]:
     """The log-probabilities before each of these tokens in the release's ``generate_step``."""
     inputs = {"pixel_values": None, **prompt.inputs, "prompt_cache": whole.lab.make_cache()}
     inputs |= options
     ids, inputs["mask"] = inputs.pop("input_ids"), inputs.pop("attention_mask")
-    return generators.forced(whole.lab, tokens, ids, whole.module, **inputs)[: len(tokens)]
+    return generators.force_tokens(whole.lab, tokens, ids, whole.module, **inputs)[: len(tokens)]
 
 
 class WholeGenerator(generators.VlmGenerator):

@@ -1,8 +1,11 @@
-"""Scenarios that run only if named: those of single requests, and of images with features."""
+"""Scenarios that run only if named: those of single requests, then those of images."""
 
 from __future__ import annotations
 
-from . import alone_scenarios, image_scenarios  # noqa: F401 - each registers its scenarios
+from . import solo_scenarios  # noqa: F401  registers its scenarios, in the order of the pages
+
+# isort: split
+from . import image_scenarios  # noqa: F401
 from .registry import NAMED
 
 __all__ = ["NAMED"]

@@ -17,7 +17,7 @@ from ..evidence.results import NotApplicable
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
 from .generators import Endless, TextOnly
-from .whole import embedded
+from .whole import embed_prompt
 
 # Attributes that a whole model may read even for a text.
 PARTS = ("vision_tower", "audio_tower", "vision_model", "embed_vision", "embed_audio")
@@ -140,9 +140,9 @@ def shell(model: LabModel) -> Any:
         for part in PARTS:
             if not hasattr(whole, part):
                 setattr(whole, part, None)
-        own = embedded(whole, tokens, {})
-        said = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
-        mx.eval(getattr(said, "logits", said))
+        own = embed_prompt(whole, tokens, {})
+        out = model.module(mx.array([tokens]), cache=model.make_cache(), **own)
+        mx.eval(getattr(out, "logits", out))
     except Exception:  # needs its vision part even for a text
         return None
     return whole
@@ -175,7 +175,7 @@ class _Numbers:
         self.chat_template = "figures"  # the releases look it up on the instance
         self.grid = grid
         self.side = padding_side
-        self.said: list[int] = []
+        self.tokens: list[int] = []
         self.stopping_criteria = Endless()
 
     def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
@@ -205,17 +205,17 @@ class _Numbers:
         return self
 
     def reset(self) -> None:
-        self.said = []
+        self.tokens = []
 
     def add_token(self, token: int, **options: Any) -> None:
-        self.said.append(int(token))
+        self.tokens.append(int(token))
 
     def finalize(self) -> None:
         """Do nothing: no text is buffered."""
 
     @property
     def text(self) -> str:
-        return self.decode(self.said)
+        return self.decode(self.tokens)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
         """The token ids in decimal."""

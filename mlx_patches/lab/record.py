@@ -24,9 +24,10 @@ from ..evidence.words import (
     NOT_RUN,
     RED,
     SCENARIOS,
+    current_id,
 )
 from .child import BUILD
-from .metal_emulated.sites import reached
+from .metal_emulated.sites import split_by_reached
 from .runner import Row, Task
 
 # The packages whose versions the evidence names.
@@ -37,7 +38,7 @@ _TEXTS = tuple(f"details_{part}" for part in PARTS)
 KERNELS, RAN, NOT_REACHED = "kernels", "ran", "not_reached"
 _FACTS = ("set", "device", "dtype", "mlx_patches", "versions")
 # The letters of red and unbuilt cells, which need a detail.
-_TOLD = {LETTERS[RED], LETTERS[NOT_BUILT]}
+_DETAILED = {LETTERS[RED], LETTERS[NOT_BUILT]}
 # In bytes; a release's evidence is much smaller.
 _LARGEST = 16 * 2**20
 
@@ -57,7 +58,7 @@ def details(rows: Iterable[Mapping[str, Any]]) -> Cells:
     """Family to scenario to the detail of each red or unbuilt cell."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
-        if LETTERS.get(row["verdict"]) in _TOLD:
+        if LETTERS.get(row["verdict"]) in _DETAILED:
             found[row["family"].partition(":")[2]][row["scenario"]] = row["detail"]
     return dict(found)
 
@@ -67,7 +68,7 @@ def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
     if not any(row.device == METAL_EMULATED for row in rows):
         return {}
     ran = {one for row in rows for one in row.kernels.split()}
-    found = {package: reached(package, ran) for package in MODELS}
+    found = {package: split_by_reached(package, ran) for package in MODELS}
     return {
         package: {RAN: list(map(str, both[0])), NOT_REACHED: list(map(str, both[1]))}
         for package, both in found.items()
@@ -110,7 +111,7 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
     if not (len(names) == len(devices) == len(dtypes) == 1):
         raise MlxPatchesError(
             "an evidence file holds one package, device and dtype; this run measured"
-            f" {_listed(names)} on {_listed(devices)} in {_listed(dtypes)}"
+            f" {_list_names(names)} on {_list_names(devices)} in {_list_names(dtypes)}"
         )
     versions = {name: found.version for name in MEASURED if (found := distributions.find(name))}
     (name,) = names
@@ -154,10 +155,21 @@ def read(path: Path) -> dict[str, Any]:
         raise MlxPatchesError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise MlxPatchesError(f"{path}: not JSON: {error}") from None
-    problem = _problem(content)
+    problem = _problem(_rename_scenarios(content))
     if problem:
         raise MlxPatchesError(f"{path}: not evidence of `mlx-patches lab`: {problem}")
     return dict(content)
+
+
+def _rename_scenarios(content: Any) -> Any:
+    """Replace the former ids of scenarios in evidence."""
+    for part in (*PARTS, *_TEXTS) if isinstance(content, dict) else ():
+        if _is_table(cells := content.get(part)):
+            content[part] = {
+                family: {current_id(name): value for name, value in named.items()}
+                for family, named in cells.items()
+            }
+    return content
 
 
 def _problem(content: Any) -> str:
@@ -188,14 +200,14 @@ def _problem_of_facts(content: Mapping[str, Any]) -> str:
         return "'versions' has no mlx"
     for fact, choices in (("device", DEVICES), ("dtype", DTYPES)):
         if content[fact] not in tuple(choices):
-            return f"{fact} {content[fact]!r} is not one of {_listed(choices)}"
+            return f"{fact} {content[fact]!r} is not one of {_list_names(choices)}"
     return "" if isinstance(content["mlx_patches"], str) else "'mlx_patches' is not a string"
 
 
 def _problem_of_cells(content: Mapping[str, Any]) -> str:
     for part in (one for one in PARTS if one in content):
-        cells, told = content[part], content[f"details_{part}"]
-        if not _is_table(cells) or not _is_table(told):
+        cells, details_ = content[part], content[f"details_{part}"]
+        if not _is_table(cells) or not _is_table(details_):
             return f"{part!r} or its details do not map families to scenarios to strings"
         for family, named in cells.items():
             where = f"{part!r}, family {family!r}"
@@ -204,7 +216,7 @@ def _problem_of_cells(content: Mapping[str, Any]) -> str:
                     return f"{where}: unknown scenario {name!r}"
                 if letter not in LETTERS.values():
                     return f"{where}, {name}: unknown letter {letter!r}"
-                if letter in _TOLD and name not in told.get(family, {}):
+                if letter in _DETAILED and name not in details_.get(family, {}):
                     return f"{where}, {name}: no detail of the failure"
     if not content["without"]:
         return "no family was measured"
@@ -232,5 +244,5 @@ def _is_kernels(value: Any) -> bool:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"

@@ -27,9 +27,9 @@ from ..evidence.outside import OLD, PLAIN, THETA, WINDOW
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
-from .shrink import FACTORS, rotated, shrink_values
+from .shrink import FACTORS, rope_width, shrink_values
 from .shrink import WINDOW as SHORT
-from .whole import embedded
+from .whole import embed_prompt
 
 NAME = "reference"
 EXTRA = ("torch", "transformers")
@@ -86,9 +86,9 @@ def summary(found: Sequence[Cell], outside: str) -> Cell:
     """The worst cell's verdict, the largest figure, and the number of configs by verdict."""
     worst = min((cell.verdict for cell in found), key=RESULTS.index)
     counts = [(verdict, sum(cell.verdict == verdict for cell in found)) for verdict in RESULTS]
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
+    detail = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
     return Cell(
-        worst, f"against {outside}: {said}", max((c.figure or 0.0 for c in found), default=None)
+        worst, f"against {outside}: {detail}", max((c.figure or 0.0 for c in found), default=None)
     )
 
 
@@ -106,7 +106,7 @@ def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
     for old in (False, True)[: 1 if kind in DATA["new"] else 2]:
         try:
             plain = _small(kind)
-            cell, want = _held(family, kind, plain, old)
+            cell, want = _compare_config(family, kind, plain, old)
         except Refused as reason:
             if old:
                 break
@@ -119,7 +119,7 @@ def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
         rope = name in (THETA, *DATA["ropes"])
         for old in right if rope else right[-1:]:
             try:
-                cell, want = _held(family, kind, config, old)
+                cell, want = _compare_config(family, kind, config, old)
             except Refused:
                 continue
             # A config that does not change transformers' logits proves nothing.
@@ -136,7 +136,7 @@ def configs(plain: Config) -> Iterator[tuple[str, Config]]:
     text = plain.get("text_config") or plain
     if ropes := text.get("rope_parameters"):
         yield THETA, _with(plain, rope_parameters=other_theta(ropes))
-        yield from ((name, _scaled(plain, rope)) for name, rope in DATA["ropes"].items())
+        yield from ((name, _scale_rope(plain, rope)) for name, rope in DATA["ropes"].items())
     if windows := _windows(text):
         yield WINDOW, _with(plain, **dict.fromkeys(windows, SHORT), use_sliding_window=True)
     for name, value in text.items():
@@ -148,13 +148,13 @@ def _windows(config: Mapping[str, Any]) -> list[str]:
     return [name for name in config if name in WINDOWS]
 
 
-def _scaled(config: Config, rope: Mapping[str, Any]) -> Config:
+def _scale_rope(config: Config, rope: Mapping[str, Any]) -> Config:
     """The config with another rope type; layers with a window keep theirs."""
     if isinstance(inner := config.get("text_config"), dict):
-        return {**config, "text_config": _scaled(inner, rope)}
+        return {**config, "text_config": _scale_rope(inner, rope)}
     old = config["rope_parameters"]
     own = old.get("full_attention", old)
-    pairs = int(rotated(config) * (own.get("partial_rotary_factor") or 1.0)) // 2
+    pairs = int(rope_width(config) * (own.get("partial_rotary_factor") or 1.0)) // 2
     new = {**own, **rope}
     for name in FACTORS & rope.keys():  # one factor per pair of rotated dimensions
         new[name] = [rope[name] * (1 + pair / pairs) for pair in range(pairs)]
@@ -226,7 +226,7 @@ def other_theta(ropes: Config) -> Config:
     }
 
 
-def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
+def _compare_config(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
     """The cell of one config, and transformers' logits.
 
     Raises:
@@ -234,7 +234,7 @@ def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, L
     """
     with tempfile.TemporaryDirectory() as folder:
         try:
-            made, want = _saved(kind, config, Path(folder))
+            made, want = _save_model(kind, config, Path(folder))
             if old:
                 _respell(Path(folder), made)
         except Exception as error:
@@ -242,7 +242,7 @@ def _held(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, L
         return _cell(family, Path(folder), want), want
 
 
-def _saved(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
+def _save_model(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
     """Save a tiny model; returns its config and its logits."""
     import torch
     from transformers import CONFIG_MAPPING
@@ -362,7 +362,7 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
 def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
     """A function for what the release passes with a prompt: in mlx-vlm also the embeddings."""
     whole = shell(model) if model.family.distribution == "mlx-vlm" else None
-    return lambda tokens: embedded(whole, tokens, {}) if whole is not None else {}
+    return lambda tokens: embed_prompt(whole, tokens, {}) if whole is not None else {}
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
@@ -376,8 +376,8 @@ def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
         worst = max(worst, *off)
         if worst > EXACT.logits:
             first = next(token for token, value in enumerate(off) if value > EXACT.logits)
-            said = f"{what}off by {worst:.2g} of the scale, first at token {first}"
-            return Cell(RED, said, worst)
+            detail = f"{what}off by {worst:.2g} of the scale, first at token {first}"
+            return Cell(RED, detail, worst)
     return Cell(GREEN, "equal", worst)
 
 

@@ -35,5 +35,5 @@ def cells(scenario: str, distribution: str, patched: bool) -> Cells:
     verdict = min((cell.verdict for cell in found.values()), key=RESULTS.index)
     same = {name: cell for name, cell in found.items() if cell.verdict == verdict}
     named = f": {', '.join(same)}" if verdict == RED and any(same) else ""
-    said = f"{len(same)} of {len(found)} cases{named}" if any(found) else found[""].detail
-    yield scenario, Cell(verdict, said)
+    detail = f"{len(same)} of {len(found)} cases{named}" if any(found) else found[""].detail
+    yield scenario, Cell(verdict, detail)

@@ -57,7 +57,7 @@ def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any
     }
 
 
-def shown(rows: Sequence[Row]) -> Iterator[Any]:
+def show_rows(rows: Sequence[Row]) -> Iterator[Any]:
     """A table of the families that are not green, then the number of families by result."""
     results = by_family(rows)
     bad = []
@@ -74,7 +74,7 @@ def shown(rows: Sequence[Row]) -> Iterator[Any]:
     yield from _of_kernels(rows)
 
 
-def shown_reference(rows: Sequence[Row]) -> Iterator[Any]:
+def show_reference(rows: Sequence[Row]) -> Iterator[Any]:
     """A table of each config's result, then the number of families by result."""
     found: dict[tuple[str, str], dict[bool, Row]] = {}
     for row in rows:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import Cell, LabModel, engine, generators
-from .compare import differences, ranked
+from .compare import differences, pick_rank
 
 # Prompts that are shorter than a shrunk model's window, longer, and in between.
 LENGTHS = (4, 11, 6)
@@ -136,7 +136,7 @@ def prefill_left(
     return cache
 
 
-def prefill_alone(model: LabModel, row: Row) -> list[Any]:
+def prefill_solo(model: LabModel, row: Row) -> list[Any]:
     """Prefill a single row with the model's own cache; returns the cache."""
     cache = model.make_cache()
     engine.forget(model)
@@ -168,7 +168,7 @@ def padding_of(rows: Sequence[Row]) -> list[int]:
     return [longest - row.chunks[0] for row in rows]
 
 
-def pieces(length: int, size: int) -> list[int]:
+def chunk_sizes(length: int, size: int) -> list[int]:
     """The chunk sizes of a prompt's prefill."""
     return [min(size, length - start) for start in range(0, length, size)]
 
@@ -179,7 +179,7 @@ def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
     return differences(logits, [solo(model, row) for row in rows], model.tolerance)
 
 
-def alone(
+def generate_solo(
     model: LabModel,
     prompt: list[int],
     count: int,
@@ -194,7 +194,7 @@ def alone(
     import mlx.core as mx
 
     row = Row(tuple(prompt), (len(prompt),), image=image)
-    cache = prefill_alone(model, row)
+    cache = prefill_solo(model, row)
     generated: list[Any] = []
     while True:
         logits = row.logits[row.fed - 1]
@@ -203,7 +203,7 @@ def alone(
         generated.append(logits)
         if len(generated) == count:
             return generated
-        row.text += (ranked(logits, rank),)
+        row.text += (pick_rank(logits, rank),)
         feed(model, [row], cache, 1)
 
 
@@ -250,7 +250,7 @@ def _feed_table(
 ) -> Any:
     """Feed padded prompts, chunked if ``chunk`` is not 0; returns the last chunk's logits."""
     logits, start = None, 0
-    for size in pieces(len(table[0]), chunk or len(table[0])):
+    for size in chunk_sizes(len(table[0]), chunk or len(table[0])):
         part = slice(start, start + size)
         tokens, at = [line[part] for line in table], [line[part] for line in places]
         logits = _call(model, rows, tokens, cache, at, new=start == 0)
@@ -278,6 +278,6 @@ def _call(
     logits = model.call(mx.array(table), cache, **kwargs)
     mx.eval(logits)
     if places is not None:
-        for row, delta in zip(rows, engine.captured_deltas(model, deltas), strict=True):
+        for row, delta in zip(rows, engine.capture_deltas(model, deltas), strict=True):
             row.delta = delta
     return logits

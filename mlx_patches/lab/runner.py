@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,10 +18,10 @@ from ..activation.children import child_environment, module_command
 from ..auditing.models import implementations, read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.files import quoted
+from ..core.files import quote
 from ..core.model_files import read_config
 from ..core.packages import CORE, MODEL_PACKAGES
-from ..evidence.words import FLOAT32, RED, RESULTS
+from ..evidence.words import FLOAT32, RED, RESULTS, current_id
 from . import RELEASE, Family
 from .child import BUILD
 from .kernels import kernel_folder
@@ -114,7 +114,7 @@ def environment() -> str:
     return ", ".join(str(one) for one in found if one)
 
 
-def chosen(models: Sequence[str], folder: Path | None) -> list[Family]:
+def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
     """The families to run: the named ones, or all that are installed.
 
     Raises:
@@ -179,6 +179,7 @@ def tasks(
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
     every = (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
+    scenarios = tuple(map(current_id, scenarios))
     for name in scenarios:
         if name not in every:
             raise MlxPatchesError(f"no scenario {name!r}; choose from: {', '.join(every)}")
@@ -193,7 +194,7 @@ def tasks(
     if reference:
         names = (REFERENCE,)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
-    found = chosen(models, folder or weights)
+    found = choose_families(models, folder or weights)
     if variant:
         found = [family for family in found if has_variant(family, variant)]
         if not found:
@@ -201,7 +202,7 @@ def tasks(
             raise MlxPatchesError(f"no {variant} variant: no family here has {fields}")
     if folder is not None and (code := read_config(folder).get("model_file")):
         raise MlxPatchesError(
-            f"{folder / 'config.json'}: model_file is {quoted(str(code))}: the lab does not run"
+            f"{folder / 'config.json'}: model_file is {quote(str(code))}: the lab does not run"
             " code from a model's folder"
         )
     of_families = [
@@ -236,7 +237,7 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
     ):
         try:
             out, errors = process.communicate(timeout=seconds)
-            end = ended(process.returncode, errors)
+            end = describe_end(process.returncode, errors)
         except subprocess.TimeoutExpired:
             process.kill()
             out, errors = process.communicate()
@@ -289,7 +290,7 @@ def run(
     jobs: int = 1,
     seconds: float = SECONDS,
     out: Path | None = None,
-    tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
+    report: Callable[[Task, list[Row]], None] = lambda task, rows: None,
     one: Callable[[Task], list[Row]] | None = None,
 ) -> list[Row]:
     """Run the tasks and return every row, starting with those of ``out`` that cover a task.
@@ -298,7 +299,7 @@ def run(
         jobs: the number of parallel processes.
         seconds: the time limit of each process.
         out: a file of JSON lines; tasks that it covers are skipped, new rows are appended.
-        tell: called after each task.
+        report: called after each task.
         one: runs a task, ``measure`` by default.
 
     Raises:
@@ -312,7 +313,7 @@ def run(
         names = {row.scenario for row in held}
         if names >= set(task.scenarios) or names & {*task.ends}:
             rows += held
-            tell(task, held)
+            report(task, held)
         else:
             left.append(task)
     file = _append(out) if out else None
@@ -326,7 +327,7 @@ def run(
                 file.write("".join(json.dumps(row.as_dict()) + "\n" for row in fresh))
                 file.flush()
             rows += fresh
-            tell(futures[future], fresh)
+            report(futures[future], fresh)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         if file:
@@ -379,7 +380,7 @@ def _is(family: Family, name: str) -> bool:
     return name in (family.name, str(family), family.distribution)
 
 
-def ended(code: int, errors: str) -> str:
+def describe_end(code: int, errors: str) -> str:
     """How a process failed; empty if its exit code is 0."""
     if code < 0:
         return f"crashed: signal {-code}"
@@ -435,6 +436,7 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
         else:
             try:
                 row = Row(**json.loads(line))
+                row = replace(row, scenario=current_id(row.scenario))
                 known = row.verdict in RESULTS
             except (ValueError, TypeError):
                 known = False

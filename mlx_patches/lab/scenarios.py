@@ -30,15 +30,15 @@ from .rows import (
     LENGTHS,
     STEPS,
     Row,
+    chunk_sizes,
     decode,
     feed,
     forget_solo_runs,
     padding_of,
-    pieces,
     prefill,
-    prefill_alone,
     prefill_left,
     prefill_right,
+    prefill_solo,
     row_with_image,
     rows_of,
     solo_run,
@@ -52,7 +52,7 @@ SHORT = (2, 5, 3)
 # The lengths of second prompts, and a chunk size at which the last chunk of the longest one is one
 # token.
 HISTORY = (5, 2, 9)
-PIECE = 7
+CHUNK = 7
 # A graph that leaks one node per step is larger in the second of two spans of steps. A graph that
 # is cut regularly is not, if each span contains a cut: patches cut at every 32nd position.
 CUT = 32
@@ -60,7 +60,7 @@ SPAN = CUT + 1
 
 
 @scenario("left-padded")
-def left_padded(model: LabModel) -> Sequence[Row]:
+def run_left_padded(model: LabModel) -> Sequence[Row]:
     """Unequal prompts in one left-padded batch, decoded past the window."""
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill_left(model, rows), steps(model))
@@ -86,20 +86,20 @@ def equal_lengths(model: LabModel) -> Sequence[Row]:
 
 
 @scenario("chunked-solo")
-def chunked_solo(model: LabModel) -> Sequence[Row]:
+def run_chunked_solo(model: LabModel) -> Sequence[Row]:
     """A single row with chunked prefill."""
     rows = rows_of(model, LENGTHS)
     for row in rows:
         cache = model.make_cache()
         engine.forget(model)
-        for size in pieces(row.chunks[0], 4):
+        for size in chunk_sizes(row.chunks[0], 4):
             feed(model, [row], cache, size)
         decode(model, [row], cache, 2)
     return rows
 
 
 @scenario("chunked-batch")
-def chunked_batch(model: LabModel) -> Sequence[Row]:
+def run_chunked_batch(model: LabModel) -> Sequence[Row]:
     """Unequal prompts in one batch with chunked prefill."""
     rows = rows_of(model, LENGTHS)
     decode(model, rows, prefill(model, rows, chunk=4), steps(model))
@@ -110,7 +110,7 @@ def chunked_batch(model: LabModel) -> Sequence[Row]:
 def merge(model: LabModel) -> Sequence[Row]:
     """Solo-prefilled rows are merged; also empty rows, if the engine merges those."""
     rows = rows_of(model, LENGTHS)
-    cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
+    cache = engine.merge(model, [prefill_solo(model, row) for row in rows])
     decode(model, rows, cache, steps(model))
     if not engine.merges_new_rows(model):
         return rows
@@ -151,13 +151,13 @@ def filter_(model: LabModel) -> Sequence[Row]:
 @scenario("extract-early")
 def extract_early(model: LabModel) -> Sequence[Row]:
     """Each row is extracted before the window is full and continues solo."""
-    return extracted(model, SHORT, 1, steps(model))
+    return run_extracted(model, SHORT, 1, steps(model))
 
 
 @scenario("extract-late")
 def extract_late(model: LabModel) -> Sequence[Row]:
     """Each row is extracted after the window has wrapped and continues solo."""
-    return extracted(model, LENGTHS, steps(model) - 6, 6)
+    return run_extracted(model, LENGTHS, steps(model) - 6, 6)
 
 
 @scenario("trim")
@@ -179,7 +179,7 @@ def state(model: LabModel) -> Sequence[Row]:
     cache = prefill(model, rows)
     for count in (1, steps(model)):
         decode(model, rows, cache, count)
-        cache = engine.restored(cache)
+        cache = engine.restore_copies(cache)
     decode(model, rows, cache, 2)
     return rows
 
@@ -193,11 +193,11 @@ def history(model: LabModel) -> Sequence[Row]:
     return rows
 
 
-@scenario("last-piece")
-def last_piece(model: LabModel) -> Sequence[Row]:
+@scenario("last-chunk")
+def last_chunk(model: LabModel) -> Sequence[Row]:
     """Like history, with right-padded prompts in chunks; the last chunk is one token."""
     rows, cache = with_history(model)
-    prefill_right(model, rows, cache, PIECE)
+    prefill_right(model, rows, cache, CHUNK)
     decode(model, rows, cache, 2)
     return rows
 
@@ -223,9 +223,9 @@ def images(model: LabModel) -> Sequence[Row]:
     together = [row_with_image(model, *size) for size in ((11, (2, 2)), (10, (3, 2)))]
     decode(model, together, prefill(model, together), STEPS)
     engine.forget(model)
-    pieces = text_and_image(model, True)
-    decode(model, pieces, prefill(model, pieces, chunk=4), STEPS)
-    return [*together, *pieces]
+    chunked = text_and_image(model, True)
+    decode(model, chunked, prefill(model, chunked, chunk=4), STEPS)
+    return [*together, *chunked]
 
 
 @scenario("growth")
@@ -246,8 +246,8 @@ def growth(model: LabModel) -> Cell:
         decode(model, rows, cache, 1)
         sizes.append(cache_arrays.graph_size(cache))
     early, late = max(sizes[:SPAN]), max(sizes[SPAN:])
-    said = f"{early} edges of the graph are left in {SPAN} steps, {late} in {2 * SPAN}"
-    return Cell(RED if late > early else GREEN, said, float(late - early))
+    detail = f"{early} edges of the graph are left in {SPAN} steps, {late} in {2 * SPAN}"
+    return Cell(RED if late > early else GREEN, detail, float(late - early))
 
 
 @scenario("cache-dtype")
@@ -259,45 +259,46 @@ def cache_dtype(model: LabModel) -> Cell:
         raise NotApplicable("the release's engine joins only batches that were fed")
     rows = rows_of(model, [LENGTHS[-1]] * 3)
     own = [
-        cache_arrays.float_types(layer)
-        for layer in prefill_alone(model, rows_of(model, LENGTHS)[0])
+        cache_arrays.float_types(layer) for layer in prefill_solo(model, rows_of(model, LENGTHS)[0])
     ]
     cache, (first, second, new) = prefill(model, rows[:2]), rows
     cache = engine.extend(cache, engine.empty_batch(model, 1))
     decode(model, [first, second, new], cache, 1)
     for index, (layer, kinds) in enumerate(zip(cache, own, strict=True)):
         if other := cache_arrays.float_types(layer) - kinds:
-            said = f"layer {index}: {', '.join(sorted(other))} beside {', '.join(sorted(kinds))}"
-            return Cell(RED, f"{said}, which it has alone")
-    return Cell(GREEN, "each layer keeps the dtype that it has alone", 0.0)
+            types, own_types = (", ".join(sorted(one)) for one in (other, kinds))
+            return Cell(RED, f"layer {index}: {types} instead of {own_types} in a solo run")
+    return Cell(GREEN, "each layer keeps the dtype of a solo run", 0.0)
 
 
-def quantized(model: LabModel, bits: int) -> Cell:
+def run_quantized(model: LabModel, bits: int) -> Cell:
     """A left-padded batch with quantized keys and values, against solo runs with the same."""
     rows = rows_of(model, LENGTHS)
-    cache, makers = engine.quantized(model, padding_of(rows), bits)
+    cache, makers = engine.quantize_caches(model, padding_of(rows), bits)
     if generators.refuses_bits(model, bits):
         raise NotApplicable("the engine ignores kv_bits for this model, with a warning")
     try:
-        alone = [solo_run(model, row, [make() for make in makers]) for row in rows]
+        solo = [solo_run(model, row, [make() for make in makers]) for row in rows]
     except Exception as error:
-        raise NotApplicable(f"not even alone: {engine.where(error)}") from error
+        raise NotApplicable(f"not even in a solo run: {engine.where(error)}") from error
     decode(model, rows, prefill_left(model, rows, cache=cache), steps(model))
-    return differences([row.logits for row in rows], alone, model.tolerance.quantized())
+    return differences([row.logits for row in rows], solo, model.tolerance.for_quantized())
 
 
 for _bits in (8, 4):
-    scenario(f"quantized-{_bits}")(functools.partial(quantized, bits=_bits))
+    scenario(f"quantized-{_bits}")(functools.partial(run_quantized, bits=_bits))
 
 
 def with_history(model: LabModel) -> tuple[list[Row], list[Any]]:
     """Rows whose first prompts were prefilled solo, and their merged caches."""
     rows = rows_of(model, LENGTHS, more=HISTORY)
-    caches = [prefill_alone(model, row) for row in rows]
+    caches = [prefill_solo(model, row) for row in rows]
     return rows, engine.merge(model, caches)
 
 
-def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int) -> Sequence[Row]:
+def run_extracted(
+    model: LabModel, lengths: Sequence[int], together: int, solo: int
+) -> Sequence[Row]:
     """Rows that decode in a batch, then each continues solo from its extracted cache."""
     rows = rows_of(model, lengths)
     cache = prefill(model, rows)
@@ -305,7 +306,7 @@ def extracted(model: LabModel, lengths: Sequence[int], together: int, alone: int
     leavers = [Row(row.text, row.chunks, row.fed) for row in rows]
     caches = [engine.extract(cache, index) for index in range(len(rows))]
     for leaver, own in zip(leavers, caches, strict=True):
-        decode(model, [leaver], own, alone)
+        decode(model, [leaver], own, solo)
     decode(model, rows, cache, 2)
     return [*rows, *leavers]
 

@@ -139,7 +139,7 @@ def request_answer(url: str, model: str, text: str, **fields: Any) -> tuple[str,
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    said, reason = "", ""
+    content, reason = "", ""
     with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
         for line in answer.read().decode().splitlines():
             data = line.removeprefix("data:").strip()
@@ -147,9 +147,9 @@ def request_answer(url: str, model: str, text: str, **fields: Any) -> tuple[str,
                 continue
             for choice in json.loads(data).get("choices", ()):
                 part = choice.get("delta") or choice.get("message") or {}
-                said += part.get("content") or ""
+                content += part.get("content") or ""
                 reason = choice.get("finish_reason") or reason
-    return said, reason
+    return content, reason
 
 
 def free_port() -> int:

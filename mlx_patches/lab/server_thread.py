@@ -20,7 +20,7 @@ from unittest import mock
 
 from ..evidence.results import NotApplicable
 from . import Generated
-from .generators import Endless, generated
+from .generators import Endless, read_answer
 from .shrink import VOCABULARY
 from .whole import Inputs, Prompt, Whole
 
@@ -111,10 +111,12 @@ class Clients:
 
         generator.requests.put = note
         self.all[0].start()
-        self._until(lambda: any(one.error for one in self.all) or all(map(Client.left, self.all)))
+        self._until(
+            lambda: any(one.error for one in self.all) or all(map(Client.has_left, self.all))
+        )
         for error in (one.error for one in self.all if one.error):
             raise error
-        return [one.said for one in self.all]
+        return [one.output for one in self.all]
 
     def see(self, row: int, count: int) -> None:
         """Hold the generator's thread at a row's token until all due clients arrived or left."""
@@ -123,7 +125,7 @@ class Clients:
                 self._comes(client)
         client = self.all[row]
         if client.prompt.leaves and count > client.prompt.count:
-            self._until(client.left)
+            self._until(client.has_left)
 
     def dismiss(self) -> None:
         """End the waiting clients: a release forgets some when another's request fails."""
@@ -137,13 +139,13 @@ class Clients:
         # The thread that reads the queue is held, so the queue grows.
         before = self.generator.requests.qsize()
         client.start()
-        self._until(lambda: self.generator.requests.qsize() > before or client.left())
+        self._until(lambda: self.generator.requests.qsize() > before or client.has_left())
 
     def _until(self, happened: Callable[[], bool]) -> None:
         while not happened():
             if time.monotonic() > self.end:
-                said = ", ".join(f"{len(one.said)} of {one.prompt.count}" for one in self.all)
-                raise TimeoutError(f"no answer in {SECONDS:g} s; tokens that came, by row: {said}")
+                counts = ", ".join(f"{len(one.output)} of {one.prompt.count}" for one in self.all)
+                raise TimeoutError(f"no answer in {SECONDS:g} s; tokens by row: {counts}")
             time.sleep(0.001)
 
 
@@ -158,7 +160,7 @@ class Client(threading.Thread):
     def __init__(self, generator: Any, text: str, prompt: Prompt):
         super().__init__(daemon=True)
         self.generator, self.text, self.prompt = generator, text, prompt
-        self.said: list[Generated] = []
+        self.output: list[Generated] = []
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -170,13 +172,13 @@ class Client(threading.Thread):
             _, answers = self.generator.generate(self.text, images, args=arguments)
             with contextlib.closing(answers):
                 for one in answers:
-                    self.said.append(token_of(one))
-                    if self.prompt.leaves and len(self.said) == self.prompt.count:
+                    self.output.append(token_of(one))
+                    if self.prompt.leaves and len(self.output) == self.prompt.count:
                         return
         except Exception as error:
             self.error = error
 
-    def left(self) -> bool:
+    def has_left(self) -> bool:
         """Whether the client has arrived and left."""
         return self.ident is not None and not self.is_alive()
 
@@ -191,7 +193,7 @@ def greedy(generator: Any, count: int) -> Any:
 
 def token_of(answer: Any) -> Generated:
     """The token in a response to a client."""
-    return generated(
+    return read_answer(
         SimpleNamespace(
             token=answer.token,
             token_logprob=answer.logprobs,

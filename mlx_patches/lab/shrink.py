@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.model_files import is_number, shown
+from ..core.model_files import is_number, show
 
 VOCABULARY = 96
 LAYERS = 4
@@ -163,7 +163,7 @@ _ROPES = {"rope_scaling", "rope_parameters"}
 FACTORS, _SECTIONS = {"short_factor", "long_factor"}, {"mrope_section"}
 
 
-def rotated(config: Mapping[str, Any]) -> int:
+def rope_width(config: Mapping[str, Any]) -> int:
     """The rotated width of a config's heads; 0 if the config has no width."""
     heads = int(config.get("num_attention_heads") or 1)
     own = config.get("qk_rope_head_dim") or config.get("head_dim")
@@ -172,11 +172,11 @@ def rotated(config: Mapping[str, Any]) -> int:
 
 def _narrow_ropes(small: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """A small config with rope settings that fit its head width."""
-    ratio = rotated(small) / (rotated(config) or 1)
-    return small | {name: _narrowed(small[name], ratio or 1) for name in _ROPES & small.keys()}
+    ratio = rope_width(small) / (rope_width(config) or 1)
+    return small | {name: _narrow_rope(small[name], ratio or 1) for name in _ROPES & small.keys()}
 
 
-def _narrowed(rope: Any, ratio: float) -> Any:
+def _narrow_rope(rope: Any, ratio: float) -> Any:
     """A rope setting for heads whose width is multiplied by ``ratio``."""
     if not isinstance(rope, dict):
         return rope
@@ -187,7 +187,7 @@ def _narrowed(rope: Any, ratio: float) -> Any:
         elif name in _SECTIONS and isinstance(value, list):
             parts = [int(one * ratio) for one in value]
             value = [parts[0] + round(sum(value) * ratio) - sum(parts), *parts[1:]]
-        result[name] = _narrowed(value, ratio)
+        result[name] = _narrow_rope(value, ratio)
     return result
 
 
@@ -251,9 +251,9 @@ def odd_number(config: Mapping[str, Any], place: str = "") -> str:
         if value is None or not is_number(rule) or rule == 0:  # token ids may be lists
             continue
         if not is_number(value):
-            return f"{where} is {shown(value)}, not a number"
+            return f"{where} is {show(value)}, not a number"
         if value < 0:
-            return f"{where} is {shown(value)}, which is negative"
+            return f"{where} is {show(value)}, which is negative"
     return ""
 
 

@@ -23,10 +23,10 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
     """A name and a cell for complete answers, and for streamed ones."""
     with serving(distribution, patched) as ask:
         for name, stream in (("at once", False), ("streamed", True)):
-            yield name, judged(ask, stream)
+            yield name, compare_stops(ask, stream)
 
 
-def judged(ask: Ask, stream: bool) -> Cell:
+def compare_stops(ask: Ask, stream: bool) -> Cell:
     """Red if an answer with stop strings is not the full answer up to the first of them."""
 
     def answer(*stops: str) -> tuple[str, str]:
@@ -38,8 +38,8 @@ def judged(ask: Ask, stream: bool) -> Cell:
     for stops in tried:
         places = [place for stop in stops if (place := whole.find(stop)) >= 0]
         wanted = (whole[: min(places)], "stop") if places else (whole, "length")
-        if (said := answer(*stops)) != wanted:
-            wrong.append(f"stop {stops!r} ends {whole!r} as {said!r} instead of {wanted!r}")
+        if (got := answer(*stops)) != wanted:
+            wrong.append(f"stop {stops!r} ends {whole!r} as {got!r} instead of {wanted!r}")
     if wrong:
         return Cell(RED, f"{len(wrong)} of {len(tried)} requests: {wrong[0]}", float(len(wrong)))
     return Cell(GREEN, f"{len(tried)} requests", 0.0)

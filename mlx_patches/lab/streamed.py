@@ -35,7 +35,7 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
     for name, kind in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), kind)
-            tokenizer = loaded(distribution, Path(folder))
+            tokenizer = load_tokenizer(distribution, Path(folder))
         # The first kind's decoder suits the vocabulary of the last, whose own decoder is wrong.
         right = right or tokenizer.decode
         decode = right if name == TEKKEN else tokenizer.decode
@@ -76,7 +76,7 @@ def sorts(names: Sequence[str], tokenizer: Any, decode: Decode) -> dict[str, lis
 
 def cell(decode: Decode, ways: dict[str, Stream], all_tokens: list[Tokens]) -> Cell:
     """Red at the first sequence that is streamed differently, or not at all."""
-    wrong = [said for tokens in all_tokens if (said := difference(decode, ways, tokens))]
+    wrong = [fault for tokens in all_tokens if (fault := difference(decode, ways, tokens))]
     tried = f"{len(all_tokens)} sequences"
     if wrong:
         return Cell(RED, f"{len(wrong)} of {tried}: {wrong[0]}", float(len(wrong)))
@@ -88,11 +88,11 @@ def difference(decode: Decode, ways: dict[str, Stream], tokens: Tokens) -> str:
     wanted = whole(decode(tokens))
     for way, stream in ways.items():
         try:
-            said = repr(whole(stream(tokens)))
+            got = repr(whole(stream(tokens)))
         except Exception as error:
-            said = engine.where(error)
-        if said != repr(wanted):
-            return f"{way}: {wanted!r} is streamed as {said}"
+            got = engine.where(error)
+        if got != repr(wanted):
+            return f"{way}: {wanted!r} is streamed as {got}"
     return ""
 
 
@@ -101,7 +101,7 @@ def whole(text: str) -> str:
     return re.sub(f"{CUT}+", CUT, text).rstrip(CUT)
 
 
-def loaded(distribution: str, folder: Path) -> Any:
+def load_tokenizer(distribution: str, folder: Path) -> Any:
     """A folder's tokenizer, loaded by the release."""
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")
     load = getattr(utils, "load", None) or utils.load_tokenizer
@@ -112,21 +112,21 @@ def streams(distribution: str, tokenizer: Any) -> Iterator[tuple[str, Stream]]:
     """The release's ways to stream tokens."""
 
     def segments(tokens: Tokens) -> str:
-        detokenizer, said = tokenizer.detokenizer, ""
+        detokenizer, text = tokenizer.detokenizer, ""
         detokenizer.reset()
         for token in tokens:
             detokenizer.add_token(token)
-            said += detokenizer.last_segment
+            text += detokenizer.last_segment
         detokenizer.finalize()
-        return said + str(detokenizer.last_segment)
+        return text + str(detokenizer.last_segment)
 
     yield "generation", segments
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")
     streamer = getattr(utils, "_ServerTokenStreamer", None)
     if streamer is not None:
 
-        def served(tokens: Tokens) -> str:
+        def stream(tokens: Tokens) -> str:
             own = streamer(tokenizer, utils.make_streaming_detokenizer(tokenizer))
             return "".join([own.advance(token, None) for token in tokens] + [own.finalize()])
 
-        yield "server", served
+        yield "server", stream

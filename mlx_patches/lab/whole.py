@@ -133,8 +133,8 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
     except NotBuilt:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:160]
-        raise NotBuilt(f"{type(error).__name__}: {said}") from error
+        reason = " ".join(str(error).split())[:160]
+        raise NotBuilt(f"{type(error).__name__}: {reason}") from error
     draw_weights(model, seed)
     cast_weights(model, dtype)
     lab = lab_model(family, language, small, tolerance_of(family, dtype), dtype)
@@ -273,7 +273,7 @@ def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -
     for count in counts:
         tokens = [START, *[IMAGE] * count, *[END] * ends]
         try:
-            moved, beside = _moved(model, [1, *tokens, 2], images)
+            moved, beside = _find_moved(model, [1, *tokens, 2], images)
         except Exception:  # wrong number of tokens, or wrong image
             continue
         fits = sum(moved[2 : 2 + count]) == count - still and not any(moved[:2])
@@ -285,12 +285,12 @@ def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -
     return tuple(best)
 
 
-def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], bool]:
+def _find_moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], bool]:
     """Which tokens' embeddings other pixels change, and whether they change other outputs."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    one, other = (embedded(model, tokens, images.inputs(tokens, [seed])) for seed in (1, 2))
+    one, other = (embed_prompt(model, tokens, images.inputs(tokens, [seed])) for seed in (1, 2))
     here, there = one.pop("inputs_embeds"), other.pop("inputs_embeds")
     if here.shape[1] != len(tokens):
         return [False] * len(tokens), False
@@ -303,7 +303,7 @@ def _moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], b
     return moved, not all(mx.array_equal(arrays[0][name], arrays[1][name]) for name in beside)
 
 
-def embedded(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
+def embed_prompt(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
     """The output of the whole model's embedding step for a prompt."""
     import mlx.core as mx
 

@@ -10,7 +10,7 @@ from .matrix import Rule
 from .ranges import find_in_both
 
 
-def declared_rules(
+def build_rules(
     patch: str, affected: Mapping[str, str], fixed: Mapping[str, str], note: str = ""
 ) -> dict[str, Rule]:
     """Build the rules of a contributed patch from the ranges that its package declares.

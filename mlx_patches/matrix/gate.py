@@ -15,6 +15,7 @@ from .matrix import EVERY, CompatMatrix, Rule
 
 # The fingerprint of code without a source: a release installed only as bytecode.
 UNREADABLE = ""
+_NOT_INSTALLED = Verdict(False, "the distribution is not installed", Status.ABSENT)
 
 
 class Gate:
@@ -34,13 +35,14 @@ class Gate:
                 its module is not imported or its distribution not installed.
         """
         installed = self.installed(target.distribution)
-        mlx = self.installed("mlx") if patch.mlx and installed else None
+        if installed is None:
+            return _NOT_INSTALLED
+        mlx = self.installed("mlx") if patch.mlx else None
         # Importing ``packaging`` is too slow at start-up. A commit's version has more parts.
         if mlx and ".".join(mlx.version.split(".")[:3]) not in patch.mlx:
             reason = f"{mlx} does not have the defect; {' and '.join(patch.mlx)} have"
             return Verdict(False, reason, Status.NOT_AFFECTED)
-        # Start-up does not read rules of distributions that are not installed.
-        rule = self._rule(patch, target) if installed else None
+        rule = self._rule(patch, target)
         body = None if found is None or found.missing else found.body or UNREADABLE
         released = found is not None and found.released
         verdict = decide_by_rule(rule, installed, target.name, body, released)
@@ -60,7 +62,7 @@ class Gate:
                 return Verdict(False, found.missing, Status.FAILED)
             if may_need and rule and rule.declared and _has_no_target(patch, target):
                 reason = f"{found.missing}; {_declaration(patch, target)} names it"
-                return Verdict(False, rule.noted(reason), Status.FAILED)
+                return Verdict(False, rule.add_note(reason), Status.FAILED)
             return Verdict(False, found.missing, Status.ABSENT)
         if found.foreign and may_need:
             reason = (
@@ -149,11 +151,11 @@ def decide_by_rule(
             may decide that a function is sound although no probe of the patch could run in it.
     """
     if installed is None:
-        return Verdict(False, "the distribution is not installed", Status.ABSENT)
+        return _NOT_INSTALLED
     if rule is None:
         return Verdict(False, f"the matrix has no rule for {installed.name}", Status.NOT_AFFECTED)
     verdict = _judge(rule, installed, name, body, released)
-    return verdict._replace(reason=rule.noted(verdict.reason)) if rule.note else verdict
+    return verdict._replace(reason=rule.add_note(verdict.reason)) if rule.note else verdict
 
 
 def _judge(

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import MlxPatchesError
-from ..core.files import packaged, quoted
+from ..core.files import quote, read_packaged
 from ..core.packages import UNMEASURED
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Rule(NamedTuple):
     note: str = ""
     declared: bool = False
 
-    def noted(self, reason: str) -> str:
+    def add_note(self, reason: str) -> str:
         """The reason, with the note appended."""
         return f"{reason}; {self.note}" if self.note else reason
 
@@ -121,13 +121,13 @@ class CompatMatrix:
             MlxPatchesError: its file is damaged or belongs to another version of this package.
         """
         try:
-            compiled = json.loads(packaged(COMPILED))
+            compiled = json.loads(read_packaged(COMPILED))
             if compiled["format"] == FORMAT:
                 return cls(compiled["document"])
             problem = f"its format is {compiled['format']!r}, not {FORMAT}"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problem = f"{type(error).__name__}: {error}"
-        raise MlxPatchesError(f"{COMPILED}: {quoted(problem)}: reinstall mlx-patches")
+        raise MlxPatchesError(f"{COMPILED}: {quote(problem)}: reinstall mlx-patches")
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
         """The rule for a patch in a distribution, or None if the matrix has none."""

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from ..core.errors import MlxPatchesError
-from ..core.files import packaged, quoted
+from ..core.files import quote, read_packaged
 from ..core.registry import Registry
 
 DECLARATIONS = Path(__file__).parent / "declarations.json"
@@ -102,9 +102,9 @@ def builtin() -> Registry:
         MlxPatchesError: the table is damaged, or of another version of this package.
     """
     try:
-        rows = json.loads(packaged(DECLARATIONS))
+        rows = json.loads(read_packaged(DECLARATIONS))
         [row["place"] for row in rows.values()]
         return Registry(rows)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = quoted(f"{type(error).__name__}: {error}")
+        problem = quote(f"{type(error).__name__}: {error}")
     raise MlxPatchesError(f"{DECLARATIONS}: {problem}: reinstall mlx-patches")

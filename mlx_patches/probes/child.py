@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     for patch in map(session.registry.get, options.patch):
         manager = Manager(open_gate(patch)) if options.force else session.manager
         # As in apply(), a patch that the user switched off stays off.
-        applied = options.patched and (options.force or not session.switched_off(patch.id))
+        applied = options.patched and (options.force or not session.is_switched_off(patch.id))
         for target in patch.targets:
             if options.distribution not in (None, target.distribution):
                 continue
@@ -108,7 +108,7 @@ def _body(target: Target) -> str | None:
     path = source_file(target.module)
     prints = fingerprint.hash_file(path, target.bodies) if path else {}
     ordered = {name: prints[name] for name in target.bodies if name in prints}
-    return fingerprint.combined(ordered) if ordered else None
+    return fingerprint.combine(ordered) if ordered else None
 
 
 if __name__ == "__main__":

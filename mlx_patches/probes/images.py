@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ..lab import Cell, LabModel
-from ..lab.image_scenarios import features_alone, features_in_pieces
+from ..lab.image_scenarios import features_chunked, features_solo
 from . import NotApplicable, Result
 from .batch_invariance import tiny
 from .fixtures import with_patches
@@ -18,8 +18,8 @@ def probe_scenario(
 
 def probe_chunks(families: Sequence[str], others: tuple[str, ...]) -> Result:
     """The worst cell of chunked prompts; solo if the release's engine accepts no images."""
-    batched = run_families(features_in_pieces, families, others)
-    return find_worst(batched or run_families(features_alone, families, others))
+    batched = run_families(features_chunked, families, others)
+    return find_worst(batched or run_families(features_solo, families, others))
 
 
 def run_families(

@@ -23,7 +23,7 @@ def metal_branch(module: ModuleType) -> Iterator[None]:
         if not mx.metal.is_available():
             if reason := missing():
                 raise NotApplicable(reason)
-            stack.enter_context(mac.emulated())
+            stack.enter_context(mac.emulate_metal())
             stack.callback(vars(module).__setitem__, "_HAS_METAL", module._HAS_METAL)
             vars(module)["_HAS_METAL"] = True
             _forget(module)

@@ -12,7 +12,7 @@ BY_TOKEN = ("inputs_embeds", "deepstack_visual_embeds")
 def probe(target: Target) -> Result:
     """Red if a tiny model embeds an image differently next to another one."""
     from ..lab.image_scenarios import whole_of
-    from ..lab.whole import embedded
+    from ..lab.whole import embed_prompt
 
     require_own(target)
     whole = whole_of(tiny_of(target))
@@ -22,7 +22,7 @@ def probe(target: Target) -> Result:
     seeds = [1], [2]
 
     def embed(tokens: list[int], drawn: list[int]) -> dict[str, Any]:
-        return embedded(whole.module, tokens, whole.images.inputs(tokens, drawn))
+        return embed_prompt(whole.module, tokens, whole.images.inputs(tokens, drawn))
 
     solo = [embed(*half) for half in zip(halves, seeds, strict=True)]
     try:

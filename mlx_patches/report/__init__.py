@@ -74,8 +74,8 @@ def content(
     names = sorted({name for cells in families for name in cells}, key=scenario_order)
     parts = [one.get(f"details_{part}", {}) for one in evidence for part in ("without", "with")]
     details = [cells for part in parts for cells in part.values()]
-    said = list(dict.fromkeys(text for cells in details for text in cells.values()))
-    number = {text: index for index, text in enumerate(said)}
+    texts = list(dict.fromkeys(text for cells in details for text in cells.values()))
+    number = {text: index for index, text in enumerate(texts)}
     here = {one["name"]: one["version"] for one in audit["distributions"]} if audit else {}
     return {
         "mlx_patches": __version__,
@@ -86,7 +86,7 @@ def content(
         # Device and dtype of cells to their description; a CPU in float32 has the empty key.
         "places": {_place(name): _words(name) for name in names},
         # Most details repeat: cells refer to them by index.
-        "said": said,
+        "details": texts,
         "packages": [
             _package(name, evidence, here.get(name), names, number)
             for name in MODEL_PACKAGES.values()
@@ -175,11 +175,11 @@ def _cell(
     return {
         "result": PARTLY if found == RED and repaired else found,
         # Not part of the result: scenarios only compare a batch with a single request.
-        "alone": _wrong_alone(family, one["set"]),
-        "held": held.sentence if (held := outside.held(one["set"], family)) else "",
+        "solo": _wrong_solo(family, one["set"]),
+        "held": held.sentence if (held := outside.find_compared(one["set"], family)) else "",
         # The letters of each scenario, "-" if the family has no such cell.
         "pairs": " ".join(pairs.get(name, "-") for name in scenarios),
-        "said": {
+        "details": {
             name: [number.get(part.get(name, ""), -1) for part in (without, with_)]
             for name in pairs
             if name in without or name in with_
@@ -208,12 +208,12 @@ def results_of(one: Mapping[str, Any]) -> dict[str, str]:
     """
     results = {family: family_result(pairs) for family, pairs in cell_pairs(one).items()}
     return {
-        family: REPAIRED if result == GREEN and _wrong_alone(family, one["set"]) else result
+        family: REPAIRED if result == GREEN and _wrong_solo(family, one["set"]) else result
         for family, result in results.items()
     }
 
 
-def _wrong_alone(family: str, release: str) -> list[str]:
+def _wrong_solo(family: str, release: str) -> list[str]:
     """The patches without which a family's single requests are wrong in a release."""
     return _applying([p.id for p in session().registry.wrong_alone.get(family, ())], release)
 
@@ -230,10 +230,10 @@ def _scenario(name: str) -> dict[str, str]:
     from ..lab.scenarios import SCENARIOS
 
     base = place_of(name)[0]
-    said = SCENARIOS[base].__doc__ if base in SCENARIOS else ""
+    doc = SCENARIOS[base].__doc__ if base in SCENARIOS else ""
     return {
         "name": name,
-        "does": said or "",
+        "does": doc or "",
         "severity": scenario(name).severity,
         "place": _place(name),
     }

@@ -7,11 +7,11 @@ async function unpack(text) {
 const data = await unpack(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
-// A family's result in a release: a sign, because colour alone is not accessible, and its meaning.
+// A family's result in a release: a sign, because colour is not accessible, and its meaning.
 const RESULTS = {
   green: ["✓", "right as released"],
   repaired: ["+", "repaired: wrong as released, right with the patches"],
-  alone: ["1+", "repaired: as released even a single request gets wrong text, right with the patches"],
+  solo: ["1+", "repaired: as released even a single request gets wrong text, right with the patches"],
   partly: ["±", "partly repaired: the patches repair some scenarios, not all"],
   red: ["✗", "red: wrong in some scenario"],
   open: ["!", "wrong in this environment: the patches that repair it are not in effect"],
@@ -51,7 +51,7 @@ function list(columns, rows) {
   const body = rows.map(([first, ...rest]) => element("tr", {},
     element("th", { scope: "row" }, first),
     ...rest.map((cell, index) =>
-      element("td", { class: columns[index + 1] === "detail" ? "said" : "" }, cell))));
+      element("td", { class: columns[index + 1] === "detail" ? "detail" : "" }, cell))));
   const head = columns.map((column) => element("th", { scope: "col" }, column));
   return element("table", { class: "list" },
     element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
@@ -86,8 +86,8 @@ function showCell(pack, release, family, cell) {
     ...(cell.metal.length ? [element("p", {}, "Not measured: Metal-only code in ",
       ...cell.metal.flatMap((name, index) => [index ? ", " : "", code(name)]), ".")] : []),
     ...(cell.held ? [element("p", {}, cell.held)] : []),
-    ...(cell.alone.length ? [element("p", {}, "Without ",
-      ...cell.alone.flatMap((id, index) => [index ? ", " : "", code(id)]), " even a single request gets wrong text. ",
+    ...(cell.solo.length ? [element("p", {}, "Without ",
+      ...cell.solo.flatMap((id, index) => [index ? ", " : "", code(id)]), " even a single request gets wrong text. ",
       "Scenarios cannot show this, because each compares a batch with a single request.")] : []),
     scenarioTable(cell),
   ];
@@ -105,9 +105,9 @@ function showCell(pack, release, family, cell) {
 
 const measuredWith = (cell) => cell.pairs.split(" ").some((pair) => pair.length === 2);
 
-// The patches that a cell's scenarios, or a request alone, were measured to need, in the registry's order.
+// The patches that a cell's scenarios, or a single request, were measured to need, in the registry's order.
 function seen(cell) {
-  const needed = new Set([...cell.alone, ...Object.values(cell.needs).flat()]);
+  const needed = new Set([...cell.solo, ...Object.values(cell.needs).flat()]);
   return Object.keys(data.patches).filter((id) => needed.has(id));
 }
 
@@ -123,7 +123,7 @@ function scenarioTable(cell) {
     const needs = (cell.needs[name] || []).flatMap((id) => [code(id), " "]);
     // Red scenarios come first.
     const line = [group(name, element("small", {}, does)), verdicts[0], verdicts[1] || "not measured",
-      severityIn(cell, index), group(...needs), said(cell.said[name])];
+      severityIn(cell, index), group(...needs), detailOf(cell.details[name])];
     if (pair.includes("r")) rows.splice(wrong++, 0, line);
     else rows.push(line);
   });
@@ -133,8 +133,8 @@ function scenarioTable(cell) {
     element("small", {}, `Not applicable: ${spared.join(", ")}.`))) : table;
 }
 
-function said([without, with_] = [-1, -1]) {
-  const [before, after] = [data.said[without], data.said[with_]];
+function detailOf([without, with_] = [-1, -1]) {
+  const [before, after] = [data.details[without], data.details[with_]];
   if (before === after || after === undefined) return before || "";
   return group(before ? `without: ${before}` : "", before ? element("br") : "", `with: ${after}`);
 }
@@ -150,7 +150,7 @@ function severityIn(cell, index) {
   return cell.crashes.includes(name) ? "crash" : severity;
 }
 
-const severities = (cell) => new Set([...(cell.alone.length ? ["wrong-text"] : []),
+const severities = (cell) => new Set([...(cell.solo.length ? ["wrong-text"] : []),
   ...data.scenarios.map((_, index) => severityIn(cell, index)).filter(Boolean)]);
 
 // Commands, and a button that copies them.
@@ -255,23 +255,23 @@ function cellButton([result, text], name, choose) {
 // A family's result on a device and dtype. Scenarios cannot show that a single request gets wrong text.
 function shownResult(cell, place = "*") {
   const result = place === "*" ? cell.result : cell.results[place];
-  return cell.alone.length && ["green", "repaired"].includes(result) ? "alone" : result;
+  return cell.solo.length && ["green", "repaired"].includes(result) ? "solo" : result;
 }
 
 // The result on the chosen device and dtype; for this environment's release, by the patches in effect.
 function resultOf(pack, release, family, cell) {
   const result = shownResult(cell, chosenPlace());
-  if (release.version !== pack.here || !["repaired", "alone"].includes(result)) return result;
-  if (wrongAloneHere(pack.name, cell)) return "open";
+  if (release.version !== pack.here || !["repaired", "solo"].includes(result)) return result;
+  if (wrongSoloHere(pack.name, cell)) return "open";
   const verdict = (data.audit.verdicts || []).find((one) => one.family === family && one.distribution === pack.name);
   const fine = verdict ? verdict.repaired_here || verdict.verdict === "right" : data.audit.active;
   return fine ? result : "open";
 }
 
-// Whether a patch that a request alone needs is not in effect here.
-function wrongAloneHere(distribution, cell) {
+// Whether a patch that a single request needs is not in effect here.
+function wrongSoloHere(distribution, cell) {
   const { active } = patchesHere(distribution);
-  return cell.alone.some((id) => !active.has(id));
+  return cell.solo.some((id) => !active.has(id));
 }
 
 const chosenPlace = () => byId("place").value;
@@ -317,7 +317,7 @@ function totalsRow(pack) {
   const totals = pack.releases.map((release, column) => {
     const cells = Object.values(pack.families).map((row) => row[column]).filter(Boolean);
     const count = (...results) => cells.filter((cell) => results.includes(shownResult(cell))).length;
-    const after = cells.some(measuredWith) ? count("green", "repaired", "alone") : "?";
+    const after = cells.some(measuredWith) ? count("green", "repaired", "solo") : "?";
     const total = element("td", { ...place(pack, release) }, cells.length ? `${count("green")} → ${after}` : "");
     total.classList.add("total");
     return total;
@@ -415,7 +415,7 @@ function filter() {
   byId("count").textContent = `${shown} of ${many(total, "family", "families")}`;
 }
 
-const concerns = (cell, patch) => [...cell.alone, ...cell.row, ...Object.values(cell.needs).flat()].includes(patch);
+const concerns = (cell, patch) => [...cell.solo, ...cell.row, ...Object.values(cell.needs).flat()].includes(patch);
 
 // -- start -------------------------------------------------------------------------------------
 

@@ -218,21 +218,21 @@ def opened_with(chromium, tmp_path, evidence, audit, **view):
     return opened
 
 
-def wrong_alone(evidence, name, batch=""):
-    """A family with this result in a release, and the one patch that a request alone needs."""
+def wrong_solo(evidence, name, batch=""):
+    """A family with this result in a release, and the one patch that a single request needs."""
     distribution, version = name.split()
     (package,) = (p for p in report.content(evidence)["packages"] if p["name"] == distribution)
     column = [one["version"] for one in package["releases"]].index(version)
     cells = {family: row[column] for family, row in package["families"].items() if row[column]}
     return next(
-        (family, *cell["alone"])
+        (family, *cell["solo"])
         for family, cell in cells.items()
-        if len(cell["alone"]) == 1 and batch in ("", cell["result"])
+        if len(cell["solo"]) == 1 and batch in ("", cell["result"])
     )
 
 
 def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
-    family, id_ = wrong_alone(evidence, "mlx-vlm 0.7.10", "green")
+    family, id_ = wrong_solo(evidence, "mlx-vlm 0.7.10", "green")
     cell = cell_of(page, family, "mlx-vlm 0.7.10")
     assert cell.inner_text() == "1+"
     assert "even a single request gets wrong text" in cell.get_attribute("aria-label")
@@ -244,7 +244,7 @@ def test_solo_defect_is_shown(chromium, tmp_path, page, evidence):
     page.locator("#patch").select_option(id_)
     assert ("mlx-vlm", family) in shown_families(page)
 
-    family, id_ = wrong_alone(evidence, "mlx-lm 0.31.3")
+    family, id_ = wrong_solo(evidence, "mlx-lm 0.31.3")
     parts = {part: {family: {"trim": "g"}} for part in ("without", "with")}
     green = {"set": "mlx-lm 0.31.3", "versions": {}, **parts}
     here = [{"name": "mlx-lm", "version": "0.31.3"}]

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import Family
-from mlx_patches.lab.whole import LAST, build_whole, embedded
+from mlx_patches.lab.whole import LAST, build_whole, embed_prompt
 from mlx_patches.patches.models.deepseek_crops.patch import CROPS, append_end
 
 from ..releases.models import module_or_skip, or_skip
@@ -26,8 +26,8 @@ def test_image_without_end_token():
     whole = build_whole(Family("mlx-vlm", "deepseek_vl_v2"))
     tokens = [1, 2, *whole.tokens, LAST]
     shown = whole.images.inputs(tokens, [0])
-    right = embedded(whole.module, tokens, shown)["inputs_embeds"]
+    right = embed_prompt(whole.module, tokens, shown)["inputs_embeds"]
     own = shown | {CROPS: mx.array([[[1, 1]]])}
     for _ in range(20):
-        again = embedded(whole.module, tokens, own)["inputs_embeds"]
+        again = embed_prompt(whole.module, tokens, own)["inputs_embeds"]
         assert mx.array_equal(again, right)

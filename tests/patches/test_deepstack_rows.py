@@ -115,5 +115,5 @@ def test_lists_are_cut_to_chunk():
 @or_skip()
 def test_solo_chunked_prefill(family):
     image_scenarios.embedding_step()  # older releases are not measured
-    cell = images_cell("features-alone", family)
+    cell = images_cell("features-solo", family)
     assert cell.verdict == "green" and cell.figure < 1e-5, cell.detail

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from mlx_patches.lab.streamed import PADDED, loaded, whole
+from mlx_patches.lab.streamed import PADDED, load_tokenizer, whole
 from mlx_patches.lab.tokenizers import ADDED, KINDS, SPECIAL, TEKKEN, vocabulary, write
 from mlx_patches.patches._shared.byte_letters import LETTERS
 from mlx_patches.patches.generation.detokenizer_text import patch
@@ -29,7 +29,7 @@ def load(distribution, tmp_path):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         write(folder, KINDS[name])
-        return loaded(distribution, folder)
+        return load_tokenizer(distribution, folder)
 
     return make
 

@@ -85,7 +85,7 @@ def log_probabilities(whole, prompt, begun=0, **options):
         whole.module.language_model(mx.arange(1, begun + 1)[None], cache=cache)
     inputs = {"pixel_values": None, **prompt.inputs, "prompt_cache": cache, **options}
     ids, inputs["mask"] = inputs.pop("input_ids"), inputs.pop("attention_mask")
-    read = image_scenarios.generators.forced(whole.lab, [5, 6], ids, whole.module, **inputs)
+    read = image_scenarios.generators.force_tokens(whole.lab, [5, 6], ids, whole.module, **inputs)
     return mx.stack(read[:2])
 
 

@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab.image_scenarios import whole_of
-from mlx_patches.lab.whole import END, IMAGE, START, embedded
+from mlx_patches.lab.whole import END, IMAGE, START, embed_prompt
 from mlx_patches.patches.models.granite4_images.patch import join_tiles, split_features
 from mlx_patches.probes.batch_invariance import tiny
 
@@ -44,7 +44,7 @@ def images(*sizes):
 
 
 def features(model, *sizes):
-    made = embedded(model, prompt(*sizes), images(*sizes))
+    made = embed_prompt(model, prompt(*sizes), images(*sizes))
     return made["deepstack_visual_embeds"]
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine
-from mlx_patches.lab.alone_scenarios import inputs_of, whole_model
+from mlx_patches.lab.solo_scenarios import inputs_of, whole_model
 from mlx_patches.patches.generation.image_prompts import patch as image_prompts
 
 from ..releases.models import build_or_skip, images_cell
@@ -134,7 +134,7 @@ def test_generator_without_queue():
 
 @pytest.mark.usefixtures("patched")
 @pytest.mark.parametrize("family", sorted(image_prompts.FAMILIES))
-@pytest.mark.parametrize("scenario", ["features", "features-in-pieces", "features-alone"])
+@pytest.mark.parametrize("scenario", ["features", "features-chunked", "features-solo"])
 def test_images_equal_solo_closely(scenario, family):
     cell = images_cell(scenario, family)
     assert cell.verdict == "green" and cell.figure < NEAR, cell.detail

@@ -9,7 +9,7 @@ import pytest
 
 from mlx_patches.lab import EXACT, engine, generators
 from mlx_patches.lab.compare import compare_generated
-from mlx_patches.lab.rows import LENGTHS, alone, rows_of
+from mlx_patches.lab.rows import LENGTHS, generate_solo, rows_of
 from mlx_patches.patches.caches.lists import patch as lists
 from mlx_patches.patches.caches.lists.patch import as_plain, convert_to_batch
 
@@ -84,7 +84,7 @@ def test_row_joins_llama4(monkeypatch, beside):
     prompts = [5, 9, 2, 7], [8, 6, 10]
     beside("row-by-row", "extend-solo-batch", "offset-alias", "mask-from-cache-list")
     said = generators.generate(model, [prompts[0]], prompts[1], 24)
-    cell = compare_generated(said, [alone(model, prompt, 24) for prompt in prompts], EXACT)
+    cell = compare_generated(said, [generate_solo(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail
 
 

@@ -26,7 +26,7 @@ BATCHED = (
     "trim",
     "state",
     "history",
-    "last-piece",
+    "last-chunk",
     "engine",
     "processors",
 )

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import LabModel, engine, generators
-from mlx_patches.lab.engine_scenarios import compare_with_alone
+from mlx_patches.lab.engine_scenarios import compare_with_solo
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches._shared.rows import join_rows, recurrent, write_rows
 from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
@@ -214,7 +214,7 @@ def feed_last_piece(beside):
     def feed(name: str):
         model = build_or_skip(name)
         beside(*LAST_PIECES)
-        return applicable(SCENARIOS["last-piece"](model))
+        return applicable(SCENARIOS["last-chunk"](model))
 
     return feed
 
@@ -252,7 +252,7 @@ def test_prompt_starts_in_last_chunk(name, beside):
     requests = [generators.Request(0, prompt, 3) for prompt in prompts]
     beside(*NEEDED, "recurrent-padding")
     said = generators.run_requests(model, requests, prefill_step_size=8)
-    cell = compare_with_alone(model, requests, said)
+    cell = compare_with_solo(model, requests, said)
     assert cell.verdict == "green", cell.detail
 
 

@@ -35,7 +35,7 @@ def continued(name: str) -> Cell:
     model = build_or_skip(name)
     texts = rows.rows_of(model, (3, 6), more=(8, 4))
     try:
-        cache = engine.merge(model, [rows.prefill_alone(model, row) for row in texts])
+        cache = engine.merge(model, [rows.prefill_solo(model, row) for row in texts])
         rows.prefill_right(model, texts, cache, 2)
         rows.decode(model, texts, cache, 3)
         return rows.compare(model, texts)
@@ -63,7 +63,7 @@ def answered(name: str) -> Cell:
         prompts = [text[:length] for length in lengths]
         requests = [generators.Request(0, prompt, 4, arguments=own) for prompt in prompts]
         said = generators.run_in(made, requests)
-    alone = [rows.alone(model, prompt, 4) for prompt in prompts]
+    alone = [rows.generate_solo(model, prompt, 4) for prompt in prompts]
     return compare_generated(said, alone, model.tolerance)
 
 

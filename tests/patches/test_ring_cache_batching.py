@@ -124,7 +124,7 @@ def test_decoding_ring_is_unchanged(ring):
     assert ring.prefill_length == PROMPT
 
 
-@pytest.mark.parametrize("name", ["processors", "engine", "batch-generate", "last-piece"])
+@pytest.mark.parametrize("name", ["processors", "engine", "batch-generate", "last-chunk"])
 def test_engine_equals_solo(name, ungated):
     model = build_or_skip("mlx-vlm:unlimited_ocr")
     without = SCENARIOS[name](model)

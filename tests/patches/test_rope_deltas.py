@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlx_patches.lab import alone_scenarios, engine
+from mlx_patches.lab import engine, solo_scenarios
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import row_record
@@ -178,7 +178,7 @@ def test_prefix_cache_after_another_image(model, ungated, image, begun):
         row = row_with_image(model, 11, image) if image else rows_of(model, [11])[0]
         engine.embed(model, row.image)
         record_logits([row], model.call([row.take(begun)], cache := model.make_cache()))
-        cache = engine.restored(cache)
+        cache = engine.restore_copies(cache)
         for one in (row.image, other):  # each request's embeddings are computed before its turn
             if one is not None:
                 engine.embed(model, one)
@@ -246,7 +246,7 @@ def test_second_turn_continues_first(model, ungated):
     if not probe.takes_turns(model):
         pytest.skip("the lab embeds no text as the release does")
     ungated("rope-deltas")
-    cell = alone_scenarios.worst(model, probe.two_turns(model))
+    cell = solo_scenarios.worst(model, probe.two_turns(model))
     assert cell.verdict == "green", cell.detail
 
 

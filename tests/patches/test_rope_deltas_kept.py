@@ -6,7 +6,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import engine, offline
-from mlx_patches.lab.rows import LENGTHS, alone, rows_of
+from mlx_patches.lab.rows import LENGTHS, generate_solo, rows_of
 from mlx_patches.patches._shared.row_calls import accepts_deltas
 from mlx_patches.patches._shared.row_record import fill_column, read_column
 from mlx_patches.patches.positions.rope_deltas import kept_deltas
@@ -36,7 +36,7 @@ def test_texts_of_changing_batch_size(model):
         assert [one.token for one in said] == [
             one.token for one in offline.batch_generate(model, [prompt], COUNT)[0]
         ]
-        own = [int(mx.argmax(logits).item()) for logits in alone(model, prompt, COUNT)]
+        own = [int(mx.argmax(logits).item()) for logits in generate_solo(model, prompt, COUNT)]
         assert [one.token for one in said] == own
 
 

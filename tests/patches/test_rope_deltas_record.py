@@ -84,7 +84,7 @@ def copied(cache):
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
-@pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restored])
+@pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restore_copies])
 def test_copied_rows_continue(model, several, again):
     rows = images(model) if several else images(model)[:1]
     caches = prefilled(model, rows)

@@ -221,7 +221,7 @@ def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int
     kwargs = {"image_grid_thw": mx.array(grids)} if grids else {}
     table = [[0] * pad + tokens for pad, (tokens, _) in zip(padding, prompts, strict=True)]
     model.call(table, cache, **kwargs)
-    deltas = engine.captured_deltas(model, [0] * len(prompts))
+    deltas = engine.capture_deltas(model, [0] * len(prompts))
     kwargs = {"rope_deltas": mx.array(deltas)[:, None]} if engine._capture(model) else {}
     return model.call([[5]] * len(prompts), cache, **kwargs)[:, -1], deltas
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.lab.alone_scenarios import saved
+from mlx_patches.lab.solo_scenarios import run_saved
 
 from ..releases.conftest import is_needed
 from ..releases.models import build_or_skip
@@ -19,7 +19,7 @@ OTHERS = ("cachelist-state", "arrays-restored", "empty-cache-ops")
 def test_models_with_values_of_width_zero(family, beside):
     model = build_or_skip(f"mlx-lm:{family}")
     beside(*(one for one in OTHERS if is_needed(one, "mlx-lm")), "saved-empty")
-    cell = saved(model)
+    cell = run_saved(model)
     assert cell.verdict == "green", cell.detail
 
 

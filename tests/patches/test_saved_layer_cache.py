@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from mlx_patches.lab.alone_scenarios import saved
+from mlx_patches.lab.solo_scenarios import run_saved
 from mlx_patches.patches.caches.saved_layer_cache import patch
 
 from ..releases.models import build_or_skip
@@ -16,7 +16,7 @@ caches = pytest.importorskip("mlx_lm.models.cache")
 def test_model_continues_from_file(ungated):
     model = build_or_skip("mlx-lm:deepseek_v41")
     ungated("saved-layer-cache")
-    cell = saved(model)
+    cell = run_saved(model)
     assert cell.verdict == "green", cell.detail
 
 

@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.lab import server_thread
-from mlx_patches.lab.image_scenarios import judged, whole_of
+from mlx_patches.lab.image_scenarios import compare_with_solo, whole_of
 from mlx_patches.lab.server_thread import Client, Clients, Processor, running
 from mlx_patches.lab.whole import Prompt, build_whole
 from mlx_patches.patches.server.vlm_request_failure import patch, probe
@@ -44,7 +44,9 @@ def test_other_requests_equal_solo(kind, whole, count, fails, ungated, beside):
     last = prompt_of(whole, count)
     said = served(kind, whole, prompts, last, fails)
     right = [row for row in range(count + 1) if row not in fails]
-    cell = judged(whole, [[*prompts, last][row] for row in right], [said[row] for row in right])
+    cell = compare_with_solo(
+        whole, [[*prompts, last][row] for row in right], [said[row] for row in right]
+    )
     assert cell.verdict == "green", cell.detail
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from mlx_patches.lab import Cell, Family, NotBuilt, image_scenarios, server_thread
 from mlx_patches.lab.named_scenarios import NAMED
-from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embedded, fit
+from mlx_patches.lab.whole import IMAGE, LAST, Images, build_whole, embed_prompt, fit
 from mlx_patches.probes import NotApplicable
 
 from .conftest import is_needed, is_tested
 from .models import build_or_skip, vlm_engine
 
-SCENARIOS = ("features", "features-in-pieces", "features-served")
+SCENARIOS = ("features", "features-chunked", "features-served")
 # Families whose embedding step returns embeddings alone, or positions, or layers of features.
 FAMILIES = ("llava", "qwen2_5_vl", "qwen3_vl")
 
@@ -48,7 +48,7 @@ def test_image_moves_only_its_embeddings(family):
     text = [1, 2, 3]
     tokens = [*text, *whole.tokens, LAST]
     one, other = (
-        embedded(whole.module, tokens, whole.images.inputs(tokens, [seed]))["inputs_embeds"]
+        embed_prompt(whole.module, tokens, whole.images.inputs(tokens, [seed]))["inputs_embeds"]
         for seed in (3, 4)
     )
     moved = (mx.abs(one - other).max(-1) > 0)[0].tolist()
@@ -104,7 +104,7 @@ def test_missing_features_are_found(monkeypatch):
         return step(self)
 
     monkeypatch.setattr(batch, "prompt_step", without_features)
-    assert run("features-in-pieces", "llava").verdict == "red"
+    assert run("features-chunked", "llava").verdict == "red"
 
 
 @pytest.fixture

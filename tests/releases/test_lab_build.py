@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build, differ, sensitivity
-from mlx_patches.lab.child import built
+from mlx_patches.lab.child import build_family
 from mlx_patches.lab.shrink import VOCABULARY
 
 from .conftest import installed
@@ -115,4 +115,4 @@ def test_variants_differ():
 @pytest.mark.skipif("mlx-lm" not in PRESENT, reason="its llama has them")
 def test_ineffective_variant_is_not_built():
     with pytest.raises(NotBuilt, match="tied changes nothing"):
-        built(Family("mlx-lm", "llama"), variant="tied")
+        build_family(Family("mlx-lm", "llama"), variant="tied")

@@ -19,7 +19,7 @@ from mlx_patches.evidence.words import BFLOAT16
 from mlx_patches.lab import Family, LabModel, NotBuilt, engine, generators
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import device, main
-from mlx_patches.lab.engine_scenarios import penalized, second_best
+from mlx_patches.lab.engine_scenarios import penalize, second_best
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.probes.batch_invariance import tiny
 
@@ -196,7 +196,7 @@ PLANTED = [
     ("trim", nothing, {"trim"}),
     ("state", forgetful, {"state"}),
     ("merge", shifted, {"merge", "history"}),
-    ("finalize", nothing, {"history", "last-piece"}),
+    ("finalize", nothing, {"history", "last-chunk"}),
 ]
 
 
@@ -217,7 +217,7 @@ def test_swapped_processors_are_red(right, applied, monkeypatch):
 
     def turned(insert):
         def inserted(self, requests):
-            others = [() if one.processors else [penalized] for one in requests]
+            others = [() if one.processors else [penalize] for one in requests]
             pairs = zip(requests, others, strict=True)
             return insert(self, [replace(one, processors=own) for one, own in pairs])
 
@@ -314,7 +314,7 @@ def test_changed_cache_dtype_is_red(right, applied, monkeypatch):
         ("leaves", "nemotron_h", "recurrent-padding", "float32"),
         ("growth", "nemotron_h", "arrays-advance", "float32"),
         ("growth", "cohere2", "offset-chain", "float32"),
-        ("last-piece", "gemma3_text", "rotating-last-chunk", "float32"),
+        ("last-chunk", "gemma3_text", "rotating-last-chunk", "float32"),
         ("max-kv-size", "qwen3", "rotating-keep", "float32"),
         ("cache-dtype", "gemma3_text", "joined-dtype", "bfloat16"),
     ],

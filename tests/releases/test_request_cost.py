@@ -711,7 +711,7 @@ CASES: dict[str, list[Case]] = {
 def on_path() -> list[str]:
     """The patches with a target that gets what a request contains."""
     registry = catalogue.builtin()
-    declared = map(registry.declared, registry.ids())
+    declared = map(registry.find_declared, registry.ids())
     return sorted(
         patch.id for patch in declared if any(PATH.match(one.module) for one in patch.targets)
     )

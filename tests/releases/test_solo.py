@@ -13,7 +13,7 @@ from mlx_patches.lab import Family, LabModel
 from mlx_patches.lab.build import build
 from mlx_patches.lab.child import every_patch
 from mlx_patches.lab.families import families
-from mlx_patches.lab.rows import alone
+from mlx_patches.lab.rows import generate_solo
 from mlx_patches.lab.runner import environment
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches import catalogue
@@ -44,13 +44,13 @@ def test_solo_changes_only_where_wrong(family):
     """
     model = build_or_skip(family)
     prompt = [token % model.vocabulary for token in PROMPT]
-    before = alone(model, prompt, STEPS)
+    before = generate_solo(model, prompt, STEPS)
     assert len(before) >= STEPS
     others = {patch.id for patch in catalogue.builtin() if patch.changes_alone}
     mlx_patches.apply(patches=set(every_patch()) - others)
     try:
         again = build(family)
-        after = alone(again, prompt, STEPS)
+        after = generate_solo(again, prompt, STEPS)
         if all(mx.array_equal(a, b) for a, b in zip(before, after, strict=True)):
             return
         assert in_chunks(again) == "green"

@@ -202,9 +202,9 @@ FAULTS = {
         "engines",
         [(GENERATE, "BatchGenerator.__init__", functools.partial(one_queue, queue=deque()))],
     ),
-    "alone": (
+    "solo": (
         LM,
-        "alone",
+        "solo",
         [
             (CACHE, "KVCache.update_and_fetch", functools.partial(seen_alone, seen=SEEN)),
             (CACHE, "BatchKVCache.update_and_fetch", functools.partial(off_after_that, seen=SEEN)),

@@ -34,7 +34,7 @@ def releases(site):
 
 def table(patch, rows, sound=(), measured=None):
     """The table of one patch; the modules in ``sound`` do not need it."""
-    return auditing.affected_models(
+    return auditing.find_affected(
         Gate(matrix_for(patch, models={"default": {}, **rows})),
         registry_of(patch),
         lambda patch, target: target.module not in sound,
@@ -93,4 +93,4 @@ def test_needed_patches_of_family():
     }
     needs = {"repaired": {"merge": ["x", "y"], "trim": ["y"]}, "vague": {"merge": ["x"]}}
     known = {"sound": [], "repaired": ["x", "y"], "not-repaired": []}
-    assert store.needed_patches({**letters(pairs), "needs": needs}) == known
+    assert store.list_needed({**letters(pairs), "needs": needs}) == known

@@ -35,7 +35,7 @@ def effect(monkeypatch):
     monkeypatch.setattr(mlx_patches, "apply", apply)
     monkeypatch.setattr(mlx_patches, "status", status)
     monkeypatch.setattr(attribute, "every_patch", lambda: list(IDS))
-    monkeypatch.setattr(attribute, "built", lambda family, dtype: (None, ""))
+    monkeypatch.setattr(attribute, "build_family", lambda family, dtype: (None, ""))
     cell = {"trim": lambda model: Cell("green" if "needed" in effect else "red")}
     monkeypatch.setattr(scenarios, "SCENARIOS", cell)
     return effect, dead_after_restore, stuck

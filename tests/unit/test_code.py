@@ -46,7 +46,7 @@ def release(site, monkeypatch, tmp_path):
     for name, text in FILES.items():
         file = name.replace(".", "/") + ("/__init__" if name == "mlx_lm.models" else "")
         site.write(f"{file}.py", text)
-    for cached in (code._table, code._measured_in, auditing_imports()):
+    for cached in (code._table, code._find_versions, auditing_imports()):
         cached.cache_clear()
     yield site
     code._table.cache_clear()
@@ -60,15 +60,15 @@ def auditing_imports():
 
 def sets(version):
     here = Installed("mlx-lm", version)
-    every = {family: one.set for family, one in auditing.measured_families(here)}
+    every = {family: one.set for family, one in auditing.match_families(here)}
     for family, found in every.items():
-        assert auditing.measured(here, family).set == found, auditing.measured(here, family)
+        assert auditing.match_family(here, family).set == found, auditing.match_family(here, family)
     return every
 
 
 def note(version, family="toy"):
     here = Installed("mlx-lm", version)
-    return auditing.measured(here, family).note(here)
+    return auditing.match_family(here, family).note(here)
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2", "1.0", "0.1", "1.1+local"])
@@ -116,7 +116,7 @@ def test_older_code_has_older_evidence(release):
 def test_changed_shared_module_affects_all(release, shared):
     release.write(f"mlx_lm/{shared}.py", "changed = True\n")
     assert sets("1.1") == {"toy": "", "other": ""}
-    assert auditing.measured(Installed("mlx-lm", "1.1"), "other").set == ""
+    assert auditing.match_family(Installed("mlx-lm", "1.1"), "other").set == ""
 
 
 def test_invalid_file_is_not_measured(release):

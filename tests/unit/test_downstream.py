@@ -201,10 +201,10 @@ def test_listed_tests_must_fail_while_their_patch_is_applied():
     recipe = run.Recipe("one", "tests", differs=dict.fromkeys(("a", "b", "c"), known))
     without = run.Run({"a": "passed", "b": "failed"}, [])
     applied = run.Run({"a": "passed", "b": "failed"}, [{"patch": "a-patch", "status": "applied"}])
-    assert run.gone(recipe, (without, applied), []) == ["a"]
-    assert run.gone(recipe, (without, applied), ["a"]) == []
+    assert run.find_gone(recipe, (without, applied), []) == ["a"]
+    assert run.find_gone(recipe, (without, applied), ["a"]) == []
     retired = run.Run(applied.outcomes, [{"patch": "a-patch", "status": "fixed-upstream"}])
-    assert run.gone(recipe, (without, retired), []) == []
+    assert run.find_gone(recipe, (without, retired), []) == []
 
 
 def fake_suites(monkeypatch, tmp_path, outcomes, *statuses):

@@ -129,7 +129,7 @@ def test_entry_is_traced_or_general(made_up, sets, own, measured):
     found = model_rows.rows(sets, always=[])
     assert found["default"]["mlx-lm"] == GENERAL
     assert found["mamba"]["mlx-lm"] == own
-    assert model_rows.measured_sets(sets) == ({"mlx-lm": measured} if measured else {})
+    assert model_rows.list_measured(sets) == ({"mlx-lm": measured} if measured else {})
 
 
 def test_family_without_needs_has_no_entry(made_up):
@@ -141,7 +141,7 @@ def test_family_without_needs_has_no_entry(made_up):
 def test_no_cell_lists_every_patch(one):
     """A patch that cannot be applied again is not counted for every patch tried after it."""
     for family, scenarios in one["needs"].items():
-        # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4, `last-piece` two more.
+        # Every cell of Gemma 3n meets four defects in mlx-vlm 0.3 and 0.4, `last-chunk` two more.
         most = 6 if family == "gemma3n" else 4
         for scenario, ids in scenarios.items():
             assert len(ids) <= most, (family, scenario, ids)
@@ -151,7 +151,7 @@ def test_no_cell_lists_every_patch(one):
     ("write", "file"),
     [
         (lambda: matrix_file.yaml_text(DOCUMENT), matrix_file.MATRIX),
-        (lambda: matrix_file.compiled_text(DOCUMENT), matrix.COMPILED),
+        (lambda: matrix_file.compile_text(DOCUMENT), matrix.COMPILED),
         (write_docs.catalogue, write_docs.CATALOGUE),
         (write_docs.api, write_docs.API),
         (declarations.text, write_docs.DECLARATIONS),
@@ -192,7 +192,7 @@ def test_chart_findings_and_page_have_the_same_counts():
         cells = [cell for row in pack["families"].values() if (cell := row[column])]
         right = [cell for cell in cells if cell["result"] in ("green", "repaired")]
         assert len(right) == bar.patched
-        assert sum(cell["result"] == "green" and not cell["alone"] for cell in right) == green
+        assert sum(cell["result"] == "green" and not cell["solo"] for cell in right) == green
         assert f">{bar.patched}</text>" in write_docs.CHART.read_text()
 
 
@@ -245,13 +245,13 @@ def test_patches_turn_red_green():
 def test_wide_range_is_found():
     """Without the evidence of the last red release the rules differ."""
     fewer = [one for one in EVIDENCE if one["set"] != "mlx-lm 0.31.3"]
-    assert matrix_file.measured_rules(fewer) != matrix_file.measured_rules(EVIDENCE)
+    assert matrix_file.build_rules(fewer) != matrix_file.build_rules(EVIDENCE)
     changed = json.loads(json.dumps(EVIDENCE))
     cells = next(one for one in changed if one["set"] == "mlx-lm 0.31.3")["patches"]
     for cell in next(filter(None, cells.values())).values():
         cell["with"] = "red"
     with pytest.raises(SystemExit, match="did not repair"):
-        matrix_file.measured_rules(changed)
+        matrix_file.build_rules(changed)
 
 
 def test_no_green_cell_turns_red():
@@ -289,11 +289,14 @@ def test_remeasured_cells_are_replaced():
     old = {"a": {"merge": "r", "trim": "g"}, "b": {"merge": "g"}}
     new = {"a": {"merge": "g"}, "c": {"build": "x"}}
     only = lab_evidence.Only
-    assert lab_evidence.updated(old, new, only()) == new
+    assert lab_evidence.update_cells(old, new, only()) == new
     expected = {"a": {"merge": "g", "trim": "g"}, "c": {"build": "x"}}
-    assert lab_evidence.updated(old, new, only(scenarios=("merge",))) == expected
+    assert lab_evidence.update_cells(old, new, only(scenarios=("merge",))) == expected
     new = {"a": {"merge": "g", "trim": "g"}}
-    assert lab_evidence.updated(old, new, only(families=("a",))) == {**new, "b": {"merge": "g"}}
+    assert lab_evidence.update_cells(old, new, only(families=("a",))) == {
+        **new,
+        "b": {"merge": "g"},
+    }
 
 
 def judged(**cells):
@@ -413,7 +416,7 @@ def test_emulation_runs_only_metal_families(sent, monkeypatch):
         return {"muse_spark": {"state": ["a-patch"]}}
 
     monkeypatch.setattr(measure_lab.Lab, "cells", cells)
-    monkeypatch.setattr(measure_lab.Lab, "traced", trace)
+    monkeypatch.setattr(measure_lab.Lab, "trace", trace)
     emulated = lab_evidence.Place(METAL_EMULATED)
     one = release_sets.load()["mlx-lm 0.32.2"]
     measure_lab.measure(one, ("without", "with"), 1, again=False, place=emulated)

@@ -350,13 +350,13 @@ def test_invalid_file_raises(tmp_path):
 
 
 def test_several_bodies():
-    assert fingerprint.combined({"f": "0123"}) == "0123"
-    made = {fingerprint.combined({"f": f * 16, "g": g * 16}) for f in "ab" for g in "ab"}
+    assert fingerprint.combine({"f": "0123"}) == "0123"
+    made = {fingerprint.combine({"f": f * 16, "g": g * 16}) for f in "ab" for g in "ab"}
     assert len(made) == 4
     assert {len(one) for one in made} == {16}
     assert not made & {"a" * 16, "b" * 16}
 
 
 def test_body_without_source_is_unknown():
-    assert fingerprint.combined({"f": "a", "g": None}) is None
-    assert fingerprint.combined({"f": None}) is None
+    assert fingerprint.combine({"f": "a", "g": None}) is None
+    assert fingerprint.combine({"f": None}) is None

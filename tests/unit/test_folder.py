@@ -36,7 +36,9 @@ def measured(monkeypatch, tmp_path):
     installed = {"mlx-lm": Installed("mlx-lm", "0.31.3")}
     monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 0.31.3")
     monkeypatch.setattr(measuring.distributions, "find", installed.get)
-    monkeypatch.setattr(runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
+    monkeypatch.setattr(
+        runner, "choose_families", lambda models, folder: [Family("mlx-lm", "llama")]
+    )
     monkeypatch.setattr("mlx_patches.lab.scenarios.SCENARIOS", dict.fromkeys(NAMES))
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
 
@@ -56,7 +58,7 @@ def verdict(evidence):
 def test_right_folder(measured):
     found = measured("rest()")
     assert store.pairs_of(found, "llama") == dict.fromkeys(NAMES, "gg")
-    assert store.measured_on(found) == ("cpu", "float32")
+    assert store.place_measured(found) == ("cpu", "float32")
     assert verdict(found).verdict == RIGHT
 
 
@@ -108,10 +110,10 @@ def test_screen_shows_measurement(measured):
     asked = ModelReport("llama", None, {}, True)
     report = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("cpu", "float32"))
     said = "Measured now on a CPU in float32; not on Metal."
-    assert screen.measured(report) == said
+    assert screen.describe_places(report) == said
     assert report.as_dict()["measured"] == {"device": "cpu", "dtype": "float32"}
     on_metal = Audit((), (), (), {}, False, asked, verdicts=(one,), measured=("metal", "bfloat16"))
-    assert screen.measured(on_metal) == "Measured now on Metal in bfloat16."
+    assert screen.describe_places(on_metal) == "Measured now on Metal in bfloat16."
 
 
 @pytest.fixture

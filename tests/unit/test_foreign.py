@@ -45,12 +45,12 @@ def attention(site, monkeypatch):
 
 
 def test_unchanged_release(attention):
-    assert conflicts.replaced() == []
+    assert conflicts.find_replaced() == []
 
 
 def test_copy_without_parameter_is_finding(attention):
     attention.__call__ = lambda self, x, mask=None: x
-    (found,) = conflicts.replaced()
+    (found,) = conflicts.find_replaced()
     assert found.target == "fake_vlm.attention:Attention.__call__"
     assert found.by.startswith("tests.unit.test_foreign:")
     assert found.lacks == ("shared_kv",)
@@ -66,7 +66,7 @@ def test_replacement_names_distribution(attention, site):
     info = site.install("Fake-Host-Server", "2.0")
     (info / "RECORD").write_text("fake_host/__init__.py,,\nfake_host/patches.py,,\n")
     attention.__call__ = load("fake_host.patches").attend
-    (found,) = conflicts.replaced()
+    (found,) = conflicts.find_replaced()
     assert (found.by, found.distribution) == ("fake_host.patches:attend", "Fake-Host-Server")
     assert "was replaced by fake_host.patches:attend of Fake-Host-Server, which" in found.finding
     assert found.as_dict()["distribution"] == "Fake-Host-Server"
@@ -76,7 +76,7 @@ def test_leftover_package_is_ignored(attention, site):
     info = site.install("left-over", metadata="")
     (info / "top_level.txt").write_text("left_over\n")
     attention.__call__ = lambda self, x, mask=None, shared_kv=None: x
-    (found,) = conflicts.replaced()
+    (found,) = conflicts.find_replaced()
     assert found.distribution == ""
 
 
@@ -85,7 +85,7 @@ def test_leftover_package_is_ignored(attention, site):
 )
 def test_fitting_copy_is_no_finding(attention, copy):
     attention.__call__ = copy
-    (found,) = conflicts.replaced()
+    (found,) = conflicts.find_replaced()
     assert (found.lacks, found.finding) == ((), "")
 
 
@@ -96,20 +96,20 @@ def test_wrapper_is_no_replacement(attention):
 
     attention.scale = wrapper
     assert attention().scale() == 2
-    assert conflicts.replaced() == []
+    assert conflicts.find_replaced() == []
 
 
 def test_own_wrappers_are_skipped(attention, site, monkeypatch):
     scope = {"__name__": "mlx_patches.patches.some"}
     exec(dedent("def scale(self): return 3"), scope)
     attention.scale = scope["scale"]
-    assert conflicts.replaced() == []
+    assert conflicts.find_replaced() == []
 
 
 def test_module_without_source(attention):
     sys.modules["fake_vlm.attention"].__file__ = "/no/such/file.py"
     attention.__call__ = lambda self, x: x
-    (found,) = conflicts.replaced()
+    (found,) = conflicts.find_replaced()
     assert found.lacks == ()
 
 
@@ -123,9 +123,9 @@ def test_module_without_source(attention):
     ],
 )
 def test_marked_class(attention, marker, host):
-    assert conflicts.marked() == []
+    assert conflicts.find_marked() == []
     setattr(attention, marker, True)
-    (found,) = conflicts.marked()
+    (found,) = conflicts.find_marked()
     assert (found.target, found.by) == ("fake_vlm.attention:Attention", host)
     assert (found.marker, found.lacks, found.finding) == (marker, (), "")
     report = audit.audit()
@@ -140,7 +140,7 @@ def test_marked_method(attention, kind):
 
     scale._omlx_patched = True
     attention.scale = kind(scale)
-    (found,) = conflicts.marked()
+    (found,) = conflicts.find_marked()
     assert (found.target, found.by) == ("fake_vlm.attention:Attention.scale", "omlx")
 
 
@@ -149,16 +149,16 @@ def test_marked_function_counts_once(attention, site):
     site.write("fake_vlm/importer.py", "from .function import attend\n")
     load("fake_vlm.importer")
     load("fake_vlm.function").attend._rapid_wrapper = True
-    (found,) = conflicts.marked()
+    (found,) = conflicts.find_marked()
     assert found.target == "fake_vlm.function:attend"
 
 
 def test_undone_marker(attention):
     attention._omlx_installed = False
     attention._rapid_original_call = None
-    assert conflicts.marked() == []
+    assert conflicts.find_marked() == []
 
 
 def test_other_attributes(attention):
     attention._batch_size = attention.omlx_name = attention._rapidity = 3
-    assert conflicts.marked() == []
+    assert conflicts.find_marked() == []

@@ -1138,7 +1138,9 @@ def test_failing_patch_turns_lab_cell_red(fake, monkeypatch, factory, verdict):
     scenarios = SimpleNamespace(SCENARIOS={"one": scenario})
     monkeypatch.setitem(sys.modules, "mlx_patches.lab.scenarios", scenarios)
     monkeypatch.setattr(lab, "device", lambda: "cpu")
-    monkeypatch.setattr(lab, "built", lambda *arguments: (SimpleNamespace(dtype="float32"), ""))
+    monkeypatch.setattr(
+        lab, "build_family", lambda *arguments: (SimpleNamespace(dtype="float32"), "")
+    )
     names = ("scenario", "config", "weights", "dtype", "variant", "device", "reference")
     nothing = dict.fromkeys(names)
     options = Namespace(patched=True, every_patch=False, **nothing)

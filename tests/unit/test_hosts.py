@@ -129,7 +129,7 @@ def test_host_packages(site):
     install("mlx-vlm", "mlx-lm>=1")
     install("one-server", "mlx-vlm", "numpy")
     install("two-server", "mlx-lm ; extra == 'lm'")
-    assert hosts.used_by("One_Server") == {"one-server", "mlx-vlm", "mlx-lm"}
-    assert hosts.used_by("mlx-lm") == {"mlx-lm"}
-    assert hosts.used_by("two-server") == {"two-server", "mlx-vlm", "mlx-lm"}
-    assert hosts.used_by("not-there") >= {"mlx-vlm", "mlx-lm"}
+    assert hosts.list_used("One_Server") == {"one-server", "mlx-vlm", "mlx-lm"}
+    assert hosts.list_used("mlx-lm") == {"mlx-lm"}
+    assert hosts.list_used("two-server") == {"two-server", "mlx-vlm", "mlx-lm"}
+    assert hosts.list_used("not-there") >= {"mlx-vlm", "mlx-lm"}

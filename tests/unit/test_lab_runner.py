@@ -249,21 +249,24 @@ def two_families(monkeypatch):
 
 
 def test_families_by_name(two_families):
-    assert [str(f) for f in runner.chosen([], None)] == [
+    assert [str(f) for f in runner.choose_families([], None)] == [
         "mlx-lm:llama",
         "mlx-lm:gemma4",
         "mlx-vlm:gemma4",
     ]
-    assert [str(f) for f in runner.chosen(["gemma4"], None)] == ["mlx-lm:gemma4", "mlx-vlm:gemma4"]
-    assert [str(f) for f in runner.chosen(["mlx-lm:gemma4"], None)] == ["mlx-lm:gemma4"]
+    assert [str(f) for f in runner.choose_families(["gemma4"], None)] == [
+        "mlx-lm:gemma4",
+        "mlx-vlm:gemma4",
+    ]
+    assert [str(f) for f in runner.choose_families(["mlx-lm:gemma4"], None)] == ["mlx-lm:gemma4"]
     with pytest.raises(MlxPatchesError, match="no family 'lama'"):
-        runner.chosen(["llama", "lama"], None)
+        runner.choose_families(["llama", "lama"], None)
 
 
 def test_nothing_without_mlx(monkeypatch):
     monkeypatch.setattr(runner.distributions, "find", lambda name: None)
     with pytest.raises(MlxPatchesError, match="neither mlx-lm nor mlx-vlm"):
-        runner.chosen([], None)
+        runner.choose_families([], None)
 
 
 def test_config_chooses_family(two_families, monkeypatch, tmp_path):

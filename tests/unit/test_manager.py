@@ -36,7 +36,7 @@ from .conftest import (
 # A patch for each kind of target, as a module that another process can import too.
 FAKE_PATCHES = """
 from mlx_patches.core.patch import Attribute, Patch, Target, around
-from mlx_patches.core.patch import stored
+from mlx_patches.core.patch import read_stored
 
 
 def marked(original, *args, **kwargs):
@@ -48,7 +48,7 @@ def target(name, module="fake_lm.cache", factory=around(marked), **more):
 
 
 def shifted(cache):
-    return stored(cache, "offset")
+    return read_stored(cache, "offset")
 
 
 PATCH = Patch(
@@ -180,9 +180,11 @@ def test_drifted_sibling_holds_others_back(cache):
 def test_drifted_target_holds_back_model_or_all(drifted, others, held):
     one = target("f", drifted)
     outcome = Outcome("p", one.distribution, one.path, Status.DRIFTED, "")
-    found = [managers.held_back(target("g", name), [(one, outcome)]) for name in others]
+    found = [managers.explain_held_back(target("g", name), [(one, outcome)]) for name in others]
     assert list(map(bool, found)) == held
-    assert not managers.held_back(target("g", drifted, distribution="other-lm"), [(one, outcome)])
+    assert not managers.explain_held_back(
+        target("g", drifted, distribution="other-lm"), [(one, outcome)]
+    )
 
 
 def test_class_fingerprint_equals_file(cache):

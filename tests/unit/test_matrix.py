@@ -114,7 +114,7 @@ threads = ["a/b#1"]
 def test_the_tables_are_read(tmp_path):
     file = tmp_path / "known_defects.toml"
     file.write_text(TABLES)
-    tables = matrix_file.known_defects(file)
+    tables = matrix_file.read_defects(file)
     assert tables["broken_sets"] == [BROKEN_SET]
     assert [one["threads"] for one in tables["warnings"]] == [["a/b#1"]]
 
@@ -140,7 +140,7 @@ def test_a_mistake_is_named_with_its_file_and_key(tmp_path, old, new, problem):
     file = tmp_path / "known_defects.toml"
     file.write_text(TABLES.replace(old, new, 1))
     with pytest.raises(SystemExit) as raised:
-        matrix_file.known_defects(file)
+        matrix_file.read_defects(file)
     message = str(raised.value)
     assert message.startswith(f"{file}: ")
     assert problem in message
@@ -149,7 +149,7 @@ def test_a_mistake_is_named_with_its_file_and_key(tmp_path, old, new, problem):
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SystemExit, match=r"none\.toml: .*No such file"):
-        matrix_file.known_defects(tmp_path / "none.toml")
+        matrix_file.read_defects(tmp_path / "none.toml")
 
 
 # -- the readable form -----------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_a_string_stays_a_string(text):
 def compiled(tmp_path, monkeypatch):
     """The compiled form of a matrix, in the place of the shipped one."""
     file = tmp_path / "compiled.json"
-    file.write_text(matrix_file.compiled_text(GOOD))
+    file.write_text(matrix_file.compile_text(GOOD))
     monkeypatch.setattr(matrix_module, "COMPILED", file)
     return file
 

@@ -38,7 +38,7 @@ def test_cells_by_type_and_config():
         "llama": {"plain": "g", "yarn old": "r"},
         "mistral": {"attention_bias=true": "r"},
     }
-    assert measure_reference.said_outside(ROWS) == "transformers 5.20.2"
+    assert measure_reference.name_outside(ROWS) == "transformers 5.20.2"
 
 
 def test_released_failure_is_crash():
@@ -50,6 +50,6 @@ def test_released_failure_is_crash():
 
 
 def test_only_repaired_cells_are_traced():
-    found = measure_reference.repaired(ROWS)
+    found = measure_reference.list_repaired(ROWS)
     assert {kind: list(own) for kind, own in found.items()} == {"llama": ["plain"]}
-    assert measure_reference.repaired([row("plain", "red", OFF)]) == {}
+    assert measure_reference.list_repaired([row("plain", "red", OFF)]) == {}

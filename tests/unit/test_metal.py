@@ -146,13 +146,13 @@ def test_screen_names_metal_branches():
     assert branch.as_dict(report_of().here())["metal_branches"] == ["gated_delta"]
     said = "Measured on a CPU and CUDA; it has Metal-only code."
     run = "emulated on a CPU."
-    assert screen.measured(report_of(branch)).splitlines() == [said, f"That code was {run}"]
+    assert screen.describe_places(report_of(branch)).splitlines() == [said, f"That code was {run}"]
     places = "Measured on a CPU (float32, bfloat16) and CUDA (float32); not on Metal."
-    assert screen.measured(report_of(plain)) == places
+    assert screen.describe_places(report_of(plain)) == places
     strange = ModelVerdict("new", "mlx-lm", "9.9", "", Measured(metal=("ssm",)))
-    assert screen.measured(report_of(strange)) == ("Not measured; it has Metal-only code.")
-    both = screen.measured(report_of(branch, plain, model=""))
+    assert screen.describe_places(report_of(strange)) == ("Not measured; it has Metal-only code.")
+    both = screen.describe_places(report_of(branch, plain, model=""))
     one = "Measured on a CPU and CUDA; 1 family has Metal-only code."
     assert both.splitlines() == [one, f"1 of them was {run}"]
-    assert screen.measured(report_of(plain, model="")) == places
+    assert screen.describe_places(report_of(plain, model="")) == places
     assert all(len(text) <= screen.WIDTH for text in (said, *both.splitlines(), places))

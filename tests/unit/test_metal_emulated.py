@@ -14,7 +14,7 @@ from mlx_patches.evidence.words import METAL_EMULATED
 from mlx_patches.lab import Cell, child, record, report
 from mlx_patches.lab.metal_emulated import library
 from mlx_patches.lab.metal_emulated.journal import Journal, NotRun
-from mlx_patches.lab.metal_emulated.sites import reached, sites
+from mlx_patches.lab.metal_emulated.sites import sites, split_by_reached
 from mlx_patches.lab.metal_emulated.source import Source
 from mlx_patches.lab.runner import Row
 
@@ -69,7 +69,7 @@ def test_missing_compiler_is_one_line(monkeypatch):
 @pytest.fixture
 def journal(monkeypatch):
     found = Journal()
-    monkeypatch.setattr(child, "emulated", lambda: found)
+    monkeypatch.setattr(child, "emulate_metal", lambda: found)
     return found
 
 
@@ -143,7 +143,7 @@ def test_kernels_are_read_from_files(release):
 
 
 def test_kernel_is_found_by_line(release):
-    ran, left = reached("mlx_lm", ["mlx_lm.models.ssm:6", "mlx_lm.models.other:10"])
+    ran, left = split_by_reached("mlx_lm", ["mlx_lm.models.ssm:6", "mlx_lm.models.other:10"])
     assert [one.name for one in ran] == ["ssm_kernel"]
     assert [one.name for one in left] == ["second", ""]
 
@@ -157,7 +157,7 @@ def test_lab_lists_unreached_kernels(release):
             "not_reached": ["mlx_lm.models.ssm:10 second", "mlx_lm.models.ssm:11"],
         }
     }
-    lines = [one for one in report.shown([emulated]) if isinstance(one, str)]
+    lines = [one for one in report.show_rows([emulated]) if isinstance(one, str)]
     assert lines[1:] == [
         "Metal-only code, emulated on a CPU:",
         "  mlx_lm: 1 of 3 kernels ran",

@@ -128,6 +128,6 @@ def test_unused_stop_tokens(site, monkeypatch, tmp_path, config, generation, old
     monkeypatch.setattr(distributions, "_packages", {})
     folder = models.read_folder(tmp_path)
     site.write("toy_lm/utils.py", "eos_token_ids = config.get('eos_token_id')")
-    assert models.unused_stops(folder, "toy_lm") == older
+    assert models.find_unused_stops(folder, "toy_lm") == older
     site.write("toy_lm/utils.py", 'generation_config_file = folder / "generation_config.json"')
-    assert models.unused_stops(folder, "toy_lm") == newer
+    assert models.find_unused_stops(folder, "toy_lm") == newer

@@ -68,7 +68,7 @@ ODD = (
     ),
 )
 RELEASE = "mlx-lm 0.32.2"
-HELD = {kind: {"model_type": kind} for kind in outside.held_types(RELEASE)}
+HELD = {kind: {"model_type": kind} for kind in outside.read_compared(RELEASE)}
 CONFIGS = {**PUBLISHED, **HELD}
 LLAMA = PUBLISHED["SmolLM2-135M"]
 OBJECTS = ('{"a": 5}', '{"full_attention": {"a": 5}}')
@@ -94,7 +94,7 @@ def release(site, monkeypatch):
         site.write(f"mlx_lm/{module}.py")
     for one in CONFIGS.values():
         site.write(f"mlx_lm/models/{one['model_type']}.py")
-    monkeypatch.setattr(installed_code, "measured", lambda *_: Match(RELEASE, RELEASE))
+    monkeypatch.setattr(installed_code, "match_family", lambda *_: Match(RELEASE, RELEASE))
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from mlx_patches.evidence import outside
 from mlx_patches.evidence.outside import (
     Held,
     HeldCell,
-    held,
-    listed,
+    find_compared,
+    list_configs,
     own_prefill,
     with_images,
 )
@@ -28,11 +28,11 @@ def evidence(tmp_path, monkeypatch):
     def write(content):
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / "mlx-lm-9.9.json").write_text(text)
-        outside.held_types.cache_clear()
-        return held("mlx-lm 9.9", "other", "tiny")
+        outside.read_compared.cache_clear()
+        return find_compared("mlx-lm 9.9", "other", "tiny")
 
     yield write
-    outside.held_types.cache_clear()
+    outside.read_compared.cache_clear()
 
 
 CELLS = {"plain": "r", "plain old": "g", "yarn old": "r", "attention_bias=true": "r", "window": "g"}
@@ -64,13 +64,16 @@ def test_folder_has_defects_of_its_config(evidence, config, names):
 def test_all_defects_without_folder(evidence):
     found = write_tiny(evidence)
     assert [one.name for one in found.defects()] == ["plain", "yarn old", "attention_bias=true"]
-    assert listed(found.defects()) == "rope type yarn, current config format, attention_bias true"
+    assert (
+        list_configs(found.defects())
+        == "rope type yarn, current config format, attention_bias true"
+    )
 
 
 def test_rope_types_are_grouped():
     names = ["linear old", "longrope short", "longrope", "theta", "linear"]
     cells = [HeldCell(name, "rr") for name in names]
-    assert listed(cells) == "rope type linear/longrope, another rope theta"
+    assert list_configs(cells) == "rope type linear/longrope, another rope theta"
 
 
 def test_unused_window_does_not_count():
@@ -129,8 +132,8 @@ def test_broken_file_is_one_line(evidence, content):
 
 def test_unknown_release_or_type(evidence):
     assert write_tiny(evidence)
-    assert held("mlx-lm 9.8", "tiny") is None
-    assert held("mlx-lm 9.9", "other") is None
+    assert find_compared("mlx-lm 9.8", "tiny") is None
+    assert find_compared("mlx-lm 9.9", "other") is None
 
 
 SOLO = {
@@ -150,14 +153,14 @@ SOLO = {
 def prefills(tmp_path, monkeypatch):
     """Writes what one release decodes alone, beside the evidence of the lab."""
     monkeypatch.setattr(outside.store, "folder", lambda: tmp_path / "lab")
-    (tmp_path / "alone").mkdir()
+    (tmp_path / "solo").mkdir()
 
     def write(text):
-        (tmp_path / "alone" / "mlx-lm-9.9.json").write_text(text)
-        outside._measured.cache_clear()
+        (tmp_path / "solo" / "mlx-lm-9.9.json").write_text(text)
+        outside._read_cells.cache_clear()
 
     yield write
-    outside._measured.cache_clear()
+    outside._read_cells.cache_clear()
 
 
 def test_own_prefill(prefills):
@@ -176,12 +179,12 @@ WHOLE = {
     "without": {"features": {"tiny": "r", "other": "r", "text": "n"}},
     "with": {
         "features": {"tiny": "g", "other": "r", "text": "n"},
-        "features-in-pieces": {"other": "r", "text": "n"},
+        "features-chunked": {"other": "r", "text": "n"},
     },
     "details_without": {"features": {"tiny": "ValueError: a", "other": "ValueError: b"}},
     "details_with": {
         "features": {"other": "row 1, step 0: token 19 instead of 30"},
-        "features-in-pieces": {"other": "ValueError: c"},
+        "features-chunked": {"other": "ValueError: c"},
     },
     "needs": {"features": {"tiny": ["a-patch"]}},
 }
@@ -195,7 +198,7 @@ def test_image_scenarios(prefills):
     assert none == [(), ()] and with_images("mlx-lm 9.8", "tiny") == ()
     assert tiny == (HeldCell("features", "rg", True, ("a-patch",)),)
     # What the patches turn from a crash into wrong text; and what was built with them alone.
-    assert other == (HeldCell("features", "rr"), HeldCell("features-in-pieces", "nr", True))
+    assert other == (HeldCell("features", "rr"), HeldCell("features-chunked", "nr", True))
     assert [one.severity for one in other] == ["wrong-text", "crash"]
 
 

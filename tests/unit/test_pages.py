@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_patches.auditing.listing import listed
+from mlx_patches.auditing.listing import list_patches
 from mlx_patches.patches import catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -54,4 +54,4 @@ def test_pages_count_the_same_patches():
         "README.md": {count},
         "catalogue.md": {count},
     }
-    assert count == sum(not one.origin for one in listed())
+    assert count == sum(not one.origin for one in list_patches())

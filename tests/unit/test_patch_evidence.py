@@ -51,8 +51,8 @@ def test_results_are_kept_per_code(root):
     names = [one["set"] for one in patch_evidence.load()]
     assert names == ["mlx-lm 0.2.9", "mlx-lm 0.2.10", "mlx-lm 0.2.11"]
     assert patch_evidence.load()[2]["patches"][PATCH.id] == {"m:f": cell("b", detail="0.2.10")}
-    assert patch_evidence.measured(PATCH, "mlx-lm 0.2.9")
-    assert not patch_evidence.measured(PATCH, "mlx-vlm 0.2.9")
+    assert patch_evidence.is_measured(PATCH, "mlx-lm 0.2.9")
+    assert not patch_evidence.is_measured(PATCH, "mlx-vlm 0.2.9")
 
 
 def test_remeasured_release_replaces_results(root):
@@ -61,9 +61,9 @@ def test_remeasured_release_replaces_results(root):
     assert results() == {"m:f": [("b", ["0.1"])]}
     patch_evidence.add(PATCH, "mlx-lm 0.1", {})  # now the release lacks the target
     assert results() == {}
-    assert patch_evidence.measured(PATCH, "mlx-lm 0.1")
+    assert patch_evidence.is_measured(PATCH, "mlx-lm 0.1")
     patch_evidence.forget_set("mlx-lm 0.1")
-    assert not patch_evidence.measured(PATCH, "mlx-lm 0.1")
+    assert not patch_evidence.is_measured(PATCH, "mlx-lm 0.1")
     assert patch_evidence.load() == []
 
 

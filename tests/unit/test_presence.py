@@ -34,7 +34,7 @@ PROGRAM = """
 import sys
 from mlx_patches.activation import presence
 mine = presence.Presence()
-mine.tell({content!r})
+mine.write({content!r})
 print("told", flush=True)
 sys.stdin.readline()
 {end}
@@ -88,7 +88,7 @@ def test_threads_do_not_close_other_files(folder):
 
     def tell():
         while not stop.is_set():
-            mine.tell(CONTENT)
+            mine.write(CONTENT)
             mine.forget()
 
     def read(path):
@@ -150,7 +150,7 @@ def test_process_text_is_escaped(folder, content, listed):
 def test_shared_folder_is_not_used(folder):
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    presence.Presence().tell(CONTENT)
+    presence.Presence().write(CONTENT)
     assert not list(folder.iterdir())
     assert processes() == []
 
@@ -158,13 +158,13 @@ def test_shared_folder_is_not_used(folder):
 def test_linked_folder_is_not_used(folder, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
-    presence.Presence().tell(CONTENT)
+    presence.Presence().write(CONTENT)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_missing_disk_does_not_reach_host(folder, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/dev/null/nowhere")
-    presence.Presence().tell(CONTENT)
+    presence.Presence().write(CONTENT)
     assert processes() == []
 
 

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from mlx_patches.core.distributions import Installed
 from mlx_patches.core.outcome import Status
-from mlx_patches.matrix.declared import declared_rules
+from mlx_patches.matrix.declared import build_rules
 from mlx_patches.matrix.gate import decide_by_rule
 from mlx_patches.matrix.matrix import Rule
 from mlx_patches.matrix.ranges import BrokenSet
@@ -153,7 +153,7 @@ def test_what_is_applied_is_in_the_range_or_has_the_body(rule, version, body):
 @given(ranges, ranges, st.one_of(versions, numbers))
 def test_no_release_is_both_affected_and_fixed_in_a_declared_rule(one, other, version):
     try:
-        (rule,) = declared_rules("fix", {"fake-lm": one}, {"fake-lm": other}).values()
+        (rule,) = build_rules("fix", {"fake-lm": one}, {"fake-lm": other}).values()
     except ValueError as error:
         assert "both affected and fixed" in str(error)
         return

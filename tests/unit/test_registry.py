@@ -64,7 +64,7 @@ def declaring(site):
 
 def test_declared_patch_is_imported_when_completed(declaring):
     registry = declaring()
-    patch = registry.declared("lazy")
+    patch = registry.find_declared("lazy")
     assert "lazy_patches" not in sys.modules
     assert patch.targets[0].path == "fake_lm.cache:size"
     with pytest.raises(MlxPatchesError, match="completes it"):
@@ -83,7 +83,7 @@ def test_declared_patch_is_imported_when_completed(declaring):
 def test_declared_check_decides_each_call(fake, declaring):
     registry = declaring("attend", "attend", "double_argument", "when=lambda x: x > 5")
     cache = load("fake_lm.cache")
-    session = Session(registry, matrix_for(registry.declared("lazy")))
+    session = Session(registry, matrix_for(registry.find_declared("lazy")))
     assert session.apply(patches=["lazy"]).ok
     assert [cache.attend(x) for x in (1, 6)] == [2, 13]
     session.restore()
@@ -92,13 +92,13 @@ def test_declared_check_decides_each_call(fake, declaring):
 def test_stale_declaration(declaring):
     registry = declaring(name="width")
     with pytest.raises(MlxPatchesError, match=r"no target fake_lm\.cache:size.*is stale"):
-        registry.complete("lazy", registry.declared("lazy").targets[0])
+        registry.complete("lazy", registry.find_declared("lazy").targets[0])
 
 
 @pytest.mark.parametrize("broken", ["raise SystemExit(3)", "import no_such_module", "1 / 0"])
 def test_failing_module_is_rolled_back(fake, declaring, broken):
     registry = declaring("attend", "attend")
-    patch = registry.declared("lazy")
+    patch = registry.find_declared("lazy")
     fake.write("lazy_patches.py", broken)
     cache = load("fake_lm.cache")
     original = cache.attend
@@ -149,7 +149,7 @@ def test_patches_are_well_formed():
 def test_former_id_is_accepted(caplog):
     registry = Registry()
     registry.add(patch_of("f", id="new-id", formerly="old-id"))
-    for find in (registry.get, registry.declared):
+    for find in (registry.get, registry.find_declared):
         caplog.clear()
         assert find("old-id").id == "new-id"
         assert caplog.messages == ["mlx_patches: the patch old-id was renamed to new-id"]
@@ -165,7 +165,7 @@ def test_former_id_switches_off(fake, monkeypatch):
     registry = Registry()
     registry.add(patch_of("attend", id="new-id", formerly="old-id"))
     session = Session(registry, matrix_for(registry.get("new-id")))
-    assert session.switched_off("new-id")
+    assert session.is_switched_off("new-id")
     assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
 
 

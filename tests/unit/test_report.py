@@ -74,9 +74,9 @@ def test_families_and_results():
     }
     assert families["partly"][0]["pairs"] == "rg rr"
     assert families["repaired"][0]["needs"] == {"trim": ["a-patch"]}
-    before, after = families["red"][0]["said"]["trim"]
-    assert shown["said"][before] == shown["said"][after] == "dies [[data]]"
-    assert families["red"][0]["said"]["engine"][1] == -1
+    before, after = families["red"][0]["details"]["trim"]
+    assert shown["details"][before] == shown["details"][after] == "dies [[data]]"
+    assert families["red"][0]["details"]["engine"][1] == -1
 
 
 def test_solo_defect_names_patches():
@@ -96,7 +96,7 @@ def test_solo_defect_names_patches():
             apply = [
                 id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"
             ]
-            assert cells[0]["alone"] == apply, (name, family)
+            assert cells[0]["solo"] == apply, (name, family)
             told.add((family in wrong, bool(apply)))
     assert told == {(True, True), (True, False), (False, False)}
 
@@ -104,7 +104,7 @@ def test_solo_defect_names_patches():
 def test_data_is_escaped():
     html = report.page(report.content([ONE]))
     data = data_of(html)
-    assert {"dies [[data]]", "</script>"} == set(data["said"])
+    assert {"dies [[data]]", "</script>"} == set(data["details"])
     assert html.count("</script>") == 2
     assert "[[page" not in html
 

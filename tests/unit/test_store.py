@@ -33,7 +33,7 @@ OTHER = {
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "folder", lambda: tmp_path)
     for one in (PLAIN, OTHER):
-        name = store.file_name("mlx-lm-0.1", *store.measured_on(one))
+        name = store.file_name("mlx-lm-0.1", *store.place_measured(one))
         (tmp_path / name).write_text(json.dumps(one))
     return tmp_path
 
@@ -50,7 +50,7 @@ def test_places_are_joined(place):
     assert words.family_result(pairs["a"]) == words.REPAIRED
     assert found["needs"] == {"a": {"merge@bfloat16": ["y"]}, "b": {"merge": ["x"]}}
     assert found["details_without"]["a"] == {"merge@bfloat16": "TypeError"}
-    assert store.needed_patches(found) == {"a": ["y"], "b": ["x"]}
+    assert store.list_needed(found) == {"a": ["y"], "b": ["x"]}
     assert "device" not in found
 
 
@@ -62,7 +62,7 @@ def test_needs_apply_on_other_devices(place):
     (place / store.file_name("mlx-lm-0.1", "cuda", "float32")).write_text(json.dumps(other))
     (found,) = store.load()
     assert found["needs"]["b"] == {"merge": ["x"], "merge@cuda": ["x"]}
-    assert "b" not in store.needed_patches(found)  # the patches of `trim` were not traced
+    assert "b" not in store.list_needed(found)  # the patches of `trim` were not traced
 
 
 def test_own_trace_comes_first(place):

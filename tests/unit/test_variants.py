@@ -42,7 +42,7 @@ def sources(tmp_path, monkeypatch):
     (tmp_path / "vision" / "config.py").write_text("sliding_window: int")
     monkeypatch.setattr("mlx_patches.lab.families.models_folder", lambda name: tmp_path)
     found = [Family("mlx-lm", name) for name in ("plain", "scaled", "vision")]
-    monkeypatch.setattr(runner, "chosen", lambda models, folder: found)
+    monkeypatch.setattr(runner, "choose_families", lambda models, folder: found)
     monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 1.0")
 
 
@@ -85,5 +85,5 @@ def test_differing_cell_is_named(monkeypatch):
     plain = {"without": {"a": {"merge": "g", "extend": "r"}, "b": {"merge": "g"}}}
     plain["with"] = {"a": {"merge": "g", "extend": "g"}, "b": {"merge": "g"}}
     monkeypatch.setattr(findings.store, "load_set", lambda name: plain)
-    table = findings.varied([{"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}])
+    table = findings.list_variants([{"set": "mlx-lm 1.0", "variants": {"yarn": MEASURED}}])
     assert table[2:] == ["|mlx-lm 1.0|3|2|1|b merge (yarn)|"]

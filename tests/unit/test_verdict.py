@@ -51,8 +51,8 @@ def release(site, monkeypatch):
         gate, "decide_by_rule", lambda rule, installed, *rest: by_code(rule, installed, "", None)
     )
     # The table of affected models has its own tests, and takes most of an audit's time.
-    monkeypatch.setattr(audit.measured, "affected_models", lambda *arguments: {})
-    monkeypatch.setattr(audit.measured, "needed_here", lambda current: {})
+    monkeypatch.setattr(audit.measured, "find_affected", lambda *arguments: {})
+    monkeypatch.setattr(audit.measured, "find_needs", lambda current: {})
     # No package declares a host; to look reads the metadata of every package of the tests.
     monkeypatch.setattr(audit.contributions, "hosts", lambda blocked: {})
     monkeypatch.setattr(distributions, "_packages", {})
@@ -115,7 +115,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
         assert words.verdict_of(summary[family]) == word
         code = report.exit_code()
         # None of the lab's scenarios shows this.
-        solo = own.measured.alone or wrong_beside(evidence["set"], family, "without")
+        solo = own.measured.solo or wrong_beside(evidence["set"], family, "without")
         wanted = {1} if solo else expected_code(result, cells, False, evidence, family)
         assert code in wanted, (family, word)
         if index % 7 == 0:  # the JSON form takes as long as the audit
@@ -124,10 +124,10 @@ def test_all_commands_agree(release, monkeypatch, evidence):
         assert said.startswith(family) and word_in(said, own, report.here()), said
         needed = {need.patch for need in mlx_patches.needs(family)}
         assert needed <= set(own.patches)
-        assert needed >= set(own.measured.alone)
+        assert needed >= set(own.measured.solo)
         if word in (words.RIGHT, "cannot batch"):
             spared = {
-                *own.measured.alone,
+                *own.measured.solo,
                 *(own.measured.prefill.needs if own.measured.prefill else ()),
             }
             # A batch that a patch refuses, in place of a failure of the release.
@@ -155,7 +155,7 @@ def test_all_commands_agree(release, monkeypatch, evidence):
 def wrong_beside(name, family, part):
     """Whether other text than that of its prefill is decoded, or a batch with images is wrong."""
     found = alone(name)
-    scenarios = ("own-prefill", outside.FEATURES, outside.IN_PIECES)
+    scenarios = ("own-prefill", outside.FEATURES, outside.CHUNKED)
     letters = [
         found.get(part, {}).get(one, {}).get(family) or found["with"].get(one, {}).get(family)
         for one in scenarios
@@ -167,13 +167,13 @@ def wrong_beside(name, family, part):
 @functools.cache
 def alone(name):
     """The evidence of requests alone in a set; empty if there is none."""
-    file = store.folder().parent / "alone" / f"{name.replace(' ', '-')}.json"
+    file = store.folder().parent / "solo" / f"{name.replace(' ', '-')}.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def word_in(said, one, here):
     """Whether a sentence states the verdict."""
-    if one.wrong_alone(here):
+    if one.wrong_solo(here):
         return " gives wrong text here " in said and "even for a single request" in said
     if one.verdict == words.RIGHT:
         return " is right " in said
@@ -226,7 +226,7 @@ def test_folder_without_windows(release, tmp_path):
     (one,) = full.verdicts
     assert (one.verdict, full.exit_code(), one.wrong) == (words.RIGHT, 0, ())
     (other,) = mlx_patches.audit(write_llama(tmp_path, sliding_window=9)).verdicts
-    assert {cell.name.partition("@")[0] for cell in other.wrong} == {"state", "last-piece"}
+    assert {cell.name.partition("@")[0] for cell in other.wrong} == {"state", "last-chunk"}
     assert one.inapplicable == other.inapplicable + 2
 
 
@@ -346,12 +346,12 @@ def test_missing_patch_counts_only_where_needed():
     ],
 )
 def test_wrong_solo_is_not_right_in_batch(family, idle, active):
-    one = judged(family, alone=("of-experts",))
+    one = judged(family, solo=("of-experts",))
     here = PatchState(False, IDLE.missing | {"of-experts"})
     assert "of-experts" in one.patches
     assert (one.exit_code(here), one.exit_code(ACTIVE)) == (1, 0)
     assert (verdict.headline(one, here), verdict.headline(one, ACTIVE)) == (idle, active)
-    assert one.as_dict(here)["wrong_alone"]
+    assert one.as_dict(here)["wrong_solo"]
     assert one.exit_code(here, ["crash"]) == 0
 
 
@@ -418,7 +418,7 @@ def test_screen_fits_twenty_lines(release, evidence, active):
         assert max(map(len, lines)) <= 80, model
         assert lines[0] == screen.top(report)[0][0]
         text = "\n".join(lines)
-        assert screen.measured(report) in text and "Environment: " in text
+        assert screen.describe_places(report) in text and "Environment: " in text
         assert screen.rows(lines) <= 20
         fixes = [line for line in lines if line.startswith("Fix: ")]
         # A leak or a missing feature is no finding by default, but the screen shows the command.
@@ -441,11 +441,11 @@ def test_facts_are_shown_whole_or_dropped(monkeypatch):
 
 def test_effects_are_cut_at_words():
     text = "a cache offset read before an update moves with it: queries and keys rotate apart"
-    assert screen.shortened(text, 100) == text
-    assert screen.shortened(text, 60) == "a cache offset read before an update moves with it ..."
-    assert screen.shortened(text, 30) == "a cache offset read before ..."
+    assert screen.shorten(text, 100) == text
+    assert screen.shorten(text, 60) == "a cache offset read before an update moves with it ..."
+    assert screen.shorten(text, 30) == "a cache offset read before ..."
     assert all(
-        len(screen.shortened(patch.summary, width)) <= width
+        len(screen.shorten(patch.summary, width)) <= width
         for patch in catalogue.builtin()
         for width in (30, 50, 56)
     )
@@ -533,7 +533,7 @@ def qwen3(release, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "mlx-lm-0.32.2.json").write_text(json.dumps(HELD))
     monkeypatch.setattr(outside, "folder", lambda: folder)
-    outside.held_types.cache_clear()
+    outside.read_compared.cache_clear()
 
     def audited(config=None, active=False):
         release(BY_NAME["mlx-lm 0.32.2"], active)
@@ -543,7 +543,7 @@ def qwen3(release, tmp_path, monkeypatch):
         return mlx_patches.audit(str(tmp_path))
 
     yield audited
-    outside.held_types.cache_clear()
+    outside.read_compared.cache_clear()
 
 
 def test_right_in_batch_wrong_solo(qwen3):
@@ -553,7 +553,7 @@ def test_right_in_batch_wrong_solo(qwen3):
     assert said.endswith("; a single request differs from transformers 5 (rope type yarn)")
     assert report.exit_code() == 1 and said in report.findings
     (one,) = report.as_dict()["verdicts"]
-    assert one["wrong_alone"] and one["alone"]["wrong_here"] == ["yarn old"]
+    assert one["wrong_solo"] and one["solo"]["wrong_here"] == ["yarn old"]
 
 
 @pytest.mark.parametrize(
@@ -567,8 +567,8 @@ def test_right_in_batch_wrong_solo(qwen3):
 def test_own_prefill_counts_as_solo(cell, said, codes):
     one = judged("fine", prefill=cell)
     for here, code in zip((IDLE, verdict.PatchState(True)), codes, strict=True):
-        assert (said in verdict.alone(one, here) and bool(said)) is bool(code)
-        assert one.exit_code(here) == code and one.as_dict(here)["wrong_alone"] is bool(code)
+        assert (said in verdict.describe_single(one, here) and bool(said)) is bool(code)
+        assert one.exit_code(here) == code and one.as_dict(here)["wrong_solo"] is bool(code)
     assert one.as_dict(IDLE)["own_prefill"] == {
         "wrong": cell.pair[0] == "r",
         "wrong_with_patches": cell.pair[1] == "r",
@@ -577,7 +577,7 @@ def test_own_prefill_counts_as_solo(cell, said, codes):
 
 def with_images(whole, pieces="", crash=False, family="fine"):
     """The verdict on a family with the letters of a batch with images, and of one in pieces."""
-    letters = {outside.FEATURES: whole, outside.IN_PIECES: pieces or whole}
+    letters = {outside.FEATURES: whole, outside.CHUNKED: pieces or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
     return dataclasses.replace(judged("fine", images=(*cells,)), family=family)
 
@@ -630,8 +630,8 @@ def test_image_batch_counts(one, idle, active, codes):
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (outside.HeldCell("features-alone", "rg"), "gives wrong text"),
-        (outside.HeldCell("features-alone", "rg", crash=True), "crashes"),
+        (outside.HeldCell("features-solo", "rg"), "gives wrong text"),
+        (outside.HeldCell("features-solo", "rg", crash=True), "crashes"),
     ],
 )
 def test_chunked_images_count_as_solo(cell, said):
@@ -709,7 +709,7 @@ def test_crash_does_not_hide_wrong_text():
     held = outside.Held("transformers 5", (outside.HeldCell("plain", "gg"), crash))
     prefill = outside.HeldCell("own-prefill", "rr")
     one = judged("fine", held=held, prefill=prefill)
-    assert verdict.alone(one, IDLE) == (
+    assert verdict.describe_single(one, IDLE) == (
         "; a single request decodes differently from its own prefill and crashes (published config)"
     )
 

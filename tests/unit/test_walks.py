@@ -20,7 +20,7 @@ from mlx_patches.lab.walks.shrink import shrink
 from mlx_patches.lab.walks.walk import reason
 
 KINDS = [
-    frozenset({"renew", "alone", "engines", "drop", "segment", "copy", "keep", *more})
+    frozenset({"renew", "solo", "engines", "drop", "segment", "copy", "keep", *more})
     for more in (
         {"reuse", "save", "quantize", "processor", "sampler"},
         {"max_kv_size"},
@@ -114,7 +114,7 @@ def test_reasons_ignore_numbers():
     near, far = (f"row {n}, step {n}: log-probabilities differ by {n}e-05" for n in (1, 23))
     assert reason(near) == reason(far) == reason("row 4, step 0: token 7 instead of 9")
     assert reason(near) != reason("row 1, step 1: log-probabilities differ by nan")
-    assert reason(near) != reason(f"{near}; as the row alone in the engine's pieces")
+    assert reason(near) != reason(f"{near}; a solo run in the engine's chunks does too")
     first, second = (f"ValueError: ({n},) is no shape (mlx_lm/cache.py:12)" for n in (3, 4))
     assert reason(first) == reason(second) == "ValueError (mlx_lm/cache.py:12)"
     assert reason(first) != reason("ValueError: no (mlx_lm/cache.py:13)")
@@ -147,7 +147,7 @@ def walked(monkeypatch):
 
 def test_right_walks_are_green(walked):
     found = walked(
-        "say(device='cpu'); walk(0, said='', sequences=3); walk(1, refused='x'); say(over=True)"
+        "say(device='cpu'); walk(0, failure='', sequences=3); walk(1, refused='x'); say(over=True)"
     )
     assert (found.walks, found.refused, found.reds) == (2, 1, [])
     row = found.row()
@@ -161,10 +161,10 @@ def test_right_walks_are_green(walked):
 
 def test_red_walks_are_grouped_by_reason(walked):
     found = walked(
-        "walk(0, said='row 1, step 2: token 3 instead of 4')\n"
-        "say(small='mlx-lm:llama; step count=9', said='row 1, step 0: token 5 instead of 6')\n"
-        "walk(1, said='row 9, step 2: token 3 instead of 5')\n"
-        "walk(2, said='TypeError: x (a.py:1)')\n"
+        "walk(0, failure='row 1, step 2: token 3 instead of 4')\n"
+        "say(small='mlx-lm:llama; step count=9', failure='row 1, step 0: token 5 instead of 6')\n"
+        "walk(1, failure='row 9, step 2: token 3 instead of 5')\n"
+        "walk(2, failure='TypeError: x (a.py:1)')\n"
         "say(over=True)"
     )
     assert found.reds == [
@@ -191,10 +191,10 @@ def test_red_walks_are_grouped_by_reason(walked):
 def test_crashing_walk_is_named(walked, fate, said):
     found = walked(
         "if seed == 5:\n"
-        "    walk(5, said='')\n"
+        "    walk(5, failure='')\n"
         "    say(walk=6, line='mlx-lm:llama; step count=7')\n"
         f"    {fate}\n"
-        "for number in range(seed, 9): walk(number, said='')\n"
+        "for number in range(seed, 9): walk(number, failure='')\n"
         "say(over=True)",
         seed=5,
         patience=1.0,
@@ -204,7 +204,7 @@ def test_crashing_walk_is_named(walked, fate, said):
 
 
 def test_restarts_are_limited(walked):
-    found = walked("walk(seed, said='')")
+    found = walked("walk(seed, failure='')")
     assert found.walks == runner.STARTS
 
 
@@ -226,7 +226,9 @@ def test_refused_walks_are_not_applicable(walked):
 @pytest.fixture
 def lab(monkeypatch):
     """Runs the command with a family whose walks are one red one."""
-    monkeypatch.setattr(lab_runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
+    monkeypatch.setattr(
+        lab_runner, "choose_families", lambda models, folder: [Family("mlx-lm", "llama")]
+    )
     monkeypatch.setattr(lab_runner, "environment", lambda: "mlx-lm 1.0")
     scenarios = []
     monkeypatch.setattr(lab_runner, "measure", lambda task, *_, **__: scenarios.append(task) or [])
@@ -258,7 +260,9 @@ def test_walks_after_scenarios(lab):
 
 def test_replay_runs_in_both_modes(monkeypatch):
     started = []
-    monkeypatch.setattr(lab_runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
+    monkeypatch.setattr(
+        lab_runner, "choose_families", lambda models, folder: [Family("mlx-lm", "llama")]
+    )
     monkeypatch.setattr(
         runner, "_process", lambda command, walked, patience: started.append(command)
     )

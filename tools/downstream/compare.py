@@ -51,17 +51,17 @@ def settle(
     """
     steady: dict[str, Pair] = {}
     if found:
-        steady = _judged(found, [again(found) for _ in range(rounds)])
+        steady = _compare_runs(found, [again(found) for _ in range(rounds)])
     if rest := [test for test in found if test not in steady]:
         files = dict.fromkeys(test.partition("::")[0] for test in rest)
-        steady |= _judged(rest, [again(files) for _ in range(2)])
+        steady |= _compare_runs(rest, [again(files) for _ in range(2)])
     return (
         {test: steady[test] for test in found if test in steady},
         {test: pair for test, pair in found.items() if test not in steady},
     )
 
 
-def _judged(tests: Iterable[str], runs: list[tuple[Outcomes, Outcomes]]) -> dict[str, Pair]:
+def _compare_runs(tests: Iterable[str], runs: list[tuple[Outcomes, Outcomes]]) -> dict[str, Pair]:
     """The tests that differ over several runs, when each side's worst outcome is ignored."""
 
     def counts(test: str, side: int) -> str:

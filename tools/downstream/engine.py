@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="a clone of github.com/lmstudio-ai/mlx-engine")
     parser.add_argument("--model", action="append", help="only this family; default: several")
     options = parser.parse_args()
-    one = release_sets.load()[pinned(options.checkout)]
+    one = release_sets.load()[find_pinned(options.checkout)]
     models = options.model or MODELS[one.name]
     python = release_sets.make(one, PLACE / f"engine-{one.slug}", *REQUIRES)
     print(f"{options.checkout} with {one.name}: {release_sets.versions(python)}", flush=True)
@@ -64,7 +64,7 @@ def main() -> None:
         sys.exit(f"wrong with the patches: {', '.join(wrong)}")
 
 
-def pinned(checkout: Path) -> str:
+def find_pinned(checkout: Path) -> str:
     """The release set for what a checkout pins.
 
     Raises:
@@ -90,14 +90,14 @@ def judge(model: str, python: Path, checkout: Path) -> bool:
         package = "mlx-vlm" if kind else "mlx-lm"
         release_sets.run(python, "-m", "tests.hosts.model", str(folder), family, package)
         without, with_ = (
-            asked(python, checkout, [str(folder), *kind], patched) for patched in (False, True)
+            run_engine(python, checkout, [str(folder), *kind], patched) for patched in (False, True)
         )
     print(f"{model:20} without: {table(without)}")
     print(f"{'':20} with:    {table(with_)}", flush=True)
     return not differing(with_) and rights(without) == rights(with_)
 
 
-def asked(python: Path, checkout: Path, model: Sequence[str], patched: bool) -> Ways:
+def run_engine(python: Path, checkout: Path, model: Sequence[str], patched: bool) -> Ways:
     """The answers of an engine that runs in a process of its own.
 
     Raises:

@@ -45,10 +45,10 @@ def main() -> None:
     import transformers  # noqa: F401
 
     sys.modules["torch"] = MagicMock(Tensor=type("Tensor", (), {}))
-    print(json.dumps(ask_in_every_way(Path(sys.argv[1]), "images" in sys.argv[2:])))
+    print(json.dumps(run_every_way(Path(sys.argv[1]), "images" in sys.argv[2:])))
 
 
-def ask_in_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[Answer, Answer]]]:
+def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[Answer, Answer]]]:
     """Each way of asking, with the answers and the right ones."""
     with engine(folder) as kit:
         plain = requests(kit, images)
@@ -65,10 +65,10 @@ def ask_in_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple
     with engine(folder) as kit:
         asked = {
             "together": (together(kit, plain), alone),
-            "repeated": ([ask(kit, one) for one in plain], alone),
+            "repeated": ([run_request(kit, one) for one in plain], alone),
             "joining": (together(kit, plain, APART), alone),
             "beside cancelled": (beside_cancelled(kit, plain), alone[1::2]),
-            "continued": ([ask(kit, one) for one in longer], after),
+            "continued": ([run_request(kit, one) for one in longer], after),
             "continued together": (together(kit, longer), after),
             "with processors": (together(kit, penalized), others),
             "with processors, joining": (together(kit, penalized, APART), others),
@@ -120,7 +120,7 @@ def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
     found = []
     for number, one in enumerate(asked):
         with engine(folder) as kit:
-            said = ask(kit, one)
+            said = run_request(kit, one)
         if isinstance(said, str):
             sys.exit(f"request {number} alone: {said}")
         found.append(said)
@@ -132,8 +132,10 @@ def text_of(said: Sequence[int]) -> list[int]:
     return list(takewhile(lambda token: token < START, said))
 
 
-def ask(kit: Any, request: Request, hear: Callable[[str, int], None] | None = None) -> Answer:
-    """The tokens of the answer; ``hear`` gets the request's id and their number so far."""
+def run_request(
+    kit: Any, request: Request, report: Callable[[str, int], None] | None = None
+) -> Answer:
+    """The tokens of the answer; ``report`` gets the request's id and their number so far."""
     from mlx_engine import create_generator
 
     tokens, fields = request
@@ -142,8 +144,8 @@ def ask(kit: Any, request: Request, hear: Callable[[str, int], None] | None = No
     try:
         for piece in create_generator(kit, list(tokens), **options):
             said += [token.id for token in piece.tokens]
-            if hear is not None:
-                hear(name, len(said))
+            if report is not None:
+                report(name, len(said))
     except Exception as error:
         return f"{type(error).__name__}: {str(error).strip().splitlines()[-1][:150]}"
     return said
@@ -162,7 +164,7 @@ def together(
     lengths, changed = [0] * len(asked), threading.Condition()
 
     def one(number: int) -> None:
-        def hear(name: str, length: int) -> None:
+        def report(name: str, length: int) -> None:
             with changed:
                 lengths[number] = length
                 changed.notify_all()
@@ -171,7 +173,7 @@ def together(
 
         with changed:
             reached = changed.wait_for(lambda: sum(lengths) >= apart * number, SECONDS)
-        found[number] = ask(kit, asked[number], hear) if reached else "never joined"
+        found[number] = run_request(kit, asked[number], report) if reached else "never joined"
 
     threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(asked))]
     for thread in threads:

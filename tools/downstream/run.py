@@ -151,7 +151,7 @@ def judge(recipe: Recipe, tests: Sequence[str] | None = None) -> list[str]:
     unlisted = {test: pair for test, pair in found.items() if test not in listed}
     found, chance = compare.settle(unlisted, again)
     broken = report(recipe, listed | found, chance)
-    repaired = gone(recipe, runs, listed)
+    repaired = find_gone(recipe, runs, listed)
     for test in repaired:
         print(f"listed, but passes with the patches: {test} ({recipe.differs[test].patch})")
     failed = runs[1].patches("failed")
@@ -167,7 +167,7 @@ def is_listed(recipe: Recipe, test: str, pair: compare.Pair) -> bool:
     return test in recipe.differs and compare.kind(pair) == compare.BROKEN
 
 
-def gone(recipe: Recipe, runs: Sequence[Run], listed: Iterable[str]) -> list[str]:
+def find_gone(recipe: Recipe, runs: Sequence[Run], listed: Iterable[str]) -> list[str]:
     """The listed tests that no longer fail, though their patch is applied."""
     without, with_ = runs
     applied = set(with_.patches("applied"))

@@ -105,7 +105,9 @@ class Kernel:
         kinds = tuple(Input(TYPES[one.dtype][0], one.ndim == 0) for one in arrays)
         outputs = list(zip(output_shapes, output_dtypes, strict=True))
         chosen = tuple((name, _template(value)) for name, value in template or ())
-        run = built(self.source, kinds, tuple(TYPES[kind][0] for kind in output_dtypes), chosen)
+        run = build_function(
+            self.source, kinds, tuple(TYPES[kind][0] for kind in output_dtypes), chosen
+        )
         if isinstance(run, NotRun):
             JOURNAL.not_run[str(run)] = None
             raise run
@@ -180,9 +182,9 @@ class Kernel:
                 JOURNAL.faults[f"kernel {name}: {meaning}"] = None
         if failed:
             near = [one for one, guard in guards.items() if guard.holds(at.value or 0)]
-            said = f"kernel {name} reads or writes outside {near[0] if near else 'its buffers'}"
-            JOURNAL.faults[said] = None
-            raise Fault(said)
+            fault = f"kernel {name} reads or writes outside {near[0] if near else 'its buffers'}"
+            JOURNAL.faults[fault] = None
+            raise Fault(fault)
 
     def _output(
         self, guard: Guarded, shape: Sequence[int], dtype: Any, init_value: float | None
@@ -194,14 +196,14 @@ class Kernel:
         if init_value is None and kind.itemsize > 1:
             left = int((values.view(np.uint8).reshape(-1, kind.itemsize) == 0xFF).all(1).sum())
             if left:
-                said = f"kernel {self.source.name} leaves {left} of {values.size} values unwritten"
-                JOURNAL.unwritten[said] = None
+                fault = f"kernel {self.source.name} leaves {left} of {values.size} values unwritten"
+                JOURNAL.unwritten[fault] = None
         made = mx.array(values.reshape(shape))
         return made.view(mx.bfloat16) if dtype == mx.bfloat16 else made
 
 
 @functools.cache
-def built(source: Source, *signature: Any) -> Any:
+def build_function(source: Source, *signature: Any) -> Any:
     """Compile a kernel's C function for a signature; returns the reason if that fails."""
     try:
         return library.load(source.text(*signature), source.name)

@@ -75,7 +75,7 @@ def load(text: str, name: str) -> Any:
 
 def _first_error(output: str) -> str:
     errors = [line.partition("error: ")[2] for line in output.splitlines() if "error: " in line]
-    return (errors or output.strip().splitlines() or ["the compiler says nothing"])[0]
+    return (errors or output.strip().splitlines() or ["the compiler printed nothing"])[0]
 
 
 @functools.cache

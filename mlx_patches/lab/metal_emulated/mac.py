@@ -48,7 +48,7 @@ def install() -> None:
 
 
 @contextmanager
-def emulated() -> Iterator[None]:
+def emulate_metal() -> Iterator[None]:
     """Emulate Metal in this context."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in _answers()]
     install()
@@ -72,7 +72,7 @@ def _answers() -> Iterator[tuple[Any, str, Any]]:
         for name in answers.keys() & set(dir(owner)):
             yield owner, name, answers[name]
     # On a CPU, MLX supports only float32 here.
-    yield mx, "gather_mm", widened(mx.gather_mm)
+    yield mx, "gather_mm", widen(mx.gather_mm)
 
 
 def is_installed() -> bool:
@@ -84,9 +84,9 @@ def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``mx.compile``: functions that call a kernel, which cannot be traced, run untraced."""
 
     @functools.wraps(compile)
-    def compiled(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def call(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
         if fun is None:
-            return lambda fun: compiled(fun, *args, **kwargs)
+            return lambda fun: call(fun, *args, **kwargs)
         fast, traced = compile(fun, *args, **kwargs), True
 
         @functools.wraps(fun, updated=())
@@ -101,10 +101,10 @@ def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
 
         return call
 
-    return compiled
+    return call
 
 
-def widened(operation: Callable[..., Any]) -> Callable[..., Any]:
+def widen(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap an operation to compute small floats in float32 and round the result."""
 
     @functools.wraps(operation)

@@ -71,7 +71,7 @@ struct small {
   constexpr small(A x) : v(0) { v = F::from_float(float(x)); }
   template <class G, std::enable_if_t<!std::is_same_v<F, G>, int> = 0>
   explicit small(small<G> x) : v(F::from_float(float(x))) {}
-  // Implicitly to float alone: ``c ? h : 0`` is then of this type, as in Metal.
+  // Implicitly only to float: ``c ? h : 0`` is then of this type, as in Metal.
   template <class A, std::enable_if_t<std::is_same_v<A, float>, int> = 0>
   operator A() const { return F::to_float(v); }
   template <class A, std::enable_if_t<std::is_arithmetic_v<A> && !std::is_same_v<A, float>, int> = 0>

@@ -22,7 +22,7 @@ class Site:
     def __str__(self) -> str:
         return f"{self.module}:{self.first}" + f" {self.name}" * bool(self.name)
 
-    def made(self, kernel: str) -> bool:
+    def contains(self, kernel: str) -> bool:
         """Whether a kernel's ``MODULE:LINE`` lies in this call."""
         module, _, line = kernel.rpartition(":")
         return module == self.module and self.first <= int(line) <= self.last
@@ -44,13 +44,13 @@ def sites(package: str) -> Iterator[Site]:
             yield Site(module, call.lineno, call.end_lineno or call.lineno, _name(call))
 
 
-def reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site]]:
+def split_by_reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site]]:
     """Split a package's calls into those whose kernels ran and the others.
 
     ``kernels``: ``MODULE:LINE`` of each kernel that ran.
     """
     ran, found = set(kernels), list(sites(package))
-    seen = [one for one in found if any(map(one.made, ran))]
+    seen = [one for one in found if any(map(one.contains, ran))]
     return seen, [one for one in found if one not in seen]
 
 

@@ -108,10 +108,10 @@ class Source:
             [
                 '#include "shim.h"',
                 *(f"#define {word}" for word in _SPACES),
-                _spelled(self.header),
+                _spell(self.header),
                 f"template <{kinds}>" if template else "",
                 f"static void emulated_kernel({', '.join(parameters)}) {{",
-                _spelled(self.body),
+                _spell(self.body),
                 "}",
                 *(f"#undef {word}" for word in _SPACES),
                 "static void body(void* a) {",
@@ -126,7 +126,7 @@ class Source:
         )
 
 
-def _spelled(text: str) -> str:
+def _spell(text: str) -> str:
     """Replace Metal's spellings by those of C++."""
     text = _METAL_HEADER.sub("", text)
     return _ANNOTATION.sub("", _SHARED.sub(r"static \1", text))

@@ -17,7 +17,7 @@ from typing import Any
 from ...evidence.results import NotApplicable
 from ...evidence.words import INSENSITIVE, NOT_APPLICABLE, NOT_BUILT
 from .. import Family, LabModel, NotBuilt
-from ..child import apply, built, device, raised
+from ..child import apply, build_family, device, first_failure
 from . import program as programs
 from .engines import kinds
 from .program import Program
@@ -49,7 +49,7 @@ def walks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if options.patched:
         apply(options.every_patch)
     try:
-        model, blunt = built(Family(*options.family.split(":", 1)))
+        model, blunt = build_family(Family(*options.family.split(":", 1)))
         may = kinds(model)
     except (NotBuilt, NotApplicable) as why:
         verdict = NOT_BUILT if isinstance(why, NotBuilt) else NOT_APPLICABLE
@@ -78,9 +78,9 @@ def _walks(
         result = _result(model, program)
         yield result
         # A failed patch is no longer in effect: the next walk needs a new process.
-        if options.patched and raised():
+        if options.patched and first_failure():
             return
-        wanted = reason(result["said"]) if result.get("said") else ""
+        wanted = reason(result["failure"]) if result.get("failure") else ""
         if wanted and wanted not in known and len(known) < SHRUNK:
             known.add(wanted)
             seconds = min(MOST, max(LEAST, options.seconds * PART))
@@ -97,9 +97,9 @@ def _smaller(
         return False
 
     small = shrink(program, is_red, seconds)
-    said = next((one for one in run(model, small) if reason(one) == wanted), "")
-    if said:
-        yield {"small": str(small), "said": said}
+    failure = next((one for one in run(model, small) if reason(one) == wanted), "")
+    if failure:
+        yield {"small": str(small), "failure": failure}
 
 
 def _result(model: LabModel, program: Program) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _result(model: LabModel, program: Program) -> dict[str, Any]:
         failures = run(model, program)
     except NotApplicable as refusal:
         return {"refused": str(refusal)}
-    return {"said": next(iter(failures), "") or raised(), "sequences": program.sequences}
+    return {"failure": next(iter(failures), "") or first_failure(), "sequences": program.sequences}
 
 
 if __name__ == "__main__":

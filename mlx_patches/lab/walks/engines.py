@@ -15,8 +15,8 @@ from typing import Any
 from ...evidence.results import NotApplicable
 from .. import Generated, LabModel, engine
 from ..engine import Image
-from ..engine_scenarios import penalized, second_best
-from ..generators import Request, Sampler, limited_caches, make_generator, samples_by_row
+from ..engine_scenarios import penalize, second_best
+from ..generators import Request, Sampler, limit_caches, make_generator, samples_by_row
 from .program import ANY
 
 # A prefix cache that a walk can fill: at most six prefixes, of at least two tokens.
@@ -52,7 +52,7 @@ class Row:
     cache: list[Any] | None = None
     quantized: int = 0
     uid: int = -1
-    said: list[Generated] = field(default_factory=list)
+    output: list[Generated] = field(default_factory=list)
     ended: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Row:
     @property
     def tokens(self) -> list[int]:
         """The generated tokens."""
-        return [one.token for one in self.said]
+        return [one.token for one in self.output]
 
     @property
     def segments(self) -> list[list[int]]:
@@ -86,7 +86,7 @@ class LmEngine:
         """Insert rows in one call; returns their uids."""
         own: dict[str, Any] = {}
         if any(row.processor for row in rows):
-            own["logits_processors"] = [[penalized] if row.processor else [] for row in rows]
+            own["logits_processors"] = [[penalize] if row.processor else [] for row in rows]
         if any(row.sampler for row in rows):
             own["samplers"] = [row.sampler for row in rows]
         if any(row.cache is not None for row in rows):
@@ -133,7 +133,7 @@ class VlmEngine:
                 turn=0,
                 prompt=row.prompt,
                 count=row.count,
-                processors=[penalized] if row.processor else None,
+                processors=[penalize] if row.processor else None,
                 sampler=row.sampler,
                 image=row.image,
                 arguments=self.arguments,
@@ -188,17 +188,17 @@ def kinds(model: LabModel) -> list[frozenset[str]]:
     insert = inspect.signature(release.insert).parameters
     rows = {"processor"} if "logits_processors" in insert else set()
     rows |= {"sampler"} if samples_by_row(model) else set()
-    base = {"renew", "alone", "engines", *(["drop"] if hasattr(release, "remove") else [])}
+    base = {"renew", "solo", "engines", *(["drop"] if hasattr(release, "remove") else [])}
     if model.family.distribution == "mlx-lm":
         base |= {"segment", "copy", "keep"}
         reuse = base | rows | {"reuse", "save", "quantize"}
         found = [base, base | rows, reuse, reuse]
-        if _applies(limited_caches, model, 16):
+        if _applies(limit_caches, model, 16):
             found.append(base | rows | {"max_kv_size"})
         return [frozenset(one) for one in found]
     taken = inspect.signature(type(release)).parameters
     found = [base, base | rows]
-    quantizes = _applies(engine.quantized, model, [0], 8)
+    quantizes = _applies(engine.quantize_caches, model, [0], 8)
     found += [base | {"kv_bits"}] if quantizes else []
     shows = "prompt_kwargs" in insert and _applies(engine.with_image, model, range(1, 17), (2, 2))
     engine.unmark()

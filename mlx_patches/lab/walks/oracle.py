@@ -10,8 +10,8 @@ from typing import Any
 from ...evidence.words import RED
 from .. import Cell, LabModel, engine, rows
 from ..compare import compare_generated
-from ..engine_scenarios import penalized
-from ..generators import limited_caches
+from ..engine_scenarios import penalize
+from ..generators import limit_caches
 from .engines import Row
 
 # Tolerance for quantized keys: rounding noise can move a value by one 8-bit step.
@@ -23,35 +23,35 @@ def check(model: LabModel, options: Mapping[str, int], row: Row) -> str:
     limited = "max_kv_size" in options
     exact = not (limited or "kv_bits" in options or row.quantized or row.image is not None)
     # A single call with the whole text is fastest, but may itself differ from chunked prefill.
-    if exact and _compared(model, options, row, _at_once(model, row)).verdict != RED:
+    if exact and _compare(model, options, row, _at_once(model, row)).verdict != RED:
         return ""
-    pieces = _pieces(model, options, row)
+    chunks = _chunk_sizes(model, options, row)
     # A limited cache drops tokens, so the right result depends on the chunks.
-    sizes = pieces if limited else [len(row.whole)]
+    sizes = chunks if limited else [len(row.whole)]
     try:
-        cell = _compared(model, options, row, _alone(model, options, row, sizes))
+        cell = _compare(model, options, row, _run_chunks(model, options, row, sizes))
     except Exception:
         if row.quantized:  # a solo run fails too: nothing to compare with
             return ""
         if "kv_bits" not in options:
             raise
         # Some families support prefill with quantized caches only in a batch.
-        pieces = [1] * len(row.whole)
-        cell = _compared(model, options, row, _alone(model, options, row, pieces))
+        chunks = [1] * len(row.whole)
+        cell = _compare(model, options, row, _run_chunks(model, options, row, chunks))
     if cell.verdict != RED:
         return ""
-    said = f"row {row.number}, {cell.detail.removeprefix('row 0, ')}"
+    failure = f"row {row.number}, {cell.detail.removeprefix('row 0, ')}"
     if not limited:
-        again = _compared(model, options, row, _alone(model, options, row, pieces))
-        said += "; as the row alone in the engine's pieces" * (again.verdict != RED)
-    return said
+        again = _compare(model, options, row, _run_chunks(model, options, row, chunks))
+        failure += "; a solo run in the engine's chunks does too" * (again.verdict != RED)
+    return failure
 
 
-def _compared(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequence[Any]) -> Cell:
+def _compare(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequence[Any]) -> Cell:
     tolerance = model.tolerance
     if row.quantized or "kv_bits" in options:
         tolerance = replace(tolerance, logits=QUANTIZED, margin=QUANTIZED)
-    return compare_generated([row.said], [logits], tolerance, [row.rank])
+    return compare_generated([row.output], [logits], tolerance, [row.rank])
 
 
 def _at_once(model: LabModel, row: Row) -> list[Any]:
@@ -63,10 +63,10 @@ def _at_once(model: LabModel, row: Row) -> list[Any]:
     places = [range(len(text))] if len(text) > 1 else None
     positions = engine.position_kwargs(model, [0], places, True, [None])
     logits = model.call(mx.array([text]), model.make_cache(), **positions)[0]
-    return _processed(row, list(logits[len(row.whole) - 1 :]))
+    return _process(row, list(logits[len(row.whole) - 1 :]))
 
 
-def _alone(
+def _run_chunks(
     model: LabModel, options: Mapping[str, int], row: Row, sizes: Sequence[int]
 ) -> list[Any]:
     """The same logits from a batch of one, with a chunked prefill of these sizes."""
@@ -76,29 +76,29 @@ def _alone(
     engine.forget(model)  # also the state left by creating the caches
     if row.quantized:
         rows.feed(model, [one], cache, row.quantized)
-        cache = [as_in_a_batch(layer) for layer in quantized(cache)]
+        cache = [as_in_a_batch(layer) for layer in quantize_layers(cache)]
         sizes = [start - row.quantized]
-    for size in [*sizes, *[1] * (len(row.said) - 1)]:
+    for size in [*sizes, *[1] * (len(row.output) - 1)]:
         rows.feed(model, [one], cache, size)
-    logits = [one.logits[start - 1 + index] for index in range(len(row.said))]
-    return _processed(row, logits)
+    logits = [one.logits[start - 1 + index] for index in range(len(row.output))]
+    return _process(row, logits)
 
 
-def _processed(row: Row, logits: Sequence[Any]) -> list[Any]:
+def _process(row: Row, logits: Sequence[Any]) -> list[Any]:
     import mlx.core as mx
 
     if not row.processor:
         return list(logits)
     texts = (mx.array(row.whole + row.tokens[:index]) for index in range(len(logits)))
-    return [penalized(text, one[None])[0] for text, one in zip(texts, logits, strict=True)]
+    return [penalize(text, one[None])[0] for text, one in zip(texts, logits, strict=True)]
 
 
 def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
     if "max_kv_size" in options:
-        return limited_caches(model, options["max_kv_size"])()
+        return limit_caches(model, options["max_kv_size"])()
     # A quantized cache would keep answer tokens that the model's default cache drops.
     if "kv_bits" in options and engine.answer_window(model) is None:
-        makers = engine.quantized(model, [0], options["kv_bits"])[1]
+        makers = engine.quantize_caches(model, [0], options["kv_bits"])[1]
         try:
             model.call([[1]], [make() for make in makers])
         except Exception:
@@ -107,17 +107,17 @@ def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
     return model.make_cache()
 
 
-def _pieces(model: LabModel, options: Mapping[str, int], row: Row) -> list[int]:
+def _chunk_sizes(model: LabModel, options: Mapping[str, int], row: Row) -> list[int]:
     """The chunk sizes of the engine's prefill of the row."""
     segments = [len(one) for one in row.segments]
     if segments[-1] > 1 and engine.settles(model):
         segments[-1:] = [segments[-1] - 1, 1]
     longest = options.get("prefill_step_size", 2048)
     parts = [len(row.history), *segments]
-    return [size for part in parts for size in rows.pieces(part, longest)]
+    return [size for part in parts for size in rows.chunk_sizes(part, longest)]
 
 
-def quantized(cache: Sequence[Any]) -> list[Any]:
+def quantize_layers(cache: Sequence[Any]) -> list[Any]:
     """A row's cache with its plain layers quantized to 8 bits."""
     return [
         layer.to_quantized(group_size=engine.GROUP, bits=8)

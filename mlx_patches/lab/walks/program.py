@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...core.errors import MlxPatchesError
-from ...core.files import quoted
+from ...core.files import quote
 
 # The settings of each operation; ``!`` marks required ones.
 VERBS = {
@@ -28,7 +28,7 @@ VERBS = {
     "copy": "row!",  # copy the row's cache out of the batch
     "save": "row!",  # save the row's kept cache to a file and load it again
     "quantize": "row!",  # quantize the row's kept cache
-    "alone": "text length!",  # call the model outside the engine
+    "solo": "text length!",  # call the model outside the engine
     "renew": "engine",  # drain an engine, then start a new one
 }
 OPTIONS = {
@@ -93,6 +93,7 @@ def parse(line: str) -> Program:
     options = dict(_settings(head, OPTIONS))
     operations = []
     for words in filter(None, rest):
+        words[:1] = ["solo" if words[0] == "alone" else words[0]]  # its former name
         if words[0] not in VERBS:
             raise _wrong(words[0], f"no operation; there are: {', '.join(VERBS)}")
         known = VERBS[words[0]].split()
@@ -115,7 +116,7 @@ def _settings(words: Sequence[str], known: set[str]) -> Iterator[tuple[str, int]
 
 
 def _wrong(part: str, why: str) -> MlxPatchesError:
-    return MlxPatchesError(f"not a walk that can be replayed: '{quoted(part)}': {why}")
+    return MlxPatchesError(f"not a walk that can be replayed: '{quote(part)}': {why}")
 
 
 def _pairs(settings: Mapping[str, int]) -> list[str]:
@@ -141,13 +142,13 @@ class _Drawing:
         self.chance, self.may = chance, may
         self.window = min(window, 64)  # longer windows are too slow
         self.rows = 0
-        self.piece = chance.choice([2, 3, 4, 5, 8, 16, 2048])
+        self.chunk = chance.choice([2, 3, 4, 5, 8, 16, 2048])
         self.engines = 2 if "engines" in may and chance.random() < 0.2 else 1
 
     def program(self, family: str) -> Program:
         operations = [self.add() for _ in range(self.chance.choice([1, 2, 3]))]
         weights = {"step": 42, "add": 22, "drop": 10, "copy": 8, "save": 4, "quantize": 2}
-        weights |= {"alone": 2, "renew": 3}
+        weights |= {"solo": 2, "renew": 3}
         drawn = {name: n for name, n in weights.items() if name in {"step", "add", *self.may}}
         for verb in self.chance.choices([*drawn], [*drawn.values()], k=self.chance.randint(8, 24)):
             operations += self.several() if verb == "add" else [self.other(verb)]
@@ -157,7 +158,7 @@ class _Drawing:
 
     def options(self) -> dict[str, int]:
         chance, rows = self.chance, self.chance.choice([1, 2, 3, 8])
-        options = {"prefill_step_size": self.piece, "prefill_batch_size": rows}
+        options = {"prefill_step_size": self.chunk, "prefill_batch_size": rows}
         options["completion_batch_size"] = max(rows, chance.choice([2, 3, 4, 8]))
         options["grow"] = chance.choice([0, 0, 1, 2, 3, 5])
         options["logprobs"] = chance.choice([0, 1, 1])
@@ -196,7 +197,7 @@ class _Drawing:
         chance, settings = self.chance, {}
         if verb == "step":
             settings["count"] = chance.choice([1, 1, 1, 2, 2, 3, 5])
-        elif verb == "alone":
+        elif verb == "solo":
             settings |= {"text": chance.choice(LATER), "length": chance.randint(1, 9)}
         elif verb == "renew":
             settings["engine"] = chance.randrange(self.engines)
@@ -218,6 +219,6 @@ class _Drawing:
             return chance.choice([1, 1, 2, 3])
         if kind < 0.5:
             return max(1, self.window + near)
-        if kind < 0.7 and self.piece < 100:
-            return max(1, self.piece * chance.choice([1, 2, 3]) + near)
+        if kind < 0.7 and self.chunk < 100:
+            return max(1, self.chunk * chance.choice([1, 2, 3]) + near)
         return chance.randint(1, 14) if kind < 0.9 else chance.randint(15, 40)

@@ -17,7 +17,7 @@ from ...core.files import printable
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import runner
 from ..kernels import kernel_folder
-from ..runner import Row, Task, ended
+from ..runner import Row, Task, describe_end
 from .program import parse
 from .walk import reason
 
@@ -32,7 +32,7 @@ STARTS = 5
 class Red:
     """A reason for red walks: its description, the number of walks, and the line of a small one."""
 
-    said: str
+    failure: str
     line: str
     walks: int = 1
 
@@ -61,7 +61,7 @@ class Walked:
         verdict, detail = self.verdict, self.detail
         if self.reds:
             verdict, red = RED, sum(red.walks for red in self.reds)
-            detail = f"{red} of {self.walks} walks: {self.reds[0].said}"
+            detail = f"{red} of {self.walks} walks: {self.reds[0].failure}"
         elif not detail and self.walks == self.refused:
             verdict, detail = NOT_APPLICABLE, f"{self.walks} walks, all of them refused"
         elif not detail:
@@ -75,7 +75,7 @@ class Walked:
         mode, flag = ("with", "--patched") if self.patched else ("without", "--unpatched")
         flag += " --every-patch" * self.every_patch
         for red in self.reds:
-            yield printable(f"{self.family} {mode} the patches, {red.walks} walks: {red.said}")
+            yield printable(f"{self.family} {mode} the patches, {red.walks} walks: {red.failure}")
             yield f"    mlx-patches lab {flag} --replay '{printable(red.line)}'"
 
 
@@ -86,8 +86,8 @@ def run(
     jobs: int = 1,
     patience: float = runner.SECONDS,
     out: Path | None = None,
-    tell: Callable[[Task, list[Row]], None] = lambda task, rows: None,
-    hear: Callable[[Walked], None] = lambda walked: None,
+    report: Callable[[Task, list[Row]], None] = lambda task, rows: None,
+    show: Callable[[Walked], None] = lambda walked: None,
 ) -> list[Row]:
     """Run walks for each task's family and return the cells.
 
@@ -98,8 +98,8 @@ def run(
         jobs: the number of families in parallel.
         patience: the time after which a walk counts as hung.
         out: see ``runner.run``; an interrupted run resumes from it.
-        tell: called after each family.
-        hear: called with the walks of each family missing from ``out``.
+        report: called after each family.
+        show: called with the walks of each family missing from ``out``.
 
     Raises:
         MlxPatchesError: ``out`` cannot be read or written.
@@ -107,11 +107,11 @@ def run(
 
     def one(task: Task) -> list[Row]:
         walked = walk(task, seconds, seed, patience)
-        hear(walked)
+        show(walked)
         return [walked.row()]
 
     walks = [replace(task, scenarios=(WALKS,)) for task in tasks]
-    return runner.run(walks, jobs, patience, out, tell, one)
+    return runner.run(walks, jobs, patience, out, report, one)
 
 
 def walk(task: Task, seconds: float, seed: int = 0, patience: float = runner.SECONDS) -> Walked:
@@ -182,16 +182,16 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
                     elif "over" in event:
                         over = True
                     else:
-                        _hear(walked, line, event)
+                        _add_event(walked, line, event)
                         line = ""
             except BaseException:
                 process.kill()
                 raise
         errors.seek(0)
         end = f"does not end: stopped after {patience:g} s" if late else ""
-        end = end or ended(process.returncode, errors.read())
+        end = end or describe_end(process.returncode, errors.read())
     if line:
-        _hear(walked, line, {"said": end or "ended early"})
+        _add_event(walked, line, {"failure": end or "ended early"})
     elif seed is None and not over:
         walked.verdict, walked.detail = RED, f"before the first walk: {end or 'ended early'}"
     return None if over else seed
@@ -205,21 +205,21 @@ def _events(
     while True:
         timer = Timer(patience, stop)
         timer.start()
-        said = process.stdout.readline()
+        event = process.stdout.readline()
         timer.cancel()
-        if not said.endswith("\n"):
+        if not event.endswith("\n"):
             return
-        yield json.loads(said)
+        yield json.loads(event)
 
 
-def _hear(walked: Walked, line: str, event: dict[str, Any]) -> None:
+def _add_event(walked: Walked, line: str, event: dict[str, Any]) -> None:
     """Add an event of the walk on this line to the results."""
-    if said := event.get("said"):
-        known = next((red for red in walked.reds if reason(red.said) == reason(said)), None)
+    if failure := event.get("failure"):
+        known = next((red for red in walked.reds if reason(red.failure) == reason(failure)), None)
         if known is None:
-            walked.reds.append(Red(said, line))
+            walked.reds.append(Red(failure, line))
         elif "small" in event:
-            known.said, known.line = said, event["small"]
+            known.failure, known.line = failure, event["small"]
         else:
             known.walks += 1
     walked.refused += "refused" in event

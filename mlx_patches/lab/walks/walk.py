@@ -17,7 +17,7 @@ from ...evidence.results import NotApplicable
 from .. import LabModel, engine, rows
 from ..cache_arrays import layers
 from ..engine import MARKS, unless_refused
-from ..generators import generated
+from ..generators import read_answer
 from . import engines, oracle
 from .engines import Engine, Row
 from .program import Operation, Program
@@ -48,11 +48,11 @@ def run(model: LabModel, program: Program) -> list[str]:
     walk = Walk(model, program)
     try:
         with engines.small_steps(program.options.get("grow", 0)), unless_refused():
-            walk.walked()
+            walk.run()
         walk.failures += [
             found
             for row in walk.rows.values()
-            if row.said and (found := oracle.check(model, program.options, row))
+            if row.output and (found := oracle.check(model, program.options, row))
         ]
     except NotApplicable:
         if not walk.failures:
@@ -71,8 +71,8 @@ def reason(failure: str) -> str:
     error = re.fullmatch(r"(\w+): .*(\(\S+:\d+\))", failure, re.DOTALL)
     if error:
         return f"{error[1]} {error[2]}"
-    said = re.sub(r"token \d+ instead of \d+", "log-probabilities differ by #", failure)
-    return re.sub(r"\d[\d.e+-]*", "#", said)
+    text = re.sub(r"token \d+ instead of \d+", "log-probabilities differ by #", failure)
+    return re.sub(r"\d[\d.e+-]*", "#", text)
 
 
 class Walk:
@@ -88,7 +88,7 @@ class Walk:
         self.failures: list[str] = []
         engine.forget(model)
 
-    def walked(self) -> None:
+    def run(self) -> None:
         """Perform every operation, then finish every row."""
         together = groupby(self.program.operations, lambda one: (one.verb, one["engine"]))
         for (verb, _), operations in together:
@@ -136,10 +136,10 @@ class Walk:
             row.prompt = list(row.image.tokens)
         if not operation["after"]:
             return row
-        kept = self._left(operation["after"])
-        return self._continued(row, kept, operation) if kept else None
+        kept = self._finish(operation["after"])
+        return self._continue(row, kept, operation) if kept else None
 
-    def _continued(self, row: Row, kept: Kept, operation: Operation) -> Row:
+    def _continue(self, row: Row, kept: Kept, operation: Operation) -> Row:
         """Continue a row from a copy of a cache, trimmed if possible."""
         caches = importlib.import_module("mlx_lm.models.cache")
         text, cache = list(kept.text), copy.deepcopy(kept.cache)
@@ -158,25 +158,25 @@ class Walk:
 
     def _steps(self) -> bool:
         """Step each engine once; returns whether any token was generated."""
-        said = [
+        answers = [
             (number, answer)
             for number, one in self.engines.items()
             for answer in one.generator.answers()
         ]
-        for number, answer in said:
-            self._hear(number, answer)
-        return bool(said)
+        for number, answer in answers:
+            self._add_answer(number, answer)
+        return bool(answers)
 
-    def _hear(self, number: int, answer: Any) -> None:
+    def _add_answer(self, number: int, answer: Any) -> None:
         row = self.live.get((number, answer.uid))
         if row is None:
             self.failures.append("a token of a row that is not there")
             return
-        row.said.append(generated(answer))
+        row.output.append(read_answer(answer))
         if answer.finish_reason:
             self._end(row)
-            if len(row.said) != row.count:
-                self.failures.append(f"row {row.number}: {len(row.said)} tokens, not {row.count}")
+            if len(row.output) != row.count:
+                self.failures.append(f"row {row.number}: {len(row.output)} tokens, not {row.count}")
             if (cache := getattr(answer, "prompt_cache", None)) is not None:
                 self._keep(row, cache, answer.all_tokens)
 
@@ -220,7 +220,7 @@ class Walk:
     def _save(self, operation: Operation) -> None:
         import mlx.core as mx
 
-        if kept := self._left(operation["row"]):
+        if kept := self._finish(operation["row"]):
             caches = importlib.import_module("mlx_lm.models.cache")
             with tempfile.TemporaryDirectory() as folder:
                 file = str(Path(folder, "cache.safetensors"))
@@ -229,16 +229,16 @@ class Walk:
                 mx.eval([layer.state for layer in kept.cache])
 
     def _quantize(self, operation: Operation) -> None:
-        kept = self._left(operation["row"])
+        kept = self._finish(operation["row"])
         if kept and not kept.quantized:
-            cache = oracle.quantized(kept.cache)
+            cache = oracle.quantize_layers(kept.cache)
             if any(new is not old for new, old in zip(cache, kept.cache, strict=True)):
                 kept.cache, kept.quantized = cache, len(kept.text)
 
-    def _alone(self, operation: Operation) -> None:
+    def _solo(self, operation: Operation) -> None:
         text = text_of(self.model, operation)
         row = rows.Row((*text, *text[:1] * 3), (len(text),))
-        rows.decode(self.model, [row], rows.prefill_alone(self.model, row), 3)
+        rows.decode(self.model, [row], rows.prefill_solo(self.model, row), 3)
 
     def _renew(self, operation: Operation) -> None:
         number = operation["engine"]
@@ -251,7 +251,7 @@ class Walk:
         if hasattr(release, "close"):
             release.close()
 
-    def _left(self, number: int) -> Kept | None:
+    def _finish(self, number: int) -> Kept | None:
         """The kept cache of a row; if there is none yet, the row is finished first."""
         row = self.rows.get(number)
         self._until(lambda: row is None or row.ended or number in self.kept)

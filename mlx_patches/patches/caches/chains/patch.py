@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, stored
+from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, read_stored
 from ....core.verbs import after
 from ..._shared.arrays import mx
 from ..._shared.handles import make_handle
@@ -51,7 +51,7 @@ def count_tokens(original: Any) -> Attribute:
             KeyError,
             AttributeError,
         ):  # the cache is under construction, or older than the patch
-            return original.fget(cache) if makes_handles else stored(cache, "offset")
+            return original.fget(cache) if makes_handles else read_stored(cache, "offset")
 
     def write(cache: Any, value: Any) -> None:
         held = cache.__dict__

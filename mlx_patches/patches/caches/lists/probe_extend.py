@@ -59,12 +59,12 @@ def _probe_prompts(target: Target) -> Result:
     """Join a prompt while one other row decodes."""
     from ....lab import EXACT, generators
     from ....lab.compare import compare_generated
-    from ....lab.rows import alone
+    from ....lab.rows import generate_solo
 
     model = tiny(target.distribution, _FAMILY)
     first, late = _PROMPTS
     generated = generators.generate(model, [first], late, _TOKENS)
     cell = compare_generated(
-        generated, [alone(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT
+        generated, [generate_solo(model, prompt, _TOKENS) for prompt in _PROMPTS], EXACT
     )
     return Result(cell.verdict == "red", cell.detail, cell.figure)

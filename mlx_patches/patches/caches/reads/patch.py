@@ -8,7 +8,7 @@ stores it.
 
 from typing import Any
 
-from ....core.patch import Attribute, Factory, Patch, Target, stored
+from ....core.patch import Attribute, Factory, Patch, Target, read_stored
 from ....core.verbs import result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
@@ -25,7 +25,7 @@ def read_through_handle(name: str) -> Factory:
             # None is common: a recurrent cache has no padding most of the time.
             return None if value is None else value.__copy__()
         except (AttributeError, KeyError):  # an int, or not set yet
-            return stored(instance, name)
+            return read_stored(instance, name)
 
     return lambda original: Attribute(name, read)
 

@@ -22,7 +22,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, stored
+from ....core.patch import Attribute, Patch, Target, read_stored
 from ....core.verbs import argument, everywhere, wrap
 from ..._shared.arrays import mx
 from ..._shared.rows import cut_to_window
@@ -59,7 +59,7 @@ def make_max_size(original: Any) -> Attribute:
         try:
             size = cache.__dict__["max_size"]
         except KeyError:
-            return stored(cache, "max_size")  # raises AttributeError
+            return read_stored(cache, "max_size")  # raises AttributeError
         # It may have been set before the patch was applied.
         return size if type(size) is int else convert_to_int(size)
 

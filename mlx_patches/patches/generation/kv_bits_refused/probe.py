@@ -89,7 +89,7 @@ def generate_batch(model: Any) -> int:
 def generate_solo(model: Any) -> int:
     """How many tokens the release's ``generate_step`` yields for a prompt without an image."""
     from ....lab import engine
-    from ....lab.alone_scenarios import inputs_of, whole_model
+    from ....lab.solo_scenarios import inputs_of, whole_model
 
     step = engine.generate_module(model).generate_step
     prompt = mx.array([_PROMPT])

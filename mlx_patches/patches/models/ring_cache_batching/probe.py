@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....lab import engine
-from ....lab.rows import LENGTHS, compare, decode, prefill_alone, rows_of
+from ....lab.rows import LENGTHS, compare, decode, prefill_solo, rows_of
 from ....lab.scenarios import SCENARIOS
 from ....probes.kit import Result, Target, require_module, require_own, tiny
 
@@ -39,7 +39,7 @@ def merge_full_rings(model: Any) -> list[Any]:
     rows = rows_of(model, LENGTHS)
     caches = []
     for row in rows:
-        cache = prefill_alone(model, row)
+        cache = prefill_solo(model, row)
         decode(model, [row], cache, cache[0].window_size + row.fed % 3)
         caches.append(cache)
     decode(model, rows, engine.merge(model, caches), 3)

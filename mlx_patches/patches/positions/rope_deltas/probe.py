@@ -5,21 +5,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....lab import EXACT, engine
-from ....lab.alone_scenarios import WHOLE, own_prefill, prefilled, stepped, texts, worst
 from ....lab.compare import differences
 from ....lab.offline import shell
 from ....lab.rows import (
     LENGTHS,
     decode,
     prefill,
-    prefill_alone,
     prefill_left,
+    prefill_solo,
     record_logits,
     row_with_image,
     rows_of,
     solo,
     text_and_image,
 )
+from ....lab.solo_scenarios import WHOLE, own_prefill, run_prefill, run_steps, texts, worst
 from ....probes.kit import (
     BATCH_PATCHES,
     NotApplicable,
@@ -52,7 +52,7 @@ def compare_generated(target: Target) -> Result:
     model = tiny_of(target)
     try:
         row = rows_of(model, LENGTHS)[0]
-        decode(model, [row], prefill_alone(model, row), _STEPS)
+        decode(model, [row], prefill_solo(model, row), _STEPS)
     except Exception as error:
         raise NotApplicable(f"a single request fails too: {engine.where(error)}") from None
     with with_patches(BATCH_PATCHES):
@@ -75,7 +75,7 @@ def compare_generated(target: Target) -> Result:
 def run_merged(model: Any) -> list[Any]:
     """Run texts of unequal length, prefilled separately and merged."""
     rows = rows_of(model, LENGTHS)
-    cache = engine.merge(model, [prefill_alone(model, row) for row in rows])
+    cache = engine.merge(model, [prefill_solo(model, row) for row in rows])
     decode(model, rows, cache, _STEPS)
     return rows
 
@@ -145,12 +145,12 @@ def two_turns(model: Any) -> Iterator[Any]:
     first, last = max(LENGTHS) + 2, -2
     for name, text, image in texts(model):
         engine.forget(model)
-        expected = dict(enumerate(prefilled(model, text, image)))
+        expected = dict(enumerate(run_prefill(model, text, image)))
         for chunk in (WHOLE, _CHUNK) if is_chunked(model, text) else (WHOLE,):
             engine.forget(model)
             cache = model.make_cache()
-            outputs = stepped(model, text[:first], max(LENGTHS), WHOLE, image, cache)
-            outputs |= stepped(model, text, len(text) + last, chunk, None, cache, first)
+            outputs = run_steps(model, text[:first], max(LENGTHS), WHOLE, image, cache)
+            outputs |= run_steps(model, text, len(text) + last, chunk, None, cache, first)
             yield f"{name} and a turn in chunks of {chunk}", outputs, expected
 
 
@@ -158,7 +158,7 @@ def is_chunked(model: Any, text: list[int]) -> bool:
     """Whether the release feeds a first prompt in chunks; Qwen3-VL of mlx-vlm 0.4 does not."""
     engine.forget(model)
     try:
-        stepped(model, text, len(text) - 1, _CHUNK, None)
+        run_steps(model, text, len(text) - 1, _CHUNK, None)
     except TypeError:
         return False
     return True

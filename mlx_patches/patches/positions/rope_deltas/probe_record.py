@@ -183,7 +183,7 @@ _MOVES: dict[str, Callable[[Rows, list[Any]], list[Any]]] = {
     "filter": _filter,
     "extract": _extract,
     "state": functools.partial(_restore, lambda batch, cache: list(map(_from_state, cache))),
-    "meta_state": functools.partial(_restore, lambda batch, cache: engine.restored(cache)),
+    "meta_state": functools.partial(_restore, lambda batch, cache: engine.restore_copies(cache)),
     "save_prompt_cache": functools.partial(_restore, _from_file),
     "load_prompt_cache": functools.partial(_restore, _from_file),
 }

@@ -28,7 +28,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, around, stored
+from ....core.patch import Attribute, Patch, Target, around, read_stored
 from ..._shared.refusals import Refused, as_refusal
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
@@ -122,7 +122,7 @@ def check_reference(path: Any) -> Any:
 
 def read_reference(speech: Any) -> Any:
     """The same for a field of the request."""
-    return check_reference(stored(speech, "ref_audio"))
+    return check_reference(read_stored(speech, "ref_audio"))
 
 
 async def parse_upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:

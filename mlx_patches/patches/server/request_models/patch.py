@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, stored
+from ....core.patch import Attribute, Patch, Target, read_stored
 from ....core.verbs import argument, before
 from ..._shared.callers import callers
 from ..._shared.refusals import Refused, as_refusal
@@ -131,7 +131,7 @@ def check_image_model(model: Any) -> None:
 
 def read_expanding_model(request: Any) -> Any:
     """mlx-vlm's server: the model that expands an image's prompt, if a request may name it."""
-    name = stored(request, _EXPANDING)
+    name = read_stored(request, _EXPANDING)
     if name is not None:
         check_name(name, _started)
     return name

@@ -16,7 +16,7 @@ Retire when
 import secrets
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, stored
+from ....core.patch import Attribute, Patch, Target, read_stored
 from ....core.verbs import argument
 
 
@@ -27,7 +27,7 @@ def draw_seed(seed: int | None) -> int:
 
 def read_sent_seed(request: Any) -> int | None:
     """The seed that a request was sent with; None without one, whatever the default."""
-    seed = stored(request, "seed")
+    seed = read_stored(request, "seed")
     return seed if "seed" in request.model_fields_set else None
 
 

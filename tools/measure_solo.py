@@ -1,6 +1,6 @@
 """Measures the lab's scenarios of one request alone in a release set, and keeps them as evidence.
 
-    python tools/measure_alone.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
+    python tools/measure_solo.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
 
 ``PYTHON`` is that of an environment of the set. Each job runs its families in one process that
 forks for each of them: to start a process for each would take hours. Scenarios that are not named
@@ -28,10 +28,10 @@ from shards import Shard
 
 from mlx_patches.activation import settings
 from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL
-from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED
+from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED, current_id
 from mlx_patches.patches import catalogue
 
-EVIDENCE = ROOT / "tools" / "evidence" / "alone"
+EVIDENCE = ROOT / "tools" / "evidence" / "solo"
 # Seconds for one family, and for one scenario of the release.
 SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
@@ -54,7 +54,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", help="the release set")
     parser.add_argument("--python", help="an environment of this set")
-    parser.add_argument("--scenario", action="append", choices=(*NAMED, *RELEASE_SCENARIOS))
+    parser.add_argument(
+        "--scenario", action="append", type=current_id, choices=(*NAMED, *RELEASE_SCENARIOS)
+    )
     parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--jobs", type=int, default=1)
     shards.add_option(parser, "family")
@@ -166,14 +168,16 @@ def print_rows(
     own = [name for name in scenarios if name in NAMED]
     found = shard.of(families(distribution)) if own else []
     for family in (one for one in found if not only or one.name in only):
-        forked(family.name, str(family), own, flags, SECONDS)
+        fork_family(family.name, str(family), own, flags, SECONDS)
     # These have processes of their own, so that one does not change what another one sees.
     of_release = [name for name in scenarios if name not in NAMED]
     for name in shard.of(of_release):
-        forked("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
+        fork_family("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
 
 
-def forked(name: str, family: str, scenarios: Sequence[str], flags: list[str], limit: int) -> None:
+def fork_family(
+    name: str, family: str, scenarios: Sequence[str], flags: list[str], limit: int
+) -> None:
     """Run a family's scenarios in a fork of this process, as the lab's process would."""
     from mlx_patches.lab import child
 
@@ -212,7 +216,7 @@ def table() -> list[str]:
     lines = [f"|release set|{'|'.join(names)}|", "|---" * (len(names) + 1) + "|"]
     for file in sorted(EVIDENCE.glob("*.json")):
         found = json.loads(file.read_text())
-        lines.append(f"|{found['set']}|{'|'.join(counted(found, one) for one in names)}|")
+        lines.append(f"|{found['set']}|{'|'.join(count_results(found, one) for one in names)}|")
     return lines
 
 
@@ -240,7 +244,7 @@ def reasons() -> list[str]:
     return lines
 
 
-def counted(found: Mapping[str, Any], scenario: str) -> str:
+def count_results(found: Mapping[str, Any], scenario: str) -> str:
     """How many families or cases of a scenario are right, repaired and wrong, or n/a, or ``-``."""
     if scenario not in found.get(PARTS[1], {}):
         return "-"  # not measured

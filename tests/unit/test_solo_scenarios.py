@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import measure_alone
+import measure_solo
 import pytest
 
 from mlx_patches.lab import Cell, draws, release_scenarios, stops
@@ -29,7 +29,7 @@ def test_draws_are_judged(drawn, said):
             raise drawn
 
         drawn = draws.five(raises)
-    cell = draws.judged(drawn)
+    cell = draws.compare_draws(drawn)
     assert cell.verdict == ("red" if said else "green")
     assert cell.detail.startswith(said)
 
@@ -81,7 +81,7 @@ def server(whole, late=0, reason="stop"):
     ],
 )
 def test_stops_are_judged(ask, verdict):
-    assert stops.judged(ask, stream=False).verdict == verdict
+    assert stops.compare_stops(ask, stream=False).verdict == verdict
 
 
 def rows(**verdicts):
@@ -95,11 +95,11 @@ def rows(**verdicts):
 
 def test_evidence_counts():
     found = {}
-    measure_alone.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
-    measure_alone.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
-    assert measure_alone.counted(found, "saved") == "1/1/1"
+    measure_solo.add(found, "without", ["saved"], rows(a="green", b="red", c="red", d="n/a"))
+    measure_solo.add(found, "with", ["saved"], rows(a="green", b="green", c="red", d="n/a"))
+    assert measure_solo.count_results(found, "saved") == "1/1/1"
     assert found["details_with"] == {"saved": {"c": "c red"}}
-    for part in measure_alone.PARTS:
-        measure_alone.add(found, part, ["draws"], [])
-    assert measure_alone.counted(found, "draws") == "n/a"
-    assert measure_alone.counted(found, "streamed") == "-"
+    for part in measure_solo.PARTS:
+        measure_solo.add(found, part, ["draws"], [])
+    assert measure_solo.count_results(found, "draws") == "n/a"
+    assert measure_solo.count_results(found, "streamed") == "-"

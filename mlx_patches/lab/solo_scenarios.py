@@ -19,13 +19,13 @@ from ..evidence.words import GREEN, RED
 from . import Cell, LabModel, engine
 from .build import build
 from .compare import differences
-from .generators import forced
+from .generators import force_tokens
 from .offline import WholeModel
 from .reference import DATA, TOKENS
 from .registry import NAMED, scenario
-from .rows import LENGTHS, Row, decode, prefill, prefill_alone, rows_of, solo, steps
+from .rows import LENGTHS, Row, decode, prefill, prefill_solo, rows_of, solo, steps
 from .variants import has_variant, vary
-from .whole import embedded
+from .whole import embed_prompt
 
 # Prompt length and chunk size; 0: no chunks.
 PROMPTS = ((min(LENGTHS), 0), (max(LENGTHS), 0), (max(LENGTHS), 6))
@@ -49,23 +49,23 @@ def own_prefill(model: LabModel) -> Cell:
     The sampler ignores the logits and takes the next token of a fixed text.
     """
 
-    def compared() -> Iterator[Compared]:
+    def compare_prompts() -> Iterator[Compared]:
         for name, text, image in texts(model):
             engine.forget(model)
-            expected = dict(enumerate(prefilled(model, text, image)))
-            for length, piece in PROMPTS if image is None else PROMPTS[1:]:
+            expected = dict(enumerate(run_prefill(model, text, image)))
+            for length, chunk in PROMPTS if image is None else PROMPTS[1:]:
                 engine.forget(model)
-                said = stepped(model, text, length, piece or WHOLE, image)
+                logits = run_steps(model, text, length, chunk or WHOLE, image)
                 end = length + (engine.answer_window(model) or WHOLE)
-                said = {at: said[at] for at in said if at < end}
-                pieces = f" in pieces of {piece}" if piece else ""
-                yield f"{name} after a prompt of {length}{pieces}", said, expected
+                found = {at: one for at, one in logits.items() if at < end}
+                chunks = f" in chunks of {chunk}" if chunk else ""
+                yield f"{name} after a prompt of {length}{chunks}", found, expected
 
-    return worst(model, compared())
+    return worst(model, compare_prompts())
 
 
 @scenario("saved", NAMED)
-def saved(model: LabModel) -> Cell:
+def run_saved(model: LabModel) -> Cell:
     """Saving and loading the cache of a row or a batch does not change its output."""
     caches = model.family.part("models.cache")
     if not hasattr(caches, "save_prompt_cache"):
@@ -79,10 +79,12 @@ def saved(model: LabModel) -> Cell:
             caches.save_prompt_cache(file, cache)
             return list(caches.load_prompt_cache(file))
 
-        return worst(model, _saved(model, through_a_file))
+        return worst(model, _run_copies(model, through_a_file))
 
 
-def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) -> Iterator[Compared]:
+def _run_copies(
+    model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]
+) -> Iterator[Compared]:
     def goes_on(rows: list[Row], cache: list[Any], save: bool = True) -> None:
         """Decode; save before the window is full, shortly after, and well past it."""
         for count in (3, steps(model), 2):
@@ -91,11 +93,11 @@ def _saved(model: LabModel, through_a_file: Callable[[list[Any]], list[Any]]) ->
 
     for length in LENGTHS:
         row = rows_of(model, [length])[0]
-        goes_on([row], prefill_alone(model, row))
+        goes_on([row], prefill_solo(model, row))
         yield "a row", row.logits, solo(model, row)
     with suppress(NotApplicable):
         row = rows_of(model, [min(LENGTHS)])[0]
-        cache = prefill_alone(model, row)
+        cache = prefill_solo(model, row)
         decode(model, [Row(tuple(reversed(row.text)), row.chunks)], cache, 2)
         cache = through_a_file(cache)
         engine.trim(cache, 2)
@@ -121,33 +123,33 @@ def config_fields(model: LabModel) -> Cell:
     Red if a rope type is ignored; the detail also lists other fields without effect. A family whose
     rope base has no effect has no RoPE, or reads its config elsewhere.
     """
-    plain = edited(model, dict)
+    plain = run_edited(model, dict)
     if plain is None:
         raise NotApplicable("the release does not read its small config")
     ignored, still = [], []
     for kind in NO_SETTINGS if has_variant(model.family, "yarn") else ():
         change = partial(vary, variant=kind)
-        varied = edited(model, change)
+        varied = run_edited(model, change)
         if same(plain, varied):
             ignored.append(kind)
         elif varied is not None:
             settings = change({})["rope_scaling"].keys() - NO_SETTINGS[kind]
             for name in sorted(settings):
-                if same(varied, edited(model, partial(turned, name=name, change=change))):
+                if same(varied, run_edited(model, partial(change_field, name=name, change=change))):
                     still.append(f"{name} of {kind}")
-    fill = partial(filled, scalars(model))
-    whole = edited(model, fill)
+    fill = partial(fill_defaults, scalars(model))
+    whole = run_edited(model, fill)
     for name in scalars(model) if whole is not None else ():
-        if same(whole, edited(model, partial(turned, name=name, change=fill))):
+        if same(whole, run_edited(model, partial(change_field, name=name, change=fill))):
             still.append(name)
     if ignored and "rope_theta" in still:
         raise NotApplicable("nothing is rotated by rope_theta: the rope types can move nothing")
-    said = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
+    detail = f"ignores the rope types {', '.join(ignored)}; " if ignored else ""
     moved = f"these move nothing: {', '.join(still)}" if still else "each field moves the logits"
-    return Cell(RED if ignored else GREEN, said + moved, float(len(ignored) + len(still)))
+    return Cell(RED if ignored else GREEN, detail + moved, float(len(ignored) + len(still)))
 
 
-def edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def run_edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
     """The logits of a text with an edited config; None if the release refuses it."""
     text = [list(rows_of(model, [1])[0].text[:TOKENS])]
     try:
@@ -175,12 +177,12 @@ def scalars(model: LabModel) -> dict[str, Any]:
     }
 
 
-def filled(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def fill_defaults(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """The config with its defaults filled in."""
     return {**settings, **config}
 
 
-def turned(
+def change_field(
     config: dict[str, Any], name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> dict[str, Any]:
     """The config after ``change``, with a different value for a field at any depth."""
@@ -193,7 +195,7 @@ def turned(
     return {
         key: other(value)
         if key == name
-        else turned(value, name)
+        else change_field(value, name)
         if isinstance(value, dict)
         else value
         for key, value in change(config).items()
@@ -202,13 +204,13 @@ def turned(
 
 def worst(model: LabModel, compared: Iterable[Compared]) -> Cell:
     """The first red comparison, else the one with the largest difference."""
-    found = Cell(GREEN)
-    for name, said, expected in compared:
-        cell = differences([said], [expected], model.tolerance)
+    result = Cell(GREEN)
+    for name, found, expected in compared:
+        cell = differences([found], [expected], model.tolerance)
         if cell.verdict == RED:
             return replace(cell, detail=f"{name}: {cell.detail.removeprefix('row 0, ')}")
-        found = max(cell, found, key=lambda one: one.figure or 0.0)
-    return found
+        result = max(cell, result, key=lambda one: one.figure or 0.0)
+    return result
 
 
 def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None]]:
@@ -224,7 +226,7 @@ def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None
             yield "an image", [*image.tokens, *text[max(LENGTHS) :]], image
 
 
-def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
+def run_prefill(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
     """The log-probabilities (length, vocabulary) of a text from a single call."""
     import mlx.core as mx
 
@@ -233,18 +235,18 @@ def prefilled(model: LabModel, text: Sequence[int], image: engine.Image | None) 
         out = model.module(ids, cache=cache)
     else:
         whole, inputs = whole_model(model, image), inputs_of(ids, image)
-        own = embedded(whole, text, inputs)
+        own = embed_prompt(whole, text, inputs)
         inputs = {name: value for name, value in inputs.items() if name not in READ}
         out = whole.language_model(ids, cache=cache, **inputs, **own)
     logits = getattr(out, "logits", out)[0].astype(mx.float32)
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def stepped(
+def run_steps(
     model: LabModel,
     text: Sequence[int],
     length: int,
-    piece: int,
+    chunk: int,
     image: engine.Image | None,
     cache: list[Any] | None = None,
     start: int = 0,
@@ -254,7 +256,7 @@ def stepped(
     Args:
         text: token ids; the first ``length`` are the prompt.
         length: the length of the prompt.
-        piece: the chunk size of the prefill.
+        chunk: the chunk size of the prefill.
         image: the prompt, if it contains an image.
         cache: the model's caches; None for empty ones.
         start: the number of tokens in the cache.
@@ -262,16 +264,16 @@ def stepped(
     import mlx.core as mx
 
     options = {
-        "prefill_step_size": piece,
+        "prefill_step_size": chunk,
         "prompt_cache": model.make_cache() if cache is None else cache,
     }
     prompt, rest = mx.array(list(text[start:length])), text[length:]
     if model.family.distribution == "mlx-lm":
-        said = forced(model, rest, prompt, model.module, **options)
+        output = force_tokens(model, rest, prompt, model.module, **options)
     else:
         inputs = {**inputs_of(prompt[None], image), **options}
-        said = forced(model, rest, prompt[None], whole_model(model, image), **inputs)
-    return dict(enumerate(said[: len(rest) + 1], length - 1))
+        output = force_tokens(model, rest, prompt[None], whole_model(model, image), **inputs)
+    return dict(enumerate(output[: len(rest) + 1], length - 1))
 
 
 def whole_model(model: LabModel, image: engine.Image | None) -> WholeModel:
