@@ -6,8 +6,6 @@ tests/releases on the real ones. ``python -m tests.conformance MODULE ID STEPS``
 a new process and prints the results.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

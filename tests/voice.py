@@ -4,8 +4,6 @@ A rule is a pattern and what to write in its place. Patterns are narrow: a word 
 another sense is not on the list.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

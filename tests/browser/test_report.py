@@ -1,7 +1,5 @@
 """The report page in a real browser: cells, filters, keys, both colour schemes, no network."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -7,8 +7,6 @@ MlxPatchesError, in a short time. Inputs that do otherwise are written to ``--ke
 ends with exit code 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -1,7 +1,5 @@
 """``mlx_vlm.batch_generate`` beyond the probe: padding on either side, order, and no padding."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

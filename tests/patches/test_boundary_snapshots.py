@@ -1,7 +1,5 @@
 """The patch for omlx with real caches, in a stand-in for omlx's scheduler."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """``cancelled-prompt``: the remaining rows' caches are right, whichever row was cancelled."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

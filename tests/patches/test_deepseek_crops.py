@@ -1,7 +1,5 @@
 """``deepseek-crops``: what is read of the crops; an image is always used."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """Deepstack features beyond the probe: batches that are split, the prefix cache, and refusals."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

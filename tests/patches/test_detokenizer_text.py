@@ -1,7 +1,5 @@
 """``detokenizer-text``: random tokens are streamed as decoded; right segments are unchanged."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import random

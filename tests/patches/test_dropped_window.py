@@ -1,7 +1,5 @@
 """A window in a left-padded batch, and a broken version of ``dropped-window``."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """Stop tokens of a whole load, by the release's own loaders, file by file and fault by fault."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

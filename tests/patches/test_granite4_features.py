@@ -1,7 +1,5 @@
 """Granite 4 Vision's features beyond the probe: rows, cuts, a row alone, a turn that goes on."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """Granite 4 Vision's images beyond the probe: images of other sizes, and what stays as it came."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """``host-request-templates``: which fields of a request bring a template."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core.errors import is_refusal

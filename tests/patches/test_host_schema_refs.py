@@ -1,7 +1,5 @@
 """``host-schema-refs``: which schemas of a request are refused, and what stays as it was."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

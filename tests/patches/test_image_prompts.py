@@ -1,7 +1,5 @@
 """``image-prompts`` beyond the probe: the order and size of chunks, and what is unchanged."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """``indexer-padding``: which positions of a call are text, as a batch's pooling caches count."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

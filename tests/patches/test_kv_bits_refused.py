@@ -1,7 +1,5 @@
 """``kv-bits-refused``: a model is tried once, and the result is kept as long as it exists."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 from types import SimpleNamespace

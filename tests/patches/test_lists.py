@@ -1,7 +1,5 @@
 """Llama 4's chunks in mlx-vlm: up to 0.6.2 it imports the caches of mlx-lm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """Masks over every key: rows alone and releases that are right keep every bit."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """``max-kv-size-ignored``: which models log a warning, and how often."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 

@@ -1,7 +1,5 @@
 """``host-media-limits`` and ``host-media-policy`` in front of the releases' loaders."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip

@@ -1,7 +1,5 @@
 """What a request to vllm-mlx or mlx-openai-server names as media, with stand-ins for the hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib

@@ -3,8 +3,6 @@
 Servers on this machine stand for the internet; no test connects to another machine.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os

@@ -1,7 +1,5 @@
 """``metal-mrope``: the positions that M-RoPE's kernel gets."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """``mimo-value-scale``: configs without a scale, and what a cache holds."""
 
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """``model-code-consent``: which calls and settings give consent, and which do not."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Positions of several images beyond the probe: rows, padding, what stays as it came."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

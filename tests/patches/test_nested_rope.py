@@ -1,7 +1,5 @@
 """Configs as transformers 5 saves them: what is read, and what stays as released."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -1,7 +1,5 @@
 """A cache with padding stores zeros for padding, and every real token unchanged."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

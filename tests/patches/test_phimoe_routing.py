@@ -1,7 +1,5 @@
 """``phimoe-routing``: types, and experts that are close."""
 
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

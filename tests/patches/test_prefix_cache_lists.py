@@ -1,7 +1,5 @@
 """``vlm-prefix-cache-lists``: which caches a row is taken out of."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_cache_lists import patch

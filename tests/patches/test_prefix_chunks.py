@@ -1,7 +1,5 @@
 """``vlm-prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_chunks import patch

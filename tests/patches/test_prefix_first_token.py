@@ -1,7 +1,5 @@
 """``vlm-prefix-first-token``: the logits of a row's first token, and what stays unchanged."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """``vlm-prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

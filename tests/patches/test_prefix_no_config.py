@@ -1,7 +1,5 @@
 """``vlm-prefix-no-config``: look-ups of models without a config, and of others."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """``vlm-prefix-widths``: caches with one shape, with two, and with one shape per layer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The contract of quantized batch caches, affine and TurboQuant; see ``contract``."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 

@@ -1,7 +1,5 @@
 """The rows and padding of recurrent caches, and the cost of keeping them in a step."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import random

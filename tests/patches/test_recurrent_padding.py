@@ -1,7 +1,5 @@
 """Recurrent families beyond the probe: quantized batches, outputs, arguments and device reads."""
 
-from __future__ import annotations
-
 import inspect
 
 import mlx.core as mx

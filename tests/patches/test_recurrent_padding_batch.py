@@ -1,7 +1,5 @@
 """Padded batches of recurrent families are fed in one call, and each row keeps its own state."""
 
-from __future__ import annotations
-
 import math
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """Rows that continue stored prefixes by unequal rests, as in a batch of mlx-vlm's prefix cache."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Ring caches that join a batch, beyond the probe: the order of tokens, and refused rings."""
 
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """The record of a cache's rows: it follows the rows, lives only as long, and costs no read."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """``rope-input``: what is rotated has the bits that it had."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """``max_size`` is one ``int``, whichever way it was set; everything else is unchanged."""
 
-from __future__ import annotations
-
 import array
 import copy
 import decimal

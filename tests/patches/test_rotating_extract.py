@@ -1,7 +1,5 @@
 """A row extracted from a rotating batch continues as if it had always been alone."""
 
-from __future__ import annotations
-
 import importlib
 import random
 from importlib.metadata import version

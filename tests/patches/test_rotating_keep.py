@@ -1,7 +1,5 @@
 """``rotating-keep``: whole models' batches that keep the first tokens, in every host operation."""
 
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

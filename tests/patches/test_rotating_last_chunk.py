@@ -1,7 +1,5 @@
 """``rotating-last-chunk``: whole models, with batched prompts in pieces, one of one token."""
 
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """Row by row beyond the probe: memory, device reads, outputs, and every kind of argument."""
 
-from __future__ import annotations
-
 import gc
 import inspect
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Prompts that come as embeddings: text takes one call, what may be an image one call a row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

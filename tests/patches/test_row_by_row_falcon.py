@@ -1,7 +1,5 @@
 """Prompts of Falcon OCR in one call: texts, rows with images, and those that go one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Families whose batch ``row-by-row`` feeds in one call: calls, device reads, rows, and bits."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """``sampling-threads``: every thread draws the tokens that the importing thread draws."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``server-batch-error``: waiting clients get the error; other errors still end the thread."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from queue import Queue

@@ -1,7 +1,5 @@
 """``server-short-prompt``: the server splits a chat of any length into segments."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

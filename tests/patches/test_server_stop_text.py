@@ -1,7 +1,5 @@
 """``server-stop-text``: stop strings cut in every way, in tokens and at the ends of an answer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

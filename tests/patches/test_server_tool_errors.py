@@ -1,7 +1,5 @@
 """``server-tool-errors``: every parser of the release, with texts that models write."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

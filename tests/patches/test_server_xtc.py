@@ -1,7 +1,5 @@
 """``server-xtc``: the arguments of the server's sampler, and values that callers pass."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

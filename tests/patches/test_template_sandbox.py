@@ -1,7 +1,5 @@
 """``template-sandbox``: what a chat template may do and cost, and that others render as before."""
 
-from __future__ import annotations
-
 import os
 import time
 from types import SimpleNamespace

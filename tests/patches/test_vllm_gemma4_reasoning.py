@@ -1,7 +1,5 @@
 """``vllm-gemma4-reasoning``: what is thought and what is answer, without a release."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning

@@ -1,7 +1,5 @@
 """``vllm-json-escapes``: what it escapes, without a release."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

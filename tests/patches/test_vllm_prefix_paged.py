@@ -1,7 +1,5 @@
 """vllm-mlx's paged prefix cache, repaired: hits and misses."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """``vllm-stored-prefix``: which arrays are copied, their size, and which are left alone."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """``vllm-stream-parsers`` on a release and without one: parsers, tool calls, several streams."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """``vlm-finish-reason``: answers at their limit, at a stop string, streamed, and at once."""
 
-from __future__ import annotations
-
 import importlib
 from contextvars import ContextVar
 

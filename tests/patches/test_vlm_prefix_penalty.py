@@ -1,7 +1,5 @@
 """``vlm-prefix-penalty``: rows with and without a prefix, and batches that it leaves alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of

@@ -1,7 +1,5 @@
 """``vlm-request-failure``: real images that do not match, in the server's running thread."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """``vlm-stop-text``: stop strings of every form, cut in every way, and answers without any."""
 
-from __future__ import annotations
-
 import importlib
 import threading
 from types import SimpleNamespace

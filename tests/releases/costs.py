@@ -1,7 +1,5 @@
 """Counts the device reads, graph nodes and live bytes of a forward pass."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Modules and tiny models of the installed release; a test is skipped where it lacks them."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@
 package's expressions use is implemented; anything else raises.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The lab's scenarios of one request alone: right models, known defects, and planted ones."""
 
-from __future__ import annotations
-
 import importlib
 from importlib import metadata
 

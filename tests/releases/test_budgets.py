@@ -1,7 +1,5 @@
 """Budgets of a step with every patch in effect: device reads, graph nodes and live bytes."""
 
-from __future__ import annotations
-
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

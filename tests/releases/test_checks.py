@@ -5,8 +5,6 @@ check says no, the layer must call the original once, with the call's arguments,
 result.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections import Counter

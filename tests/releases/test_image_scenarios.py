@@ -1,7 +1,5 @@
 """The scenarios of images with their features: right models, known defects, and planted ones."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

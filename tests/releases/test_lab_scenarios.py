@@ -1,7 +1,5 @@
 """The lab's scenarios on a right family, on a wrong family, and with planted defects."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import inspect

@@ -1,7 +1,5 @@
 """``lab --weights`` on a folder with weights, here of a tiny model."""
 
-from __future__ import annotations
-
 import json
 
 import mlx.core as mx

@@ -4,8 +4,6 @@ All patches are applied once, at every target that this release has. The table h
 function, method, property and so on that they change.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

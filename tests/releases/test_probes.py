@@ -1,7 +1,5 @@
 """On every release the matrix agrees with each patch's probe, and the patch turns it green."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

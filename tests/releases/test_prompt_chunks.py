@@ -1,7 +1,5 @@
 """Which tokens of a prompt a call feeds."""
 
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 

@@ -5,8 +5,6 @@ stub that does nothing, so that all the work that is counted is the patch's. A s
 request at least once, so its own work is never less than linear.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib

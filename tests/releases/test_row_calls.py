@@ -1,7 +1,5 @@
 """One row's part of a batched call: how arguments are cut, and how outputs are joined."""
 
-from __future__ import annotations
-
 import inspect
 from collections import namedtuple
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The work is done in a new process, ``python -m tests.releases.test_threads SECON
 module cannot be put back, and a deadlock must not hold up other tests.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Whether a batch has padding: recorded when it is fed, dropped when rows or padding change."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """Walks of right models, and of releases with a fault planted in each kind of operation."""
 
-from __future__ import annotations
-
 import functools
 from collections import deque
 

@@ -5,8 +5,6 @@
 Each cell is a process: the release's own command with ``--help``, which reports at its end.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

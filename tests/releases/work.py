@@ -4,8 +4,6 @@ Lines of Python count loops; allocated bytes count what one C call copies, such 
 join. What a regular expression does is counted by ``steps``.
 """
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Fake distributions, and the matrix, registry and manager around them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -3,8 +3,6 @@
 Once both patches are on, ``hasattr`` finds the name on objects that the release makes without it.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

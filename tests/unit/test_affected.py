@@ -1,7 +1,5 @@
 """The audit's table of affected models, from fake releases under their real names."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.auditing import measured as auditing

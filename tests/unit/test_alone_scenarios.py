@@ -1,7 +1,5 @@
 """What the scenarios of one request alone judge, without a release."""
 
-from __future__ import annotations
-
 import measure_alone
 import pytest
 

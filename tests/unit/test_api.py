@@ -1,7 +1,5 @@
 """The functions that users call, and activation model by model."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal

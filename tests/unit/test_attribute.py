@@ -1,7 +1,5 @@
 """Attribution of a repaired cell to patches, with fake patches and scenarios."""
 
-from __future__ import annotations
-
 import pytest
 
 import mlx_patches

@@ -1,7 +1,5 @@
 """The report's logic; tests/releases/test_cli.py runs it on real releases."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.auditing.audit import Audit

@@ -1,7 +1,5 @@
 """Activation by the .pth file, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

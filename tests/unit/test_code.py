@@ -1,7 +1,5 @@
 """The evidence of the installed code, whatever number it carries."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

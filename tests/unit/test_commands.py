@@ -1,7 +1,5 @@
 """Errors on the command line, and the audit's other output formats."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Patches and hosts that other packages declare by entry point."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

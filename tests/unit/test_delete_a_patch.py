@@ -1,7 +1,5 @@
 """Deleting a patch: its folder, its test or mutant, its id in ``STACKED``; then `make write`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What is installed, read from disk."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from importlib.machinery import PathFinder

@@ -1,7 +1,5 @@
 """The pages in docs/ agree with the code."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Other projects' tests without and with the patches: what counts as a difference."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

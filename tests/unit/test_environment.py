@@ -1,7 +1,5 @@
 """``MLX_PATCHES_DISABLE`` and ``MLX_PATCHES_STRICT``, for each way of activation."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The committed matrix equals what the evidence yields, and covers only what was measured."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

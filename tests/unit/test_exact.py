@@ -1,7 +1,5 @@
 """Whatever is applied, wrapped, unwrapped and restored, in the end the release's own is back."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import sys

@@ -4,8 +4,6 @@ Layers that raise in a call are tested in test_guard.py, patches that raise whil
 in test_manager.py and tests/conformance.py, broken matrices in test_matrix.py.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What a fingerprint covers; it is the same on every Python, from a file or a live object."""
 
-from __future__ import annotations
-
 from textwrap import dedent
 
 import pytest

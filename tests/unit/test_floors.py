@@ -1,7 +1,5 @@
 """Which part of the package may import which, and who may write to attributes by name."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Measuring a folder's own config for the audit, with children that only print, crash or hang."""
 
-from __future__ import annotations
-
 import json
 import sys
 

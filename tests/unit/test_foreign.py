@@ -1,7 +1,5 @@
 """Other packages that replaced functions of the releases."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from textwrap import dedent

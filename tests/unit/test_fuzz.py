@@ -1,7 +1,5 @@
 """A short run of the fuzz target; ``make fuzz`` is the long one."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core import model_files

@@ -1,7 +1,5 @@
 """From a rule, an installed release and a body to a verdict."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core.distributions import Installed

@@ -1,7 +1,5 @@
 """A replacement that raises while the host runs."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect

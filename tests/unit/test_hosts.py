@@ -1,7 +1,5 @@
 """The audit's report on a host server."""
 
-from __future__ import annotations
-
 import pytest
 
 import mlx_patches

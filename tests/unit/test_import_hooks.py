@@ -1,7 +1,5 @@
 """When the watcher calls back, and which parts of the import system it leaves unchanged."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

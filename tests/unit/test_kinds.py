@@ -4,8 +4,6 @@ Each script runs against the release's function and against the patched one: bot
 same journal.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import functools

@@ -1,7 +1,5 @@
 """The lab's runner, with children that only print, crash or hang."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

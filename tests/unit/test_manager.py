@@ -1,7 +1,5 @@
 """Fake patches in the conformance suite, and every status."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """The matrix: its look-ups, its hand-kept tables, and its two forms."""
 
-from __future__ import annotations
-
 import json
 
 import matrix_file

@@ -1,7 +1,5 @@
 """Branches that only Metal takes, from fake releases under their real names."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.auditing import modules, screen

@@ -1,7 +1,5 @@
 """The emulated device without MLX: what is compiled, what is refused, what a cell says."""
 
-from __future__ import annotations
-
 import re
 import sys
 

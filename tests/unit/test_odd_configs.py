@@ -3,8 +3,6 @@
 The fields are those that the audit reads: a config that records what is read from it finds them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

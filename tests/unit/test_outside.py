@@ -1,7 +1,5 @@
 """What model types compute alone, held against another implementation."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The pages: links lead somewhere, they stay short, and they count the same patches."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

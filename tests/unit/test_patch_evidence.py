@@ -1,7 +1,5 @@
 """Each patch's evidence.json, and the folders, tests and catalogue lines of patches."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

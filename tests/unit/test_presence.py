@@ -1,7 +1,5 @@
 """``mlx-patches ps``: which processes have patches in effect, and which files are trusted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

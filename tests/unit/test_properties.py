@@ -1,7 +1,5 @@
 """Properties of the gate, the matrix and its decisions on versions, over generated cases."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet

@@ -1,7 +1,5 @@
 """`make real` without MLX: its judge, evidence and table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

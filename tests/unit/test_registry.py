@@ -1,7 +1,5 @@
 """The registry of patches."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The report page without a browser: its content, and how the file is written."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Requests that overlap and nest: what is in effect is what some of them holds."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """A module that is started as ``__main__`` is patched as the one that is imported."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import logging

@@ -1,7 +1,5 @@
 """``cut`` against its definition, over random texts, stop strings and cuts into tokens."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 

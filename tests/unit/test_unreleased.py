@@ -1,7 +1,5 @@
 """Our patches of hosts that have no release."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """The verbs that declare targets, on plain functions and through a site."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

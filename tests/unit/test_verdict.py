@@ -1,7 +1,5 @@
 """The audit, the recommendation, ``needs`` and the page agree on each model."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """The sentences that users read have no forbidden word, and functions are verbs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Walks without MLX: their text, how they get smaller, and processes that print, crash or hang."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Commands import nothing from the working directory, which may be the folder of a model."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """docs/write-a-patch.md: runs the code on the page."""
 
-from __future__ import annotations
-
 import importlib
 import linecache
 import re

@@ -1,7 +1,5 @@
 """Commands with right and wrong input: help, explain, list, audit, report, lab and probe."""
 
-from __future__ import annotations
-
 from mlx_patches.cli import cli
 
 from .condition import (

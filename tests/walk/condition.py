@@ -1,7 +1,5 @@
 """A condition of the walk: a newcomer's commands, their environment, and the expected results."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Code under another number, and other code under a known number: the code decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Processes: enable, run and ps, a user's own program, and broken standard streams."""
 
-from __future__ import annotations
-
 from .condition import (
     MLX_LM,
     NO_END,

@@ -1,7 +1,5 @@
 """Runs a condition, and lists the problems of its results."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pty

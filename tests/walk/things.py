@@ -1,7 +1,5 @@
 """Files that a newcomer may have: broken, hostile, or a stand-in for a release."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
