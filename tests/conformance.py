@@ -255,9 +255,6 @@ class Conformance:
         assert off == {"applied": [], "changed": []}
 
 
-# -- looking at live objects -----------------------------------------------------------------
-
-
 def import_modules(patch: Patch) -> None:
     """Import the modules of a patch that exist here."""
     for target in patch.targets:
@@ -326,9 +323,6 @@ def targets_of(case: Case) -> list[str]:
     return [target.path for target in case.patch.targets]
 
 
-# -- what other packages do to a target ------------------------------------------------------
-
-
 def put_on_top(kind: str, target: Target) -> Any:
     """Wrap the live object as another package would; returns the new live object."""
     owner, attribute = place(target)
@@ -370,9 +364,6 @@ def links(obj: Any) -> Iterator[Any]:
         obj = getattr(obj, "__wrapped__", None)
 
 
-# -- patches that fail -----------------------------------------------------------------------
-
-
 def with_factory(patch: Patch, target: Target, factory: Callable[[Any], Any]) -> Patch:
     """The same patch with another factory for one target."""
     changed = target._replace(factory=factory)
@@ -408,9 +399,6 @@ def raising_after(
             raise error("on purpose")
 
     return interrupted
-
-
-# -- other processes -------------------------------------------------------------------------
 
 
 def forked(check: Callable[[], None]) -> int:

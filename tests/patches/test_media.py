@@ -151,9 +151,6 @@ def pixels(image: Any) -> tuple[Any, ...]:
     return image.mode, image.size, image.tobytes()
 
 
-# -- limits --------------------------------------------------------------------------------------
-
-
 def test_allowed_images_are_unchanged(vlm, web, ungated, tmp_path):
     needs_bytes(vlm)
     from PIL import Image
@@ -285,9 +282,6 @@ def test_server_refuses_large_media(lm, web, ungated, monkeypatch):
     for url in (f"{web.url}/a.png", data_url(png())):
         with pytest.raises(ValueError, match="larger than"):
             lm._inline_image_urls(request(url))
-
-
-# -- policy --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -585,9 +579,6 @@ def test_uploads_must_be_audio(vlm, ungated):
             transcription(**form)
         assert error.value.status_code == 400
     assert not manager.failures
-
-
-# -- hosts ---------------------------------------------------------------------------------------
 
 
 HOST = "host-media"

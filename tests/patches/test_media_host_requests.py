@@ -55,9 +55,6 @@ def refused(call: Any, *args: Any, **kwargs: Any) -> None:
     assert is_refusal(error.value)
 
 
-# -- files of the host ---------------------------------------------------------------------------
-
-
 def test_host_file_is_known_by_real_path(tmp_path):
     file = tmp_path / "a.png"
     file.write_bytes(b"")
@@ -85,9 +82,6 @@ def test_host_files_are_loaded_but_not_for_requests(load, tmp_path):
     assert load(lambda source: source, str(file)) == str(file)
     assert public_media.load_public_video(lambda source: source, f"file://{file}") == str(file)
     refused(host_media.make_loader("audio"), lambda source: source, str(file))
-
-
-# -- vllm-mlx ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", host_media.KINDS)
@@ -197,9 +191,6 @@ def test_uploads_and_voices(tmp_path):
         assert host_media.speak_checked(run, "engine", "a", *args, **kwargs)[1] == kwargs
     refused(host_media.speak_checked, run, "engine", "a", str(file))
     refused(host_media.speak_checked, run, "engine", "a", voice="../a")
-
-
-# -- mlx-openai-server ---------------------------------------------------------------------------
 
 
 def processor_of(kind: str) -> Any:

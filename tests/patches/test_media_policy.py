@@ -37,8 +37,6 @@ HERE = "127.0.0.1"
 SMALL = Limits(size=2**20, seconds=5.0)
 
 
-# -- URLs that are refused before anything is looked up ------------------------------------------
-
 URLS = [
     "file:///etc/passwd",
     "FILE:///etc/passwd",
@@ -152,8 +150,6 @@ def test_valid_urls(url, path):
     assert place.port == (8443 if "8443" in url else {"http": 80, "https": 443}[place.scheme])
 
 
-# -- addresses -----------------------------------------------------------------------------------
-
 INSIDE = [
     *("127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1"),
     *("172.31.255.255", "192.168.1.1", "169.254.169.254", "169.254.170.2", "100.64.0.1"),
@@ -209,9 +205,6 @@ def test_local_urls_are_not_connected_to(url, monkeypatch):
         fetch(url, SMALL, media_limits.Expiry())
     assert " is " in refused.value.private
     assert "127" not in str(refused.value)  # the message reveals no address to the client
-
-
-# -- a server with any answer --------------------------------------------------------------------
 
 
 class Server:
@@ -514,9 +507,6 @@ def test_largest_allowed_response(server):
     assert len(get(server.url("/b")).content) == SMALL.size
 
 
-# -- paths ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     """``media`` may be read from; ``outside`` and ``media-other`` may not."""
@@ -598,9 +588,6 @@ def test_operator_folders(folders, monkeypatch):
     monkeypatch.setenv("HOME", str(folders))
     monkeypatch.setenv(ROOTS, "~/media")
     assert read_media_roots() == [folders / "media"]
-
-
-# -- the wrappers of the releases' functions -----------------------------------------------------
 
 
 PLAYLIST = b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:8,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"

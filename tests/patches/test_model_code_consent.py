@@ -218,8 +218,6 @@ def test_vlm_own_models_are_unchanged(vlm):
     assert again is module
 
 
-# -- the classes that transformers imports from a folder -------------------------------------------
-
 # Class to the module that defines it and the file whose ``auto_map`` it reads.
 AUTO_MAPS = {
     "AutoConfig": ("configuration", "config.json"),
@@ -439,8 +437,6 @@ def test_transformers_doors_are_known():
     found = hash_file(source_file(DYNAMIC), tuple(known))
     assert {name for name, body in found.items() if body in known[name]} == set(known)
 
-
-# -- programs that are really started --------------------------------------------------------------
 
 SERVE = "--host 127.0.0.1 --port {port}"
 # Distribution to a program that says ``trust_remote_code=True`` for its users.

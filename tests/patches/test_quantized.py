@@ -322,9 +322,6 @@ def test_late_padding_reaches_attention(kind):
     ).fused_attention_eligible
 
 
-# -- quantized-merge -----------------------------------------------------------------------------
-
-
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
 
 

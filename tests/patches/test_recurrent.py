@@ -49,9 +49,6 @@ def raise_error(*_):
 WHOLE = {"left_padding": PADDING, "lengths": LENGTHS}
 
 
-# -- arrays-rows -----------------------------------------------------------------------------
-
-
 def test_failed_filter_keeps_padding():
     cache = padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
@@ -107,9 +104,6 @@ def test_unpadded_rows_get_no_array(ungated):
     assert getattr(cache, "lengths", None) is None
 
 
-# -- arrays-extend ---------------------------------------------------------------------------
-
-
 def test_failed_extend_keeps_slots():
     cache, other = ArraysCache(1), padded_batch()
     contract.remember_rows(cache, 2)
@@ -152,9 +146,6 @@ def test_two_empty_sides_are_counted():
     assert contract.count_rows(sides[0]) == 1
 
 
-# -- mamba-rows ------------------------------------------------------------------------------
-
-
 class MambaCache(ArraysCache or object):
     """mlx-lm's class up to 0.30.5."""
 
@@ -174,9 +165,6 @@ def test_mamba_merge_keeps_class():
     row = extract.restore_class(ArraysCache.extract(batch, 1), batch)
     assert type(row) is MambaCache
     assert [state.tolist() for state in row.cache] == [[[1, 1]]] * 2
-
-
-# -- rows ------------------------------------------------------------------------------------
 
 
 def test_row_count_order():
@@ -206,9 +194,6 @@ def test_extracted_row_has_no_batch_state():
     assert contract.ROWS not in vars(row)
     assert contract.count_rows(row) == 1
     assert held(batch) == WHOLE
-
-
-# -- arrays-chunks ---------------------------------------------------------------------------
 
 
 class Uncounted:
@@ -249,8 +234,6 @@ def test_no_chunk_waits_for_device(monkeypatch):
         cache.mask(3)
     assert cache.left_padding is None
 
-
-# -- arrays-advance ------------------------------------------------------------------------
 
 counts = pytest.mark.skipif(
     not hasattr(ArraysCache, "advance"),

@@ -132,9 +132,6 @@ def test_dropped_request_releases_prompt(model):
         gc.enable()
 
 
-# -- reads -----------------------------------------------------------------------------
-
-
 class Watched(mx.array):
     """An array that must not be read from the device."""
 
@@ -199,9 +196,6 @@ def test_waiting_prompt_state_survives_decode(handed):
     assert model._rope_deltas.tolist() == ([[-5]] if handed else [[0], [0]])
 
 
-# -- the record itself -----------------------------------------------------------------
-
-
 def record(*deltas, prompts=()):
     return row_record.RowRecord(deltas=mx.array(deltas)[:, None], prompts=prompts)
 
@@ -230,8 +224,6 @@ def test_foreign_record_is_ignored():
     assert row_record.read_column(cache, "deltas", 1) is None
     assert row_record.fill_column(cache, "deltas", 1).tolist() == [[0]]
 
-
-# -- saved caches ----------------------------------------------------------------------
 
 PACKAGES = [name for name in ("mlx_lm", "mlx_vlm") if importlib.util.find_spec(name)]
 KINDS = ("KVCache", "RotatingKVCache", "ArraysCache", "BatchKVCache", "BatchRotatingKVCache")

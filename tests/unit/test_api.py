@@ -33,8 +33,6 @@ from .conftest import (
     target,
 )
 
-# -- importing the package ---------------------------------------------------------------------
-
 HEAVY = "mlx mlx_lm mlx_vlm wrapt yaml packaging fastjsonschema click rich importlib.metadata ast"
 
 
@@ -66,9 +64,6 @@ def test_apply_is_light(tmp_path):
     plain, _ = printed("import sys; print(len(sys.meta_path))")
     assert found == "[]"
     assert int(active) == int(plain[0]) + 1
-
-
-# -- fakes of mlx_vlm and mlx_lm, with what activation reads -----------------------------------
 
 
 LANGUAGE = "from ..cache import Cache, attend\n\nclass LanguageModel:\n    pass\n"
@@ -137,9 +132,6 @@ def session(releases, monkeypatch):
 def in_effect():
     """(distribution, patch) of what is applied."""
     return {(o.distribution, o.patch) for o in mlx_patches.status() if o.status == "applied"}
-
-
-# -- apply, restore, status --------------------------------------------------------------------
 
 
 def test_pending_until_import(session):
@@ -378,9 +370,6 @@ def test_missing_patch_is_warning(session):
         mlx_patches.apply(["method"])
 
 
-# -- models= and patches= ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["of-tomorrow", "toy_modl", ""])
 def test_unknown_model(session, name):
     with pytest.raises(MlxPatchesError, match=f"no model type '{name}' in the matrix or"):
@@ -407,9 +396,6 @@ def test_optional_patch_by_name(session):
     assert ("mlx-vlm", "optional") in in_effect()
 
 
-# -- dry_run -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
 def test_dry_run_changes_nothing(session, arguments):
     load("mlx_vlm.models.gemma4")
@@ -433,9 +419,6 @@ def test_dry_run_reports_what_apply_would_do(session, arguments):
     assert promised == {o.target for o in does if o.status is Status.APPLIED} != set()
 
 
-# -- switched off ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", ["method", "method,always", " always method ", "all"])
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_disable(switched, value, dry_run):
@@ -450,9 +433,6 @@ def test_disable(switched, value, dry_run):
     assert "method" not in {patch for _, patch in in_effect()}
 
 
-# -- asked for ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("off", ["", "optional"])
 @pytest.mark.parametrize("value", ["optional", "no-such-patch, optional"])
 def test_enable_optional_patches(switched, caplog, value, off):
@@ -461,9 +441,6 @@ def test_enable_optional_patches(switched, caplog, value, off):
     load("mlx_vlm.models.cache")
     assert (("mlx-vlm", "optional") in in_effect()) is (not off)
     assert ("no-such-patch" in caplog.text) == (value != "optional")
-
-
-# -- model by model ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -494,9 +471,6 @@ def test_unloadable_patch_does_not_break_import(releases, monkeypatch, caplog):
     assert load("mlx_lm.models.gemma4").Model()(1) == 2
     assert "no patch 'nobody'" in caplog.text
     mlx_patches.restore()
-
-
-# -- auto --------------------------------------------------------------------------------------
 
 
 def test_auto_applies(releases):
@@ -535,9 +509,6 @@ def test_apply_with_broken_matrix(site, tmp_path, monkeypatch):
     monkeypatch.setattr(mlx_patches.matrix.matrix, "COMPILED", tmp_path / "none.json")
     with pytest.raises(MlxPatchesError, match=r"none\.json: .*: reinstall mlx-patches"):
         mlx_patches.apply()
-
-
-# -- the session -------------------------------------------------------------------------------
 
 
 def test_threads_share_one_session(site, monkeypatch):
@@ -593,9 +564,6 @@ except mlx_patches.MlxPatchesError:
 print(gc.isenabled())
 """
     assert printed(code)[0] == [str(on)]
-
-
-# -- the result, and patched() -------------------------------------------------------------------
 
 
 def test_annotations_resolve():

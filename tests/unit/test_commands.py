@@ -165,9 +165,6 @@ def test_threads_become_urls():
     assert "`" not in cli._plain(text)
 
 
-# -- how a process ends ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["", " ", "-"])
 @pytest.mark.parametrize(
     "command", [["audit"], ["report"], ["recommend", "--model", "llama"], ["enable"]]

@@ -111,9 +111,6 @@ def test_only_model_packages_may_lack_metadata(site):
     assert distributions.find("vllm-mlx") is None
 
 
-# -- source files ----------------------------------------------------------------------------
-
-
 def test_source_file_imports_nothing(site):
     path = site.write("pk/inner/leaf.py", "1 / 0\n")
     (site.root / "pk" / "__init__.py").write_text("1 / 0\n")

@@ -64,8 +64,6 @@ def test_every_key_of_the_matrix_is_described():
     assert "`affected` in `bodies`" in page  # `affected` also has a meaning of its own in a rule
 
 
-# -- activation ------------------------------------------------------------------------------
-
 ACTIVATION = (DOCS / "activation.md").read_text()
 WORKER = """
 import multiprocessing, sys
@@ -144,8 +142,6 @@ def test_every_entry_point_and_command_that_activates_is_described():
         assert f"mlx-patches {command}" in ACTIVATION
 
 
-# -- a new release ---------------------------------------------------------------------------
-
 RULES = {
     "has the defect": {"affected": ">=1,<=2"},
     "repaired it": {"affected": ">=1,<=1", "fixed": ">=2"},
@@ -179,8 +175,6 @@ def test_the_table_of_a_new_release_leaves_nothing_out():
     assert {(rule, code) for rule, code, _ in new_release_rows()} == set(product(RULES, CODE))
 
 
-# -- every page ------------------------------------------------------------------------------
-
 PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
 
 
@@ -202,8 +196,6 @@ def test_what_a_page_tells_to_run_is_there(path):
         if found := re.match(r"python (\w+/\w+\.py)", line):
             assert (ROOT / found[1]).is_file(), line
 
-
-# -- the issue forms -------------------------------------------------------------------------
 
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
 # The element types of GitHub's issue forms, and whether an element of the type asks for an answer.

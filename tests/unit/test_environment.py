@@ -161,9 +161,6 @@ matrix.COMPILED = pathlib.Path({str(tmp_path / "none.json")!r})
     assert "none.json: FileNotFoundError" in strict.stderr
 
 
-# -- reading the variables ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "strict"),
     [("", False), ("0", False), ("No", False), ("off", False), ("1", True), ("true", True)],

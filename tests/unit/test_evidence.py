@@ -320,8 +320,6 @@ def test_missing_cell_has_no_verdict():
     assert one.inapplicable == 0
 
 
-# -- evidence that was sent in -----------------------------------------------------------------
-
 SENT = {
     "set": "mlx-lm 0.32.2",
     "device": "metal",

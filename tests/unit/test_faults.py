@@ -44,8 +44,6 @@ OURS = {
 }
 
 
-# -- an interrupt at any moment ----------------------------------------------------------------
-
 EVERYWHERE = (
     "Cache.update",
     "attend",
@@ -149,9 +147,6 @@ def test_interrupted_restore_can_be_finished(fake):
         assert changed(objects(cache, model), originals) == set(), moment
 
 
-# -- threads -----------------------------------------------------------------------------------
-
-
 def test_threads_import_while_patches_change(site):
     names = [f"model_{index}" for index in range(50)]
     files = {"mlx_lm/models/cache.py": CACHE}
@@ -215,9 +210,6 @@ def test_threads_import_while_patches_change(site):
     assert len({model.attend for model in models}) == 1
 
 
-# -- reloads, cycles and other unusual imports -------------------------------------------------
-
-
 @pytest.fixture
 def session(fake, monkeypatch):
     """The process's session, in which a patch of a method and a function is applied."""
@@ -277,9 +269,6 @@ def test_odd_objects_in_sys_modules(session, monkeypatch):
         mlx_patches.apply()
         assert "failed" not in statuses(mlx_patches.status())
     monkeypatch.delitem(sys.modules, "fake_lm.odd")
-
-
-# -- worker processes --------------------------------------------------------------------------
 
 
 def test_forked_workers(session):
@@ -376,9 +365,6 @@ def test_workers_of_enabled_host(site, tmp_path, method):
     assert done.stdout == f"{[(('patched', 2), ['applied'])] * 2}\n", done.stderr
 
 
-# -- a disk that cannot be written -------------------------------------------------------------
-
-
 def test_nothing_is_written(site, tmp_path):
     """Read-only site-packages: applying, auditing and restoring open no file for writing."""
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": CACHE})
@@ -405,8 +391,6 @@ def test_nothing_is_written(site, tmp_path):
     )
     assert done.stdout == "done\n", done.stderr
 
-
-# -- hostile files -----------------------------------------------------------------------------
 
 # The limits for refusing a file on a loaded machine.
 SECONDS = 60

@@ -171,8 +171,6 @@ def test_equal_on_every_python(hash_of, sample):
     assert hash_of(source) == known
 
 
-# -- live objects ----------------------------------------------------------------------------
-
 LIVE = '''
 import contextlib
 import functools
@@ -342,9 +340,6 @@ def test_invalid_file_raises(tmp_path):
         fingerprint.hash_file(path, ["f"])
     with pytest.raises(OSError):
         fingerprint.hash_file(tmp_path / "none.py", ["f"])
-
-
-# -- several bodies --------------------------------------------------------------------------
 
 
 def test_several_bodies():

@@ -272,8 +272,6 @@ def test_reason_names_commit():
     assert "fake-lm 1.5 at commit 0123456789ab" in verdict.reason
 
 
-# -- development versions --------------------------------------------------------------------
-
 LM = Rule(
     affected=">=0.28.4,<=0.31.3",
     fixed=">=0.32.0",

@@ -250,9 +250,6 @@ def test_constructors_and_setters_return_none(fake, name):
     assert one.held == (["ours"] if name == "Cache.state" else 5)
 
 
-# -- objects that a layer hands to the release ---------------------------------------------
-
-
 HANDED = """
 def load(get):
     return get()
@@ -346,9 +343,6 @@ def test_host_retry_during_release_error(cache):
 
     assert [host() for _ in range(5)] == [6] * 5
     assert manager.failures["fix"].count == 5
-
-
-# -- security patches ----------------------------------------------------------------------
 
 
 def after_the_call(original, *args):
@@ -894,9 +888,6 @@ def test_errors_keep_no_cache_alive(cache, monkeypatch):
         gc.enable()
 
 
-# -- whose failure it is -------------------------------------------------------------------
-
-
 def named(original, change, broken, *args):
     """The plumbing of a verb: patches differ in the function that they name."""
     if broken == "plumbing":
@@ -1100,9 +1091,6 @@ def test_none_that_a_layer_passes_on_is_not_its_own(cache):
     assert cache.attend(1) == 2
     assert {*manager.failures} == {"under"}
     manager.restore()
-
-
-# -- a probe never measures the fallback of a patch that failed --------------------------------
 
 
 def seems_fine(target):

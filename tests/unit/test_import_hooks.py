@@ -153,9 +153,6 @@ def test_found_module_is_not_loaded(site, seen, watcher):
     assert seen.names == []
 
 
-# -- modules that are half-imported when the watcher is installed ----------------------------
-
-
 @pytest.fixture
 def install_from_module(site, seen, monkeypatch):
     """``watched_state.install()`` for a module body; ``during`` has the names seen by then."""
@@ -270,9 +267,6 @@ def test_half_imported_race(ends, caplog, monkeypatch):
     assert caplog.text == ""
 
 
-# -- threads ---------------------------------------------------------------------------------
-
-
 def test_two_threads_one_callback(site, seen, watcher):
     site.write("pk.py", "import time\ntime.sleep(0.05)\nx = 1\n")
     barrier = threading.Barrier(2)
@@ -313,9 +307,6 @@ def test_uninstall_during_search(site, seen, watcher):
     watcher.uninstall()
     assert watcher.find_spec("pk", None) is None
     assert load("pk")
-
-
-# -- kinds of modules ------------------------------------------------------------------------
 
 
 def test_namespace_package(site, seen, watcher):
@@ -361,9 +352,6 @@ def test_loader_that_cannot_be_copied(site, seen, watcher, caplog):
     assert load("pk").x == 1
     assert seen.names == []
     assert "cannot follow the import of pk" in caplog.text
-
-
-# -- beside other import hooks ---------------------------------------------------------------
 
 
 @pytest.fixture

@@ -88,9 +88,6 @@ def apply(patch, **rule):
     return one(manager_for(patch, rule=rule or None).apply(patch))
 
 
-# -- every status ----------------------------------------------------------------------------
-
-
 def test_applied(cache):
     manager = manager_for(patch := patch_of("Cache.update"))
     outcome = one(manager.apply(patch))
@@ -426,9 +423,6 @@ def test_settled_target_is_not_decided_again(fake, monkeypatch):
     manager.restore()
 
 
-# -- aliases ---------------------------------------------------------------------------------
-
-
 def test_imported_names_are_rebound(fake, cache):
     model = load("fake_lm.model")
     fake.write("fake_lm/renamed.py", "from .cache import attend as look\n")
@@ -520,9 +514,6 @@ def test_interrupted_session_finishes_pass(fake, cache):
     assert model.attend is cache.attend is original
 
 
-# -- several patches on one target -----------------------------------------------------------
-
-
 def named(word):
     return around(lambda original, *args: (word, original(*args)))
 
@@ -582,9 +573,6 @@ def test_registry_order(cache):
     assert cache.attend(1) == ("second", ("first", 2))
     manager.restore()
     assert cache.attend is original
-
-
-# -- third-party wrappers --------------------------------------------------------------------
 
 
 def test_wrapt_wrapper_stays(cache):
@@ -695,9 +683,6 @@ def test_wrapped_added_attribute_stays(cache):
     assert "extra" not in vars(cache.Cache)
 
 
-# -- strict ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rule", "raises"),
     [
@@ -715,12 +700,6 @@ def test_strict_raises_only_for_findings(cache, rule, raises):
             manager.apply(patch, strict=True)
     else:
         manager.apply(patch, strict=True)
-
-
-# -- threads ---------------------------------------------------------------------------------
-
-
-# -- the two kinds of layers: around and Attribute ---------------------------------------------
 
 
 def test_around_keeps_metadata(cache):
@@ -764,9 +743,6 @@ def test_attribute_without_value(cache):
         cache.Cache().extra  # noqa: B018
     assert not hasattr(cache.Cache(), "extra")
     assert repr(MISSING) == "<missing>"
-
-
-# -- what outlives a restore -----------------------------------------------------------------
 
 
 def test_held_names_are_patched_again(fake):

@@ -93,8 +93,6 @@ def test_broken_sets(versions, broken):
     assert one.remedy == "install fake-lm 1.0"
 
 
-# -- the hand-kept tables --------------------------------------------------------------------
-
 TABLES = """\
 [[broken_sets]]
 when = {fake-lm = "<1.0", mlx = ">=2"}
@@ -150,9 +148,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         matrix_file.known_defects(tmp_path / "none.toml")
 
 
-# -- the readable form -----------------------------------------------------------------------
-
-
 def test_the_yaml_holds_the_whole_document():
     assert yaml.safe_load(matrix_file.MATRIX.read_text()) == matrix_file.document()
 
@@ -161,9 +156,6 @@ def test_the_yaml_holds_the_whole_document():
 def test_a_string_stays_a_string(text):
     content = {**GOOD, "warnings": [], "measured": {}, "always": [text]}
     assert yaml.safe_load(matrix_file.yaml_text(content))["always"] == [text]
-
-
-# -- the compiled form -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -196,8 +188,6 @@ def test_a_damaged_compiled_file_is_one_line_with_a_remedy(compiled, content):
     assert str(raised.value).isprintable()
 
 
-# -- properties ------------------------------------------------------------------------------
-
 numbers = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(lambda n: ".".join(map(str, n)))
 suffixes = st.sampled_from(["", "", "", "rc1", ".dev1", ".post1", "a2", "rc1.dev3"])
 public = st.builds(str.__add__, numbers, suffixes)
@@ -224,9 +214,6 @@ def test_compiled_and_plain_answer_alike(releases, affected, fixed, version, par
     plain, compiled = both_forms(releases, affected, fixed)
     for asked in (*releases, version, version + part):
         assert plain.decide(asked) == compiled.decide(asked)
-
-
-# -- the matrix of this package --------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

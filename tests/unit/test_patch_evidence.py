@@ -111,9 +111,6 @@ def test_invalid_evidence_is_one_line(root, text):
     assert said.startswith(f"{file}: not evidence of a patch") and "\n" not in said
 
 
-# -- folders ----------------------------------------------------------------------------------
-
-
 def test_every_patch_has_its_probe():
     declarations.check_probes()
 

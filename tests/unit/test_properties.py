@@ -45,9 +45,6 @@ def rules(draw):
 garbage = st.one_of(st.text(max_size=20), st.sampled_from(["", "unknown", "1" * 5000, "1.0.x"]))
 
 
-# -- versions ----------------------------------------------------------------------------------
-
-
 @given(rules(), st.one_of(versions, garbage))
 def test_every_version_has_one_of_four_answers(rule, version):
     assert rule.decide(version) in {"affected", "fixed", "clear", "unmeasured"}
@@ -93,8 +90,6 @@ def test_a_broken_set_needs_all_of_its_packages(when, data):
         some = {name: version for name, version in found.items() if name != min(when)}
         assert not broken.matches(some)
 
-
-# -- the gate ----------------------------------------------------------------------------------
 
 verdicts = (
     st.one_of(st.none(), rules()),
@@ -143,9 +138,6 @@ def test_an_unknown_body_is_applied_to_only_where_none_is_known(rule, installed,
 def test_what_is_applied_is_in_the_range_or_has_the_body(rule, version, body):
     if decide_by_rule(rule, Installed("fake-lm", version), "f", body).ok:
         assert rule.decide(version) == "affected" or body in rule.affected_bodies["f"]
-
-
-# -- declared ranges ---------------------------------------------------------------------------
 
 
 @given(ranges, ranges, st.one_of(versions, numbers))

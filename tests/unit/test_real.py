@@ -118,9 +118,6 @@ def test_different_arithmetic_is_named():
     assert unlike == {"SmolLM2 135M as llama": 0.3}
 
 
-# -- the evidence --------------------------------------------------------------------------------
-
-
 def test_every_part_was_measured():
     assert EVIDENCE.keys() <= {*real_judge.SETS}
     for name, one in EVIDENCE.items():

@@ -146,9 +146,6 @@ def test_copy_of_other_runner_is_not_ok(session, server, fake, monkeypatch, capl
     assert len(caplog.messages) == 1
 
 
-# -- an import hook that other code removes --------------------------------------------------
-
-
 def remove_hook(session):
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not session._watcher]
 

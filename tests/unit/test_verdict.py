@@ -402,9 +402,6 @@ def test_severities_are_known():
     assert {patch.severity for patch in catalogue.builtin()} == set(words.SEVERITIES)
 
 
-# -- the screen ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("active", [False, True], ids=["idle", "active"])
 @pytest.mark.parametrize("evidence", SETS)
 def test_screen_fits_twenty_lines(release, evidence, active):
@@ -447,9 +444,6 @@ def test_effects_are_cut_at_words():
         for patch in catalogue.builtin()
         for width in (30, 50, 56)
     )
-
-
-# -- never a false all-clear -----------------------------------------------------------------
 
 
 @pytest.fixture

@@ -138,9 +138,6 @@ def test_the_rule_on_the_page_gates_the_patch(ours, toy):
     assert statuses(Manager(Gate(matrix)).apply(ours)) == ["fixed-upstream"]
 
 
-# -- in a package of its own -----------------------------------------------------------------
-
-
 @pytest.fixture
 def theirs(toy):
     """The package of the page, installed."""
