@@ -1,5 +1,3 @@
-"""``adapter-tensors``: errors name the tensors, and sound adapters load as released."""
-
 import importlib
 
 import mlx.core as mx

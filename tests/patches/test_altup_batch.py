@@ -1,5 +1,3 @@
-"""Gemma 3n in a batch, and as the fixed release says it."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``mlx_vlm.batch_generate`` beyond the probe: padding on either side, order, and no padding."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""Batches are refused in one sentence, requests alone are not; and a broken version."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""``cancelled-prompt``: the remaining rows' caches are right, whichever row was cancelled."""
-
 import itertools
 
 import pytest

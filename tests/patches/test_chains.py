@@ -1,5 +1,3 @@
-"""The offsets of batches are the release's, and their graphs do not grow."""
-
 import copy
 import importlib
 import random

@@ -1,5 +1,3 @@
-"""Other pieces of a prompt than the probe's; a mutant."""
-
 import mlx.core as mx
 import pytest
 

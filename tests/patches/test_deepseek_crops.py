@@ -1,5 +1,3 @@
-"""``deepseek-crops``: what is read of the crops; an image is always used."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""Deepstack features beyond the probe: batches that are split, the prefix cache, and refusals."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""``detokenizer-text``: random tokens are streamed as decoded; right segments are unchanged."""
-
 import copy
 import importlib
 import random

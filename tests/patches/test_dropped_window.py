@@ -1,5 +1,3 @@
-"""A window in a left-padded batch, and a broken version of ``dropped-window``."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

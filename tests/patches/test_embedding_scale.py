@@ -1,5 +1,3 @@
-"""Tokens are embedded as large as a prompt's embeddings."""
-
 import mlx.core as mx
 import pytest
 

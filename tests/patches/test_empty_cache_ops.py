@@ -1,5 +1,3 @@
-"""A broken version of ``empty-cache-ops``: with it the probe must be red."""
-
 import importlib
 from typing import Any
 

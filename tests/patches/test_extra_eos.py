@@ -1,5 +1,3 @@
-"""Stop tokens of a whole load, by the release's own loaders, file by file and fault by fault."""
-
 import importlib
 import inspect
 import json

@@ -1,5 +1,3 @@
-"""``generator-stream``: the tokens are the release's; their reader keeps its own stream."""
-
 import gc
 import importlib
 import weakref

@@ -1,5 +1,3 @@
-"""Granite 4 Vision's features beyond the probe: rows, cuts, a row alone, a turn that goes on."""
-
 import mlx.core as mx
 import pytest
 

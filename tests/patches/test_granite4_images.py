@@ -1,5 +1,3 @@
-"""Granite 4 Vision's images beyond the probe: images of other sizes, and what stays as it came."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``host-request-templates``: which fields of a request bring a template."""
-
 import pytest
 
 from mlx_patches.core.errors import is_refusal

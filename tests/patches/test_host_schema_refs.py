@@ -1,5 +1,3 @@
-"""``host-schema-refs``: which schemas of a request are refused, and what stays as it was."""
-
 import asyncio
 import time
 

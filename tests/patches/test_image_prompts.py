@@ -1,5 +1,3 @@
-"""``image-prompts`` beyond the probe: the order and size of chunks, and what is unchanged."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""Rows with and without images beyond the probe: what is left as it came, and what is left out."""
-
 import mlx.core as mx
 import pytest
 

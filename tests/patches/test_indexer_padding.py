@@ -1,5 +1,3 @@
-"""``indexer-padding``: which positions of a call are text, as a batch's pooling caches count."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""``indexer-rope``: models whose indexers are right, and configs that say so."""
-
 import importlib
 
 import pytest

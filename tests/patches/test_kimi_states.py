@@ -1,5 +1,3 @@
-"""``kimi-states``: the view of a cache, rows that join and leave, and a broken version."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""``kv-bits-refused``: a model is tried once, and the result is kept as long as it exists."""
-
 import gc
 import importlib
 from types import SimpleNamespace

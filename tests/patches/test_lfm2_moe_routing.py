@@ -1,5 +1,3 @@
-"""``lfm2-moe-routing``: types, shapes and counts of experts, and drafts."""
-
 import importlib
 from typing import Any
 

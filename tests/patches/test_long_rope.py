@@ -1,5 +1,3 @@
-"""Ropes that change at a length: rows get the bits that they get alone, without device reads."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""Masks over every key: rows alone and releases that are right keep every bit."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

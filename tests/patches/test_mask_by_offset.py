@@ -1,5 +1,3 @@
-"""Masks cut by offsets: no device reads, and calls without positions see the cache itself."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""Masks made from a list of caches: in the module, in models that imported the name, alone."""
-
 import importlib
 
 import mlx.core as mx

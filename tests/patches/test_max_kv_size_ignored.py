@@ -1,5 +1,3 @@
-"""``max-kv-size-ignored``: which models log a warning, and how often."""
-
 import gc
 import importlib
 

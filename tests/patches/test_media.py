@@ -1,5 +1,3 @@
-"""``host-media-limits`` and ``host-media-policy`` in front of the releases' loaders."""
-
 import asyncio
 import base64
 import gzip

@@ -1,5 +1,3 @@
-"""``metal-mrope``: the positions that M-RoPE's kernel gets."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

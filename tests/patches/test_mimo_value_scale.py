@@ -1,5 +1,3 @@
-"""``mimo-value-scale``: configs without a scale, and what a cache holds."""
-
 import importlib
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""MiniMax M3's batches beyond the probe: all scenarios over few blocks, and calls that stay."""
-
 import functools
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""Ministral 3 and Mistral 4 beyond the probe: a row alone, scalar offsets, and after an error."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``model-code-consent``: which calls and settings give consent, and which do not."""
-
 import contextlib
 import importlib
 import importlib.util

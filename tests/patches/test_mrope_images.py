@@ -1,5 +1,3 @@
-"""Positions of several images beyond the probe: rows, padding, what stays as it came."""
-
 import importlib
 from types import SimpleNamespace
 

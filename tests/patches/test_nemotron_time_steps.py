@@ -1,5 +1,3 @@
-"""``nemotron-time-steps``: limits that a config names."""
-
 import mlx.core as mx
 import pytest
 

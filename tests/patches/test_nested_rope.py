@@ -1,5 +1,3 @@
-"""Configs as transformers 5 saves them: what is read, and what stays as released."""
-
 import importlib
 import inspect
 import math

@@ -1,5 +1,3 @@
-"""``ngram-context``: LongCat Flash Ngram in a batch of short histories, and the cost of a step."""
-
 import importlib
 
 import mlx.core as mx

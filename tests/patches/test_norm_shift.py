@@ -1,5 +1,3 @@
-"""``norm-shift``: bit-identical if the release is right, otherwise exactly one shift."""
-
 import importlib
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""``omni-positions``: when the positions of a prompt are computed, and from what."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""A cache with padding stores zeros for padding, and every real token unchanged."""
-
 import copy
 from typing import Any
 

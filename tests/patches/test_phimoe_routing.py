@@ -1,5 +1,3 @@
-"""``phimoe-routing``: types, and experts that are close."""
-
 import importlib
 
 import mlx.core as mx

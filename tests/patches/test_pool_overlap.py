@@ -1,5 +1,3 @@
-"""``pool-overlap``: the last windows follow a cache's rows wherever the release takes them."""
-
 import copy
 import importlib
 import inspect

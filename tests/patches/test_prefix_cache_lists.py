@@ -1,5 +1,3 @@
-"""``vlm-prefix-cache-lists``: which caches a row is taken out of."""
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_cache_lists import patch

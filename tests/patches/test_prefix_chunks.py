@@ -1,5 +1,3 @@
-"""``vlm-prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_chunks import patch

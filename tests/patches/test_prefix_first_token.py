@@ -1,5 +1,3 @@
-"""``vlm-prefix-first-token``: the logits of a row's first token, and what stays unchanged."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""``vlm-prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
-
 import importlib
 from types import SimpleNamespace
 

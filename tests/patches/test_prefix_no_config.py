@@ -1,5 +1,3 @@
-"""``vlm-prefix-no-config``: look-ups of models without a config, and of others."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

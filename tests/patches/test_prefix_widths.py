@@ -1,5 +1,3 @@
-"""``vlm-prefix-widths``: caches with one shape, with two, and with one shape per layer."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""``processor-rows``: rows keep their own processors, and rows without any are unchanged."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""``server-pythonic-calls``: text that is not Python, and tokenizers with or without a parser."""
-
 import importlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""Prompt caches quantized by the release's own function, which skips some layers."""
-
 import importlib
 import importlib.util
 

@@ -1,5 +1,3 @@
-"""A decode step's mask where a row of a quantized batch has padding."""
-
 import mlx.core as mx
 import pytest
 

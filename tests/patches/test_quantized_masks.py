@@ -1,5 +1,3 @@
-"""Masks over quantized keys: a mask for each head, additive and boolean masks, solo runs."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""Reads through handles: their cost, and values that a later update may not change."""
-
 import copy
 import importlib
 

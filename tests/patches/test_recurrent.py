@@ -1,5 +1,3 @@
-"""The rows and padding of recurrent caches, and the cost of keeping them in a step."""
-
 import copy
 import importlib
 import random

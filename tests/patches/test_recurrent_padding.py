@@ -1,5 +1,3 @@
-"""Recurrent families beyond the probe: quantized batches, outputs, arguments and device reads."""
-
 import inspect
 
 import mlx.core as mx

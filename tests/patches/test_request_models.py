@@ -1,5 +1,3 @@
-"""Which models a request may name, with a Hub cache and folders of the test."""
-
 import os
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Ring caches that join a batch, beyond the probe: the order of tokens, and refused rings."""
-
 import importlib
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""Rope deltas of Ernie and Falcon OCR beyond the probe: rows in the engine, and records."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""The record of a cache's rows: it follows the rows, lives only as long, and costs no read."""
-
 import copy
 import gc
 import importlib

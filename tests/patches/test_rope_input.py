@@ -1,5 +1,3 @@
-"""``rope-input``: what is rotated has the bits that it had."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``max_size`` is one ``int``, whichever way it was set; everything else is unchanged."""
-
 import array
 import copy
 import decimal

@@ -1,5 +1,3 @@
-"""A row extracted from a rotating batch continues as if it had always been alone."""
-
 import importlib
 import random
 from importlib.metadata import version

@@ -1,5 +1,3 @@
-"""``rotating-keep``: whole models' batches that keep the first tokens, in every host operation."""
-
 import importlib
 
 import mlx.core as mx

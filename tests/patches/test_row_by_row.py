@@ -1,5 +1,3 @@
-"""Row by row beyond the probe: memory, device reads, outputs, and every kind of argument."""
-
 import gc
 import inspect
 from collections.abc import Iterator

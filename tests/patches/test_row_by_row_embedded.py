@@ -1,5 +1,3 @@
-"""Prompts that come as embeddings: text takes one call, what may be an image one call a row."""
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,5 +1,3 @@
-"""Prompts of Falcon OCR in one call: texts, rows with images, and those that go one by one."""
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""``sampling-limits`` on the releases' processors and samplers."""
-
 from typing import Any
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""``sampling-threads``: every thread draws the tokens that the importing thread draws."""
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Prompt caches with arrays without elements: models, files, and a broken ``saved-empty``."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``saved-layer-cache``: a whole model, other files, and a broken patch."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``server-batch-error``: waiting clients get the error; other errors still end the thread."""
-
 import gc
 import weakref
 from queue import Queue

@@ -1,5 +1,3 @@
-"""``server-cache-bytes``: the smaller limit applies, and nothing else is limited."""
-
 from importlib import metadata
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""``mlx_lm.server``'s prompt cache, repaired: entries that are not cut back."""
-
 import pytest
 
 from mlx_patches.patches import catalogue

@@ -1,5 +1,3 @@
-"""``server-short-prompt``: the server splits a chat of any length into segments."""
-
 import importlib
 from types import SimpleNamespace
 

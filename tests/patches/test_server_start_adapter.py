@@ -1,5 +1,3 @@
-"""``server-start-adapter``: the command line's adapter is used if no request names another."""
-
 import importlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""``server-stop-text``: stop strings cut in every way, in tokens and at the ends of an answer."""
-
 from types import SimpleNamespace
 
 import pytest

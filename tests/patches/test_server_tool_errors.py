@@ -1,5 +1,3 @@
-"""``server-tool-errors``: every parser of the release, with texts that models write."""
-
 import importlib
 import json
 import pkgutil

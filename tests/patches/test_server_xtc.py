@@ -1,5 +1,3 @@
-"""``server-xtc``: the arguments of the server's sampler, and values that callers pass."""
-
 import importlib
 from types import SimpleNamespace
 

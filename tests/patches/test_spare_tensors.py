@@ -1,5 +1,3 @@
-"""``spare-tensors``: tensors that nobody knows, and a head of its own."""
-
 import importlib
 
 import mlx.core as mx

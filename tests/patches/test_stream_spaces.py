@@ -1,5 +1,3 @@
-"""``stream-spaces``: streamed text equals decoded text, with and without space cleaning."""
-
 import importlib
 
 import pytest

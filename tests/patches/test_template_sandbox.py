@@ -1,5 +1,3 @@
-"""``template-sandbox``: what a chat template may do and cost, and that others render as before."""
-
 import os
 import time
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""The tokens of a piece of a prompt arrive under any name."""
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""``top-p-dtype``: the nucleus in every dtype, and results as released."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""Arguments that a language model does not take are left out; all others arrive."""
-
 import mlx.core as mx
 import pytest
 

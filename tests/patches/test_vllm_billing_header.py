@@ -1,5 +1,3 @@
-"""``vllm-billing-header``: what it removes, without a release."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""``vllm-gemma4-reasoning``: what is thought and what is answer, without a release."""
-
 import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning

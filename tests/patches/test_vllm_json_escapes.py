@@ -1,5 +1,3 @@
-"""``vllm-json-escapes``: what it escapes, without a release."""
-
 import asyncio
 import json
 

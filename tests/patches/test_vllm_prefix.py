@@ -1,5 +1,3 @@
-"""vllm-mlx's prefix cache in memory, repaired: conversations that begin alike."""
-
 import importlib
 import random
 

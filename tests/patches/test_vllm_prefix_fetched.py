@@ -1,5 +1,3 @@
-"""``vllm-fetched-prefix``: the looking-up thread evaluates a hit, which is not copied."""
-
 import importlib
 from concurrent.futures import ThreadPoolExecutor
 

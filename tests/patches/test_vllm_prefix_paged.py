@@ -1,5 +1,3 @@
-"""vllm-mlx's paged prefix cache, repaired: hits and misses."""
-
 import mlx.core as mx
 import pytest
 

@@ -1,5 +1,3 @@
-"""``vllm-prefix-penalty`` on a release: what processors are called with after a prefix hit."""
-
 import inspect
 
 import pytest

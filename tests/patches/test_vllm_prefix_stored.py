@@ -1,5 +1,3 @@
-"""``vllm-stored-prefix``: which arrays are copied, their size, and which are left alone."""
-
 import importlib
 from types import SimpleNamespace
 from typing import Any, NamedTuple

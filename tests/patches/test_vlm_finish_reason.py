@@ -1,5 +1,3 @@
-"""``vlm-finish-reason``: answers at their limit, at a stop string, streamed, and at once."""
-
 import importlib
 from contextvars import ContextVar
 

@@ -1,5 +1,3 @@
-"""``vlm-fresh-seed``: a request's seed is kept, and a request without one gets a drawn seed."""
-
 import importlib
 
 import pytest

@@ -1,5 +1,3 @@
-"""``vlm-prefix-penalty``: rows with and without a prefix, and batches that it leaves alone."""
-
 import pytest
 
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of

@@ -1,5 +1,3 @@
-"""``vlm-preprocess-turns``: an error in one request's turn leaves the turn to the next."""
-
 import contextlib
 import importlib
 

@@ -1,5 +1,3 @@
-"""``vlm-prompt-cache-cut``: which caches are cut, kept whole, or processed again."""
-
 import importlib
 
 import pytest

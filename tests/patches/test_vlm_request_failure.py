@@ -1,5 +1,3 @@
-"""``vlm-request-failure``: real images that do not match, in the server's running thread."""
-
 import functools
 import logging
 import threading

@@ -1,5 +1,3 @@
-"""``vlm-stop-text``: stop strings of every form, cut in every way, and answers without any."""
-
 import importlib
 import threading
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""``vlm-thought-prefix``: markers of other models, and empty thoughts."""
-
 import pytest
 
 from ..releases.models import module_or_skip

@@ -1,5 +1,3 @@
-"""``vlm-vision-features``: which images count as the same, and which do not."""
-
 import os
 
 import mlx.core as mx

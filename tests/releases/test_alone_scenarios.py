@@ -1,5 +1,3 @@
-"""The lab's scenarios of one request alone: right models, known defects, and planted ones."""
-
 import importlib
 from importlib import metadata
 

@@ -1,5 +1,3 @@
-"""Gemma 4 of mlx-vlm in a batch, and families that need no patch."""
-
 import subprocess
 import sys
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-"""The benchmark of the engines: its runs, its output, and models that are not tiny."""
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The command line in an environment with a real release."""
-
 import json
 import re
 import subprocess

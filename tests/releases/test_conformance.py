@@ -1,5 +1,3 @@
-"""The conformance suite over the built-in patches, on the installed releases."""
-
 import functools
 import sys
 

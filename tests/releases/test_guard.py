@@ -1,5 +1,3 @@
-"""A patch that raises in the middle of a real model's run."""
-
 import logging
 
 import mlx.core as mx

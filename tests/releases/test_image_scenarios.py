@@ -1,5 +1,3 @@
-"""The scenarios of images with their features: right models, known defects, and planted ones."""
-
 import threading
 from types import SimpleNamespace
 

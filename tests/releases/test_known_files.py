@@ -1,5 +1,3 @@
-"""The table of known files agrees with the installed release's files."""
-
 import ast
 
 import pytest

@@ -1,5 +1,3 @@
-"""Tiny models from the installed release's own dataclasses."""
-
 import itertools
 
 import mlx.core as mx

@@ -1,5 +1,3 @@
-"""The lab's scenarios on a right family, on a wrong family, and with planted defects."""
-
 import importlib
 import importlib.metadata
 import inspect

@@ -1,5 +1,3 @@
-"""Users' own configs: published configs build small, and the audit measures them."""
-
 import json
 import subprocess
 import sys

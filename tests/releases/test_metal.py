@@ -1,5 +1,3 @@
-"""The shipped list of branches that only Metal takes agrees with the installed release's files."""
-
 from functools import cache
 
 import pytest

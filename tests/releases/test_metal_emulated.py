@@ -1,5 +1,3 @@
-"""The emulated device: small kernels against numpy, and families whose kernels run."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Which tokens of a prompt a call feeds."""
-
 import gc
 from types import SimpleNamespace
 

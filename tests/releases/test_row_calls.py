@@ -1,5 +1,3 @@
-"""One row's part of a batched call: how arguments are cut, and how outputs are joined."""
-
 import inspect
 from collections import namedtuple
 from dataclasses import dataclass, field

@@ -1,5 +1,3 @@
-"""Whether a batch has padding: recorded when it is fed, dropped when rows or padding change."""
-
 import mlx.core as mx
 import pytest
 

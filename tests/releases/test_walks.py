@@ -1,5 +1,3 @@
-"""Walks of right models, and of releases with a fault planted in each kind of operation."""
-
 import functools
 from collections import deque
 

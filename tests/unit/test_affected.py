@@ -1,5 +1,3 @@
-"""The audit's table of affected models, from fake releases under their real names."""
-
 import pytest
 
 from mlx_patches.auditing import measured as auditing

@@ -1,5 +1,3 @@
-"""What the scenarios of one request alone judge, without a release."""
-
 import measure_alone
 import pytest
 

@@ -1,5 +1,3 @@
-"""Attribution of a repaired cell to patches, with fake patches and scenarios."""
-
 import pytest
 
 import mlx_patches

@@ -1,5 +1,3 @@
-"""Activation by the .pth file, in processes of their own."""
-
 import os
 import subprocess
 import sys

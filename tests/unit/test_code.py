@@ -1,5 +1,3 @@
-"""The evidence of the installed code, whatever number it carries."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Errors on the command line, and the audit's other output formats."""
-
 import json
 import re
 from pathlib import Path

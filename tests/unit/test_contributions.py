@@ -1,5 +1,3 @@
-"""Patches and hosts that other packages declare by entry point."""
-
 import json
 import logging
 import os

@@ -1,5 +1,3 @@
-"""What is installed, read from disk."""
-
 import sys
 import zipfile
 from importlib.machinery import PathFinder

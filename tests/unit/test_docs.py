@@ -1,5 +1,3 @@
-"""The pages in docs/ agree with the code."""
-
 import os
 import re
 import subprocess

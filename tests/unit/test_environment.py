@@ -1,5 +1,3 @@
-"""``MLX_PATCHES_DISABLE`` and ``MLX_PATCHES_STRICT``, for each way of activation."""
-
 import logging
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""Whatever is applied, wrapped, unwrapped and restored, in the end the release's own is back."""
-
 import functools
 import itertools
 import sys

@@ -1,5 +1,3 @@
-"""What a fingerprint covers; it is the same on every Python, from a file or a live object."""
-
 from textwrap import dedent
 
 import pytest

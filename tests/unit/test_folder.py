@@ -1,5 +1,3 @@
-"""Measuring a folder's own config for the audit, with children that only print, crash or hang."""
-
 import json
 import sys
 

@@ -1,5 +1,3 @@
-"""Other packages that replaced functions of the releases."""
-
 import functools
 import sys
 from textwrap import dedent

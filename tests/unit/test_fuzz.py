@@ -1,5 +1,3 @@
-"""A short run of the fuzz target; ``make fuzz`` is the long one."""
-
 import pytest
 
 from mlx_patches.core import model_files

@@ -1,5 +1,3 @@
-"""From a rule, an installed release and a body to a verdict."""
-
 import pytest
 
 from mlx_patches.core.distributions import Installed

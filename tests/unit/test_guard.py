@@ -1,5 +1,3 @@
-"""A replacement that raises while the host runs."""
-
 import functools
 import gc
 import inspect

@@ -1,5 +1,3 @@
-"""The audit's report on a host server."""
-
 import pytest
 
 import mlx_patches

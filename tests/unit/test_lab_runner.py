@@ -1,5 +1,3 @@
-"""The lab's runner, with children that only print, crash or hang."""
-
 import json
 import sys
 import tempfile

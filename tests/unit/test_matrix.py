@@ -1,5 +1,3 @@
-"""The matrix: its look-ups, its hand-kept tables, and its two forms."""
-
 import json
 
 import matrix_file

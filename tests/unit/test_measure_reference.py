@@ -1,5 +1,3 @@
-"""What the rows of ``lab --reference`` say becomes evidence."""
-
 import measure_reference
 
 OFF = "off by 0.3 of the scale, first at token 1"

@@ -1,5 +1,3 @@
-"""The evidence of random walks, and its table."""
-
 import json
 
 import measure_walks

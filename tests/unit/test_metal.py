@@ -1,5 +1,3 @@
-"""Branches that only Metal takes, from fake releases under their real names."""
-
 import pytest
 
 from mlx_patches.auditing import modules, screen

@@ -1,5 +1,3 @@
-"""Reading a model's folder."""
-
 import json
 
 import pytest

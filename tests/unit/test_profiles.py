@@ -1,5 +1,3 @@
-"""Profiles: which patches each one activates, and which setting outranks the others."""
-
 import pytest
 
 import mlx_patches

@@ -1,5 +1,3 @@
-"""Properties of the gate, the matrix and its decisions on versions, over generated cases."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet

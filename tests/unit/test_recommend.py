@@ -1,5 +1,3 @@
-"""Release sets for a model, from a small summary."""
-
 import pytest
 
 from mlx_patches import MlxPatchesError

@@ -1,5 +1,3 @@
-"""The registry of patches."""
-
 import importlib
 import re
 import subprocess

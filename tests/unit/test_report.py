@@ -1,5 +1,3 @@
-"""The report page without a browser: its content, and how the file is written."""
-
 import base64
 import json
 import re

@@ -1,5 +1,3 @@
-"""``mlx-patches run``: the command line that it builds, and the processes that this starts."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""A user's config made small keeps what makes it that model."""
-
 from dataclasses import dataclass, field
 
 from mlx_patches.lab.shrink import LAYERS, WINDOW, shrink_config

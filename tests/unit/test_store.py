@@ -1,5 +1,3 @@
-"""The evidence's files: results of several devices and dtypes are joined to one set."""
-
 import json
 
 import pytest

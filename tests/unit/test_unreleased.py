@@ -1,5 +1,3 @@
-"""Our patches of hosts that have no release."""
-
 import sys
 from types import ModuleType
 

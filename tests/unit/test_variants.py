@@ -1,5 +1,3 @@
-"""Variants of tiny configs, and which of their cells differ."""
-
 import findings
 import pytest
 

@@ -1,5 +1,3 @@
-"""The verbs that declare targets, on plain functions and through a site."""
-
 import inspect
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""The sentences that users read have no forbidden word, and functions are verbs."""
-
 import re
 from collections.abc import Callable
 from pathlib import Path

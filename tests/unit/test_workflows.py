@@ -1,5 +1,3 @@
-"""The workflows: what they test, measure and publish."""
-
 import ast
 import os
 import re
