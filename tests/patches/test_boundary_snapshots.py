@@ -37,7 +37,7 @@ def test_probe_is_red_then_green(ungated):
 
 
 @pytest.mark.parametrize("broken", ["copy_cache", "make_handle"])
-def test_mutant_turns_the_probe_red(ungated, monkeypatch, broken):
+def test_mutant_turns_probe_red(ungated, monkeypatch, broken):
     monkeypatch.setattr(boundary_snapshots, broken, lambda value: value)
     ungated(PATCH)
     assert run_probe(PATCH, TARGET).red

@@ -159,7 +159,7 @@ def test_cleaning_removes_only_punctuation_space(text, wanted, ungated):
     assert probe.stream(kind, probe.Tokenizer(cleaning=True), text) == (wanted if cleans else text)
 
 
-def test_letters_and_pieces_are_not_byte_level():
+def test_sentencepiece_is_not_byte_level():
     class Vocabulary:
         unk_token_id = 0
 

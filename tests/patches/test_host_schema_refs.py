@@ -33,7 +33,7 @@ def in_format(schema):
         {"extra_body": {"guided_json": {"$ref": URL}}},
     ],
 )
-def test_a_reference_to_another_document_is_refused(body, caplog):
+def test_external_reference_is_refused(body, caplog):
     with pytest.raises(ValueError, match="may not refer to another document") as refused:
         patch.check_body({"messages": [], **body})
     assert is_refusal(refused.value)
@@ -67,7 +67,7 @@ def test_time_is_linear():
 
 
 @pytest.mark.parametrize("check", ["host-request-templates", "host-schema-refs"])
-def test_a_body_that_a_patch_repairs_is_checked(check):
+def test_repaired_body_is_checked(check):
     """The check is around the repair."""
     order = catalogue.STACKED
     assert order.index(check) > order.index("vllm-json-escapes")
@@ -88,7 +88,7 @@ class Request:
         return host_bodies.json.loads(self.text)
 
 
-def test_a_body_with_invalid_escapes_is_checked():
+def test_invalid_escapes_are_checked():
     """vllm-mlx repairs such a body and uses it."""
     seen = []
     request = Request(rb'{"chat_template_kwargs": {"chat_template": "x"}, "stop": "\s"}')

@@ -43,7 +43,7 @@ def test_given_mask_is_used(target, ungated):
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
-def test_release_that_cuts_after_update(target, ungated):
+def test_sound_release_is_unchanged(target, ungated):
     built = tiny_of(target)
     model = built.module.model
     if run_probe(PATCH, target).red:

@@ -49,7 +49,7 @@ def test_model_with_max_size_is_not_warned(module):
     assert not messages
 
 
-def test_cache_that_does_not_grow_is_ignored(module):
+def test_rotating_cache_is_ignored(module):
     class Model:
         def make_cache(self):
             return [module.RotatingKVCache(max_size=SIZE)]

@@ -314,7 +314,7 @@ def test_redirect_loops_end(server):
     assert len(server.asked) == 6
 
 
-def test_checked_address_is_the_connected_one(server):
+def test_checked_address_is_connected(server):
     """The name would resolve to another address at a second look-up: it is looked up only once."""
     looked_up: list[str] = []
 

@@ -101,7 +101,7 @@ def test_old_names_are_read_as_released(rope, ungated):
     assert args_of("llama", **rope) == released
 
 
-def test_class_that_reads_new_name(nested):
+def test_new_name_is_read_by_release(nested):
     given = {"rope_theta": THETA, "rope_type": "default"}
     assert args_of("ministral3", rope_parameters=given).rope_parameters == given
 

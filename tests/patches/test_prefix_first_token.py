@@ -49,7 +49,7 @@ def test_model_can_return_last_column(kind):
     assert find_first_tokens(kind, RESTS, 4, Recorder(whole=False)) == WANT
 
 
-def test_rows_that_end_together(kind):
+def test_rows_end_together(kind):
     rests = ((7,), (1, 2, 3, 4, 5), (9,), (6, 8, 2, 3))
     assert find_first_tokens(kind, rests, 2) == [7, 5, 9, 3]
 

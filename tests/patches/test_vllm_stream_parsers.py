@@ -262,7 +262,7 @@ def test_stream_keeps_dropped_parser(module):
     assert asyncio.run(run()) == [1, 2, 3]
 
 
-def test_parser_that_cannot_be_rebuilt_is_shared(module):
+def test_unbuildable_parser_is_shared(module):
     module._reasoning_parser = parser = NamedParser(name="n")
     assert asyncio.run(read_all(stream_parsers.separate_parsers(fed(module, "ab")))) == [1, 2]
     assert parser.seen == ["a", "b"]

@@ -716,7 +716,7 @@ def on_path() -> list[str]:
 
 
 @pytest.mark.parametrize("patch", on_path())
-def test_work_grows_no_faster_than_the_request(patch):
+def test_work_is_linear_in_request(patch):
     assert (patch in CASES) != (patch in CONSTANT), "a patch on a request's path has no cost case"
     for number, make in enumerate(CASES.get(patch, ())):
         assert not (found := work.superlinear(make, SIZE)), f"case {number}: {found}"
@@ -815,7 +815,7 @@ def added_texts(monkeypatch: pytest.MonkeyPatch) -> None:
         (added_texts, "vllm-gemma4-reasoning"),
     ],
 )
-def test_what_patches_did_before_is_seen(mutate, patch, monkeypatch):
+def test_former_quadratic_work_is_found(mutate, patch, monkeypatch):
     mutate(monkeypatch)
     size = SIZE if mutate is again_joined else SIZE // 3  # lines are counted one by one
     assert any(work.superlinear(make, size) for make in CASES[patch])

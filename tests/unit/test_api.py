@@ -410,7 +410,7 @@ def test_dry_run_changes_nothing(session, arguments):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
-def test_dry_run_reports_what_apply_would_do(session, arguments):
+def test_dry_run_reports_effect_of_apply(session, arguments):
     load("mlx_vlm.models.gemma4")
     would = mlx_patches.apply(**arguments, dry_run=True)
     does = mlx_patches.apply(**arguments)

@@ -231,7 +231,7 @@ def test_read_only_environment(monkeypatch, tmp_path):
         enable.disable()
 
 
-def test_plugin_that_imports_release_does_not_hang(package):
+def test_plugin_importing_release_does_not_hang(package):
     """Entry points load outside of every lock, and the import that they trigger applies patches."""
     info = package / "their_plugin-1.0.dist-info"
     info.mkdir()
@@ -243,7 +243,7 @@ def test_plugin_that_imports_release_does_not_hang(package):
     assert printed(BOOT + patient + use + ACTIVE, package)[0] == ["True"]
 
 
-def test_a_front_process_without_our_packages_is_patched(package):
+def test_front_process_is_patched(package):
     """mlx-openai-server checks requests in a process that imports no MLX."""
     (package / "starlette").mkdir()
     (package / "starlette" / "__init__.py").write_text("")

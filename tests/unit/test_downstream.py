@@ -53,7 +53,7 @@ def test_equal_runs_do_not_differ():
     assert compare.differences(outcomes, dict(reversed(outcomes.items()))) == {}
 
 
-def test_a_test_that_one_run_does_not_have_differs():
+def test_missing_test_differs():
     assert compare.differences({"a": "passed", "b": "passed"}, {"b": "passed", "c": "passed"}) == {
         "a": ("passed", "missing"),
         "c": ("missing", "passed"),
@@ -76,17 +76,17 @@ def test_a_test_that_one_run_does_not_have_differs():
         (("failed", "crashed"), compare.OTHER),
     ],
 )
-def test_a_difference_is_named_by_the_side_that_it_speaks_for(pair, kind):
+def test_kind_of_difference(pair, kind):
     assert compare.kind(pair) == kind
 
 
-def test_nothing_is_run_again_where_nothing_differs():
+def test_equal_runs_are_not_repeated():
     again, asked = runs()
     assert compare.settle({}, again) == ({}, {})
     assert asked == []
 
 
-def test_a_difference_stands_that_is_seen_again():
+def test_repeated_difference_stands():
     same = ({"f::a": "passed"}, {"f::a": "failed"})
     again, asked = runs(*[same] * 5)
     assert compare.settle({"f::a": ("passed", "failed")}, again) == (
@@ -96,7 +96,7 @@ def test_a_difference_stands_that_is_seen_again():
     assert asked == [["f::a"]] * 5
 
 
-def test_a_difference_stands_that_is_seen_now_and_then_on_one_side_only():
+def test_flaky_difference_of_one_side_stands():
     good = ({"f::a": "passed"}, {"f::a": "passed"})
     bad = ({"f::a": "passed"}, {"f::a": "failed"})
     again, _ = runs(good, bad, good, bad, good)
@@ -104,7 +104,7 @@ def test_a_difference_stands_that_is_seen_now_and_then_on_one_side_only():
     assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
 
 
-def test_what_fails_on_both_sides_now_and_then_is_chance():
+def test_flaky_difference_of_both_sides_is_chance():
     one, other = ({"f::a": "failed"}, {"f::a": "passed"}), ({"f::a": "passed"}, {"f::a": "failed"})
     good = ({"f::a": "passed"}, {"f::a": "passed"})
     again, asked = runs(one, one, other, other, good, good, good)
@@ -122,7 +122,7 @@ def test_one_failure_in_a_race_is_chance():
     assert (found, chance) == ({}, {"f::a": ("passed", "failed")})
 
 
-def test_a_difference_stands_that_needs_the_other_tests_of_its_file():
+def test_difference_within_file_stands():
     good = ({"f::a": "passed"}, {"f::a": "passed"})
     in_file = ({"f::a": "passed", "f::b": "passed"}, {"f::a": "failed", "f::b": "failed"})
     again, asked = runs(*[good] * 5, in_file, in_file)
@@ -131,7 +131,7 @@ def test_a_difference_stands_that_needs_the_other_tests_of_its_file():
     assert asked[-1] == ["f"]
 
 
-def test_the_table_counts_both_runs():
+def test_table_counts_both_runs():
     lines = compare.table({"a": "passed", "b": "passed"}, {"a": "passed", "b": "failed"})
     assert [line.split() for line in lines.splitlines()] == [
         ["without", "with"],
@@ -140,7 +140,7 @@ def test_the_table_counts_both_runs():
     ]
 
 
-def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_path):
+def test_plugin_records_outcomes_and_resumes(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "test_unreadable.py").write_text("import no_such_module")
     (tmp_path / "test_script.py").write_text("import sys; sys.exit(0)")
@@ -176,7 +176,7 @@ def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_
     }
 
 
-def test_a_run_that_says_nothing_is_ended(tmp_path):
+def test_silent_run_is_killed(tmp_path):
     file = tmp_path / "outcomes"
     file.touch()
     process = subprocess.Popen(
@@ -240,7 +240,7 @@ def test_reasons_why_a_recipe_fails(outcome, statuses, reasons, monkeypatch, tmp
     assert fake_suites(monkeypatch, tmp_path, {"a": outcome}, *statuses) == reasons
 
 
-def test_recipes_name_release_sets_and_patches_that_there_are():
+def test_recipes_name_known_sets_and_patches():
     recipes = run.load()
     assert set(recipes) <= set(release_sets.load())
     ids = {patch.id for patch in catalogue.builtin()}

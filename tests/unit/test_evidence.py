@@ -178,7 +178,7 @@ def test_readme_numbers_equal_evidence(tmp_path, monkeypatch):
             write_docs.readme()
 
 
-def test_chart_findings_and_page_have_the_same_counts():
+def test_chart_findings_and_page_agree():
     bars = families_chart.bars(LAB)
     page = findings.FINDINGS.read_text()
     shown = {pack["name"]: pack for pack in report.content(LAB)["packages"]}

@@ -939,9 +939,7 @@ FORMS = {
 @pytest.mark.parametrize("name", ["attend", "Cache.state"])
 @pytest.mark.parametrize("fails", ["under", "middle", "over"])
 @pytest.mark.parametrize("form", FORMS)
-def test_of_layers_that_share_their_code_the_one_that_failed_is_blamed(
-    cache, form, fails, name, broken
-):
+def test_failing_layer_is_blamed_among_equal_code(cache, form, fails, name, broken):
     def factory(id_):
         def make(original):
             is_property = isinstance(original, property)
@@ -964,7 +962,7 @@ def test_of_layers_that_share_their_code_the_one_that_failed_is_blamed(
     manager.restore()
 
 
-def test_a_layer_with_its_own_code_is_the_same_in_all_else():
+def test_own_code_keeps_metadata():
     def layer(x, y=1, *, z: int = 2) -> int:
         """What it does."""
         return x + y + z
@@ -1027,7 +1025,7 @@ def reads_after(load, name):
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("security", [False, True])
 @pytest.mark.parametrize("wrapper", [marked, reads_first, reads_after])
-def test_an_error_of_the_release_counts_against_no_patch(loader, wrapper, security, strict):
+def test_release_error_is_no_failure(loader, wrapper, security, strict):
     """Not even one that a library raises from another error, nor below another function."""
     targets = [target(name, "fake_lm.loader", around(wrapper)) for name in ("load", "nested")]
     manager, _ = applied(*targets, security=security, strict=strict)
@@ -1040,7 +1038,7 @@ def test_an_error_of_the_release_counts_against_no_patch(loader, wrapper, securi
     assert statuses(manager.status()) == ["applied", "applied"]
 
 
-def test_where_the_original_answers_the_patch_failed_wherever_it_raised(loader):
+def test_error_before_original_is_failure(loader):
     manager, _ = applied(
         target("load", "fake_lm.loader", around(lambda load, name: reads_first(load, "gone")))
     )
@@ -1048,7 +1046,7 @@ def test_where_the_original_answers_the_patch_failed_wherever_it_raised(loader):
     assert manager.failures["fix"].count == 1
 
 
-def test_a_library_that_a_layer_calls_by_itself_is_the_layers(loader):
+def test_library_error_is_layer_failure(loader):
     hub = sys.modules["fake_hub"]
     manager, _ = applied(
         target("load", "fake_lm.loader", around(lambda load, name: hub.fetch("gone"))),
@@ -1059,7 +1057,7 @@ def test_a_library_that_a_layer_calls_by_itself_is_the_layers(loader):
     assert manager.failures["fix"].count == 1
 
 
-def test_what_fails_at_another_site_is_that_patchs(loader):
+def test_failure_at_inner_site_blames_its_patch(loader):
     def twice_then_fails(read, name):
         read(name)
         read(name)
@@ -1078,7 +1076,7 @@ def test_what_fails_at_another_site_is_that_patchs(loader):
     manager.restore()
 
 
-def test_none_that_a_layer_passes_on_is_not_its_own(cache):
+def test_passed_on_none_is_no_failure(cache):
     patches = [
         patch_of(target("attend", factory=around(layer)), id=id_)
         for id_, layer in {"under": lambda attend, x: None, "over": lambda f, x: f(x)}.items()

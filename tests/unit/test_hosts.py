@@ -78,7 +78,7 @@ def test_advice_lists_what_enable_repairs(server):
         ),
     ],
 )
-def test_advice_knows_enabled_host(server, monkeypatch, enabled_for, said, status):
+def test_advice_on_enabled_host(server, monkeypatch, enabled_for, said, status):
     server()
     monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
     monkeypatch.setattr(started, "host", enabled_for)

@@ -186,7 +186,7 @@ def test_half_imported_parents(site, seen, install_from_module):
     assert seen.calls[-1][2] >= {"x", "last"}
 
 
-def test_half_imported_module_that_fails(site, seen, install_from_module):
+def test_half_imported_module_fails(site, seen, install_from_module):
     site.write("pk.py", "import watched_state\nwatched_state.install()\n1 / 0\n")
     with pytest.raises(ZeroDivisionError):
         load("pk")
@@ -332,7 +332,7 @@ def test_zip(site, seen, watcher, monkeypatch):
     assert type(load("pk").__loader__).__name__ == "zipimporter"
 
 
-def test_loader_that_cannot_be_copied(site, seen, watcher, caplog):
+def test_uncopyable_loader(site, seen, watcher, caplog):
     class Loader:
         __slots__ = ()
 

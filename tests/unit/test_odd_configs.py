@@ -126,7 +126,7 @@ def write(folder, text):
     return folder
 
 
-def test_the_recorder_finds_the_keys_that_the_audit_reads(release, seen, tmp_path):
+def test_recorder_finds_keys(release, seen, tmp_path):
     for config in PUBLISHED.values():
         audit.audit(str(write(tmp_path, json.dumps(config))), models=False)
     whole = set(seen)
@@ -155,7 +155,7 @@ def cases(seen, folder):
             left += [json.loads(changed(config, path, text)) for text in OBJECTS]
 
 
-def test_an_odd_value_is_named_or_changes_nothing(release, seen, tmp_path):
+def test_odd_value_is_named_or_ignored(release, seen, tmp_path):
     number = 0
     for path, config in cases(seen, tmp_path):
         # What values of the right kind yield, whatever kind that is.
@@ -172,7 +172,7 @@ def test_an_odd_value_is_named_or_changes_nothing(release, seen, tmp_path):
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("path", [("rope_scaling",), ("text_config",), ("layer_types",)], ids=str)
-def test_the_command_prints_one_line(release, tmp_path, capsys, path, text):
+def test_command_prints_one_line(release, tmp_path, capsys, path, text):
     with pytest.raises(SystemExit) as ended:
         cli.main(["audit", "-q", "--model", str(write(tmp_path, changed(LLAMA, path, text)))])
     shown = capsys.readouterr()
@@ -183,7 +183,7 @@ def test_the_command_prints_one_line(release, tmp_path, capsys, path, text):
 
 
 @pytest.mark.parametrize("text", ["", "[", *ODD, '{"eos_token_id": {}}'], ids=str.__len__)
-def test_an_odd_generation_config_is_named(release, tmp_path, text):
+def test_odd_generation_config_is_named(release, tmp_path, text):
     (tmp_path / "generation_config.json").write_text(text)
     folder = models.read_folder(write(tmp_path, json.dumps(LLAMA)))
     assert len(folder.problem.splitlines()) <= 1
@@ -200,6 +200,6 @@ def test_an_odd_generation_config_is_named(release, tmp_path, text):
         ({"hidden_size": 64, "eos_token_id": [1], "num_key_value_heads": None}, ""),
     ],
 )
-def test_a_size_that_is_no_number_is_named(fields, said):
+def test_invalid_size_is_named(fields, said):
     found = shrink.odd_number(fields)
     assert found.startswith(said) and bool(found) == bool(said)

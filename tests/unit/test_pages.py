@@ -41,7 +41,7 @@ def test_pages_are_short():
     assert words(*ROOT.glob("docs/*.md")) < 13_000
 
 
-def test_pages_count_the_same_patches():
+def test_pages_agree_on_patch_count():
     """One patch a defect; `mlx-patches list` shows as many. Smaller numbers are of one release."""
     count = len(catalogue.builtin().ids())
     said = {

@@ -321,7 +321,7 @@ def test_verdict_follows_cells(family, word, idle, active, patches):
     assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
 
 
-def test_missing_patch_counts_only_where_needed():
+def test_missing_patch_counts_if_needed():
     assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
     assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
 

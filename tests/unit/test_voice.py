@@ -109,7 +109,7 @@ def test_no_forbidden_words_or_names(source: Callable[[], list[str]]):
         "wrong, but not with the patches",
     ],
 )
-def test_a_fault_is_found(text):
+def test_fault_is_found(text):
     assert voice.faults(text)
 
 
@@ -123,7 +123,7 @@ def test_a_fault_is_found(text):
         "Forms ask for the report.",
     ],
 )
-def test_a_good_sentence_has_no_fault(text):
+def test_good_sentence_has_no_fault(text):
     assert voice.faults(text) == []
 
 
