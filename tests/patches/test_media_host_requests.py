@@ -320,13 +320,10 @@ def test_mlx_openai_server_releases_are_patched(server):
     assert ok
 
 
-def test_unrelated_package_is_not_patched(server, tmp_path, monkeypatch):
-    write_package(tmp_path / "own")
-    monkeypatch.syspath_prepend(str(tmp_path / "own"))
-    assert verdicts() == {(False, Status.ABSENT)}
-
-
-def test_missing_mlx_openai_server_is_not_patched(tmp_path, monkeypatch):
+@pytest.mark.parametrize("installed", [True, False])
+def test_unrelated_package_is_not_patched(request, installed, tmp_path, monkeypatch):
+    if installed:
+        request.getfixturevalue("server")
     write_package(tmp_path / "own")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     assert verdicts() == {(False, Status.ABSENT)}

@@ -134,13 +134,6 @@ def in_effect():
     return {(o.distribution, o.patch) for o in mlx_patches.status() if o.status == "applied"}
 
 
-def test_pending_until_import(session):
-    assert statuses(mlx_patches.apply(["method"])) == ["pending", "pending"]
-    load("mlx_vlm.models.cache")
-    assert statuses(mlx_patches.status()) == ["pending", "applied"]
-    assert statuses(mlx_patches.apply(["method"])) == ["pending", "applied"]
-
-
 BATCH = ("method", "function", "always")
 
 
@@ -349,14 +342,6 @@ def test_unknown_patch_in_row(releases, monkeypatch):
         mlx_patches.apply(models=["odd"])
 
 
-def test_strict_raises(session):
-    cache = load("mlx_vlm.models.cache")
-    cache.attend = lambda x: x
-    mlx_patches.apply(["function"])
-    with pytest.raises(MlxPatchesError, match=r"function is not in effect.*conflict"):
-        mlx_patches.apply(["function"], strict=True)
-
-
 def test_missing_patch_is_warning(session):
     cache = load("mlx_vlm.models.cache")
     cache.attend = lambda x: x
@@ -471,18 +456,6 @@ def test_unloadable_patch_does_not_break_import(releases, monkeypatch, caplog):
     assert load("mlx_lm.models.gemma4").Model()(1) == 2
     assert "no patch 'nobody'" in caplog.text
     mlx_patches.restore()
-
-
-def test_auto_applies(releases):
-    lines, _ = printed(
-        """
-        import mlx_patches.auto
-        from mlx_patches.activation.session import session
-        print(session().active, session().by_model)
-        """,
-        releases.root,
-    )
-    assert lines == ["True True"]
 
 
 @pytest.mark.parametrize("content", ['{"format": 99}', "{", "", None])

@@ -37,17 +37,6 @@ class TestTearDown(unittest.TestCase):
 """
 
 
-def runs(*pairs):
-    """An ``again`` that returns one pair of runs after the other, and a list of its arguments."""
-    asked, left = [], list(pairs)
-
-    def again(tests):
-        asked.append(list(tests))
-        return left.pop(0)
-
-    return again, asked
-
-
 def test_equal_runs_do_not_differ():
     outcomes = {"a": "passed", "b": "failed", "c": "skipped"}
     assert compare.differences(outcomes, dict(reversed(outcomes.items()))) == {}
@@ -81,54 +70,33 @@ def test_kind_of_difference(pair, kind):
 
 
 def test_equal_runs_are_not_repeated():
-    again, asked = runs()
-    assert compare.settle({}, again) == ({}, {})
-    assert asked == []
+    assert compare.settle({}, pytest.fail) == ({}, {})
 
 
-def test_repeated_difference_stands():
-    same = ({"f::a": "passed"}, {"f::a": "failed"})
-    again, asked = runs(*[same] * 5)
-    assert compare.settle({"f::a": ("passed", "failed")}, again) == (
-        {"f::a": ("passed", "failed")},
-        {},
+PASSED, FAILED = {"f::a": "passed"}, {"f::a": "failed"}
+GOOD, BAD, REVERSED = (PASSED, PASSED), (PASSED, FAILED), (FAILED, PASSED)
+IN_FILE = (PASSED | {"f::b": "passed"}, FAILED | {"f::b": "failed"})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "stands", "last"),
+    [
+        ([BAD] * 5, True, "f::a"),
+        ([GOOD, BAD, GOOD, BAD, GOOD], True, "f::a"),
+        ([REVERSED, REVERSED, BAD, BAD, GOOD, GOOD, GOOD], False, "f"),  # on both sides
+        ([GOOD, BAD, *[GOOD] * 5], False, "f"),  # a race
+        ([*[GOOD] * 5, IN_FILE, IN_FILE], True, "f"),  # it needs the other tests of its file
+    ],
+)
+def test_difference_stands_or_is_chance(pairs, stands, last):
+    asked, left = [], list(pairs)
+    difference = {"f::a": ("passed", "failed")}
+    found = compare.settle(
+        {"f::a": ("passed", "error")} if IN_FILE in pairs else difference,
+        lambda tests: (asked.append(list(tests)), left.pop(0))[1],
     )
-    assert asked == [["f::a"]] * 5
-
-
-def test_flaky_difference_of_one_side_stands():
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    bad = ({"f::a": "passed"}, {"f::a": "failed"})
-    again, _ = runs(good, bad, good, bad, good)
-    found, chance = compare.settle({"f::a": ("passed", "failed")}, again)
-    assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
-
-
-def test_flaky_difference_of_both_sides_is_chance():
-    one, other = ({"f::a": "failed"}, {"f::a": "passed"}), ({"f::a": "passed"}, {"f::a": "failed"})
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    again, asked = runs(one, one, other, other, good, good, good)
-    assert compare.settle({"f::a": ("passed", "failed")}, again) == (
-        {},
-        {"f::a": ("passed", "failed")},
-    )
-    assert asked[-1] == ["f"]
-
-
-def test_one_failure_in_a_race_is_chance():
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    again, _ = runs(good, ({"f::a": "passed"}, {"f::a": "failed"}), *[good] * 5)
-    found, chance = compare.settle({"f::a": ("passed", "failed")}, again)
-    assert (found, chance) == ({}, {"f::a": ("passed", "failed")})
-
-
-def test_difference_within_file_stands():
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    in_file = ({"f::a": "passed", "f::b": "passed"}, {"f::a": "failed", "f::b": "failed"})
-    again, asked = runs(*[good] * 5, in_file, in_file)
-    found, chance = compare.settle({"f::a": ("passed", "error")}, again)
-    assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
-    assert asked[-1] == ["f"]
+    assert found == ((difference, {}) if stands else ({}, difference))
+    assert asked[0] == ["f::a"] and asked[-1] == [last] and not left
 
 
 def test_table_counts_both_runs():

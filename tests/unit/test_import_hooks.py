@@ -67,14 +67,6 @@ def test_callback_order(site, seen, watcher):
     assert watcher.find_spec("pkx", None) is None
 
 
-def test_reload(site, seen, watcher):
-    site.write("pk.py")
-    module = load("pk")
-    assert importlib.reload(module) is module
-    assert seen.names == ["pk", "pk"]
-    assert all(done for _, done, _ in seen.calls)
-
-
 def test_no_callback_before_end(site, seen, watcher, monkeypatch):
     during = []
     site.write("pk.py", "import watched_state\nwatched_state.look()\nx = 1\n")

@@ -255,15 +255,6 @@ async def async_names(function):
     return [made.__name__, made.__qualname__, inspect.isasyncgen(made), made.ag_running]
 
 
-ASYNC = [async_exhaust, async_send, async_throw, async_close, async_cancel, async_drop, async_names]
-
-
-@pytest.mark.parametrize("script", ASYNC, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("layer", LAYERS["stream"])
-def test_async_generators(kinds, layer, script):
-    compare(kinds, "stream", layer, lambda function: asyncio.run(script(function)))
-
-
 async def left(function):
     """A client reads one event and leaves."""
     source = load("fake_lm.kinds").stream(9)
@@ -274,12 +265,6 @@ async def left(function):
 
 async def ended(function):
     return [[one async for one in function(load("fake_lm.kinds").stream(2), 5)]]
-
-
-@pytest.mark.parametrize("script", [left, ended])
-@pytest.mark.parametrize("layer", LAYERS["guard"])
-def test_disconnect_guard(kinds, layer, script):
-    compare(kinds, "guard", layer, lambda function: asyncio.run(script(function)))
 
 
 class Iterator:
@@ -338,12 +323,22 @@ async def cancelled(function):
     return []
 
 
+ASYNC = {
+    "stream": [
+        *(async_exhaust, async_send, async_throw, async_close, async_cancel, async_drop),
+        async_names,
+    ],
+    "guard": [left, ended],
+    "wait": [awaited, failing, unawaited, cancelled],
+}
+
+
 @pytest.mark.parametrize(
-    "script", [awaited, failing, unawaited, cancelled], ids=lambda one: one.__name__
+    ("name", "layer", "script"),
+    [(name, layer, one) for name in ASYNC for layer in LAYERS[name] for one in ASYNC[name]],
 )
-@pytest.mark.parametrize("layer", LAYERS["wait"])
-def test_coroutines(kinds, layer, script):
-    compare(kinds, "wait", layer, lambda function: asyncio.run(script(function)))
+def test_async_functions(kinds, name, layer, script):
+    compare(kinds, name, layer, lambda function: asyncio.run(script(function)))
 
 
 @pytest.mark.parametrize("name", ["numbers", "wait", "stream"])

@@ -82,14 +82,10 @@ def test_missing_cells_are_one_red_cell(child, script, detail):
     assert len(rows) == 1 + detail.endswith("extend")
 
 
-def test_child_has_no_patches(child, monkeypatch):
+@pytest.mark.parametrize("variable", ["MLX_PATCHES", "MLX_ENABLE_TF32"])
+def test_child_environment(child, monkeypatch, variable):
     monkeypatch.setenv("MLX_PATCHES", "1")
-    child("say('left-padded', detail=os.environ['MLX_PATCHES'])" + ALL)
-    assert runner.measure(task())[0].detail == "0"
-
-
-def test_child_uses_full_float32(child):
-    child("say('left-padded', detail=os.environ['MLX_ENABLE_TF32'])" + ALL)
+    child(f"say('left-padded', detail=os.environ[{variable!r}])" + ALL)
     assert runner.measure(task())[0].detail == "0"
 
 

@@ -529,11 +529,6 @@ def two(cache):
     return manager
 
 
-def test_two_patches(cache, two):
-    assert cache.attend(1) == ("second", ("first", 2))
-    assert statuses(two.status()) == ["applied", "applied"]
-
-
 def test_two_patches_are_undone_in_reverse(cache, two):
     outcomes = two.restore()
     assert [outcome.patch for outcome in outcomes] == ["second", "first"]
@@ -573,25 +568,6 @@ def test_registry_order(cache):
     assert cache.attend(1) == ("second", ("first", 2))
     manager.restore()
     assert cache.attend is original
-
-
-def test_wrapt_wrapper_stays(cache):
-    original = cache.Cache.update
-    manager, _ = applied("Cache.update")
-    calls = []
-
-    def counting(inner, instance, args, kwargs):
-        calls.append(args)
-        return inner(*args, **kwargs)
-
-    wrapt.wrap_function_wrapper(cache, "Cache.update", counting)
-    theirs = vars(cache.Cache)["update"]
-    assert cache.Cache().update(1) == ("patched", 1)
-    assert statuses(manager.restore()) == ["disabled"]
-    assert vars(cache.Cache)["update"] is theirs
-    assert theirs.__wrapped__ is original
-    assert cache.Cache().update(1) == 1
-    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "attend"])

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from mlx_patches import MlxPatchesError
+from mlx_patches.activation import git_hosts
 from mlx_patches.activation.session import Session
 from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
@@ -130,7 +131,7 @@ def test_unneeded_patch_is_not_imported():
 
 
 def test_patches_are_well_formed():
-    for patch in catalogue.builtin():
+    for patch in (*catalogue.builtin(), *(one.patch for one in git_hosts.contributions(str))):
         assert patch.targets
         assert patch.summary
         assert len({target.path for target in patch.targets}) == len(patch.targets)
