@@ -63,8 +63,6 @@ def test_model_is_restored(applied, model):
 
 
 class Generator:
-    """Keeps the arguments of ``insert``."""
-
     tokenizer = SimpleNamespace(pad_token_id=0)
 
     def insert(self, prompts, max_tokens=None, **kwargs):

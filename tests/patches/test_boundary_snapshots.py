@@ -44,8 +44,6 @@ def test_mutant_turns_probe_red(ungated, monkeypatch, broken):
 
 
 class Cache:
-    """A cache without MLX; as with mx.array, ``+=`` changes the offset in place."""
-
     def __init__(self):
         self.offset = [0]
 

@@ -19,8 +19,6 @@ CLEANED = "cleaned byte-level"
 
 @pytest.fixture
 def load(distribution, tmp_path):
-    """A function that makes a tokenizer of a kind, as the release loads it."""
-
     def make(name):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
@@ -31,7 +29,6 @@ def load(distribution, tmp_path):
 
 
 def stream_segments(detokenizer, tokens):
-    """The segment of each token, and the last one."""
     detokenizer.reset()
     segments = []
     for token in tokens:

@@ -6,8 +6,6 @@ from mlx_patches.patches.masks.dropped_window import patch as dropped_window
 
 
 class Held:
-    """A cache that holds four columns."""
-
     _idx = 4
 
 

@@ -16,14 +16,12 @@ SIZES = {(EDGE, EDGE): (2, 36), (EDGE, 2 * EDGE): (3, 52)}
 @pytest.fixture
 @or_skip()
 def model():
-    """The family's tiny whole model, for images of these sizes."""
     found = whole_of(tiny("mlx-vlm", "granite4_vision")).module
     found.config.image_grid_pinpoints = [list(size) for size in SIZES]
     return found
 
 
 def prompt(*sizes):
-    """The tokens of a prompt with images of these sizes."""
     spans = ([START, *[IMAGE] * SIZES[size][1], END] for size in sizes)
     return [token for span in spans for token in span]
 

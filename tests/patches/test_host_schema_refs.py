@@ -74,8 +74,6 @@ def test_repaired_body_is_checked(check):
 
 
 class Request:
-    """A request to an endpoint of vllm-mlx."""
-
     def __init__(self, text):
         endpoint = eval("lambda: None", {"__name__": "vllm_mlx.server"})
         self.scope = {"endpoint": endpoint}
@@ -98,7 +96,6 @@ def test_invalid_escapes_are_checked():
 
 
 def validate(schema):
-    """As code of a host validates."""
     jsonschema = pytest.importorskip("jsonschema")
     call = eval("lambda check, schema: check(1, schema)", {"__name__": "vllm_mlx.api"})
     return call(jsonschema.validate, schema)

@@ -29,7 +29,6 @@ def generator_of(*arguments, family="falcon_ocr.language", size=8, step_size=204
 
 
 def step(generator):
-    """The sizes of batch and chunk with which the generator takes a step."""
     seen = []
     if not image_prompts.has_images_next(generator):
         return generator.prefill_batch_size, generator.prefill_step_size

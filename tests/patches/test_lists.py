@@ -34,7 +34,6 @@ def test_mutant_forgets_chunk(ungated, monkeypatch):
 
 
 def same_as_uncached(model: object) -> bool:
-    """Whether one row's decode steps, on the model's own caches, give the text's own logits."""
     row = rows_of(model, LENGTHS)[0]
     text = list(row.text)
     cache = model.module.make_cache()

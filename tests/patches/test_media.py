@@ -71,7 +71,6 @@ PLAYLIST = b"#EXTM3U\n# \x80\n#EXTINF:8,\nfile:///etc/passwd\n"
 
 
 def needs_bytes(vlm: Any) -> None:
-    """Skip if the release accepts no bytes and no arrays: mlx-vlm below 0.4.0."""
     try:
         vlm.load_image(io.BytesIO(png()))
     except AttributeError:
@@ -332,7 +331,6 @@ def test_public_images_are_fetched(vlm, lm_free_web, ungated):
 
 @pytest.fixture
 def lm_free_web(web, monkeypatch):
-    """The server ``web``, whose address counts as public."""
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
     return web
 
@@ -585,7 +583,6 @@ PICTURE = png(30, 30)
 
 @pytest.fixture(params=["vllm-mlx", "rapid-mlx"])
 def mllm(request):
-    """The module of a host that writes a request's media to files."""
     if not find(request.param):
         pytest.skip(f"{request.param} is not installed")
     return importlib.import_module(f"{request.param.replace('-', '_')}.models.mllm")

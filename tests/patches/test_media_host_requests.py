@@ -39,7 +39,6 @@ def nothing_is_known(monkeypatch):
 
 @pytest.fixture
 def public_web(monkeypatch):
-    """A server on this machine, whose address counts as public."""
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
     with a_server() as server:
         yield server
@@ -136,8 +135,6 @@ def test_audio_file_is_named_by_content(content, ending):
 
 
 class UnsafeRemoteURLError(ValueError):
-    """The release's error for a URL that may not be fetched."""
-
     def __init__(self, message: str, *, public_message: str = ""):
         super().__init__(message)
         self.public_message = public_message
@@ -279,7 +276,6 @@ def test_refusal_is_no_server_error():
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """mlx-openai-server's package, as an installer puts it there."""
     folder = tmp_path / "site"
     write_package(folder)
     info = folder / "mlx_openai_server-9.9.dist-info"
@@ -305,7 +301,6 @@ def forget() -> None:
 
 
 def verdicts() -> set[tuple[bool, Status]]:
-    """The gate's verdicts on the target in the file and in this process."""
     gate = Gate(CompatMatrix.builtin())
     (target,) = [t for t in host_media.PATCH.targets if t.module == "app.core.base_processor"]
     module = importlib.import_module(target.module)

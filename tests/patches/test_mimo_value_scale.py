@@ -11,7 +11,6 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def package(distribution):
-    """The release's package, if it has the model."""
     found = package_of(distribution)
     module_or_skip(f"{found}.models.mimo_v2_flash")
     return found

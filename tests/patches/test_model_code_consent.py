@@ -72,7 +72,6 @@ def auto(ungated, tmp_path, monkeypatch) -> ModuleType:
 
 
 def refused(load, folder: Path, *args, **kwargs) -> str:
-    """The message of a refused load, which does not run the file."""
     mark = probe.write_folder(folder, CODE)
     mark.unlink(missing_ok=True)
     with pytest.raises(ValueError, match=REFUSED) as raised:
@@ -82,7 +81,6 @@ def refused(load, folder: Path, *args, **kwargs) -> str:
 
 
 def ran(load, folder: Path, *args, **kwargs) -> None:
-    """The load runs the file, and the file's error reaches the caller."""
     mark = probe.write_folder(folder, CODE)
     with pytest.raises(LookupError, match="it ran"):
         load(folder, *args, **kwargs)
@@ -90,7 +88,6 @@ def ran(load, folder: Path, *args, **kwargs) -> None:
 
 
 def as_release(load, package="mlx_vlm"):
-    """A function that calls ``load`` as code of a package does."""
     made = eval("lambda load: lambda *a, **k: load(*a, **k)", {"__name__": f"{package}.loading"})
     return made(load)
 
@@ -281,7 +278,6 @@ def linked(folder: Path) -> Path:
 
 
 def cached(folder: Path) -> Path:
-    """A folder of the Hub's cache, whose files are links to blobs."""
     snapshot = folder.parent / "models--own--model" / "snapshots" / ("a" * 40)
     blobs = snapshot.parents[1] / "blobs"
     for place in (snapshot, blobs):
@@ -498,7 +494,6 @@ def ask_until(done, port: int, model: Path) -> None:
 
 
 def called_in(name, spec=None):
-    """Whether a call in a module of this name counts as one of a release."""
     module = {"__name__": name, "__spec__": spec, "ask": model_code.is_called_by_release}
     return eval("lambda: ask()", module)()
 

@@ -25,7 +25,6 @@ def nested(ungated):
 
 
 def read(family: str, config: dict[str, Any]) -> Any:
-    """A family's config object; fields without a default that the config lacks are one."""
     for module, name in (
         (f"mlx_lm.models.{family}", "ModelArgs"),
         (f"mlx_vlm.models.{family}.config", "TextConfig"),

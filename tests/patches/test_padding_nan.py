@@ -104,7 +104,6 @@ def test_models_with_nan_padding(name, ungated):
 
 
 def count_nodes(cache):
-    """The number of edges of the graph of the cache's keys and values."""
     return count_edges(*(part for _, part in tree_flatten(cache.state[:2])))
 
 
@@ -144,7 +143,6 @@ def test_later_chunks_get_no_operation(batch_class, pieces, window, ungated):
 
 @pytest.mark.parametrize("window", [6, 64])
 def test_padding_is_read_once_per_batch(batch_class, window, ungated, monkeypatch):
-    """It is read in no decode step, even if a window changes it in every step."""
     reads = []
     read = padding.read_padding_end
     monkeypatch.setattr(padding, "read_padding_end", lambda c: reads.append(c) or read(c))

@@ -8,7 +8,6 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def caches():
-    """The release's module of caches with chunks."""
     return module_or_skip("mlx_vlm.models.cache", "ChunkedKVCache")
 
 

@@ -16,15 +16,12 @@ WANT = [rest[-1] for rest in RESTS]
 
 @pytest.fixture
 def kind(ungated):
-    """The release's class of a batch of prompts, patched."""
     found = prefix_engine().PromptProcessingBatch
     ungated("vlm-prefix-first-token")
     return found
 
 
 class Recorder(Repeats):
-    """Records how many tokens each call gets, and returns the releases' other outputs."""
-
     def __init__(self, whole=True, wrapped=True):
         self.whole, self.wrapped, self.calls = whole, wrapped, []
 

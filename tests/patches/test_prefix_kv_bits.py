@@ -17,7 +17,6 @@ from ..releases.models import prefix_engine
 
 @pytest.fixture
 def module(ungated, beside):
-    """The release's module of the generator, patched where it has the defect."""
     found = prefix_engine()
     beside("batch-quantized", "batch-turbo-quant")
     if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):

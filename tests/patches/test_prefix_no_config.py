@@ -11,7 +11,6 @@ from ..releases.models import prefix_engine
 
 @pytest.fixture
 def module(ungated):
-    """The release's module of the generator, patched."""
     found = prefix_engine()
     ungated("vlm-prefix-no-config")
     return found

@@ -145,8 +145,6 @@ def test_other_quantization_does_not_join(kind):
 
 @contextlib.contextmanager
 def without_reads(monkeypatch):
-    """Reading the values of any array raises inside the block."""
-
     def read(*_):
         raise AssertionError("a value was read from the device")
 
@@ -443,7 +441,6 @@ def test_solo_quantized_run_is_bit_identical(ungated):
 
 
 def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks each part: rolls all rows alike, pads the wrong side, miscounts sizes, and more."""
     pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
 
     def add_left_padding(cache, padding):

@@ -30,7 +30,6 @@ def padded_batch(width=2):
 
 
 def one_row():
-    """A row without padding."""
     cache = ArraysCache(1)
     cache[0] = mx.full((1, 2), 7)
     return cache
@@ -145,8 +144,6 @@ def test_two_empty_sides_are_counted():
 
 
 class MambaCache(ArraysCache or object):
-    """mlx-lm's class up to 0.30.5."""
-
     def __init__(self, left_padding=None):
         super().__init__(size=2, left_padding=left_padding)
 
@@ -247,13 +244,11 @@ def padded(left=(3, 0), lengths=(9, 5)):
 
 
 def numbers(cache):
-    """The cache's padding and lengths, as lists or None."""
     read = cache.left_padding, cache.lengths
     return [None if values is None else values.tolist() for values in read]
 
 
 def live(seed):
-    """The padding of a batch after each of many operations, in an order that a host may use."""
     choose = random.Random(seed)
     cache = padded()
     seen = []

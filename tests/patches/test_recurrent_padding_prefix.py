@@ -48,7 +48,6 @@ def test_padding_after_whole_chunks(name):
 
 
 def answered(name: str) -> Cell:
-    """Two rows continue one stored prompt in mlx-vlm's engine."""
     model = build_or_skip(name)
     generator = generators.generate_module(model).BatchGenerator
     if "apc_manager" not in inspect.signature(generator).parameters:

@@ -35,7 +35,6 @@ def ring():
 
 
 def feed(ring, places):
-    """Feed a ring tokens whose keys are their positions."""
     keys = mx.array([float(place) for place in places]).reshape(1, 1, -1, 1)
     ring.update_and_fetch(keys, -keys)
 

@@ -56,7 +56,6 @@ def prefilled(model, rows):
 
 
 def step(model, rows, cache, count=3):
-    """Feed each row one token a step, without passing rope deltas."""
     for _ in range(count):
         record_logits(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
 
@@ -131,8 +130,6 @@ def test_dropped_request_releases_prompt(model):
 
 
 class Watched(mx.array):
-    """An array that must not be read from the device."""
-
     def tolist(self):
         raise AssertionError("read from the device")
 
@@ -141,8 +138,6 @@ class Watched(mx.array):
 
 
 class Cache:
-    """A batch cache with only an offset."""
-
     keys = None
 
     def __init__(self, *offset):
@@ -150,8 +145,6 @@ class Cache:
 
 
 class Model:
-    """A language model without stored positions or deltas."""
-
     _position_ids = _rope_deltas = None
 
 
@@ -228,7 +221,6 @@ KINDS = ("KVCache", "RotatingKVCache", "ArraysCache", "BatchKVCache", "BatchRota
 
 
 def cache_with_record(module, kind):
-    """A filled cache with a record of its rows."""
     made = getattr(module, kind, None)
     if made is None:
         pytest.skip(f"{module.__name__} has no {kind}")

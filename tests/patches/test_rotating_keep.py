@@ -32,8 +32,6 @@ def model(distribution):
 
 
 class Model:
-    """A lab's model, called as models of mlx-lm are."""
-
     def __init__(self, lab):
         self.call, self.layers = lab.call, lab.make_cache()
 
@@ -42,7 +40,6 @@ class Model:
 
 
 def rows_of(release, model, *lengths, keep=4):
-    """The caches of prompts of these lengths."""
     rows = []
     for length in lengths:
         caches = [release.RotatingKVCache(max_size=WINDOW, keep=keep) for _ in model.layers]

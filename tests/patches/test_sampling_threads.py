@@ -37,7 +37,6 @@ def make_sampler(distribution):
 
 
 def draws(sampler, seed, number=DRAWS, wait=lambda: None):
-    """Tokens that a sampler draws after a seed."""
     mx.random.seed(seed)
     logits = mx.arange(TOKENS) / 32
     logprobs = (logits - mx.logsumexp(logits))[None]

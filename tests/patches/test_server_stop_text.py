@@ -12,7 +12,6 @@ from .pieces import said, splits
 
 @pytest.fixture
 def server(ungated):
-    """The release's server, patched."""
     found = module_or_skip("mlx_lm.server", "ResponseGenerator")
     ungated("server-stop-text")
     return found

@@ -32,7 +32,6 @@ RIGHT = {"name": "f", "arguments": {"a": "x"}}
 
 
 def parsers():
-    """The release's tool parsers, by name."""
     try:
         package = importlib.import_module("mlx_lm.tool_parsers")
     except ModuleNotFoundError:

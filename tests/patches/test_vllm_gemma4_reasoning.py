@@ -34,7 +34,6 @@ def test_longer_text_only_adds(answer):
 
 
 def split_markers(text):
-    """The text split before and after each marker."""
     for marker in (gemma4_reasoning.START, gemma4_reasoning.END):
         text = text.replace(marker, f"\0{marker}\0")
     return [piece for piece in text.split("\0") if piece]

@@ -24,7 +24,6 @@ def _applied(ungated):
 
 
 def kv(*shape):
-    """Keys and values that count up."""
     keys = mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape)
     return keys, -keys
 

@@ -143,8 +143,6 @@ def test_ended_stream_leaves_other(server, monkeypatch, ungated, close):
 
 
 class Parser:
-    """Counts what it is given since the last reset."""
-
     def __init__(self):
         self.seen = []
 
@@ -157,8 +155,6 @@ class Parser:
 
 
 class ToolParser(Parser):
-    """Is built with a tokenizer."""
-
     def __init__(self, tokenizer):
         super().__init__()
         self.model_tokenizer = tokenizer
@@ -173,8 +169,6 @@ class NamedParser(Parser):
 
 
 class WaitError(Exception):
-    """What a stream waits for fails."""
-
 
 @pytest.fixture
 def module(monkeypatch):

@@ -7,7 +7,6 @@ from ..releases.models import prefix_engine
 
 @pytest.fixture
 def kind(ungated):
-    """The release's class of a batch of prompts."""
     found = prefix_engine().PromptProcessingBatch
     ungated("vlm-prefix-penalty")
     return found

@@ -20,7 +20,6 @@ FAILURE = "mlx_patches: a request failed; the server goes on with the others"
 @pytest.fixture
 @or_skip()
 def kind():
-    """The release's class, whose loop computes the embeddings."""
     return server_thread.response_generator()
 
 

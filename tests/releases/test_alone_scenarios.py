@@ -34,7 +34,6 @@ def test_right_family_is_green(scenario, family, patched):
 
 
 def one_token_off(original, self, keys, values):
-    """A decode step's keys."""
     return original(self, off(keys) if keys.shape[2] == 1 else keys, values)
 
 
@@ -56,7 +55,6 @@ def test_own_prefill_finds_fault(fault, family, patched, monkeypatch):
 
 
 def plain_rope(original, dims, base, traditional, *args, **kwargs):
-    """A rope without its scaling."""
     return original(dims, base, traditional)
 
 
@@ -147,7 +145,6 @@ def test_streamed_text_equals_decoded_text(distribution):
 
 
 def every_third_lost(original, self, token, *args, **kwargs):
-    """A detokenizer that forgets tokens."""
     if token % 3:
         original(self, token, *args, **kwargs)
 

@@ -105,7 +105,6 @@ def test_missing_features_are_found(monkeypatch):
 
 @pytest.fixture
 def server(batches_images, patched):
-    """The class of the running generator; neither its thread nor a client outlives the test."""
     kind, before = server_thread.response_generator(), set(threading.enumerate())
     yield kind
     assert not set(threading.enumerate()) - before

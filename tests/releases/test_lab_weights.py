@@ -15,7 +15,6 @@ LLAMA = Family("mlx-lm", "llama")
 
 
 def saved(folder, dtype, config=None):
-    """A folder with a tiny llama in it."""
     from mlx.utils import tree_flatten
 
     model = build(LLAMA)

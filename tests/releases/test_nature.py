@@ -37,7 +37,6 @@ NAMES = [
 
 
 def look(obj: Any, of_module: bool) -> dict[str, Any]:
-    """What ``inspect``, ``copy`` and ``pickle`` make of an attribute."""
     row: dict[str, Any] = {"type": type(obj)}
     for index, function in enumerate(accessors(obj)):
         if function is not None:
@@ -69,7 +68,6 @@ def _result(call: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Target path to what it looks like without and with the patches."""
     targets = {target.path: target for patch in PATCHES for target in patch.targets}
     for patch in PATCHES:
         import_modules(patch)

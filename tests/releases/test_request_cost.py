@@ -88,8 +88,6 @@ CONSTANT: dict[str, str] = {
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """A release's function that does no work."""
-
 
 def module_of(name: str) -> Any:
     return importlib.import_module(f"mlx_patches.patches.{name}")
@@ -106,8 +104,6 @@ def calls(function: Callable[..., Any], *inputs: Callable[[int], Any]) -> Iterat
 
 @dataclass
 class Response:
-    """A part of an answer."""
-
     text: str
     finish_reason: str | None = None
     peak_memory: int = 1
@@ -601,8 +597,6 @@ def of(module: str, name: str, *args: Any) -> list[Case]:
 
 
 def refused(module: str, name: str, *args: Any, times: int = 1) -> list[Case]:
-    """As ``of``; the function refuses most of the texts, which are longer by ``times``."""
-
     def look_up() -> Callable[..., Any]:
         error, function = module_of("_shared.refusals").Refused, getattr(module_of(module), name)
 

@@ -95,7 +95,6 @@ def test_call_has_own_cache(given):
 
 
 def rows(*trailing: int) -> list[object]:
-    """An array for each row's tokens."""
     return [numbers(1, stop - start, *trailing) + 1 for start, stop in SPANS]
 
 

@@ -27,7 +27,6 @@ def feed(cache, tokens):
 
 
 def known(cache, tokens=5):
-    """Whether the batch counts as unpadded when tokens are fed, and in the step after them."""
     first = is_unpadded(cache, tokens)
     feed(cache, tokens)
     return [first, is_unpadded(cache, 1)]

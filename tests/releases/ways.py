@@ -121,7 +121,6 @@ class Environment:
 
 
 def table(environment: Environment) -> str:
-    """The table, as Markdown."""
     lines = [f"| started by | {' | '.join(BY)} |", "|---|" + "---|" * len(BY)]
     for way in WAYS:
         cells = [environment.cell(way, by) for by in BY]
@@ -130,7 +129,6 @@ def table(environment: Environment) -> str:
 
 
 def block(page: str) -> str:
-    """The table that a page has."""
     return page.partition(BEGIN)[2].partition(END)[0]
 
 

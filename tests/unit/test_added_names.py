@@ -25,7 +25,6 @@ DECLARED = {
 
 
 def modules() -> list[Path]:
-    """The files of patches, without the probes beside them."""
     return [file for file in PATCHES.rglob("*.py") if not file.stem.startswith("probe")]
 
 
@@ -41,7 +40,6 @@ def added_names() -> dict[str, set[str]]:
 
 
 def asked_names(source: str) -> Iterator[str]:
-    """The names for which code asks an object."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[_, asked, *_]):

@@ -29,7 +29,6 @@ def releases(site):
 
 
 def table(patch, rows, sound=(), measured=None):
-    """The table of one patch; the modules in ``sound`` do not need it."""
     return auditing.affected_models(
         Gate(matrix_for(patch, models={"default": {}, **rows})),
         registry_of(patch),

@@ -71,7 +71,6 @@ LANGUAGE = "from ..cache import Cache, attend\n\nclass LanguageModel:\n    pass\
 
 @pytest.fixture
 def releases(site):
-    """Fake mlx_lm and mlx_vlm with a few models."""
     site.install("mlx")
     site.install(
         "mlx-lm",
@@ -122,7 +121,6 @@ ROWS = {
 
 @pytest.fixture
 def session(releases, monkeypatch):
-    """The process's session, around the fake patches."""
     made = session_for(*EVERY, always=["always"], models=ROWS)
     monkeypatch.setattr(activation, "_session", made)
     yield made
@@ -130,7 +128,6 @@ def session(releases, monkeypatch):
 
 
 def in_effect():
-    """(distribution, patch) of what is applied."""
     return {(o.distribution, o.patch) for o in mlx_patches.status() if o.status == "applied"}
 
 
@@ -138,7 +135,6 @@ BATCH = ("method", "function", "always")
 
 
 def of(distribution, *patches):
-    """(distribution, patch) of each."""
     return {(distribution, patch) for patch in patches}
 
 

@@ -23,7 +23,6 @@ HARNESS = "import sys; saved = list(sys.meta_path); import mlx_lm; "
 
 @pytest.fixture
 def package(tmp_path):
-    """Stand-ins for mlx_lm and vllm_mlx that import nothing."""
     for folder in ("mlx_lm/models", "vllm_mlx/reasoning"):
         (tmp_path / folder).mkdir(parents=True)
         for place in (tmp_path / folder, (tmp_path / folder).parent):

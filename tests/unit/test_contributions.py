@@ -93,8 +93,6 @@ def test_declared_range_decides(theirs, imported, affected, fixed, status, reaso
 
 @pytest.fixture
 def command(fake):
-    """Runs mlx-patches in a new process, which finds the fake distributions."""
-
     def run(*arguments, **variables):
         paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
         return subprocess.run(

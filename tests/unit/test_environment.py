@@ -61,7 +61,6 @@ MODES = {
 
 @pytest.fixture
 def host(site):
-    """Runs a host's code in a new process, activated in one of the modes."""
     site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": "def attend(x): return x + 1\n"})
     site.write("their_patches.py", PATCHES)
@@ -172,8 +171,6 @@ def test_strict_values(monkeypatch, value, strict):
 
 @pytest.fixture
 def made(fake, monkeypatch):
-    """Creates the process's session with these environment variables."""
-
     def make(*patches, disable="", strict=""):
         monkeypatch.setenv("MLX_PATCHES_DISABLE", disable)
         monkeypatch.setenv("MLX_PATCHES_STRICT", strict)

@@ -95,7 +95,6 @@ class Tracer:
 
 
 def objects(cache, model):
-    """The objects at the places where the patch writes."""
     found = {name: vars(cache.Cache).get(name) for name in ("update", "state", "make", "extra")}
     found["Other"] = vars(cache.Other)["update"]
     return found | {"attend": cache.attend, "alias": model.attend}
@@ -212,7 +211,6 @@ def test_threads_import_while_patches_change(site):
 
 @pytest.fixture
 def session(fake, monkeypatch):
-    """The process's session, in which a patch of a method and a function is applied."""
     made = session_for(patch_of("Cache.update", "attend"), always=["fix"])
     monkeypatch.setattr(activation, "_session", made)
     mlx_patches.apply(["fix"])
@@ -446,7 +444,6 @@ def place(path: Path, content: bytes | str | int) -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[subprocess.Popen[str]]:
-    """The process that forks one of limited memory and time for each file."""
     code = READER.replace("MEGABYTES", str(MEGABYTES)).replace("SECONDS", str(SECONDS))
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -462,8 +459,6 @@ def reader() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def refused(reader, tmp_path) -> Callable[[Path], str]:
-    """The message with which a process of limited memory and time refuses a file."""
-
     def read(path: Path) -> str:
         began, said = time.perf_counter(), tmp_path / "said"
         print(json.dumps([str(path), str(said)]), file=reader.stdin, flush=True)

@@ -14,7 +14,6 @@ def f(x, y=1):
 
 
 def of(source, name="f", folder=None):
-    """Fingerprint of a definition in a source text, None where it defines no such name."""
     path = folder / "sample.py"
     path.write_text(dedent(source))
     return fingerprint.hash_file(path, [name]).get(name)

@@ -133,7 +133,6 @@ def test_every_module_has_a_floor():
 
 
 def test_imports_go_down():
-    """Core is below matrix, activation and auditing, in this order; patches import only core."""
     upward = {
         (below(one.importer), below(one.imported))
         for one in IMPORTS

@@ -28,7 +28,6 @@ def rest():
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Measures a folder with children that run a script; returns the evidence."""
     installed = {"mlx-lm": Installed("mlx-lm", "0.31.3")}
     monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 0.31.3")
     monkeypatch.setattr(measuring.distributions, "find", installed.get)

@@ -52,7 +52,6 @@ EARLY, LATE = around(early), around(late)
 
 
 def layered(wrapper, name="attend", **more):
-    """A manager with one layer in effect, which wraps a target."""
     return applied(target(name, factory=around(wrapper)), **more)[0]
 
 
@@ -360,8 +359,6 @@ def test_failing_security_patch_refuses(cache, caplog, wrapper):
 
 
 def raising(error):
-    """A layer that raises an error at once."""
-
     def layer(original, *args):
         raise error
 
@@ -606,7 +603,6 @@ ATTRIBUTES = {
 
 
 def adding(made, **more):
-    """A target that adds ``made`` as ``Cache.offset``."""
     return target(
         "Cache.offset",
         factory=lambda original: made,

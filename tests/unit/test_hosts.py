@@ -24,8 +24,6 @@ def report(*outcomes, broken=()):
 
 @pytest.fixture
 def server(fake):
-    """Installs the host with these requirements."""
-
     def install(*requirements):
         lines = "".join(f"Requires-Dist: {one}\n" for one in requirements)
         head = "Metadata-Version: 2.1\nName: their-server\nVersion: 1.2\n"

@@ -123,7 +123,6 @@ def test_loader_spec_and_source(site, seen):
 
 
 def look(module):
-    """The attributes of a module that tools read."""
     return {
         "source": inspect.getsource(module.f),
         "loader": type(module.__loader__),
@@ -204,7 +203,6 @@ def test_half_imported_by_another_thread(site, seen):
 
 
 def half_imported(monkeypatch):
-    """A module in ``sys.modules`` whose code is still running."""
     module = types.ModuleType("pk")
     module.__spec__ = importlib.machinery.ModuleSpec("pk", None)
     module.__spec__._initializing = True
@@ -348,7 +346,6 @@ def test_uncopyable_loader(site, seen, watcher, caplog):
 
 @pytest.fixture
 def wrapt_hooks():
-    """Resets wrapt's import hooks to those of a fresh process, and restores them after the test."""
     before = dict(wrapt.importer._post_import_hooks), wrapt.importer._post_import_hooks_init
     wrapt.importer._post_import_hooks_init = False
     yield

@@ -179,7 +179,6 @@ def test_generator_names(kinds, layer):
 
 
 def compare(kinds, name, layer, run):
-    """Run a script on the released and on the patched function; both give the same journal."""
     right = [run(vars(kinds)[name]), [*kinds.LOG]]
     kinds.LOG.clear()
     manager, _ = applied(target(name, "fake_lm.kinds", around(layer)))
@@ -268,8 +267,6 @@ async def ended(function):
 
 
 class Iterator:
-    """A layer's own: neither sent to nor closed."""
-
     def __init__(self, values):
         self.values = iter(values)
 

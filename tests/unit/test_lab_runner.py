@@ -30,8 +30,6 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def child(monkeypatch):
-    """Lets the children run SAY and then this script instead of the lab."""
-
     def set_script(script):
         command = [sys.executable, "-c", SAY + script]
         monkeypatch.setattr(Task, "command", lambda self: [*command, str(self.patched)])
@@ -333,7 +331,6 @@ for name in ('left-padded', 'extend', 'filter'):
 
 @pytest.fixture
 def released(monkeypatch):
-    """mlx-lm 1.0 and its MLX, as if installed from an index."""
     found = {"mlx": Installed("mlx", "9.0"), "mlx-lm": Installed("mlx-lm", "1.0")}
     monkeypatch.setattr(record.distributions, "find", found.get)
     monkeypatch.setattr("mlx_patches.lab.scenarios.SCENARIOS", dict.fromkeys(NAMES))

@@ -79,7 +79,6 @@ class TestConformance(Conformance):
 
 
 def one(outcomes):
-    """The only outcome."""
     (outcome,) = outcomes
     return outcome
 
@@ -242,7 +241,6 @@ def test_conflict_with_added_attribute(cache):
 
 
 def adding(name, **more):
-    """A target that adds an attribute to the class of ``Cache.update``."""
     return target(name, fingerprint_of=("Cache.update",), defines_new_attribute=True, **more)
 
 
@@ -588,7 +586,6 @@ def test_closure_around_ours_stays(cache, name):
 
 
 def called(cache, name):
-    """The result of calling a target; a patched target returns a pair."""
     made = cache.Cache()
     calls = {
         "Cache.update": lambda: made.update(1),

@@ -158,7 +158,6 @@ def test_strings_stay_strings(text):
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """The compiled form of a matrix, in the place of the shipped one."""
     file = tmp_path / "compiled.json"
     file.write_text(matrix_file.compiled_text(GOOD))
     monkeypatch.setattr(matrix_module, "COMPILED", file)

@@ -74,7 +74,6 @@ RIGHT = ("null", "true", "false", "5", "[5]", '["x"]', '{"a": 5}')
 
 
 def changed(config, path, text):
-    """The JSON text of a config in which the field at a path is this JSON text."""
     result = json.loads(json.dumps(config))
     inner = result
     for key in path[:-1]:
@@ -85,7 +84,6 @@ def changed(config, path, text):
 
 @pytest.fixture
 def release(site, monkeypatch):
-    """An environment with a release whose code counts as measured."""
     site.install("mlx", "0.32.0")
     site.install("mlx-lm", RELEASE.split()[1])
     for module in ("models/cache", "generate", "utils"):
@@ -97,14 +95,12 @@ def release(site, monkeypatch):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """The paths of the keys that are read from the configs."""
     found, read = set(), model_files.read_object
     monkeypatch.setattr(model_files, "read_object", lambda path: Recording(read(path), found))
     return found
 
 
 def judge(folder):
-    """The exit codes of what the audit concludes from a folder's config, and its problem."""
     report = audit._model_report(session(), str(folder))
     verdicts = measured.verdicts_of_model(
         session(), report.families, lambda *_: False, None, report.folder.config, report.model_type
@@ -114,7 +110,6 @@ def judge(folder):
 
 
 def judged(folder, text):
-    """What the audit concludes, or its error."""
     try:
         return judge(write(folder, text))
     except MlxPatchesError as error:

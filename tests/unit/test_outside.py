@@ -20,7 +20,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 @pytest.fixture
 def evidence(tmp_path, monkeypatch):
-    """Writes one release's file; returns its cells of a model type."""
     monkeypatch.setattr(outside, "folder", lambda: tmp_path)
 
     def write(content):
@@ -146,7 +145,6 @@ SOLO = {
 
 @pytest.fixture
 def prefills(tmp_path, monkeypatch):
-    """Writes what one release decodes alone, beside the evidence of the lab."""
     monkeypatch.setattr(outside.store, "folder", lambda: tmp_path / "lab")
     (tmp_path / "alone").mkdir()
 

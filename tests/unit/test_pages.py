@@ -15,7 +15,6 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ +(.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -32,7 +31,6 @@ def test_links(page):
 
 
 def words(*pages: Path) -> int:
-    """How many words pages have, as `wc -w` counts."""
     return sum(len(page.read_text().split()) for page in pages)
 
 

@@ -22,7 +22,6 @@ PATCH = next(iter(catalogue.builtin()))
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A place for evidence without any."""
     monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path / "mlx_patches" / "patches")
     monkeypatch.setattr(patch_evidence, "VERSIONS", tmp_path / "tools" / "versions.json")
     patch_evidence.folder_of(PATCH).mkdir(parents=True)

@@ -40,7 +40,6 @@ sys.stdin.readline()
 
 
 def start(end=""):
-    """Start another process that writes its presence file, and waits."""
     code = textwrap.dedent(PROGRAM).format(content=CONTENT, end=end)
     child = subprocess.Popen(
         [sys.executable, "-c", code, "--api-key", "secret"],
@@ -168,7 +167,6 @@ def test_missing_disk_does_not_reach_host(folder, monkeypatch):
 
 @pytest.fixture
 def told(folder, fake, monkeypatch):
-    """What a session tells ``mlx-patches ps``, as a list."""
     said = []
     monkeypatch.setattr(presence.Presence, "tell", lambda self, content: said.append(content))
     monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))

@@ -48,8 +48,6 @@ PATCH = Patch("lazy", "it is half", TARGETS, __name__, "probes:lazy")
 
 @pytest.fixture
 def declaring(site):
-    """A function that writes a patch's module, and returns a registry with its declaration."""
-
     def write(name="size", declared="size", factory="double", when="when=bool"):
         site.write("lazy_patches.py", LAZY.format(name=name, factory=factory, when=when))
         targets = [["fake-lm", "fake_lm.cache", declared, [declared], False, False, False]]
@@ -121,7 +119,6 @@ def test_damaged_table_is_one_line(tmp_path, monkeypatch, content):
 
 
 def test_unneeded_patch_is_not_imported():
-    """Deciding on every built-in patch imports none of them."""
     code = (
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
         "print([name for name in sys.modules if name.startswith('mlx_patches.patches.')])"

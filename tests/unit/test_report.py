@@ -40,13 +40,11 @@ EVIDENCE = store.load()
 
 @pytest.fixture(scope="module")
 def everything():
-    """The data of the page of all evidence."""
     return report.content(EVIDENCE)
 
 
 @pytest.fixture(scope="module")
 def whole(everything):
-    """The page of all evidence."""
     return report.page(everything)
 
 

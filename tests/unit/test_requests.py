@@ -19,7 +19,6 @@ FUNCTIONS = dict(zip(NAMES, ("attend", "Cache.update", "Cache.twice"), strict=Tr
 
 @pytest.fixture
 def session(site, monkeypatch):
-    """The process's session: three patches of one module, which belong to the model gemma."""
     from .conftest import CACHE, MODEL
 
     site.install(

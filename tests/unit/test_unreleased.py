@@ -16,7 +16,6 @@ ID = "of-git"
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
-    """A patch of a host that is installed from git alone."""
     module = ModuleType("mlx_patches.patches.of_git")
     module.CONTRIBUTION = Contribution(patch_of("attend", id=ID), {"fake-lm": ">=0"})
     monkeypatch.setitem(sys.modules, module.__name__, module)

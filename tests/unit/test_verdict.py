@@ -170,7 +170,6 @@ def alone(name):
 
 
 def word_in(said, one, here):
-    """Whether a sentence states the verdict."""
     if one.wrong_alone(here):
         return " gives wrong text here " in said and "even for a single request" in said
     if one.verdict == words.RIGHT:
@@ -567,7 +566,6 @@ def test_own_prefill_counts_as_solo(cell, said, codes):
 
 
 def with_images(whole, pieces="", crash=False, family="fine"):
-    """The verdict on a family with the letters of a batch with images, and of one in pieces."""
     letters = {outside.FEATURES: whole, outside.IN_PIECES: pieces or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
     return dataclasses.replace(judged("fine", images=(*cells,)), family=family)
@@ -650,7 +648,6 @@ def test_untraced_image_batch_needs_all_patches():
 
 
 def report_of(*verdicts, model=None):
-    """The audit of a model with this verdict, or of an environment."""
     asked = model and audit.ModelReport(model, None, {}, True, {"mlx-lm": model})
     return audit.Audit((), (), (), {}, False, asked, verdicts=verdicts)
 
@@ -726,7 +723,6 @@ def test_load_failure_is_repaired(qwen3):
 
 
 def wrong_with(config, pair, needs=()):
-    """The verdict on a family whose batches are right, and this config alone is not."""
     cell = outside.HeldCell(config, pair, needs=needs)
     held = outside.Held("transformers 5", (outside.HeldCell("plain old", "gg"), cell))
     return verdict.ModelVerdict(

@@ -44,7 +44,6 @@ def pages() -> list[str]:
 
 
 def helps() -> list[str]:
-    """The help of every command."""
     found = []
     for name, command in {"": cli.cli, **cli.cli.commands}.items():
         text = command.get_help(click.Context(command, info_name=f"mlx-patches {name}"))
@@ -67,19 +66,16 @@ def screens() -> list[str]:
 
 
 def page(name: str) -> str:
-    """A file of the report page, without comments."""
     text = (PACKAGE / "report" / name).read_text()
     return re.sub(r"//.*$", "", text, flags=re.MULTILINE)
 
 
 def summaries() -> list[str]:
-    """The summary of every patch."""
     rows = catalogue.builtin().describe().items()
     return [f"{id_}: {fault}" for id_, row in rows for fault in voice.faults(row["summary"])]
 
 
 def names() -> list[str]:
-    """The functions of patches whose name begins with a participle."""
     return [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted((PACKAGE / "patches").rglob("*.py"))

@@ -223,7 +223,6 @@ def test_refused_walks_are_not_applicable(walked):
 
 @pytest.fixture
 def lab(monkeypatch):
-    """Runs the command with a family whose walks are one red one."""
     monkeypatch.setattr(lab_runner, "chosen", lambda models, folder: [Family("mlx-lm", "llama")])
     monkeypatch.setattr(lab_runner, "environment", lambda: "mlx-lm 1.0")
     scenarios = []

@@ -55,8 +55,6 @@ class ModelArgs: ...
 
 
 class Folder:
-    """A model's folder in which modules are planted, and an environment with a small mlx-lm."""
-
     def __init__(self, root: Path, planted: set[str]):
         self.path, self.environment, self.mark = root / "m", root / "environment", root / "mark"
         for name in planted:

@@ -35,14 +35,12 @@ FOLDER = "mlx_patches/patches/caches/toy_offset"
 
 @pytest.fixture
 def toy(site):
-    """toy-lm 1.0."""
     files = {file: BLOCKS["python", file] for file in ("toy_lm/cache.py", "toy_lm/model.py")}
     site.install("toy-lm", "1.0", files)
     return site
 
 
 def upgrade(toy):
-    """toy-lm 1.1 in place of 1.0."""
     diff = BLOCKS["diff", "toy_lm/cache.py"].splitlines()
     (old,), (new,) = ([line[1:] for line in diff if line.startswith(sign)] for sign in "-+")
     toy.forget()
@@ -140,7 +138,6 @@ def test_rule_gates_patch(ours, toy):
 
 @pytest.fixture
 def theirs(toy):
-    """The package of the page, installed."""
     project = tomllib.loads(BLOCKS["toml", "pyproject.toml"])["project"]
     for file in ("toy_lm_patches.py", "test_toy_lm_patches.py"):
         toy.write(file, BLOCKS["python", file])
