@@ -9,6 +9,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
@@ -181,9 +182,8 @@ def test_embeddings_are_left_padded():
     assert passed["more"] is None
 
 
-def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("find_padded_spans", "find_spans_by_token"):
-        monkeypatch.setattr(batch_generate, name, lambda *_: None)
-
-
-MUTANTS = {"padded-prompts": keep_padding}
+MUTANTS = {
+    "padded-prompts": replaced(
+        batch_generate, find_padded_spans=lambda *_: None, find_spans_by_token=lambda *_: None
+    )
+}

@@ -402,16 +402,14 @@ def test_refused_responses(server, name):
         get(server.url("/a"))
 
 
-def send_on_and_on(connected: socket.socket) -> None:
+def send_on_and_on(connected: socket.socket, content: bytes = b"x" * 4096) -> None:
     with suppress(OSError):
         while True:
-            connected.sendall(b"x" * 4096)
+            connected.sendall(content)
 
 
 def chunks_on_and_on(connected: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
-            connected.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+    send_on_and_on(connected, b"1000\r\n" + b"x" * 4096 + b"\r\n")
 
 
 @pytest.mark.parametrize(

@@ -126,16 +126,16 @@ def test_callers_config_cannot_name_file(lm, tmp_path):
         lm.load_model(tmp_path, model_config={"model_file": "own_code.py"})
 
 
-@pytest.mark.parametrize("value", ["1", "true", "YES"])
-def test_environment_consents(lm, tmp_path, monkeypatch, value):
+@pytest.mark.parametrize(
+    ("value", "expect"),
+    [
+        *((v, ran) for v in ("1", "true", "YES")),
+        *((v, refused) for v in ("", "0", "no", "off", "maybe")),
+    ],
+)
+def test_environment_consents(lm, tmp_path, monkeypatch, value, expect):
     monkeypatch.setenv(CONSENT, value)
-    ran(lm.load_model, tmp_path)
-
-
-@pytest.mark.parametrize("value", ["", "0", "no", "off", "maybe"])
-def test_other_values_are_no_consent(lm, tmp_path, monkeypatch, value):
-    monkeypatch.setenv(CONSENT, value)
-    refused(lm.load_model, tmp_path)
+    expect(lm.load_model, tmp_path)
 
 
 def test_server_flag_covers_draft_model(lm, tmp_path):

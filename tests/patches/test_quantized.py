@@ -262,22 +262,15 @@ def near(cache, row, start, keys):
 
 
 @turbo_only
-def test_merge_of_different_codecs(kind):
-    channels = (range(16), range(16, 32))
-    batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(c)) for c in channels])
+@pytest.mark.parametrize("extends", [False, True])
+def test_rows_of_different_codecs(kind, extends):
+    channels = [[*range(16)], [*range(16, 32)]]
+    rows, merge = [split(kind.module, own) for own in channels], kind.module.TurboQuantKVCache.merge
+    batch = merge(rows[:1] if extends else rows)
+    if extends:
+        batch.extend(merge(rows[1:]))
     for row, own in enumerate(channels):
-        assert near(batch, row, 0, loud(list(own))[0])
-
-
-@turbo_only
-def test_extend_of_different_codecs(kind):
-    channels = (range(16), range(16, 32))
-    first, other = (
-        kind.module.TurboQuantKVCache.merge([split(kind.module, list(c))]) for c in channels
-    )
-    first.extend(other)
-    for row, own in enumerate(channels):
-        assert near(first, row, 0, loud(list(own))[0])
+        assert near(batch, row, 0, loud(own)[0])
 
 
 @turbo_only

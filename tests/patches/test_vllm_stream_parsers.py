@@ -169,6 +169,8 @@ class NamedParser(Parser):
 
 
 class WaitError(Exception):
+    pass
+
 
 @pytest.fixture
 def module(monkeypatch):

@@ -88,6 +88,8 @@ CONSTANT: dict[str, str] = {
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
 
 def module_of(name: str) -> Any:
     return importlib.import_module(f"mlx_patches.patches.{name}")
