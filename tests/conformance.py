@@ -1,10 +1,4 @@
-"""The tests that every patch must pass, whatever it repairs.
-
-``Conformance`` is a set of tests over a fixture ``case``: a patch, a matrix under which it
-applies, and the path to import its targets from. tests/unit runs it on fake patches,
-tests/releases on the real ones. ``python -m tests.conformance MODULE ID STEPS`` runs the steps in
-a new process and prints the results.
-"""
+"""The tests that every patch must pass; ``python -m tests.conformance MODULE ID STEPS`` runs steps."""
 
 import functools
 import importlib

@@ -1,8 +1,4 @@
-"""A patched function looks like the release's own to whoever inspects, copies or pickles it.
-
-All patches are applied once, at every target that this release has. The table has a row for each
-function, method, property and so on that they change.
-"""
+"""A patched function looks released to ``inspect``, ``copy`` and ``pickle``."""
 
 import copy
 import inspect

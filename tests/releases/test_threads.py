@@ -1,8 +1,4 @@
-"""Threads that apply, restore and import while others run models.
-
-The work is done in a new process, ``python -m tests.releases.test_threads SECONDS``: a reloaded
-module cannot be put back, and a deadlock must not hold up other tests.
-"""
+"""Threads that apply, restore and import while others run models, in a new process."""
 
 import faulthandler
 import importlib

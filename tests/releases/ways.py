@@ -1,9 +1,4 @@
-"""The ways of starting mlx_lm.server, and whether the server's patches are in effect in each.
-
-    python -m tests.releases.ways          writes the table into docs/activation.md
-
-Each cell is a process: the release's own command with ``--help``, which reports at its end.
-"""
+"""The ways of starting mlx_lm.server; run as a module, it writes the table of activation.md."""
 
 import os
 import subprocess

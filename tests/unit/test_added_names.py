@@ -1,7 +1,4 @@
-"""No patch tells the release's objects apart by a name that another patch adds to their class.
-
-Once both patches are on, ``hasattr`` finds the name on objects that the release makes without it.
-"""
+"""No patch tells objects apart by a name that another patch adds to their class."""
 
 import ast
 from collections.abc import Iterator

@@ -1,8 +1,4 @@
-"""Interrupts, threads, odd imports, forks, full disks and hostile files: no patch is half-applied.
-
-Layers that raise in a call are tested in test_guard.py, patches that raise while they are applied
-in test_manager.py and tests/conformance.py, broken matrices in test_matrix.py.
-"""
+"""Interrupts, threads, odd imports, forks, full disks and hostile files."""
 
 import importlib
 import json

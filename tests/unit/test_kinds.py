@@ -1,8 +1,4 @@
-"""A patched generator or coroutine function behaves as the release's own does.
-
-Each script runs against the release's function and against the patched one: both must give the
-same journal.
-"""
+"""A patched generator or coroutine function gives the journal of the released one."""
 
 import asyncio
 import copy

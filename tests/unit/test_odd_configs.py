@@ -1,7 +1,4 @@
-"""Fields of a config with a value of another kind: one line that names the field, exit code 2.
-
-The fields are those that the audit reads: a config that records what is read from it finds them.
-"""
+"""Odd values of the config fields that the audit reads: one line names the field."""
 
 import contextlib
 import json

@@ -1,6 +1,7 @@
 """Requests that overlap and nest: what is in effect is what some of them holds."""
 
 import asyncio
+import functools
 import itertools
 import threading
 
@@ -11,7 +12,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import Session
 
-from .conftest import load, matrix_for, patch_of, registry_of, target
+from .conftest import in_threads, load, matrix_for, patch_of, registry_of, target
 
 NAMES = ("a", "b", "c")
 FUNCTIONS = dict(zip(NAMES, ("attend", "Cache.update", "Cache.twice"), strict=True))
@@ -95,11 +96,7 @@ def test_blocks_of_threads_overlap(session):
             left.wait(9)
             seen.append(in_effect())
 
-    threads = [threading.Thread(target=run) for run in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([first, second])
     assert seen == ["ab", "b"]
     assert in_effect() == ""
 
@@ -212,10 +209,6 @@ def test_many_threads_leave_nothing(session):
                     lost.append(mine)
 
     lost: list[set[str]] = []
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([functools.partial(run, seed) for seed in range(6)])
     assert lost == []
     assert in_effect() == ""
