@@ -1,4 +1,4 @@
-"""The tests that every patch must pass; ``python -m tests.conformance MODULE ID STEPS`` runs steps."""
+"""The tests that every patch must pass; ``python -m tests.conformance`` runs their steps."""
 
 import functools
 import importlib
