@@ -568,6 +568,25 @@ def test_registry_order(cache):
     assert cache.attend is original
 
 
+def test_wrapt_wrapper_stays(cache):
+    original = cache.Cache.update
+    manager, _ = applied("Cache.update")
+    calls = []
+
+    def counting(inner, instance, args, kwargs):
+        calls.append(args)
+        return inner(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(cache, "Cache.update", counting)
+    theirs = vars(cache.Cache)["update"]
+    assert cache.Cache().update(1) == ("patched", 1)
+    assert statuses(manager.restore()) == ["disabled"]
+    assert vars(cache.Cache)["update"] is theirs
+    assert theirs.__wrapped__ is original
+    assert cache.Cache().update(1) == 1
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("name", ["Cache.update", "Cache.state", "Cache.make", "attend"])
 def test_closure_around_ours_stays(cache, name):
     manager, patch = applied(name)
