@@ -1,12 +1,4 @@
-"""The tests that every patch must pass, whatever it repairs.
-
-``Conformance`` is a set of tests over a fixture ``case``: a patch, a matrix under which it
-applies, and the path to import its targets from. tests/unit runs it on fake patches,
-tests/releases on the real ones. ``python -m tests.conformance MODULE ID STEPS`` runs the steps in
-a new process and prints the results.
-"""
-
-from __future__ import annotations
+"""The tests that every patch must pass; ``python -m tests.conformance`` runs their steps."""
 
 import functools
 import importlib
@@ -257,9 +249,6 @@ class Conformance:
         assert off == {"applied": [], "changed": []}
 
 
-# -- looking at live objects -----------------------------------------------------------------
-
-
 def import_modules(patch: Patch) -> None:
     """Import the modules of a patch that exist here."""
     for target in patch.targets:
@@ -328,9 +317,6 @@ def targets_of(case: Case) -> list[str]:
     return [target.path for target in case.patch.targets]
 
 
-# -- what other packages do to a target ------------------------------------------------------
-
-
 def put_on_top(kind: str, target: Target) -> Any:
     """Wrap the live object as another package would; returns the new live object."""
     owner, attribute = place(target)
@@ -372,9 +358,6 @@ def links(obj: Any) -> Iterator[Any]:
         obj = getattr(obj, "__wrapped__", None)
 
 
-# -- patches that fail -----------------------------------------------------------------------
-
-
 def with_factory(patch: Patch, target: Target, factory: Callable[[Any], Any]) -> Patch:
     """The same patch with another factory for one target."""
     changed = target._replace(factory=factory)
@@ -410,9 +393,6 @@ def raising_after(
             raise error("on purpose")
 
     return interrupted
-
-
-# -- other processes -------------------------------------------------------------------------
 
 
 def forked(check: Callable[[], None]) -> int:

@@ -1,7 +1,5 @@
 """A share of the tests, where a session asks for one: each release set keeps other tests."""
 
-from __future__ import annotations
-
 import os
 from zlib import crc32
 

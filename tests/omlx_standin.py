@@ -1,7 +1,5 @@
 """A stand-in for omlx, which has no release: the interface that the patch uses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 VERSION = "0.3.12"

@@ -1,10 +1,4 @@
-"""The words that our sentences avoid, and the names that functions avoid. CONTRIBUTING.md: Voice.
-
-A rule is a pattern and what to write in its place. Patterns are narrow: a word that is right in
-another sense is not on the list.
-"""
-
-from __future__ import annotations
+"""The words that our sentences avoid, and the names that functions avoid."""
 
 import ast
 import re

@@ -1,7 +1,5 @@
 """The report page in a real browser: cells, filters, keys, both colour schemes, no network."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -75,7 +73,6 @@ def file(tmp_path_factory, evidence):
 
 
 def go_to(opened, file):
-    """Open a page, and wait until it has unpacked its data and built its tables."""
     opened.goto(file.as_uri())
     opened.wait_for_function("document.getElementById('written').textContent")
 
@@ -210,7 +207,6 @@ def test_hostile_text_is_escaped(chromium, tmp_path, evidence):
 
 
 def opened_with(chromium, tmp_path, evidence, audit, **view):
-    """The page of another audit."""
     path = tmp_path / "page.html"
     report.save(path, evidence, audit)
     opened = chromium.new_page(**(view or {"viewport": {"width": 1280, "height": 900}}))

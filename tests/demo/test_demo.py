@@ -1,7 +1,5 @@
 """What `make demo` prints, in its environment: the nox session `readme`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

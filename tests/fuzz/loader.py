@@ -1,13 +1,4 @@
-"""Fuzzes the reader of a model's folder.
-
-    python -m tests.fuzz.loader --seconds 60
-
-Inputs are configs, changed at random. Loading any of them has to return, or to raise
-MlxPatchesError, in a short time. Inputs that do otherwise are written to ``--keep``, and the run
-ends with exit code 1.
-"""
-
-from __future__ import annotations
+"""Fuzz the reader of a model's folder: ``python -m tests.fuzz.loader --seconds 60``."""
 
 import argparse
 import random

@@ -1,7 +1,5 @@
 """These tests download and take minutes: they run only with MLX_PATCHES_INSTALLS (`make hosts`)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

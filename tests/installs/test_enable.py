@@ -1,7 +1,5 @@
 """An unmodified host in a fresh environment is right when enabled, and wrong when disabled."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

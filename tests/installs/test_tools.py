@@ -1,7 +1,5 @@
 """mlx_patches in the environment that uv or pipx keeps for a host."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

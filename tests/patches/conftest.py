@@ -1,7 +1,5 @@
 """The fixtures of the tests against releases."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.lab import LabModel

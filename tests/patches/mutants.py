@@ -1,7 +1,5 @@
 """Mutants: broken versions of patches. With one in place, the patch's probe must be red."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import re

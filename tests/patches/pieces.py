@@ -1,7 +1,5 @@
 """Texts in pieces, as tokens bring them."""
 
-from __future__ import annotations
-
 import itertools
 
 

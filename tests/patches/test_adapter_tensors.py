@@ -1,7 +1,3 @@
-"""``adapter-tensors``: errors name the tensors, and sound adapters load as released."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

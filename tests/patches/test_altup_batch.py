@@ -1,7 +1,3 @@
-"""Gemma 3n in a batch, and as the fixed release says it."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""Aya Vision beyond the probe: rows within the window, and masks passed by the caller."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

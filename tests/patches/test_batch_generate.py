@@ -1,7 +1,3 @@
-"""``mlx_vlm.batch_generate`` beyond the probe: padding on either side, order, and no padding."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -13,6 +9,7 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
 from ..releases.conftest import installed
+from .mutants import replaced
 
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
@@ -67,8 +64,6 @@ def test_model_is_restored(applied, model):
 
 
 class Generator:
-    """Keeps the arguments of ``insert``."""
-
     tokenizer = SimpleNamespace(pad_token_id=0)
 
     def insert(self, prompts, max_tokens=None, **kwargs):
@@ -187,9 +182,8 @@ def test_embeddings_are_left_padded():
     assert passed["more"] is None
 
 
-def keep_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("find_padded_spans", "find_spans_by_token"):
-        monkeypatch.setattr(batch_generate, name, lambda *_: None)
-
-
-MUTANTS = {"padded-prompts": keep_padding}
+MUTANTS = {
+    "padded-prompts": replaced(
+        batch_generate, find_padded_spans=lambda *_: None, find_spans_by_token=lambda *_: None
+    )
+}

@@ -1,7 +1,3 @@
-"""Batches are refused in one sentence, requests alone are not; and a broken version."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

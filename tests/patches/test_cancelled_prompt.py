@@ -1,7 +1,3 @@
-"""``cancelled-prompt``: the remaining rows' caches are right, whichever row was cancelled."""
-
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -21,7 +17,6 @@ from ..releases.models import build_or_skip, prefix_engine
 
 @pytest.fixture
 def kind(ungated):
-    """The release's class of a batch of prompts, patched."""
     found = prefix_engine().PromptProcessingBatch
     if not hasattr(found, "remove"):
         pytest.skip("this release removes no row during prefill")
@@ -76,7 +71,6 @@ CANCELLED = (
 
 
 def run_walk(line: str) -> list[str]:
-    """Run a walk with a cancelled request; returns its faults."""
     model = build_or_skip(line.split()[0])
     batch = getattr(generators.generate_module(model), "PromptProcessingBatch", None)
     if not hasattr(batch, "remove"):

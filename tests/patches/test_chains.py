@@ -1,7 +1,3 @@
-"""The offsets of batches are the release's, and their graphs do not grow."""
-
-from __future__ import annotations
-
 import copy
 import importlib
 import random

@@ -1,7 +1,3 @@
-"""Other pieces of a prompt than the probe's; a mutant."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""``config-names``: which names are read, and which stay."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.loading.config_names import patch as config_names

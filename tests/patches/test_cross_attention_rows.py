@@ -1,7 +1,3 @@
-"""States of images beyond the probe: through all that hosts do with rows."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 
 from mlx_patches.patches._shared.image_states import ImageStates, join_states

@@ -1,7 +1,3 @@
-"""``deepseek-crops``: what is read of the crops; an image is always used."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""Deepstack features beyond the probe: batches that are split, the prefix cache, and refusals."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -28,7 +24,6 @@ def fed(row, columns=slice(None)):
 
 
 def build(original, sequences):
-    """Build a batch as the patched generator does; ``original`` is the release's function."""
     by_name = {target.name: target for target in change_prompts(deepstack_rows.number_features)}
     by_name["BatchGenerator._build_mixed_prompt_batch"].factory(original)(None, sequences)
 

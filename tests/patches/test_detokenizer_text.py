@@ -1,7 +1,3 @@
-"""``detokenizer-text``: random tokens are streamed as decoded; right segments are unchanged."""
-
-from __future__ import annotations
-
 import copy
 import importlib
 import random
@@ -23,8 +19,6 @@ CLEANED = "cleaned byte-level"
 
 @pytest.fixture
 def load(distribution, tmp_path):
-    """A function that makes a tokenizer of a kind, as the release loads it."""
-
     def make(name):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
@@ -35,7 +29,6 @@ def load(distribution, tmp_path):
 
 
 def stream_segments(detokenizer, tokens):
-    """The segment of each token, and the last one."""
     detokenizer.reset()
     segments = []
     for token in tokens:
@@ -163,7 +156,7 @@ def test_cleaning_removes_only_punctuation_space(text, wanted, ungated):
     assert probe.stream(kind, probe.Tokenizer(cleaning=True), text) == (wanted if cleans else text)
 
 
-def test_letters_and_pieces_are_not_byte_level():
+def test_sentencepiece_is_not_byte_level():
     class Vocabulary:
         unk_token_id = 0
 

@@ -1,7 +1,3 @@
-"""A window in a left-padded batch, and a broken version of ``dropped-window``."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -10,8 +6,6 @@ from mlx_patches.patches.masks.dropped_window import patch as dropped_window
 
 
 class Held:
-    """A cache that holds four columns."""
-
     _idx = 4
 
 

@@ -1,7 +1,3 @@
-"""``dynamic-rope`` and ``internlm-positions``: rows at their own positions, and InternLM's ones."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

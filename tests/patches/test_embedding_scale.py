@@ -1,7 +1,3 @@
-"""Tokens are embedded as large as a prompt's embeddings."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

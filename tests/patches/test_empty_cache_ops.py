@@ -1,7 +1,3 @@
-"""A broken version of ``empty-cache-ops``: with it the probe must be red."""
-
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

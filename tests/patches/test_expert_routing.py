@@ -1,7 +1,3 @@
-"""Broken versions of ``jamba-routing`` and ``ernie-routing``: with each its probe must be red."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.models.expert_routing import patch as expert_routing

@@ -1,7 +1,3 @@
-"""Stop tokens of a whole load, by the release's own loaders, file by file and fault by fault."""
-
-from __future__ import annotations
-
 import importlib
 import inspect
 import json
@@ -59,7 +55,6 @@ Loader = Callable[[Path], list[Any]]
 
 
 def present(distribution: str) -> list[Target]:
-    """The patch's targets that this release has."""
     return [
         target
         for target in PATCH.targets
@@ -103,7 +98,6 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def outcome(load: Loader, folder: Path) -> list[Any] | type[BaseException]:
-    """The stop tokens, or the type of the error that the load raises."""
     try:
         return load(folder)
     except Exception as error:

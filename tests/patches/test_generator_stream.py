@@ -1,7 +1,3 @@
-"""``generator-stream``: the tokens are the release's; their reader keeps its own stream."""
-
-from __future__ import annotations
-
 import gc
 import importlib
 import weakref

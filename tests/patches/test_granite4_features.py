@@ -1,7 +1,3 @@
-"""Granite 4 Vision's features beyond the probe: rows, cuts, a row alone, a turn that goes on."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 
@@ -36,8 +32,6 @@ def fed(features, cache, length):
 
 
 class Cache:
-    """A cache that holds so many columns."""
-
     def __init__(self, offset):
         self.offset = offset
 
@@ -92,7 +86,6 @@ def log_probabilities(whole, prompt, begun=0, **options):
 @pytest.fixture
 @or_skip()
 def whole():
-    """The family's tiny whole model."""
     return image_scenarios.whole_of(tiny("mlx-vlm", "granite4_vision"))
 
 

@@ -1,7 +1,3 @@
-"""Granite 4 Vision's images beyond the probe: images of other sizes, and what stays as it came."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 
@@ -20,14 +16,12 @@ SIZES = {(EDGE, EDGE): (2, 36), (EDGE, 2 * EDGE): (3, 52)}
 @pytest.fixture
 @or_skip()
 def model():
-    """The family's tiny whole model, for images of these sizes."""
     found = whole_of(tiny("mlx-vlm", "granite4_vision")).module
     found.config.image_grid_pinpoints = [list(size) for size in SIZES]
     return found
 
 
 def prompt(*sizes):
-    """The tokens of a prompt with images of these sizes."""
     spans = ([START, *[IMAGE] * SIZES[size][1], END] for size in sizes)
     return [token for span in spans for token in span]
 

@@ -1,7 +1,3 @@
-"""``host-request-templates``: which fields of a request bring a template."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core.errors import is_refusal
@@ -26,7 +22,7 @@ MUTANTS = {"host-request-templates": replaced(patch, check_body=lambda body: Non
         ({"chat-template": "x"}, "chat-template"),
     ],
 )
-def test_a_template_is_refused(body, field, caplog):
+def test_template_is_refused(body, field, caplog):
     with pytest.raises(ValueError, match="a request may not set it") as refused:
         patch.check_body({"messages": [], **body})
     assert is_refusal(refused.value)

@@ -1,7 +1,3 @@
-"""``host-schema-refs``: which schemas of a request are refused, and what stays as it was."""
-
-from __future__ import annotations
-
 import asyncio
 import time
 
@@ -37,7 +33,7 @@ def in_format(schema):
         {"extra_body": {"guided_json": {"$ref": URL}}},
     ],
 )
-def test_a_reference_to_another_document_is_refused(body, caplog):
+def test_external_reference_is_refused(body, caplog):
     with pytest.raises(ValueError, match="may not refer to another document") as refused:
         patch.check_body({"messages": [], **body})
     assert is_refusal(refused.value)
@@ -71,15 +67,13 @@ def test_time_is_linear():
 
 
 @pytest.mark.parametrize("check", ["host-request-templates", "host-schema-refs"])
-def test_a_body_that_a_patch_repairs_is_checked(check):
+def test_repaired_body_is_checked(check):
     """The check is around the repair."""
     order = catalogue.STACKED
     assert order.index(check) > order.index("vllm-json-escapes")
 
 
 class Request:
-    """A request to an endpoint of vllm-mlx."""
-
     def __init__(self, text):
         endpoint = eval("lambda: None", {"__name__": "vllm_mlx.server"})
         self.scope = {"endpoint": endpoint}
@@ -92,7 +86,7 @@ class Request:
         return host_bodies.json.loads(self.text)
 
 
-def test_a_body_with_invalid_escapes_is_checked():
+def test_invalid_escapes_are_checked():
     """vllm-mlx repairs such a body and uses it."""
     seen = []
     request = Request(rb'{"chat_template_kwargs": {"chat_template": "x"}, "stop": "\s"}')
@@ -102,7 +96,6 @@ def test_a_body_with_invalid_escapes_is_checked():
 
 
 def validate(schema):
-    """As code of a host validates."""
     jsonschema = pytest.importorskip("jsonschema")
     call = eval("lambda check, schema: check(1, schema)", {"__name__": "vllm_mlx.api"})
     return call(jsonschema.validate, schema)

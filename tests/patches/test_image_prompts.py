@@ -1,7 +1,3 @@
-"""``image-prompts`` beyond the probe: the order and size of chunks, and what is unchanged."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -33,7 +29,6 @@ def generator_of(*arguments, family="falcon_ocr.language", size=8, step_size=204
 
 
 def step(generator):
-    """The sizes of batch and chunk with which the generator takes a step."""
     seen = []
     if not image_prompts.has_images_next(generator):
         return generator.prefill_batch_size, generator.prefill_step_size

@@ -1,7 +1,3 @@
-"""Rows with and without images beyond the probe: what is left as it came, and what is left out."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

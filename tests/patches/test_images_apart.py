@@ -1,7 +1,3 @@
-"""Towers that read an image at a time, beyond the probe: where images are split, and what stays."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

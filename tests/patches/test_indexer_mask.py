@@ -1,7 +1,3 @@
-"""``indexer-mask``: masks of other shapes, a model's batch past its limit, and a broken version."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

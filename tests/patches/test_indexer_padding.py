@@ -1,7 +1,3 @@
-"""``indexer-padding``: which positions of a call are text, as a batch's pooling caches count."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -20,7 +16,6 @@ def caches(processed, limits=None, left=None):
 
 
 def mask_of(cache, length):
-    """The mask that a call of this length gets."""
     mask = patch.make_text_mask(mx.zeros((2, length), mx.int32), None, cache, None)
     return None if mask is None else mask.tolist()
 

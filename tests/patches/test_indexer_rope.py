@@ -1,7 +1,3 @@
-"""``indexer-rope``: models whose indexers are right, and configs that say so."""
-
-from __future__ import annotations
-
 import importlib
 
 import pytest

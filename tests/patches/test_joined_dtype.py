@@ -1,7 +1,3 @@
-"""``joined-dtype``: batches keep their dtype, and everything else is as released."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""``kimi-states``: the view of a cache, rows that join and leave, and a broken version."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,3 @@
-"""``kv-bits-refused``: a model is tried once, and the result is kept as long as it exists."""
-
-from __future__ import annotations
-
 import gc
 import importlib
 from types import SimpleNamespace
@@ -109,7 +105,7 @@ def test_unsupported_model_gets_no_bits(options, wanted, monkeypatch):
 
 @vlm
 @pytest.mark.parametrize(("family", "drops"), [("unlimited_ocr", True), ("qwen2_5_vl", False)])
-def test_model_that_trims_answers(family, drops):
+def test_answers_are_trimmed(family, drops):
     assert kv_bits_refused.drops_answers(build_or_skip(f"mlx-vlm:{family}").module) is drops
 
 

@@ -1,7 +1,3 @@
-"""A broken version of ``learned-positions``: with it the probe must be red."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.positions.learned_positions import patch as learned_positions

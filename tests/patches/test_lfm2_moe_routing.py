@@ -1,7 +1,3 @@
-"""``lfm2-moe-routing``: types, shapes and counts of experts, and drafts."""
-
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

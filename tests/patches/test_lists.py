@@ -1,7 +1,5 @@
 """Llama 4's chunks in mlx-vlm: up to 0.6.2 it imports the caches of mlx-lm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.core as mx
@@ -36,7 +34,6 @@ def test_mutant_forgets_chunk(ungated, monkeypatch):
 
 
 def same_as_uncached(model: object) -> bool:
-    """Whether one row's decode steps, on the model's own caches, give the text's own logits."""
     row = rows_of(model, LENGTHS)[0]
     text = list(row.text)
     cache = model.module.make_cache()

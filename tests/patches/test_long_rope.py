@@ -1,7 +1,3 @@
-"""Ropes that change at a length: rows get the bits that they get alone, without device reads."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

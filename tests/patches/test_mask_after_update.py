@@ -1,7 +1,3 @@
-"""Masks over every key: rows alone and releases that are right keep every bit."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -47,7 +43,7 @@ def test_given_mask_is_used(target, ungated):
 
 @needs_vlm
 @pytest.mark.parametrize("target", PATCH.targets, ids=lambda target: target.path)
-def test_release_that_cuts_after_update(target, ungated):
+def test_sound_release_is_unchanged(target, ungated):
     built = tiny_of(target)
     model = built.module.model
     if run_probe(PATCH, target).red:

@@ -1,7 +1,3 @@
-"""Masks cut by offsets: no device reads, and calls without positions see the cache itself."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""Masks made from a list of caches: in the module, in models that imported the name, alone."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""``max-kv-size-ignored``: which models log a warning, and how often."""
-
-from __future__ import annotations
-
 import gc
 import importlib
 
@@ -53,7 +49,7 @@ def test_model_with_max_size_is_not_warned(module):
     assert not messages
 
 
-def test_cache_that_does_not_grow_is_ignored(module):
+def test_rotating_cache_is_ignored(module):
     class Model:
         def make_cache(self):
             return [module.RotatingKVCache(max_size=SIZE)]

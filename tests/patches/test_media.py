@@ -1,7 +1,3 @@
-"""``host-media-limits`` and ``host-media-policy`` in front of the releases' loaders."""
-
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip
@@ -75,7 +71,6 @@ PLAYLIST = b"#EXTM3U\n# \x80\n#EXTINF:8,\nfile:///etc/passwd\n"
 
 
 def needs_bytes(vlm: Any) -> None:
-    """Skip if the release accepts no bytes and no arrays: mlx-vlm below 0.4.0."""
     try:
         vlm.load_image(io.BytesIO(png()))
     except AttributeError:
@@ -151,9 +146,6 @@ def request(url: Any) -> list[dict[str, Any]]:
 
 def pixels(image: Any) -> tuple[Any, ...]:
     return image.mode, image.size, image.tobytes()
-
-
-# -- limits --------------------------------------------------------------------------------------
 
 
 def test_allowed_images_are_unchanged(vlm, web, ungated, tmp_path):
@@ -289,9 +281,6 @@ def test_server_refuses_large_media(lm, web, ungated, monkeypatch):
             lm._inline_image_urls(request(url))
 
 
-# -- policy --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def media(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that the operator allowed, with a link that leads out of it."""
@@ -342,7 +331,6 @@ def test_public_images_are_fetched(vlm, lm_free_web, ungated):
 
 @pytest.fixture
 def lm_free_web(web, monkeypatch):
-    """The server ``web``, whose address counts as public."""
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
     return web
 
@@ -589,16 +577,12 @@ def test_uploads_must_be_audio(vlm, ungated):
     assert not manager.failures
 
 
-# -- hosts ---------------------------------------------------------------------------------------
-
-
 HOST = "host-media"
 PICTURE = png(30, 30)
 
 
 @pytest.fixture(params=["vllm-mlx", "rapid-mlx"])
 def mllm(request):
-    """The module of a host that writes a request's media to files."""
     if not find(request.param):
         pytest.skip(f"{request.param} is not installed")
     return importlib.import_module(f"{request.param.replace('-', '_')}.models.mllm")

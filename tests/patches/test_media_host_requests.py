@@ -1,7 +1,5 @@
 """What a request to vllm-mlx or mlx-openai-server names as media, with stand-ins for the hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib
@@ -41,7 +39,6 @@ def nothing_is_known(monkeypatch):
 
 @pytest.fixture
 def public_web(monkeypatch):
-    """A server on this machine, whose address counts as public."""
     monkeypatch.setattr(fetch_policy, "is_public", lambda address: address == "127.0.0.1")
     with a_server() as server:
         yield server
@@ -55,9 +52,6 @@ def refused(call: Any, *args: Any, **kwargs: Any) -> None:
     with pytest.raises(ValueError, match="Refused to load") as error:
         call(*args, **kwargs)
     assert is_refusal(error.value)
-
-
-# -- files of the host ---------------------------------------------------------------------------
 
 
 def test_host_file_is_known_by_real_path(tmp_path):
@@ -87,9 +81,6 @@ def test_host_files_are_loaded_but_not_for_requests(load, tmp_path):
     assert load(lambda source: source, str(file)) == str(file)
     assert public_media.load_public_video(lambda source: source, f"file://{file}") == str(file)
     refused(host_media.make_loader("audio"), lambda source: source, str(file))
-
-
-# -- vllm-mlx ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", host_media.KINDS)
@@ -144,8 +135,6 @@ def test_audio_file_is_named_by_content(content, ending):
 
 
 class UnsafeRemoteURLError(ValueError):
-    """The release's error for a URL that may not be fetched."""
-
     def __init__(self, message: str, *, public_message: str = ""):
         super().__init__(message)
         self.public_message = public_message
@@ -199,9 +188,6 @@ def test_uploads_and_voices(tmp_path):
         assert host_media.speak_checked(run, "engine", "a", *args, **kwargs)[1] == kwargs
     refused(host_media.speak_checked, run, "engine", "a", str(file))
     refused(host_media.speak_checked, run, "engine", "a", voice="../a")
-
-
-# -- mlx-openai-server ---------------------------------------------------------------------------
 
 
 def processor_of(kind: str) -> Any:
@@ -290,7 +276,6 @@ def test_refusal_is_no_server_error():
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    """mlx-openai-server's package, as an installer puts it there."""
     folder = tmp_path / "site"
     write_package(folder)
     info = folder / "mlx_openai_server-9.9.dist-info"
@@ -316,7 +301,6 @@ def forget() -> None:
 
 
 def verdicts() -> set[tuple[bool, Status]]:
-    """The gate's verdicts on the target in the file and in this process."""
     gate = Gate(CompatMatrix.builtin())
     (target,) = [t for t in host_media.PATCH.targets if t.module == "app.core.base_processor"]
     module = importlib.import_module(target.module)
@@ -331,13 +315,10 @@ def test_mlx_openai_server_releases_are_patched(server):
     assert ok
 
 
-def test_unrelated_package_is_not_patched(server, tmp_path, monkeypatch):
-    write_package(tmp_path / "own")
-    monkeypatch.syspath_prepend(str(tmp_path / "own"))
-    assert verdicts() == {(False, Status.ABSENT)}
-
-
-def test_missing_mlx_openai_server_is_not_patched(tmp_path, monkeypatch):
+@pytest.mark.parametrize("installed", [True, False])
+def test_unrelated_package_is_not_patched(request, installed, tmp_path, monkeypatch):
+    if installed:
+        request.getfixturevalue("server")
     write_package(tmp_path / "own")
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     assert verdicts() == {(False, Status.ABSENT)}

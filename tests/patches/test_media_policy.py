@@ -3,8 +3,6 @@
 Servers on this machine stand for the internet; no test connects to another machine.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -38,8 +36,6 @@ from mlx_patches.patches.server.media.paths import (
 HERE = "127.0.0.1"
 SMALL = Limits(size=2**20, seconds=5.0)
 
-
-# -- URLs that are refused before anything is looked up ------------------------------------------
 
 URLS = [
     "file:///etc/passwd",
@@ -154,8 +150,6 @@ def test_valid_urls(url, path):
     assert place.port == (8443 if "8443" in url else {"http": 80, "https": 443}[place.scheme])
 
 
-# -- addresses -----------------------------------------------------------------------------------
-
 INSIDE = [
     *("127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1"),
     *("172.31.255.255", "192.168.1.1", "169.254.169.254", "169.254.170.2", "100.64.0.1"),
@@ -211,9 +205,6 @@ def test_local_urls_are_not_connected_to(url, monkeypatch):
         fetch(url, SMALL, media_limits.Expiry())
     assert " is " in refused.value.private
     assert "127" not in str(refused.value)  # the message reveals no address to the client
-
-
-# -- a server with any answer --------------------------------------------------------------------
 
 
 class Server:
@@ -323,7 +314,7 @@ def test_redirect_loops_end(server):
     assert len(server.asked) == 6
 
 
-def test_checked_address_is_the_connected_one(server):
+def test_checked_address_is_connected(server):
     """The name would resolve to another address at a second look-up: it is looked up only once."""
     looked_up: list[str] = []
 
@@ -411,16 +402,14 @@ def test_refused_responses(server, name):
         get(server.url("/a"))
 
 
-def send_on_and_on(connected: socket.socket) -> None:
+def send_on_and_on(connected: socket.socket, content: bytes = b"x" * 4096) -> None:
     with suppress(OSError):
         while True:
-            connected.sendall(b"x" * 4096)
+            connected.sendall(content)
 
 
 def chunks_on_and_on(connected: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
-            connected.sendall(b"1000\r\n" + b"x" * 4096 + b"\r\n")
+    send_on_and_on(connected, b"1000\r\n" + b"x" * 4096 + b"\r\n")
 
 
 @pytest.mark.parametrize(
@@ -516,9 +505,6 @@ def test_largest_allowed_response(server):
     assert len(get(server.url("/b")).content) == SMALL.size
 
 
-# -- paths ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
     """``media`` may be read from; ``outside`` and ``media-other`` may not."""
@@ -600,9 +586,6 @@ def test_operator_folders(folders, monkeypatch):
     monkeypatch.setenv("HOME", str(folders))
     monkeypatch.setenv(ROOTS, "~/media")
     assert read_media_roots() == [folders / "media"]
-
-
-# -- the wrappers of the releases' functions -----------------------------------------------------
 
 
 PLAYLIST = b"#EXTM3U\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:8,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"

@@ -1,7 +1,3 @@
-"""``metal-mrope``: the positions that M-RoPE's kernel gets."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -13,7 +9,6 @@ Q = mx.zeros((2, 4, 5, 8))
 
 
 def complete(position_ids, fused=True):
-    """The position ids that the kernel gets; None if the check skips the patch."""
     rope = SimpleNamespace(fused_apply=fused)
     if not lacks_positions(rope, Q, position_ids):
         return None

@@ -1,7 +1,3 @@
-"""``mimo-value-scale``: configs without a scale, and what a cache holds."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx
@@ -15,7 +11,6 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def package(distribution):
-    """The release's package, if it has the model."""
     found = package_of(distribution)
     module_or_skip(f"{found}.models.mimo_v2_flash")
     return found

@@ -1,7 +1,3 @@
-"""MiniMax M3's batches beyond the probe: all scenarios over few blocks, and calls that stay."""
-
-from __future__ import annotations
-
 import functools
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""Ministral 3 and Mistral 4 beyond the probe: a row alone, scalar offsets, and after an error."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

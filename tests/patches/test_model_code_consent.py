@@ -1,7 +1,3 @@
-"""``model-code-consent``: which calls and settings give consent, and which do not."""
-
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util
@@ -76,7 +72,6 @@ def auto(ungated, tmp_path, monkeypatch) -> ModuleType:
 
 
 def refused(load, folder: Path, *args, **kwargs) -> str:
-    """The message of a refused load, which does not run the file."""
     mark = probe.write_folder(folder, CODE)
     mark.unlink(missing_ok=True)
     with pytest.raises(ValueError, match=REFUSED) as raised:
@@ -86,7 +81,6 @@ def refused(load, folder: Path, *args, **kwargs) -> str:
 
 
 def ran(load, folder: Path, *args, **kwargs) -> None:
-    """The load runs the file, and the file's error reaches the caller."""
     mark = probe.write_folder(folder, CODE)
     with pytest.raises(LookupError, match="it ran"):
         load(folder, *args, **kwargs)
@@ -94,7 +88,6 @@ def ran(load, folder: Path, *args, **kwargs) -> None:
 
 
 def as_release(load, package="mlx_vlm"):
-    """A function that calls ``load`` as code of a package does."""
     made = eval("lambda load: lambda *a, **k: load(*a, **k)", {"__name__": f"{package}.loading"})
     return made(load)
 
@@ -133,16 +126,16 @@ def test_callers_config_cannot_name_file(lm, tmp_path):
         lm.load_model(tmp_path, model_config={"model_file": "own_code.py"})
 
 
-@pytest.mark.parametrize("value", ["1", "true", "YES"])
-def test_environment_consents(lm, tmp_path, monkeypatch, value):
+@pytest.mark.parametrize(
+    ("value", "expect"),
+    [
+        *((v, ran) for v in ("1", "true", "YES")),
+        *((v, refused) for v in ("", "0", "no", "off", "maybe")),
+    ],
+)
+def test_environment_consents(lm, tmp_path, monkeypatch, value, expect):
     monkeypatch.setenv(CONSENT, value)
-    ran(lm.load_model, tmp_path)
-
-
-@pytest.mark.parametrize("value", ["", "0", "no", "off", "maybe"])
-def test_other_values_are_no_consent(lm, tmp_path, monkeypatch, value):
-    monkeypatch.setenv(CONSENT, value)
-    refused(lm.load_model, tmp_path)
+    expect(lm.load_model, tmp_path)
 
 
 def test_server_flag_covers_draft_model(lm, tmp_path):
@@ -220,8 +213,6 @@ def test_vlm_own_models_are_unchanged(vlm):
     assert again is module
 
 
-# -- the classes that transformers imports from a folder -------------------------------------------
-
 # Class to the module that defines it and the file whose ``auto_map`` it reads.
 AUTO_MAPS = {
     "AutoConfig": ("configuration", "config.json"),
@@ -287,7 +278,6 @@ def linked(folder: Path) -> Path:
 
 
 def cached(folder: Path) -> Path:
-    """A folder of the Hub's cache, whose files are links to blobs."""
     snapshot = folder.parent / "models--own--model" / "snapshots" / ("a" * 40)
     blobs = snapshot.parents[1] / "blobs"
     for place in (snapshot, blobs):
@@ -442,8 +432,6 @@ def test_transformers_doors_are_known():
     assert {name for name, body in found.items() if body in known[name]} == set(known)
 
 
-# -- programs that are really started --------------------------------------------------------------
-
 SERVE = "--host 127.0.0.1 --port {port}"
 # Distribution to a program that says ``trust_remote_code=True`` for its users.
 PROGRAMS = {
@@ -506,7 +494,6 @@ def ask_until(done, port: int, model: Path) -> None:
 
 
 def called_in(name, spec=None):
-    """Whether a call in a module of this name counts as one of a release."""
     module = {"__name__": name, "__spec__": spec, "ask": model_code.is_called_by_release}
     return eval("lambda: ask()", module)()
 

@@ -1,7 +1,3 @@
-"""Positions of several images beyond the probe: rows, padding, what stays as it came."""
-
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 
@@ -27,7 +23,6 @@ TARGETS = [pytest.param(target, id=target.module.split(".")[2]) for target in PA
 
 @pytest.fixture
 def model(ungated):
-    """A model of Qwen2-VL with the patch."""
     (target,) = [target for target in PATCH.targets if ".qwen2_vl." in target.module]
     try:
         importlib.import_module(target.module)

@@ -1,7 +1,3 @@
-"""``nemotron-time-steps``: limits that a config names."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""Configs as transformers 5 saves them: what is read, and what stays as released."""
-
-from __future__ import annotations
-
 import importlib
 import inspect
 import math
@@ -29,7 +25,6 @@ def nested(ungated):
 
 
 def read(family: str, config: dict[str, Any]) -> Any:
-    """A family's config object; fields without a default that the config lacks are one."""
     for module, name in (
         (f"mlx_lm.models.{family}", "ModelArgs"),
         (f"mlx_vlm.models.{family}.config", "TextConfig"),
@@ -105,7 +100,7 @@ def test_old_names_are_read_as_released(rope, ungated):
     assert args_of("llama", **rope) == released
 
 
-def test_class_that_reads_new_name(nested):
+def test_new_name_is_read_by_release(nested):
     given = {"rope_theta": THETA, "rope_type": "default"}
     assert args_of("ministral3", rope_parameters=given).rope_parameters == given
 

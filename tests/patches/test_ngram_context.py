@@ -1,7 +1,3 @@
-"""``ngram-context``: LongCat Flash Ngram in a batch of short histories, and the cost of a step."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

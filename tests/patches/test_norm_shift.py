@@ -1,7 +1,3 @@
-"""``norm-shift``: bit-identical if the release is right, otherwise exactly one shift."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""``omni-positions``: when the positions of a prompt are computed, and from what."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,3 @@
-"""``phimoe-routing``: types, and experts that are close."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

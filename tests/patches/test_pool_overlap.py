@@ -1,7 +1,3 @@
-"""``pool-overlap``: the last windows follow a cache's rows wherever the release takes them."""
-
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

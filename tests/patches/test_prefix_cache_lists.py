@@ -1,7 +1,3 @@
-"""``vlm-prefix-cache-lists``: which caches a row is taken out of."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_cache_lists import patch
@@ -11,7 +7,6 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def caches():
-    """The release's module of caches."""
     found = module_or_skip("mlx_vlm.models.cache")
     if hasattr(found.KVCache, "extract"):
         pytest.skip("a row can be taken out of every cache of this release")

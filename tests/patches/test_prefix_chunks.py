@@ -1,7 +1,3 @@
-"""``vlm-prefix-chunks``: caches with chunks are joined as plain ones of the same length."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.caches.prefix_chunks import patch
@@ -12,7 +8,6 @@ from ..releases.models import module_or_skip
 
 @pytest.fixture
 def caches():
-    """The release's module of caches with chunks."""
     return module_or_skip("mlx_vlm.models.cache", "ChunkedKVCache")
 
 

@@ -1,7 +1,3 @@
-"""``vlm-prefix-first-token``: the logits of a row's first token, and what stays unchanged."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -20,15 +16,12 @@ WANT = [rest[-1] for rest in RESTS]
 
 @pytest.fixture
 def kind(ungated):
-    """The release's class of a batch of prompts, patched."""
     found = prefix_engine().PromptProcessingBatch
     ungated("vlm-prefix-first-token")
     return found
 
 
 class Recorder(Repeats):
-    """Records how many tokens each call gets, and returns the releases' other outputs."""
-
     def __init__(self, whole=True, wrapped=True):
         self.whole, self.wrapped, self.calls = whole, wrapped, []
 
@@ -53,7 +46,7 @@ def test_model_can_return_last_column(kind):
     assert find_first_tokens(kind, RESTS, 4, Recorder(whole=False)) == WANT
 
 
-def test_rows_that_end_together(kind):
+def test_rows_end_together(kind):
     rests = ((7,), (1, 2, 3, 4, 5), (9,), (6, 8, 2, 3))
     assert find_first_tokens(kind, rests, 2) == [7, 5, 9, 3]
 

@@ -1,7 +1,3 @@
-"""``vlm-prefix-kv-bits``: a batch with hits has caches that join those of other batches."""
-
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 
@@ -21,7 +17,6 @@ from ..releases.models import prefix_engine
 
 @pytest.fixture
 def module(ungated, beside):
-    """The release's module of the generator, patched where it has the defect."""
     found = prefix_engine()
     beside("batch-quantized", "batch-turbo-quant")
     if not hasattr(importlib.import_module("mlx_vlm.apc"), "_fill_batch_layer_cache"):

@@ -1,7 +1,3 @@
-"""``vlm-prefix-no-config``: look-ups of models without a config, and of others."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -15,7 +11,6 @@ from ..releases.models import prefix_engine
 
 @pytest.fixture
 def module(ungated):
-    """The release's module of the generator, patched."""
     found = prefix_engine()
     ungated("vlm-prefix-no-config")
     return found

@@ -1,7 +1,3 @@
-"""``vlm-prefix-widths``: caches with one shape, with two, and with one shape per layer."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +14,6 @@ UNLIKE = [((2, 4), (2, 4)), ((3, 4), (3, 4)), ((2, 8), (2, 4))]
 
 @pytest.fixture
 def apc():
-    """The release's module of the prefix cache."""
     return module_or_skip("mlx_vlm.apc", "make_warm_batch_kv_cache_multi")
 
 

@@ -1,7 +1,3 @@
-"""``processor-rows``: rows keep their own processors, and rows without any are unchanged."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""``server-pythonic-calls``: text that is not Python, and tokenizers with or without a parser."""
-
-from __future__ import annotations
-
 import importlib
 
 import pytest

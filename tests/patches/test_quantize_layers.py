@@ -1,7 +1,3 @@
-"""Prompt caches quantized by the release's own function, which skips some layers."""
-
-from __future__ import annotations
-
 import importlib
 import importlib.util
 

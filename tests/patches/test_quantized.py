@@ -1,7 +1,5 @@
 """The contract of quantized batch caches, affine and TurboQuant; see ``contract``."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 
@@ -147,8 +145,6 @@ def test_other_quantization_does_not_join(kind):
 
 @contextlib.contextmanager
 def without_reads(monkeypatch):
-    """Reading the values of any array raises inside the block."""
-
     def read(*_):
         raise AssertionError("a value was read from the device")
 
@@ -266,22 +262,15 @@ def near(cache, row, start, keys):
 
 
 @turbo_only
-def test_merge_of_different_codecs(kind):
-    channels = (range(16), range(16, 32))
-    batch = kind.module.TurboQuantKVCache.merge([split(kind.module, list(c)) for c in channels])
+@pytest.mark.parametrize("extends", [False, True])
+def test_rows_of_different_codecs(kind, extends):
+    channels = [[*range(16)], [*range(16, 32)]]
+    rows, merge = [split(kind.module, own) for own in channels], kind.module.TurboQuantKVCache.merge
+    batch = merge(rows[:1] if extends else rows)
+    if extends:
+        batch.extend(merge(rows[1:]))
     for row, own in enumerate(channels):
-        assert near(batch, row, 0, loud(list(own))[0])
-
-
-@turbo_only
-def test_extend_of_different_codecs(kind):
-    channels = (range(16), range(16, 32))
-    first, other = (
-        kind.module.TurboQuantKVCache.merge([split(kind.module, list(c))]) for c in channels
-    )
-    first.extend(other)
-    for row, own in enumerate(channels):
-        assert near(first, row, 0, loud(list(own))[0])
+        assert near(batch, row, 0, loud(own)[0])
 
 
 @turbo_only
@@ -322,9 +311,6 @@ def test_late_padding_reaches_attention(kind):
     assert not kind.module.TurboQuantKVCache.merge(
         [kind.solo(0, 3), kind.solo(1, 1)]
     ).fused_attention_eligible
-
-
-# -- quantized-merge -----------------------------------------------------------------------------
 
 
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
@@ -448,7 +434,6 @@ def test_solo_quantized_run_is_bit_identical(ungated):
 
 
 def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks each part: rolls all rows alike, pads the wrong side, miscounts sizes, and more."""
     pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
 
     def add_left_padding(cache, padding):

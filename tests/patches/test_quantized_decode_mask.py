@@ -1,7 +1,3 @@
-"""A decode step's mask where a row of a quantized batch has padding."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""Masks over quantized keys: a mask for each head, additive and boolean masks, solo runs."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

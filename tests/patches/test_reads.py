@@ -1,7 +1,3 @@
-"""Reads through handles: their cost, and values that a later update may not change."""
-
-from __future__ import annotations
-
 import copy
 import importlib
 

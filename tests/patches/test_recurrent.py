@@ -1,7 +1,3 @@
-"""The rows and padding of recurrent caches, and the cost of keeping them in a step."""
-
-from __future__ import annotations
-
 import copy
 import importlib
 import random
@@ -34,7 +30,6 @@ def padded_batch(width=2):
 
 
 def one_row():
-    """A row without padding."""
     cache = ArraysCache(1)
     cache[0] = mx.full((1, 2), 7)
     return cache
@@ -51,18 +46,10 @@ def raise_error(*_):
 WHOLE = {"left_padding": PADDING, "lengths": LENGTHS}
 
 
-# -- arrays-rows -----------------------------------------------------------------------------
-
-
-def test_failed_filter_keeps_padding():
-    cache = padded_batch()
+def test_failed_filter_or_extend_keeps_padding():
+    cache, other = padded_batch(), padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
         rows.filter_padding(raise_error, cache, mx.array([2, 0]))
-    assert held(cache) == WHOLE
-
-
-def test_failed_extend_keeps_padding():
-    cache, other = padded_batch(), padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
         rows.extend_padding(raise_error, cache, other)
     assert held(cache) == held(other) == WHOLE
@@ -109,9 +96,6 @@ def test_unpadded_rows_get_no_array(ungated):
     assert getattr(cache, "lengths", None) is None
 
 
-# -- arrays-extend ---------------------------------------------------------------------------
-
-
 def test_failed_extend_keeps_slots():
     cache, other = ArraysCache(1), padded_batch()
     contract.remember_rows(cache, 2)
@@ -154,12 +138,7 @@ def test_two_empty_sides_are_counted():
     assert contract.count_rows(sides[0]) == 1
 
 
-# -- mamba-rows ------------------------------------------------------------------------------
-
-
 class MambaCache(ArraysCache or object):
-    """mlx-lm's class up to 0.30.5."""
-
     def __init__(self, left_padding=None):
         super().__init__(size=2, left_padding=left_padding)
 
@@ -176,9 +155,6 @@ def test_mamba_merge_keeps_class():
     row = extract.restore_class(ArraysCache.extract(batch, 1), batch)
     assert type(row) is MambaCache
     assert [state.tolist() for state in row.cache] == [[[1, 1]]] * 2
-
-
-# -- rows ------------------------------------------------------------------------------------
 
 
 def test_row_count_order():
@@ -208,9 +184,6 @@ def test_extracted_row_has_no_batch_state():
     assert contract.ROWS not in vars(row)
     assert contract.count_rows(row) == 1
     assert held(batch) == WHOLE
-
-
-# -- arrays-chunks ---------------------------------------------------------------------------
 
 
 class Uncounted:
@@ -252,8 +225,6 @@ def test_no_chunk_waits_for_device(monkeypatch):
     assert cache.left_padding is None
 
 
-# -- arrays-advance ------------------------------------------------------------------------
-
 counts = pytest.mark.skipif(
     not hasattr(ArraysCache, "advance"),
     reason="this release's caches do not count, or count without a chain",
@@ -268,13 +239,11 @@ def padded(left=(3, 0), lengths=(9, 5)):
 
 
 def numbers(cache):
-    """The cache's padding and lengths, as lists or None."""
     read = cache.left_padding, cache.lengths
     return [None if values is None else values.tolist() for values in read]
 
 
 def live(seed):
-    """The padding of a batch after each of many operations, in an order that a host may use."""
     choose = random.Random(seed)
     cache = padded()
     seen = []

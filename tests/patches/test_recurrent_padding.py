@@ -1,7 +1,3 @@
-"""Recurrent families beyond the probe: quantized batches, outputs, arguments and device reads."""
-
-from __future__ import annotations
-
 import inspect
 
 import mlx.core as mx
@@ -42,7 +38,6 @@ def test_quantized_batch_stays_quantized(family, beside):
 
 @pytest.fixture
 def repaired(beside):
-    """Builds a family's tiny model with the patch, and other patches that its batches need."""
     managers = []
 
     def prepare(name: str) -> LabModel:
@@ -64,7 +59,6 @@ def padded_batch(model: LabModel) -> list[object]:
 
 
 def compare(batch: object, model: LabModel) -> None:
-    """Each row's logits in a left-padded batch equal its logits alone."""
     for row, prompt in enumerate(PROMPTS):
         engine.forget(model)
         alone = model.call([prompt], model.make_cache())[0]

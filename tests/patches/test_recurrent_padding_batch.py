@@ -1,7 +1,5 @@
 """Padded batches of recurrent families are fed in one call, and each row keeps its own state."""
 
-from __future__ import annotations
-
 import math
 
 import mlx.core as mx
@@ -46,7 +44,6 @@ def names() -> list[str]:
 
 @pytest.fixture
 def repaired(beside):
-    """Builds a family's tiny model with the patch, and other patches that its batches need."""
     managers = []
 
     def prepare(name: str) -> LabModel:
@@ -59,7 +56,6 @@ def repaired(beside):
 
 
 def body_of(model: LabModel) -> object:
-    """The part of a model that computes everything but the logits."""
     module = model.module
     names = ("language_model", "model", "backbone")
     return next(module[name] for name in names if name in module)
@@ -67,7 +63,6 @@ def body_of(model: LabModel) -> object:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Records the number of rows of each call of a model's body."""
     seen: list[int] = []
 
     def count(model: LabModel) -> list[int]:

@@ -1,7 +1,5 @@
 """Rows that continue stored prefixes by unequal rests, as in a batch of mlx-vlm's prefix cache."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re
@@ -50,7 +48,6 @@ def test_padding_after_whole_chunks(name):
 
 
 def answered(name: str) -> Cell:
-    """Two rows continue one stored prompt in mlx-vlm's engine."""
     model = build_or_skip(name)
     generator = generators.generate_module(model).BatchGenerator
     if "apc_manager" not in inspect.signature(generator).parameters:

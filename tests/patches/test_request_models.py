@@ -1,7 +1,3 @@
-"""Which models a request may name, with a Hub cache and folders of the test."""
-
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

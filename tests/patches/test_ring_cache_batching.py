@@ -1,7 +1,3 @@
-"""Ring caches that join a batch, beyond the probe: the order of tokens, and refused rings."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx
@@ -39,7 +35,6 @@ def ring():
 
 
 def feed(ring, places):
-    """Feed a ring tokens whose keys are their positions."""
     keys = mx.array([float(place) for place in places]).reshape(1, 1, -1, 1)
     ring.update_and_fetch(keys, -keys)
 

@@ -1,7 +1,3 @@
-"""Rope deltas beyond the probe: image prompts are told apart, and a row alone does not change."""
-
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

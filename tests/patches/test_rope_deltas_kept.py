@@ -1,7 +1,3 @@
-"""Rope deltas of Ernie and Falcon OCR beyond the probe: rows in the engine, and records."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""The record of a cache's rows: it follows the rows, lives only as long, and costs no read."""
-
-from __future__ import annotations
-
 import copy
 import gc
 import importlib
@@ -60,7 +56,6 @@ def prefilled(model, rows):
 
 
 def step(model, rows, cache, count=3):
-    """Feed each row one token a step, without passing rope deltas."""
     for _ in range(count):
         record_logits(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
 
@@ -134,12 +129,7 @@ def test_dropped_request_releases_prompt(model):
         gc.enable()
 
 
-# -- reads -----------------------------------------------------------------------------
-
-
 class Watched(mx.array):
-    """An array that must not be read from the device."""
-
     def tolist(self):
         raise AssertionError("read from the device")
 
@@ -148,8 +138,6 @@ class Watched(mx.array):
 
 
 class Cache:
-    """A batch cache with only an offset."""
-
     keys = None
 
     def __init__(self, *offset):
@@ -157,8 +145,6 @@ class Cache:
 
 
 class Model:
-    """A language model without stored positions or deltas."""
-
     _position_ids = _rope_deltas = None
 
 
@@ -201,9 +187,6 @@ def test_waiting_prompt_state_survives_decode(handed):
     assert model._rope_deltas.tolist() == ([[-5]] if handed else [[0], [0]])
 
 
-# -- the record itself -----------------------------------------------------------------
-
-
 def record(*deltas, prompts=()):
     return row_record.RowRecord(deltas=mx.array(deltas)[:, None], prompts=prompts)
 
@@ -233,14 +216,11 @@ def test_foreign_record_is_ignored():
     assert row_record.fill_column(cache, "deltas", 1).tolist() == [[0]]
 
 
-# -- saved caches ----------------------------------------------------------------------
-
 PACKAGES = [name for name in ("mlx_lm", "mlx_vlm") if importlib.util.find_spec(name)]
 KINDS = ("KVCache", "RotatingKVCache", "ArraysCache", "BatchKVCache", "BatchRotatingKVCache")
 
 
 def cache_with_record(module, kind):
-    """A filled cache with a record of its rows."""
     made = getattr(module, kind, None)
     if made is None:
         pytest.skip(f"{module.__name__} has no {kind}")

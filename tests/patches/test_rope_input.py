@@ -1,7 +1,3 @@
-"""``rope-input``: what is rotated has the bits that it had."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

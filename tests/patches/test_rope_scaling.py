@@ -1,7 +1,3 @@
-"""Which scalings are read, and a broken version of ``rope-scaling``."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.positions.rope_scaling import patch as rope_scaling

@@ -1,7 +1,3 @@
-"""``max_size`` is one ``int``, whichever way it was set; everything else is unchanged."""
-
-from __future__ import annotations
-
 import array
 import copy
 import decimal
@@ -252,7 +248,7 @@ def array_of_one_only(value):
 
 @pytest.mark.parametrize("mutant", (unconverted, elements_unread, text_unread, array_of_one_only))
 @pytest.mark.parametrize("cache_class", PATCHED)
-def test_mutant_turns_the_probe_red(cache_class, mutant, ungated, monkeypatch):
+def test_mutant_turns_probe_red(cache_class, mutant, ungated, monkeypatch):
     path = f"{cache_class.__module__}:{cache_class.__name__}.max_size"
     [target] = [target for target in PATCH.targets if target.path == path]
     monkeypatch.setattr(rotating, "convert_to_int", mutant)

@@ -1,7 +1,3 @@
-"""A row extracted from a rotating batch continues as if it had always been alone."""
-
-from __future__ import annotations
-
 import importlib
 import random
 from importlib.metadata import version
@@ -311,7 +307,7 @@ def padding_forgotten(cache, view_tokens=rotating.view_tokens):
         (padding_forgotten, True),
     ],
 )
-def test_mutant_turns_the_probe_red(mutant, red, ungated, monkeypatch):
+def test_mutant_turns_probe_red(mutant, red, ungated, monkeypatch):
     """A mutant of one part is red only in releases that have the defect of that part."""
     ungated("batch-rotating-extract")
     assert not run_probe(PATCH, TARGET).red

@@ -1,7 +1,3 @@
-"""``rotating-keep``: whole models' batches that keep the first tokens, in every host operation."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx
@@ -36,8 +32,6 @@ def model(distribution):
 
 
 class Model:
-    """A lab's model, called as models of mlx-lm are."""
-
     def __init__(self, lab):
         self.call, self.layers = lab.call, lab.make_cache()
 
@@ -46,7 +40,6 @@ class Model:
 
 
 def rows_of(release, model, *lengths, keep=4):
-    """The caches of prompts of these lengths."""
     rows = []
     for length in lengths:
         caches = [release.RotatingKVCache(max_size=WINDOW, keep=keep) for _ in model.layers]

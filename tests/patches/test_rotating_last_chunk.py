@@ -1,7 +1,5 @@
 """``rotating-last-chunk``: whole models, with batched prompts in pieces, one of one token."""
 
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx
@@ -109,7 +107,7 @@ def attended(cache, tokens):
     ]
 
 
-def test_mlx_lm_s_own_test_expects_the_oldest_token_to_be_masked(ungated):
+def test_released_expectation_of_mlx_lm(ungated):
     """Its test_batch_rotating_kv_cache: window 8, four pad tokens, four tokens, a step, then two.
 
     The released mask depends on where the ring buffer starts: the same cache in order of age gives

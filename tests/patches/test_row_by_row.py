@@ -1,7 +1,3 @@
-"""Row by row beyond the probe: memory, device reads, outputs, and every kind of argument."""
-
-from __future__ import annotations
-
 import gc
 import inspect
 from collections.abc import Iterator
@@ -38,7 +34,6 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(params=SOME)
 def model(request, ungated, beside) -> Iterator[LabModel]:
-    """A tiny model, with the patch applied."""
     model = build_or_skip(request.param)
     manager = ungated("row-by-row")
     # Other defects of these models' batches, repaired so that they do not interfere.
@@ -52,7 +47,6 @@ def logits_of(out: object) -> object:
 
 
 def compare(batch: object, model: LabModel) -> None:
-    """Each row's logits in a left-padded batch equal its logits alone."""
     for row, prompt in enumerate(PROMPTS):
         alone = model.call([prompt], model.make_cache())[0]
         assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE

@@ -1,7 +1,3 @@
-"""Prompts that come as embeddings: text takes one call, what may be an image one call a row."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +27,6 @@ TOLERANCE = 1e-3
 
 @pytest.fixture(params=FAMILIES)
 def model(request, ungated, beside) -> Iterator[LabModel]:
-    """A tiny model, with the patch applied."""
     built = build_or_skip(f"mlx-vlm:{request.param}")
     manager = ungated("row-by-row")
     beside("offset-alias", "rotating-max-size", "mask-from-cache-list", "extend-solo-batch")
@@ -51,7 +46,6 @@ def embedded(model: LabModel, table: list[list[int]]) -> Any:
 
 
 def fed(model: LabModel, table: list[list[int]], cache: list[Any], **more: Any) -> Any:
-    """The logits of a prompt that comes as embeddings."""
     return model.call(table, cache, inputs_embeds=embedded(model, table), **more)
 
 
@@ -61,14 +55,12 @@ def with_mask(model: LabModel, mask: Any) -> dict[str, Any]:
 
 
 def check(said: Any, alone: Any) -> None:
-    """Compare logits of one row, at the positions that both have, from the end."""
     last = min(said.shape[0], alone.shape[0])
     said, alone = said[-last:], alone[-last:]
     assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
 
 
 def check_rows(model: LabModel, said: Any, steps: list[Any]) -> None:
-    """Compare a prompt and the steps after it with each row alone."""
     for row, text in enumerate(TEXTS):
         own = model.make_cache()
         engine.forget(model)
@@ -78,7 +70,6 @@ def check_rows(model: LabModel, said: Any, steps: list[Any]) -> None:
 
 
 def take_steps(model: LabModel, batch: list[Any]) -> list[Any]:
-    """The logits of some decode steps."""
     return [model.call([[token] for token in tokens], batch)[:, -1:] for tokens in STEPS]
 
 

@@ -1,7 +1,3 @@
-"""Prompts of Falcon OCR in one call: texts, rows with images, and those that go one by one."""
-
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,7 +22,6 @@ TOLERANCE = 1e-3
 
 @pytest.fixture
 def model(ungated, beside) -> Iterator[LabModel]:
-    """A tiny model, with the patch applied."""
     built = build_or_skip("mlx-vlm:falcon_ocr")
     if not hasattr(built.module, falcon_ocr.DELTAS):
         pytest.skip("its rows go one by one in this release")
@@ -39,14 +34,12 @@ def model(ungated, beside) -> Iterator[LabModel]:
 
 
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """Each row's padding, and the rows with it."""
     longest = max(map(len, rows))
     padding = [longest - len(row) for row in rows]
     return padding, [[0] * pad + list(row) for pad, row in zip(padding, rows, strict=True)]
 
 
 def check(said: Any, alone: Any) -> None:
-    """Compare logits of one row."""
     assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
 
 
@@ -56,7 +49,6 @@ def embedded(model: LabModel, table: Sequence[Sequence[int]]) -> Any:
 
 
 def with_history(model: LabModel) -> list[list[Any]]:
-    """Each row's caches after its text."""
     caches = [model.make_cache() for _ in TEXTS]
     for cache, text in zip(caches, TEXTS, strict=True):
         mx.eval(model.call([text], cache))
@@ -160,7 +152,6 @@ def joined(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tuple[lis
 
 
 def fed(model: LabModel, prompt: dict[str, Any], cache: list[Any], **more: Any) -> Any:
-    """The logits of prompts with images."""
     given = {name: value for name, value in prompt.items() if name != "ids"}
     ids = prompt["ids"]
     return model.call(ids if isinstance(ids[0], list) else [ids], cache, **{**given, **more})

@@ -1,7 +1,5 @@
 """Families whose batch ``row-by-row`` feeds in one call: calls, device reads, rows, and bits."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 
@@ -49,13 +47,11 @@ def name_families() -> list[str]:
 
 @pytest.fixture
 def manager(ungated) -> Manager:
-    """The patch, applied."""
     return ungated("row-by-row")
 
 
 @pytest.fixture(params=name_families())
 def model(request, manager: Manager, beside) -> Iterator[LabModel]:
-    """A tiny model of the installed release."""
     model = build_or_skip(request.param)
     if model.family.name == "falcon_ocr" and hasattr(model.module, OLD):
         pytest.skip("its rows go one by one in this release")

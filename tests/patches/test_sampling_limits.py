@@ -1,7 +1,3 @@
-"""``sampling-limits`` on the releases' processors and samplers."""
-
-from __future__ import annotations
-
 from typing import Any
 
 import mlx.core as mx

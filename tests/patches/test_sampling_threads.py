@@ -1,7 +1,3 @@
-"""``sampling-threads``: every thread draws the tokens that the importing thread draws."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,7 +37,6 @@ def make_sampler(distribution):
 
 
 def draws(sampler, seed, number=DRAWS, wait=lambda: None):
-    """Tokens that a sampler draws after a seed."""
     mx.random.seed(seed)
     logits = mx.arange(TOKENS) / 32
     logprobs = (logits - mx.logsumexp(logits))[None]

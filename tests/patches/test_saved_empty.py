@@ -1,7 +1,3 @@
-"""Prompt caches with arrays without elements: models, files, and a broken ``saved-empty``."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

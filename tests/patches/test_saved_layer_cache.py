@@ -1,7 +1,3 @@
-"""``saved-layer-cache``: a whole model, other files, and a broken patch."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

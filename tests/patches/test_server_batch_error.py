@@ -1,7 +1,3 @@
-"""``server-batch-error``: waiting clients get the error; other errors still end the thread."""
-
-from __future__ import annotations
-
 import gc
 import weakref
 from queue import Queue
@@ -17,7 +13,6 @@ def a_server(**more):
 
 
 def take(server):
-    """Take the next request as a server does; raises it if it is an exception."""
     request = server.requests.get_nowait()
     server.taken.append(request[1])
     if isinstance(request[1], Exception):

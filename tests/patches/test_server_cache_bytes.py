@@ -1,7 +1,3 @@
-"""``server-cache-bytes``: the smaller limit applies, and nothing else is limited."""
-
-from __future__ import annotations
-
 from importlib import metadata
 from types import SimpleNamespace
 

@@ -1,7 +1,3 @@
-"""``mlx_lm.server``'s prompt cache, repaired: entries that are not cut back."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches import catalogue

@@ -1,7 +1,3 @@
-"""``server-short-prompt``: the server splits a chat of any length into segments."""
-
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 
@@ -19,8 +15,6 @@ THOUGHT = (98, 99)
 
 
 class Tokenizer(utils.TokenizerWrapper):
-    """A tokenizer whose template always returns the same tokens."""
-
     has_chat_template = has_thinking = True
     has_tool_calling = False
     response_initial_state = None
@@ -35,7 +29,6 @@ class Tokenizer(utils.TokenizerWrapper):
 
 
 def split_chat(prompt):
-    """The segments of a chat whose template returns this prompt."""
     generator = server.ResponseGenerator.__new__(server.ResponseGenerator)
     generator.model_provider = SimpleNamespace(
         cli_args=SimpleNamespace(chat_template_args={}), default_model_map={}, processor=None

@@ -1,7 +1,3 @@
-"""``server-start-adapter``: the command line's adapter is used if no request names another."""
-
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,3 @@
-"""``server-stop-text``: stop strings cut in every way, in tokens and at the ends of an answer."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +12,6 @@ from .pieces import said, splits
 
 @pytest.fixture
 def server(ungated):
-    """The release's server, patched."""
     found = module_or_skip("mlx_lm.server", "ResponseGenerator")
     ungated("server-stop-text")
     return found

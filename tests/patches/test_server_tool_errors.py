@@ -1,7 +1,3 @@
-"""``server-tool-errors``: every parser of the release, with texts that models write."""
-
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil
@@ -36,7 +32,6 @@ RIGHT = {"name": "f", "arguments": {"a": "x"}}
 
 
 def parsers():
-    """The release's tool parsers, by name."""
     try:
         package = importlib.import_module("mlx_lm.tool_parsers")
     except ModuleNotFoundError:

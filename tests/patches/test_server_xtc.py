@@ -1,7 +1,3 @@
-"""``server-xtc``: the arguments of the server's sampler, and values that callers pass."""
-
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

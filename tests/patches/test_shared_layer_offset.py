@@ -1,7 +1,3 @@
-"""Gemma 3n and 4 in pieces and past the window, and the view of a cache."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""``spare-tensors``: tensors that nobody knows, and a head of its own."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

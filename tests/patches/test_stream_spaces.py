@@ -1,7 +1,3 @@
-"""``stream-spaces``: streamed text equals decoded text, with and without space cleaning."""
-
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,3 @@
-"""``template-sandbox``: what a chat template may do and cost, and that others render as before."""
-
-from __future__ import annotations
-
 import os
 import time
 from types import SimpleNamespace
@@ -63,7 +59,7 @@ def sandboxed(monkeypatch):
 
 
 @pytest.mark.parametrize("name", STOPPED)
-def test_a_template_is_stopped(sandboxed, name, caplog):
+def test_template_is_stopped(sandboxed, name, caplog):
     started = time.thread_time()
     with pytest.raises(ValueError, match="The chat template was stopped: ") as stopped:
         jinja2.Template(STOPPED[name]).render(messages=MESSAGES)
@@ -76,7 +72,7 @@ def test_a_template_is_stopped(sandboxed, name, caplog):
 
 @pytest.mark.parametrize("options", [{}, {"trim_blocks": True, "lstrip_blocks": True}])
 @pytest.mark.parametrize("source", SAME)
-def test_a_correct_template_renders_the_same_text(source, options, request):
+def test_correct_template_is_unchanged(source, options, request):
     plain = jinja2.Template(source, **options).render(messages=MESSAGES)
     request.getfixturevalue("sandboxed")
     template = jinja2.Template(source, **options)
@@ -105,7 +101,7 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("family", PROCESSORS)
-def test_processors_render_in_the_sandbox(family, monkeypatch):
+def test_processors_render_in_sandbox(family, monkeypatch):
     """With jinja2 as released the same call reads the attribute: no release has repaired it."""
     module = pytest.importorskip(f"mlx_vlm.models.{family}.{PROCESSORS[family]}")
     [kind] = [

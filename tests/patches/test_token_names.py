@@ -1,7 +1,3 @@
-"""The tokens of a piece of a prompt arrive under any name."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""``server-tool-arguments``: calls that are still errors, and calls that are read as before."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.server.tool_arguments.patch import close_names, find_calls, strip_name

@@ -1,7 +1,3 @@
-"""``top-p-dtype``: the nucleus in every dtype, and results as released."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""``top-p-rows``: rows draw from their own nucleus, and a row alone as released."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""Arguments that a language model does not take are left out; all others arrive."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,3 @@
-"""``vllm-billing-header``: what it removes, without a release."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,3 @@
-"""``vllm-empty-prompt`` on a release: which prompts are refused, and what becomes of the others."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_empty_prompt.probe import PROMPT, answer_beside

@@ -1,7 +1,3 @@
-"""``vllm-gemma4-reasoning``: what is thought and what is answer, without a release."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.vllm_mlx.vllm_gemma4_reasoning import patch as gemma4_reasoning
@@ -38,7 +34,6 @@ def test_longer_text_only_adds(answer):
 
 
 def split_markers(text):
-    """The text split before and after each marker."""
     for marker in (gemma4_reasoning.START, gemma4_reasoning.END):
         text = text.replace(marker, f"\0{marker}\0")
     return [piece for piece in text.split("\0") if piece]

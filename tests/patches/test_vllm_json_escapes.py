@@ -1,7 +1,3 @@
-"""``vllm-json-escapes``: what it escapes, without a release."""
-
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -13,8 +9,6 @@ TEXTS = ["plain", r"\s+\d", "back\\slash", "\\", 'quote"', "tab\tline\n", "\u00e
 
 
 class Request:
-    """The used part of a web framework's request."""
-
     def __init__(self, body, path="/v1/messages"):
         self._body = body
         self.scope = {"path": path}

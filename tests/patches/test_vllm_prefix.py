@@ -1,7 +1,3 @@
-"""vllm-mlx's prefix cache in memory, repaired: conversations that begin alike."""
-
-from __future__ import annotations
-
 import importlib
 import random
 

@@ -1,7 +1,3 @@
-"""``vllm-fetched-prefix``: the looking-up thread evaluates a hit, which is not copied."""
-
-from __future__ import annotations
-
 import importlib
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,3 @@
-"""vllm-mlx's paged prefix cache, repaired: hits and misses."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 
@@ -32,7 +28,6 @@ def _applied(ungated):
 
 
 def kv(*shape):
-    """Keys and values that count up."""
     keys = mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape)
     return keys, -keys
 

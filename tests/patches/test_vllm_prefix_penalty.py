@@ -1,7 +1,3 @@
-"""``vllm-prefix-penalty`` on a release: what processors are called with after a prefix hit."""
-
-from __future__ import annotations
-
 import inspect
 
 import pytest

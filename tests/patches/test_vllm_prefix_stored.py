@@ -1,7 +1,3 @@
-"""``vllm-stored-prefix``: which arrays are copied, their size, and which are left alone."""
-
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -12,7 +8,7 @@ import pytest
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe_stored import TOKENS, make_row
 from mlx_patches.patches.vllm_mlx.vllm_prefix.stored import copy_value, detach_caches, find_arrays
 
-from ..releases.conftest import is_tested
+from ..releases.conftest import is_needed, is_tested
 
 pytestmark = pytest.mark.skipif(not is_tested("vllm-mlx"), reason="vllm-mlx is not tested here")
 
@@ -53,6 +49,7 @@ def test_batch_does_not_change_entry(prefixes):
     assert mx.array_equal(recurrent[0], before)
 
 
+@pytest.mark.skipif(not is_needed("vllm-stored-prefix"), reason="this release copies entries")
 def test_entry_without_arrays_is_kept(prefixes):
     sized = SimpleNamespace(nbytes=500)
     layers = [SimpleNamespace(keys=sized, values=sized)]

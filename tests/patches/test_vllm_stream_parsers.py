@@ -1,7 +1,5 @@
 """``vllm-stream-parsers`` on a release and without one: parsers, tool calls, several streams."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib
@@ -145,8 +143,6 @@ def test_ended_stream_leaves_other(server, monkeypatch, ungated, close):
 
 
 class Parser:
-    """Counts what it is given since the last reset."""
-
     def __init__(self):
         self.seen = []
 
@@ -159,8 +155,6 @@ class Parser:
 
 
 class ToolParser(Parser):
-    """Is built with a tokenizer."""
-
     def __init__(self, tokenizer):
         super().__init__()
         self.model_tokenizer = tokenizer
@@ -175,7 +169,7 @@ class NamedParser(Parser):
 
 
 class WaitError(Exception):
-    """What a stream waits for fails."""
+    pass
 
 
 @pytest.fixture
@@ -264,7 +258,7 @@ def test_stream_keeps_dropped_parser(module):
     assert asyncio.run(run()) == [1, 2, 3]
 
 
-def test_parser_that_cannot_be_rebuilt_is_shared(module):
+def test_unbuildable_parser_is_shared(module):
     module._reasoning_parser = parser = NamedParser(name="n")
     assert asyncio.run(read_all(stream_parsers.separate_parsers(fed(module, "ab")))) == [1, 2]
     assert parser.seen == ["a", "b"]

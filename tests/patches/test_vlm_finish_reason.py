@@ -1,7 +1,3 @@
-"""``vlm-finish-reason``: answers at their limit, at a stop string, streamed, and at once."""
-
-from __future__ import annotations
-
 import importlib
 from contextvars import ContextVar
 
@@ -16,7 +12,6 @@ pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no su
 
 @pytest.fixture
 def server():
-    """The release's server, if its whole answers have the defect."""
     found = importlib.import_module("mlx_vlm.server")
     for name in ("ChatChoice", "ResponseGenerator"):
         if getattr(getattr(found, name, None), "__module__", "") != "mlx_vlm.server":

@@ -1,7 +1,3 @@
-"""``vlm-fresh-seed``: a request's seed is kept, and a request without one gets a drawn seed."""
-
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,3 @@
-"""``vlm-prefix-penalty``: rows with and without a prefix, and batches that it leaves alone."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.generation.vlm_prefix_penalty.probe import batch_of
@@ -11,7 +7,6 @@ from ..releases.models import prefix_engine
 
 @pytest.fixture
 def kind(ungated):
-    """The release's class of a batch of prompts."""
     found = prefix_engine().PromptProcessingBatch
     ungated("vlm-prefix-penalty")
     return found

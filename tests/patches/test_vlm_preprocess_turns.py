@@ -1,7 +1,3 @@
-"""``vlm-preprocess-turns``: an error in one request's turn leaves the turn to the next."""
-
-from __future__ import annotations
-
 import contextlib
 import importlib
 

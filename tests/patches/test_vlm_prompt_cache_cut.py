@@ -1,7 +1,3 @@
-"""``vlm-prompt-cache-cut``: which caches are cut, kept whole, or processed again."""
-
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,3 @@
-"""``vlm-request-failure``: real images that do not match, in the server's running thread."""
-
-from __future__ import annotations
-
 import functools
 import logging
 import threading
@@ -24,7 +20,6 @@ FAILURE = "mlx_patches: a request failed; the server goes on with the others"
 @pytest.fixture
 @or_skip()
 def kind():
-    """The release's class, whose loop computes the embeddings."""
     return server_thread.response_generator()
 
 

@@ -1,7 +1,3 @@
-"""``vlm-stop-text``: stop strings of every form, cut in every way, and answers without any."""
-
-from __future__ import annotations
-
 import importlib
 import threading
 from types import SimpleNamespace
@@ -21,7 +17,6 @@ pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no su
 
 @pytest.fixture
 def build():
-    """The release's function that makes a request's arguments, as it is when it is called."""
     server = importlib.import_module("mlx_vlm.server")
     if not hasattr(server, "ResponseGenerator"):
         pytest.skip("this release's server has no ResponseGenerator")

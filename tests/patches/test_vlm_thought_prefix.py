@@ -1,7 +1,3 @@
-"""``vlm-thought-prefix``: markers of other models, and empty thoughts."""
-
-from __future__ import annotations
-
 import pytest
 
 from ..releases.models import module_or_skip

@@ -1,7 +1,3 @@
-"""``vlm-vision-features``: which images count as the same, and which do not."""
-
-from __future__ import annotations
-
 import os
 
 import mlx.core as mx

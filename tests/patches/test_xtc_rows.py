@@ -1,7 +1,3 @@
-"""A broken version of ``xtc-rows``: with it the probe must be red."""
-
-from __future__ import annotations
-
 from mlx_patches.patches.generation.xtc_rows import patch as xtc_rows
 
 from .mutants import recoded

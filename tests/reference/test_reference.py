@@ -1,7 +1,5 @@
 """`lab --reference` with real releases and transformers; nox installs the extra `reference`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

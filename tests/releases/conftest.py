@@ -1,7 +1,5 @@
 """Tests that need a real release: each environment runs them on its installed releases."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

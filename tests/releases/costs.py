@@ -1,7 +1,5 @@
 """Counts the device reads, graph nodes and live bytes of a forward pass."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections import Counter
@@ -54,12 +52,6 @@ class Reads(list[str]):
 
 @contextmanager
 def reads(ours: Sequence[str] = OURS) -> Iterator[Reads]:
-    """Record device reads while the block runs.
-
-    The array's methods are replaced meanwhile; conversions to bool, numbers and text call them
-    from C too. ``memoryview`` reads through the buffer protocol, so it is replaced by name in the
-    modules of mlx_patches; calls to numpy are seen by a profiler.
-    """
     seen = Reads(ours)
     undo: list[Callable[[], None]] = []
 

@@ -1,7 +1,5 @@
 """Faults that tests plant in a release, to see that a scenario or a walk finds them."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable

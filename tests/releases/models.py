@@ -1,7 +1,5 @@
 """Modules and tiny models of the installed release; a test is skipped where it lacks them."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +41,6 @@ def module_or_skip(name: str, *having: str) -> ModuleType:
 
 
 def present(*modules: str) -> list[str]:
-    """Those of these modules that the tested releases have."""
     here = filter(lambda one: is_tested(DISTRIBUTIONS[one.partition(".")[0]]), modules)
     return list(filter(source_file, here))
 
@@ -59,14 +56,12 @@ def build_or_skip(family: Family | str) -> LabModel:
 
 
 def applicable(cell: Cell) -> Cell:
-    """The cell; skips where its scenario does not apply to the release."""
     if cell.verdict == "n/a":
         pytest.skip(cell.detail)
     return cell
 
 
 def images_cell(scenario: str, family: str) -> Cell:
-    """A family's cell in a scenario of images; skips where it does not apply to the release."""
     return applicable(NAMED[scenario](build_or_skip(f"mlx-vlm:{family}")))
 
 

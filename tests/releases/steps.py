@@ -1,10 +1,4 @@
-"""The steps that a regular expression takes, counted by a matcher that backtracks as ``re`` does.
-
-``re`` reports no steps, and a clock would have to wait for what it should find. Only what the
-package's expressions use is implemented; anything else raises.
-"""
-
-from __future__ import annotations
+"""The steps of a regular expression, counted by a matcher that backtracks as ``re`` does."""
 
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The audit reports a model that is wrong for a request alone, even if its batches agree."""
 
-from __future__ import annotations
-
 import pytest
 
 import mlx_patches

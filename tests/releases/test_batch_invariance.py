@@ -1,7 +1,3 @@
-"""Gemma 4 of mlx-vlm in a batch, and families that need no patch."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,3 @@
-"""The benchmark of the engines: its runs, its output, and models that are not tiny."""
-
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Budgets of a step with every patch in effect: device reads, graph nodes and live bytes."""
 
-from __future__ import annotations
-
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +83,6 @@ def sample(more: Sequence[str] = ()) -> list[Family]:
 
 @cache
 def needed(patch_id: str) -> set[str]:
-    """The modules in which the installed release needs a patch."""
     if patch_id not in catalogue.builtin():
         return set()
     patch = catalogue.builtin().get(patch_id)
@@ -145,10 +142,6 @@ def every_patch_applied() -> Iterator[None]:
 
 
 def unpatched(measure: Callable[[], Value], alone: Callable[[], Value]) -> Value:
-    """A measurement of the release without patches.
-
-    Some models refuse a batch without a patch; then ``alone`` measures each row by itself.
-    """
     try:
         return measure()
     except Exception:

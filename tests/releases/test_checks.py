@@ -1,11 +1,4 @@
-"""A target's ``when`` says no only where its layer returns what the original returns.
-
-The lab's scenarios and the patches' probes run with layers that run in every call. Where a layer's
-check says no, the layer must call the original once, with the call's arguments, and return its
-result.
-"""
-
-from __future__ import annotations
+"""A target's ``when`` is False only if its layer returns what the original returns."""
 
 import importlib
 import inspect

@@ -1,7 +1,3 @@
-"""The command line in an environment with a real release."""
-
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,3 @@
-"""The conformance suite over the built-in patches, on the installed releases."""
-
-from __future__ import annotations
-
 import functools
 import sys
 

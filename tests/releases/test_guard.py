@@ -1,7 +1,3 @@
-"""A patch that raises in the middle of a real model's run."""
-
-from __future__ import annotations
-
 import logging
 
 import mlx.core as mx

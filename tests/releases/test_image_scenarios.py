@@ -1,7 +1,3 @@
-"""The scenarios of images with their features: right models, known defects, and planted ones."""
-
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 
@@ -109,7 +105,6 @@ def test_missing_features_are_found(monkeypatch):
 
 @pytest.fixture
 def server(batches_images, patched):
-    """The class of the running generator; neither its thread nor a client outlives the test."""
     kind, before = server_thread.response_generator(), set(threading.enumerate())
     yield kind
     assert not set(threading.enumerate()) - before

@@ -1,7 +1,3 @@
-"""Prompts that join while others are still fed in pieces get the answers that they get alone."""
-
-from __future__ import annotations
-
 import importlib
 
 import mlx.core as mx

@@ -1,7 +1,3 @@
-"""The table of known files agrees with the installed release's files."""
-
-from __future__ import annotations
-
 import ast
 
 import pytest

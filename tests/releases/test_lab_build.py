@@ -1,7 +1,3 @@
-"""Tiny models from the installed release's own dataclasses."""
-
-from __future__ import annotations
-
 import itertools
 
 import mlx.core as mx

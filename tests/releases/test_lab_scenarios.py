@@ -1,7 +1,3 @@
-"""The lab's scenarios on a right family, on a wrong family, and with planted defects."""
-
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import inspect
@@ -35,7 +31,6 @@ needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no
 
 @pytest.fixture
 def right() -> LabModel:
-    """A model whose batches this release gets right."""
     if installed("mlx-lm"):
         return tiny("mlx-lm", "llama", layer_types=["full_attention"] * 4)
     return tiny("mlx-vlm", "gemma4", layer_types=["full_attention"] * 4)
@@ -49,7 +44,6 @@ def applied():
 
 
 def patched_cell(scenario, model):
-    """A model's cell with the patches applied."""
     mlx_patches.apply()
     try:
         forget_solo_runs()
@@ -416,8 +410,6 @@ def test_engine_reports_every_token(right):
 
 @pytest.fixture
 def child(right, monkeypatch, capsys):
-    """Runs the child's ``main`` with a fake build and sensitivity; returns its lines."""
-
     def run(*arguments, build=lambda family, **asked: right, sensitivity=1.0, differ=True):
         fake = SimpleNamespace(
             build=build,

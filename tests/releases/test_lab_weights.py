@@ -1,7 +1,5 @@
 """``lab --weights`` on a folder with weights, here of a tiny model."""
 
-from __future__ import annotations
-
 import json
 
 import mlx.core as mx
@@ -17,7 +15,6 @@ LLAMA = Family("mlx-lm", "llama")
 
 
 def saved(folder, dtype, config=None):
-    """A folder with a tiny llama in it."""
     from mlx.utils import tree_flatten
 
     model = build(LLAMA)

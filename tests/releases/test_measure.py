@@ -1,7 +1,3 @@
-"""Users' own configs: published configs build small, and the audit measures them."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

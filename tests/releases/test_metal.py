@@ -1,7 +1,3 @@
-"""The shipped list of branches that only Metal takes agrees with the installed release's files."""
-
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

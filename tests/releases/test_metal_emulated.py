@@ -1,7 +1,3 @@
-"""The emulated device: small kernels against numpy, and families whose kernels run."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,10 +1,4 @@
-"""A patched function looks like the release's own to whoever inspects, copies or pickles it.
-
-All patches are applied once, at every target that this release has. The table has a row for each
-function, method, property and so on that they change.
-"""
-
-from __future__ import annotations
+"""A patched function looks released to ``inspect``, ``copy`` and ``pickle``."""
 
 import copy
 import inspect
@@ -39,7 +33,6 @@ NAMES = [
 
 
 def look(obj: Any, of_module: bool) -> dict[str, Any]:
-    """What ``inspect``, ``copy`` and ``pickle`` make of an attribute."""
     row: dict[str, Any] = {"type": type(obj)}
     for index, function in enumerate(accessors(obj)):
         if function is not None:
@@ -71,7 +64,6 @@ def _result(call: Callable[[], Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Target path to what it looks like without and with the patches."""
     targets = {target.path: target for patch in PATCHES for target in patch.targets}
     for patch in PATCHES:
         import_modules(patch)

@@ -1,7 +1,5 @@
 """Two patches at one attribute: each can be taken out alone, in either order, and put back."""
 
-from __future__ import annotations
-
 import sys
 from itertools import permutations
 

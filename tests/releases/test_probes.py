@@ -1,7 +1,5 @@
 """On every release the matrix agrees with each patch's probe, and the patch turns it green."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -37,7 +35,7 @@ def test_gate_agrees_with_probe_and_patch_repairs(patch, target, ungated):
 
 
 @pytest.mark.parametrize(("patch", "targets"), targets_of_patches())
-def test_mutant_turns_the_probe_red(patch, targets, ungated, monkeypatch):
+def test_mutant_turns_probe_red(patch, targets, ungated, monkeypatch):
     red = [
         target
         for target in targets

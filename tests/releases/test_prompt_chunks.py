@@ -1,7 +1,3 @@
-"""Which tokens of a prompt a call feeds."""
-
-from __future__ import annotations
-
 import gc
 from types import SimpleNamespace
 

@@ -1,7 +1,3 @@
-"""One row's part of a batched call: how arguments are cut, and how outputs are joined."""
-
-from __future__ import annotations
-
 import inspect
 from collections import namedtuple
 from dataclasses import dataclass, field
@@ -99,7 +95,6 @@ def test_call_has_own_cache(given):
 
 
 def rows(*trailing: int) -> list[object]:
-    """An array for each row's tokens."""
     return [numbers(1, stop - start, *trailing) + 1 for start, stop in SPANS]
 
 

@@ -1,7 +1,5 @@
 """A sequence alone gets the same bits with the patches as without."""
 
-from __future__ import annotations
-
 import os
 from zlib import crc32
 

@@ -1,7 +1,3 @@
-"""The lab's scenarios of one request alone: right models, known defects, and planted ones."""
-
-from __future__ import annotations
-
 import importlib
 from importlib import metadata
 
@@ -38,7 +34,6 @@ def test_right_family_is_green(scenario, family, patched):
 
 
 def one_token_off(original, self, keys, values):
-    """A decode step's keys."""
     return original(self, off(keys) if keys.shape[2] == 1 else keys, values)
 
 
@@ -60,7 +55,6 @@ def test_own_prefill_finds_fault(fault, family, patched, monkeypatch):
 
 
 def plain_rope(original, dims, base, traditional, *args, **kwargs):
-    """A rope without its scaling."""
     return original(dims, base, traditional)
 
 
@@ -151,7 +145,6 @@ def test_streamed_text_equals_decoded_text(distribution):
 
 
 def every_third_lost(original, self, token, *args, **kwargs):
-    """A detokenizer that forgets tokens."""
     if token % 3:
         original(self, token, *args, **kwargs)
 

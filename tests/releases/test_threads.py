@@ -1,10 +1,4 @@
-"""Threads that apply, restore and import while others run models.
-
-The work is done in a new process, ``python -m tests.releases.test_threads SECONDS``: a reloaded
-module cannot be put back, and a deadlock must not hold up other tests.
-"""
-
-from __future__ import annotations
+"""Threads that apply, restore and import while others run models, in a new process."""
 
 import faulthandler
 import importlib
@@ -230,12 +224,10 @@ def load_again(name: str) -> None:
 
 
 def module_of(family: Family) -> str:
-    """The module of a family."""
     return f"{family.distribution.replace('-', '_')}.models.{family.name}"
 
 
 def has_module(name: str) -> bool:
-    """Whether the installed releases have a module."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -243,7 +235,6 @@ def has_module(name: str) -> bool:
 
 
 def live_attributes() -> dict[str, Any]:
-    """The live object at every target, except in the modules that are reloaded."""
     found = {}
     for target in (target for patch in catalogue.builtin() for target in patch.targets):
         if target.module not in sys.modules or target.module in RELOADED:
@@ -257,7 +248,6 @@ def live_attributes() -> dict[str, Any]:
 
 
 def applied_targets(paths: Iterable[str]) -> set[tuple[str, str]]:
-    """Which patches are in effect at these attributes."""
     wanted = set(paths)
     return {(o.patch, o.target) for o in mlx_patches.status().applied if o.target in wanted}
 

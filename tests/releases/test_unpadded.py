@@ -1,7 +1,3 @@
-"""Whether a batch has padding: recorded when it is fed, dropped when rows or padding change."""
-
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 
@@ -31,7 +27,6 @@ def feed(cache, tokens):
 
 
 def known(cache, tokens=5):
-    """Whether the batch counts as unpadded when tokens are fed, and in the step after them."""
     first = is_unpadded(cache, tokens)
     feed(cache, tokens)
     return [first, is_unpadded(cache, 1)]

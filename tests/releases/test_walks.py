@@ -1,7 +1,3 @@
-"""Walks of right models, and of releases with a fault planted in each kind of operation."""
-
-from __future__ import annotations
-
 import functools
 from collections import deque
 
@@ -29,7 +25,6 @@ def built(family: str) -> LabModel:
 
 
 def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
-    """The kinds of walks that have these operations and settings."""
     try:
         found = engines.kinds(model)
     except NotApplicable as reason:
@@ -38,7 +33,6 @@ def kinds(model: LabModel, *having: str) -> list[frozenset[str]]:
 
 
 def first_red(model: LabModel, may: list[frozenset[str]], most: int = MOST) -> str:
-    """The first red walk of these kinds; empty if all are right."""
     for seed in range(most):
         program = draw(str(model.family), seed, may, model.window or 8)
         try:

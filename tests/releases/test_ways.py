@@ -1,7 +1,5 @@
 """Every way of starting a host is the same host, as the table in docs/activation.md says."""
 
-from __future__ import annotations
-
 import pytest
 
 from . import ways

@@ -1,11 +1,4 @@
-"""The ways of starting mlx_lm.server, and whether the server's patches are in effect in each.
-
-    python -m tests.releases.ways          writes the table into docs/activation.md
-
-Each cell is a process: the release's own command with ``--help``, which reports at its end.
-"""
-
-from __future__ import annotations
+"""The ways of starting mlx_lm.server; run as a module, it writes the table of activation.md."""
 
 import os
 import subprocess
@@ -123,7 +116,6 @@ class Environment:
 
 
 def table(environment: Environment) -> str:
-    """The table, as Markdown."""
     lines = [f"| started by | {' | '.join(BY)} |", "|---|" + "---|" * len(BY)]
     for way in WAYS:
         cells = [environment.cell(way, by) for by in BY]
@@ -132,7 +124,6 @@ def table(environment: Environment) -> str:
 
 
 def block(page: str) -> str:
-    """The table that a page has."""
     return page.partition(BEGIN)[2].partition(END)[0]
 
 

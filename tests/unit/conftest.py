@@ -1,7 +1,5 @@
 """Fake distributions, and the matrix, registry and manager around them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -162,7 +160,6 @@ def cache(fake: Site) -> ModuleType:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module by a name that a type checker does not resolve."""
     return importlib.import_module(name)
 
 
@@ -187,7 +184,6 @@ def matrix_for(*patches: Patch, rule: dict[str, Any] | None = None, **changes: A
 
 
 def registry_of(*patches: Patch) -> Registry:
-    """A registry that holds these patches and no others."""
     registry = Registry()
     for patch in patches:
         registry.add(patch)
@@ -208,12 +204,10 @@ def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[
 
 
 def session_for(*patches: Patch, **changes: Any) -> Session:
-    """A new session with these patches."""
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
 
 
 def marked(original: Any, *args: Any, **kwargs: Any) -> Any:
-    """A wrapper whose effect shows in the result."""
     return ("patched", original(*args, **kwargs))
 
 
@@ -224,7 +218,6 @@ def target(name: str, module: str = "fake_lm.cache", factory: Any = None, **more
 
 
 def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
-    """A patch of these targets."""
     made = tuple(target(one) if isinstance(one, str) else one for one in targets)
     return Patch(id, "goes wrong", made, probe="none:none", module=__name__, **more)
 

@@ -1,9 +1,4 @@
-"""No patch tells the release's objects apart by a name that another patch adds to their class.
-
-Once both patches are on, ``hasattr`` finds the name on objects that the release makes without it.
-"""
-
-from __future__ import annotations
+"""No patch tells objects apart by a name that another patch adds to their class."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +22,6 @@ DECLARED = {
 
 
 def modules() -> list[Path]:
-    """The files of patches, without the probes beside them."""
     return [file for file in PATCHES.rglob("*.py") if not file.stem.startswith("probe")]
 
 
@@ -43,7 +37,6 @@ def added_names() -> dict[str, set[str]]:
 
 
 def asked_names(source: str) -> Iterator[str]:
-    """The names for which code asks an object."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(func=ast.Name(id="hasattr" | "getattr"), args=[_, asked, *_]):

@@ -1,7 +1,3 @@
-"""The audit's table of affected models, from fake releases under their real names."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.auditing import measured as auditing
@@ -33,7 +29,6 @@ def releases(site):
 
 
 def table(patch, rows, sound=(), measured=None):
-    """The table of one patch; the modules in ``sound`` do not need it."""
     return auditing.find_affected(
         Gate(matrix_for(patch, models={"default": {}, **rows})),
         registry_of(patch),

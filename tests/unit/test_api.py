@@ -1,7 +1,5 @@
 """The functions that users call, and activation model by model."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal
@@ -34,8 +32,6 @@ from .conftest import (
     statuses,
     target,
 )
-
-# -- importing the package ---------------------------------------------------------------------
 
 HEAVY = "mlx mlx_lm mlx_vlm wrapt yaml packaging fastjsonschema click rich importlib.metadata ast"
 
@@ -70,15 +66,11 @@ def test_apply_is_light(tmp_path):
     assert int(active) == int(plain[0]) + 1
 
 
-# -- fakes of mlx_vlm and mlx_lm, with what activation reads -----------------------------------
-
-
 LANGUAGE = "from ..cache import Cache, attend\n\nclass LanguageModel:\n    pass\n"
 
 
 @pytest.fixture
 def releases(site):
-    """Fake mlx_lm and mlx_vlm with a few models."""
     site.install("mlx")
     site.install(
         "mlx-lm",
@@ -129,7 +121,6 @@ ROWS = {
 
 @pytest.fixture
 def session(releases, monkeypatch):
-    """The process's session, around the fake patches."""
     made = session_for(*EVERY, always=["always"], models=ROWS)
     monkeypatch.setattr(activation, "_session", made)
     yield made
@@ -137,25 +128,13 @@ def session(releases, monkeypatch):
 
 
 def in_effect():
-    """(distribution, patch) of what is applied."""
     return {(o.distribution, o.patch) for o in mlx_patches.status() if o.status == "applied"}
-
-
-# -- apply, restore, status --------------------------------------------------------------------
-
-
-def test_pending_until_import(session):
-    assert statuses(mlx_patches.apply(["method"])) == ["pending", "pending"]
-    load("mlx_vlm.models.cache")
-    assert statuses(mlx_patches.status()) == ["pending", "applied"]
-    assert statuses(mlx_patches.apply(["method"])) == ["pending", "applied"]
 
 
 BATCH = ("method", "function", "always")
 
 
 def of(distribution, *patches):
-    """(distribution, patch) of each."""
     return {(distribution, patch) for patch in patches}
 
 
@@ -359,14 +338,6 @@ def test_unknown_patch_in_row(releases, monkeypatch):
         mlx_patches.apply(models=["odd"])
 
 
-def test_strict_raises(session):
-    cache = load("mlx_vlm.models.cache")
-    cache.attend = lambda x: x
-    mlx_patches.apply(["function"])
-    with pytest.raises(MlxPatchesError, match=r"function is not in effect.*conflict"):
-        mlx_patches.apply(["function"], strict=True)
-
-
 def test_missing_patch_is_warning(session):
     cache = load("mlx_vlm.models.cache")
     cache.attend = lambda x: x
@@ -378,9 +349,6 @@ def test_missing_patch_is_warning(session):
         warnings.simplefilter("error")
         mlx_patches.apply(["function"], dry_run=True)
         mlx_patches.apply(["method"])
-
-
-# -- models= and patches= ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["of-tomorrow", "toy_modl", ""])
@@ -409,9 +377,6 @@ def test_optional_patch_by_name(session):
     assert ("mlx-vlm", "optional") in in_effect()
 
 
-# -- dry_run -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
 def test_dry_run_changes_nothing(session, arguments):
     load("mlx_vlm.models.gemma4")
@@ -426,16 +391,13 @@ def test_dry_run_changes_nothing(session, arguments):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"patches": ["method"]}, {"models": ["gemma4"]}])
-def test_dry_run_reports_what_apply_would_do(session, arguments):
+def test_dry_run_reports_effect_of_apply(session, arguments):
     load("mlx_vlm.models.gemma4")
     would = mlx_patches.apply(**arguments, dry_run=True)
     does = mlx_patches.apply(**arguments)
     assert [(o.patch, o.target) for o in would] == [(o.patch, o.target) for o in does]
     promised = {o.target for o in would if o.reason.startswith("would be applied")}
     assert promised == {o.target for o in does if o.status is Status.APPLIED} != set()
-
-
-# -- switched off ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", ["method", "method,always", " always method ", "all"])
@@ -452,9 +414,6 @@ def test_disable(switched, value, dry_run):
     assert "method" not in {patch for _, patch in in_effect()}
 
 
-# -- asked for ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("off", ["", "optional"])
 @pytest.mark.parametrize("value", ["optional", "no-such-patch, optional"])
 def test_enable_optional_patches(switched, caplog, value, off):
@@ -463,9 +422,6 @@ def test_enable_optional_patches(switched, caplog, value, off):
     load("mlx_vlm.models.cache")
     assert (("mlx-vlm", "optional") in in_effect()) is (not off)
     assert ("no-such-patch" in caplog.text) == (value != "optional")
-
-
-# -- model by model ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -498,21 +454,6 @@ def test_unloadable_patch_does_not_break_import(releases, monkeypatch, caplog):
     mlx_patches.restore()
 
 
-# -- auto --------------------------------------------------------------------------------------
-
-
-def test_auto_applies(releases):
-    lines, _ = printed(
-        """
-        import mlx_patches.auto
-        from mlx_patches.activation.session import session
-        print(session().active, session().by_model)
-        """,
-        releases.root,
-    )
-    assert lines == ["True True"]
-
-
 @pytest.mark.parametrize("content", ['{"format": 99}', "{", "", None])
 def test_auto_with_broken_matrix(tmp_path, content):
     matrix = tmp_path / "broken.json"
@@ -537,9 +478,6 @@ def test_apply_with_broken_matrix(site, tmp_path, monkeypatch):
     monkeypatch.setattr(mlx_patches.matrix.matrix, "COMPILED", tmp_path / "none.json")
     with pytest.raises(MlxPatchesError, match=r"none\.json: .*: reinstall mlx-patches"):
         mlx_patches.apply()
-
-
-# -- the session -------------------------------------------------------------------------------
 
 
 def test_threads_share_one_session(site, monkeypatch):
@@ -595,9 +533,6 @@ except mlx_patches.MlxPatchesError:
 print(gc.isenabled())
 """
     assert printed(code)[0] == [str(on)]
-
-
-# -- the result, and patched() -------------------------------------------------------------------
 
 
 def test_annotations_resolve():

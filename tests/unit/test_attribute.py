@@ -1,7 +1,3 @@
-"""Attribution of a repaired cell to patches, with fake patches and scenarios."""
-
-from __future__ import annotations
-
 import pytest
 
 import mlx_patches
@@ -64,15 +60,13 @@ def test_patch_of_imported_module_is_found(effect, monkeypatch):
     assert attribute.attribute(FAMILY, ["trim"]) == {"trim": ["needed"]}
 
 
-def test_lost_patch_is_error(effect):
-    effect[1].add("needed")
-    with pytest.raises(MlxPatchesError, match=r"no longer in effect .*: needed at x:y"):
-        attribute.attribute(FAMILY, ["trim"])
-
-
-def test_remaining_patch_is_error(effect):
-    effect[2].add("third")
-    with pytest.raises(MlxPatchesError, match=r"still in effect .*: third at x:y"):
+@pytest.mark.parametrize(
+    ("place", "id_", "said"),
+    [(1, "needed", "no longer in effect"), (2, "third", "still in effect")],
+)
+def test_lost_or_remaining_patch_is_error(effect, place, id_, said):
+    effect[place].add(id_)
+    with pytest.raises(MlxPatchesError, match=f"{said} .*: {id_} at x:y"):
         attribute.attribute(FAMILY, ["trim"])
 
 

@@ -1,7 +1,3 @@
-"""Activation by the .pth file, in processes of their own."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -27,7 +23,6 @@ HARNESS = "import sys; saved = list(sys.meta_path); import mlx_lm; "
 
 @pytest.fixture
 def package(tmp_path):
-    """Stand-ins for mlx_lm and vllm_mlx that import nothing."""
     for folder in ("mlx_lm/models", "vllm_mlx/reasoning"):
         (tmp_path / folder).mkdir(parents=True)
         for place in (tmp_path / folder, (tmp_path / folder).parent):
@@ -235,7 +230,7 @@ def test_read_only_environment(monkeypatch, tmp_path):
         enable.disable()
 
 
-def test_plugin_that_imports_release_does_not_hang(package):
+def test_plugin_importing_release_does_not_hang(package):
     """Entry points load outside of every lock, and the import that they trigger applies patches."""
     info = package / "their_plugin-1.0.dist-info"
     info.mkdir()
@@ -247,7 +242,7 @@ def test_plugin_that_imports_release_does_not_hang(package):
     assert printed(BOOT + patient + use + ACTIVE, package)[0] == ["True"]
 
 
-def test_a_front_process_without_our_packages_is_patched(package):
+def test_front_process_is_patched(package):
     """mlx-openai-server checks requests in a process that imports no MLX."""
     (package / "starlette").mkdir()
     (package / "starlette" / "__init__.py").write_text("")

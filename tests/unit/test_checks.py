@@ -1,7 +1,5 @@
 """Checks (``Target.when``): a call that no layer needs runs the original alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core.patch import around

@@ -1,7 +1,3 @@
-"""The evidence of the installed code, whatever number it carries."""
-
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -27,7 +23,6 @@ OLD = {**FILES, "mlx_lm.models.toy": "class Model: old = True\n"}
 
 @pytest.fixture
 def release(site, monkeypatch, tmp_path):
-    """Two measured sets, 1.0 and 1.1, and an installed copy of 1.1."""
     table = {
         "sets": {f"mlx-lm {one}": {"mlx-lm": one} for one in ("1.0", "1.1")},
         "releases": ["mlx-lm 1.0", "mlx-lm 1.1"],

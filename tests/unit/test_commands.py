@@ -1,7 +1,3 @@
-"""Errors on the command line, and the audit's other output formats."""
-
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -25,8 +21,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def said(monkeypatch, capsys):
-    """Runs a command in this process; returns its exit code and what it printed."""
-
     def run(*arguments):
         monkeypatch.setattr(distributions, "_packages", {})
         with pytest.raises(SystemExit) as ended:
@@ -39,13 +33,11 @@ def said(monkeypatch, capsys):
 
 @pytest.fixture
 def affected(fake, monkeypatch):
-    """A fake release with the defect of one patch, and a session with that patch."""
     monkeypatch.setattr(activation, "_session", session_for(patch_of("attend"), always=["fix"]))
 
 
 @pytest.fixture
 def llama(site):
-    """mlx-lm 0.32.2 with a llama, and a folder of such a model."""
     site.install("mlx", "0.32.4")
     site.install("mlx-lm", "0.32.2")
     for module in ("models/cache", "models/llama", "generate"):
@@ -165,9 +157,6 @@ def test_threads_become_urls():
         "Threads\n    https://github.com/ml-explore/mlx-lm/issues/1234"
     )
     assert "`" not in cli._plain(text)
-
-
-# -- how a process ends ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", " ", "-"])

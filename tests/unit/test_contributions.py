@@ -1,7 +1,3 @@
-"""Patches and hosts that other packages declare by entry point."""
-
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -97,8 +93,6 @@ def test_declared_range_decides(theirs, imported, affected, fixed, status, reaso
 
 @pytest.fixture
 def command(fake):
-    """Runs mlx-patches in a new process, which finds the fake distributions."""
-
     def run(*arguments, **variables):
         paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
         return subprocess.run(
@@ -247,9 +241,7 @@ def test_target_of_another_release_is_absent(theirs, fake):
         ("x = 5", "TypeError: it is not a Contribution", "their_code.py:3"),
     ],
 )
-def test_whatever_its_import_raises_is_reported_with_its_place(
-    theirs, fake, caplog, code, error, line
-):
+def test_import_error_is_located(theirs, fake, caplog, code, error, line):
     fake.write("their_code.py", f"a = 1\n\n{code}\n")
     theirs(points="x = their_code:x")
     mlx_patches.apply()
@@ -261,7 +253,7 @@ def test_whatever_its_import_raises_is_reported_with_its_place(
     assert str(fake.root) in said
 
 
-def test_an_interrupt_of_the_user_ends_the_import(theirs, fake):
+def test_user_interrupt_ends_import(theirs, fake):
     """The signal's KeyboardInterrupt comes between two instructions of the plug-in."""
     fake.write("their_code.py", "import signal\nsignal.raise_signal(signal.SIGINT)\nx = 1\n")
     theirs(points="x = their_code:x")
@@ -275,7 +267,7 @@ def test_an_interrupt_of_the_user_ends_the_import(theirs, fake):
 
 
 @pytest.mark.parametrize("error", ["BaseException", "GeneratorExit", "SystemExit"])
-def test_whatever_its_factory_raises_leaves_the_others_in_effect(theirs, fake, caplog, error):
+def test_factory_error_is_rolled_back(theirs, fake, caplog, error):
     theirs()
     code = (fake.root / "their_patches.py").read_text()
     around = "around(lambda f, *a: 2 * f(*a))"

@@ -1,7 +1,5 @@
 """Deleting a patch: its folder, its test or mutant, its id in ``STACKED``; then `make write`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -21,7 +19,6 @@ CHECKS = [f"tests/unit/test_{name}.py" for name in NAMES]
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the repository's files."""
     for name in COPIED:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.iterdir():

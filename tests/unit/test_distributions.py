@@ -1,7 +1,3 @@
-"""What is installed, read from disk."""
-
-from __future__ import annotations
-
 import sys
 import zipfile
 from importlib.machinery import PathFinder
@@ -111,9 +107,6 @@ def test_copy_on_path_has_its_own_version(site, monkeypatch, file):
 def test_only_model_packages_may_lack_metadata(site):
     site.write("vllm_mlx/version.py", "__version__ = '0.6.0'")
     assert distributions.find("vllm-mlx") is None
-
-
-# -- source files ----------------------------------------------------------------------------
 
 
 def test_source_file_imports_nothing(site):

@@ -1,7 +1,3 @@
-"""The pages in docs/ agree with the code."""
-
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -35,18 +31,18 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip("`") for cell in re.split(r" \| |(?<! )\|(?! )", line)] for line in lines]
 
 
-def test_every_status_is_in_the_table_and_has_a_section():
+def test_every_status_has_row_and_section():
     assert [name for name, *_ in rows(STATUSES)] == [str(status) for status in Status]
     assert re.findall(r"^## (.*)$", STATUSES, re.MULTILINE) == [str(status) for status in Status]
 
 
-def test_the_table_says_which_are_findings():
+def test_table_marks_findings():
     for name, finding, _ in rows(STATUSES):
         outcome = Outcome("patch", "distribution", "target", Status(name), "reason")
         assert finding == ("yes" if outcome.finding else "no"), name
 
 
-def test_the_reasons_on_the_page_are_those_that_are_given():
+def test_quoted_reasons_exist():
     said = [text.replace("\n", " ") for text in re.findall(r'"([^"]+)"', STATUSES)]
     assert len(said) > 10
     words = SOURCES.replace("{settings.DISABLE}", "MLX_PATCHES_DISABLE")
@@ -54,7 +50,7 @@ def test_the_reasons_on_the_page_are_those_that_are_given():
     assert [text for text in said if text not in words] == []
 
 
-def test_every_key_of_the_matrix_is_described():
+def test_matrix_keys_are_described():
     matrix = matrix_file.document()
     rules = [rule for rules in matrix["patches"].values() for rule in rules.values()]
     bodies = [sides for rule in rules for sides in rule.get("bodies", {}).values()]
@@ -65,8 +61,6 @@ def test_every_key_of_the_matrix_is_described():
     assert described == keys
     assert "`affected` in `bodies`" in page  # `affected` also has a meaning of its own in a rule
 
-
-# -- activation ------------------------------------------------------------------------------
 
 ACTIVATION = (DOCS / "activation.md").read_text()
 WORKER = """
@@ -108,7 +102,7 @@ def environment(tmp_path_factory):
         ("mlx-patches enable --host", "pass", "", Host("host", ("host.py",), ())),
     ],
 )
-def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top, limit):
+def test_workers_match_table(environment, way, in_main, at_the_top, limit):
     (head,) = re.findall(r"^\| activated by \| (.*) \|$", ACTIVATION, re.MULTILINE)
     table = ACTIVATION.partition(head)[2]
     row = next(cells for name, *cells in rows(table) if name == way)
@@ -127,7 +121,7 @@ def test_a_worker_gets_what_the_table_says(environment, way, in_main, at_the_top
     assert done.stdout.split() == row, done.stderr
 
 
-def test_every_variable_and_its_values_are_described():
+def test_variables_are_described():
     names = ("DISABLE", "ENABLE", "STRICT", "PROFILE", "PRESENCE")
     variables = {settings.SWITCH, *(getattr(settings, name) for name in names)}
     described = [cells for cells in rows(ACTIVATION) if cells[0].startswith(settings.SWITCH)]
@@ -136,7 +130,7 @@ def test_every_variable_and_its_values_are_described():
     assert (off, on) == (settings.OFF, settings.ON)
 
 
-def test_every_entry_point_and_command_that_activates_is_described():
+def test_ways_of_activation_are_described():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for group, points in project["entry-points"].items():
         assert f"`{group}`" in ACTIVATION
@@ -145,8 +139,6 @@ def test_every_entry_point_and_command_that_activates_is_described():
         assert command in cli.cli.commands
         assert f"mlx-patches {command}" in ACTIVATION
 
-
-# -- a new release ---------------------------------------------------------------------------
 
 RULES = {
     "has the defect": {"affected": ">=1,<=2"},
@@ -170,18 +162,16 @@ def new_release_rows() -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("rule", "code", "status"), new_release_rows())
-def test_a_new_release_is_judged_as_the_table_says(rule, code, status):
+def test_gate_matches_table_of_new_release(rule, code, status):
     bodies = {"affected_bodies": {"f": {"red"}}, "sound_bodies": {"f": {"sound"}}}
     given = RULES[rule] and matrix.Rule(**RULES[rule], **bodies, releases=("1", "2"))
     verdict = gate.decide_by_rule(given, Installed("toy-lm", "3"), "f", CODE[code])
     assert ("applied" if verdict.ok else str(verdict.status)) == status, verdict.reason
 
 
-def test_the_table_of_a_new_release_leaves_nothing_out():
+def test_table_of_new_release_is_complete():
     assert {(rule, code) for rule, code, _ in new_release_rows()} == set(product(RULES, CODE))
 
-
-# -- every page ------------------------------------------------------------------------------
 
 PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
 
@@ -194,7 +184,7 @@ def code(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_what_a_page_tells_to_run_is_there(path):
+def test_commands_on_pages_exist(path):
     goals = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for line in code(path.read_text()):
         if found := re.match(r"make ([a-z-]+)", line):
@@ -205,15 +195,13 @@ def test_what_a_page_tells_to_run_is_there(path):
             assert (ROOT / found[1]).is_file(), line
 
 
-# -- the issue forms -------------------------------------------------------------------------
-
 FORMS = ROOT / ".github" / "ISSUE_TEMPLATE"
 # The element types of GitHub's issue forms, and whether an element of the type asks for an answer.
 ELEMENTS = {"markdown": False, "input": True, "textarea": True, "dropdown": True}
 
 
 @pytest.mark.parametrize("name", ["wrong-output", "not-covered"])
-def test_a_form_is_one_and_asks_for_the_report_first(name):
+def test_form_starts_with_report(name):
     form = yaml.safe_load((FORMS / f"{name}.yml").read_text())
     assert form.keys() == {"name", "description", "body"}
     answers = [element for element in form["body"] if ELEMENTS[element["type"]]]
@@ -228,7 +216,7 @@ def test_a_form_is_one_and_asks_for_the_report_first(name):
     assert answers[0]["validations"] == {"required": True}
 
 
-def test_the_forms_are_all_there_is():
+def test_issue_forms_are_complete():
     assert {path.stem for path in FORMS.iterdir()} == {"wrong-output", "not-covered", "config"}
     config = yaml.safe_load((FORMS / "config.yml").read_text())
     assert config == {"blank_issues_enabled": True}

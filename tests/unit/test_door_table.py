@@ -1,7 +1,5 @@
 """The table of what reaches through servers, from the recorded outcomes of attacks."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Other projects' tests without and with the patches: what counts as a difference."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -39,23 +37,12 @@ class TestTearDown(unittest.TestCase):
 """
 
 
-def runs(*pairs):
-    """An ``again`` that returns one pair of runs after the other, and a list of its arguments."""
-    asked, left = [], list(pairs)
-
-    def again(tests):
-        asked.append(list(tests))
-        return left.pop(0)
-
-    return again, asked
-
-
 def test_equal_runs_do_not_differ():
     outcomes = {"a": "passed", "b": "failed", "c": "skipped"}
     assert compare.differences(outcomes, dict(reversed(outcomes.items()))) == {}
 
 
-def test_a_test_that_one_run_does_not_have_differs():
+def test_missing_test_differs():
     assert compare.differences({"a": "passed", "b": "passed"}, {"b": "passed", "c": "passed"}) == {
         "a": ("passed", "missing"),
         "c": ("missing", "passed"),
@@ -78,62 +65,41 @@ def test_a_test_that_one_run_does_not_have_differs():
         (("failed", "crashed"), compare.OTHER),
     ],
 )
-def test_a_difference_is_named_by_the_side_that_it_speaks_for(pair, kind):
+def test_kind_of_difference(pair, kind):
     assert compare.kind(pair) == kind
 
 
-def test_nothing_is_run_again_where_nothing_differs():
-    again, asked = runs()
-    assert compare.settle({}, again) == ({}, {})
-    assert asked == []
+def test_equal_runs_are_not_repeated():
+    assert compare.settle({}, pytest.fail) == ({}, {})
 
 
-def test_a_difference_stands_that_is_seen_again():
-    same = ({"f::a": "passed"}, {"f::a": "failed"})
-    again, asked = runs(*[same] * 5)
-    assert compare.settle({"f::a": ("passed", "failed")}, again) == (
-        {"f::a": ("passed", "failed")},
-        {},
+PASSED, FAILED = {"f::a": "passed"}, {"f::a": "failed"}
+GOOD, BAD, REVERSED = (PASSED, PASSED), (PASSED, FAILED), (FAILED, PASSED)
+IN_FILE = (PASSED | {"f::b": "passed"}, FAILED | {"f::b": "failed"})
+
+
+@pytest.mark.parametrize(
+    ("pairs", "stands", "last"),
+    [
+        ([BAD] * 5, True, "f::a"),
+        ([GOOD, BAD, GOOD, BAD, GOOD], True, "f::a"),
+        ([REVERSED, REVERSED, BAD, BAD, GOOD, GOOD, GOOD], False, "f"),  # on both sides
+        ([GOOD, BAD, *[GOOD] * 5], False, "f"),  # a race
+        ([*[GOOD] * 5, IN_FILE, IN_FILE], True, "f"),  # it needs the other tests of its file
+    ],
+)
+def test_difference_stands_or_is_chance(pairs, stands, last):
+    asked, left = [], list(pairs)
+    difference = {"f::a": ("passed", "failed")}
+    found = compare.settle(
+        {"f::a": ("passed", "error")} if IN_FILE in pairs else difference,
+        lambda tests: (asked.append(list(tests)), left.pop(0))[1],
     )
-    assert asked == [["f::a"]] * 5
+    assert found == ((difference, {}) if stands else ({}, difference))
+    assert asked[0] == ["f::a"] and asked[-1] == [last] and not left
 
 
-def test_a_difference_stands_that_is_seen_now_and_then_on_one_side_only():
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    bad = ({"f::a": "passed"}, {"f::a": "failed"})
-    again, _ = runs(good, bad, good, bad, good)
-    found, chance = compare.settle({"f::a": ("passed", "failed")}, again)
-    assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
-
-
-def test_what_fails_on_both_sides_now_and_then_is_chance():
-    one, other = ({"f::a": "failed"}, {"f::a": "passed"}), ({"f::a": "passed"}, {"f::a": "failed"})
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    again, asked = runs(one, one, other, other, good, good, good)
-    assert compare.settle({"f::a": ("passed", "failed")}, again) == (
-        {},
-        {"f::a": ("passed", "failed")},
-    )
-    assert asked[-1] == ["f"]
-
-
-def test_one_failure_in_a_race_is_chance():
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    again, _ = runs(good, ({"f::a": "passed"}, {"f::a": "failed"}), *[good] * 5)
-    found, chance = compare.settle({"f::a": ("passed", "failed")}, again)
-    assert (found, chance) == ({}, {"f::a": ("passed", "failed")})
-
-
-def test_a_difference_stands_that_needs_the_other_tests_of_its_file():
-    good = ({"f::a": "passed"}, {"f::a": "passed"})
-    in_file = ({"f::a": "passed", "f::b": "passed"}, {"f::a": "failed", "f::b": "failed"})
-    again, asked = runs(*[good] * 5, in_file, in_file)
-    found, chance = compare.settle({"f::a": ("passed", "error")}, again)
-    assert (found, chance) == ({"f::a": ("passed", "failed")}, {})
-    assert asked[-1] == ["f"]
-
-
-def test_the_table_counts_both_runs():
+def test_table_counts_both_runs():
     lines = compare.table({"a": "passed", "b": "passed"}, {"a": "passed", "b": "failed"})
     assert [line.split() for line in lines.splitlines()] == [
         ["without", "with"],
@@ -142,7 +108,7 @@ def test_the_table_counts_both_runs():
     ]
 
 
-def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_path):
+def test_plugin_records_outcomes_and_resumes(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "test_unreadable.py").write_text("import no_such_module")
     (tmp_path / "test_script.py").write_text("import sys; sys.exit(0)")
@@ -178,7 +144,7 @@ def test_the_plugin_notes_every_outcome_and_goes_on_behind_a_test_that_dies(tmp_
     }
 
 
-def test_a_run_that_says_nothing_is_ended(tmp_path):
+def test_silent_run_is_killed(tmp_path):
     file = tmp_path / "outcomes"
     file.touch()
     process = subprocess.Popen(
@@ -242,7 +208,7 @@ def test_reasons_why_a_recipe_fails(outcome, statuses, reasons, monkeypatch, tmp
     assert fake_suites(monkeypatch, tmp_path, {"a": outcome}, *statuses) == reasons
 
 
-def test_recipes_name_release_sets_and_patches_that_there_are():
+def test_recipes_name_known_sets_and_patches():
     recipes = run.load()
     assert set(recipes) <= set(release_sets.load())
     ids = {patch.id for patch in catalogue.builtin()}

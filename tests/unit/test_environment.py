@@ -1,7 +1,3 @@
-"""``MLX_PATCHES_DISABLE`` and ``MLX_PATCHES_STRICT``, for each way of activation."""
-
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -65,7 +61,6 @@ MODES = {
 
 @pytest.fixture
 def host(site):
-    """Runs a host's code in a new process, activated in one of the modes."""
     site.install("mlx", "0.31.2")
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": "def attend(x): return x + 1\n"})
     site.write("their_patches.py", PATCHES)
@@ -163,9 +158,6 @@ matrix.COMPILED = pathlib.Path({str(tmp_path / "none.json")!r})
     assert "none.json: FileNotFoundError" in strict.stderr
 
 
-# -- reading the variables ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "strict"),
     [("", False), ("0", False), ("No", False), ("off", False), ("1", True), ("true", True)],
@@ -179,8 +171,6 @@ def test_strict_values(monkeypatch, value, strict):
 
 @pytest.fixture
 def made(fake, monkeypatch):
-    """Creates the process's session with these environment variables."""
-
     def make(*patches, disable="", strict=""):
         monkeypatch.setenv("MLX_PATCHES_DISABLE", disable)
         monkeypatch.setenv("MLX_PATCHES_STRICT", strict)

@@ -1,7 +1,5 @@
 """The committed matrix equals what the evidence yields, and covers only what was measured."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -180,7 +178,7 @@ def test_readme_numbers_equal_evidence(tmp_path, monkeypatch):
             write_docs.readme()
 
 
-def test_chart_findings_and_page_have_the_same_counts():
+def test_chart_findings_and_page_agree():
     bars = families_chart.bars(LAB)
     page = findings.FINDINGS.read_text()
     shown = {pack["name"]: pack for pack in report.content(LAB)["packages"]}
@@ -324,8 +322,6 @@ def test_missing_cell_has_no_verdict():
     assert [cell.name for cell in one.cells] == ["merge"]
     assert one.inapplicable == 0
 
-
-# -- evidence that was sent in -----------------------------------------------------------------
 
 SENT = {
     "set": "mlx-lm 0.32.2",

@@ -1,7 +1,3 @@
-"""Whatever is applied, wrapped, unwrapped and restored, in the end the release's own is back."""
-
-from __future__ import annotations
-
 import functools
 import itertools
 import sys
@@ -108,12 +104,12 @@ def orders():
                 yield "".join(order)
 
 
-def test_how_many_orders_there_are():
+def test_orders_are_many():
     assert len([*orders()]) == len({*orders()}) > 2000
 
 
 @pytest.mark.parametrize("kind", WRAPPERS)
-def test_after_every_order_of_steps_the_releases_own_is_back(cache, kind, monkeypatch):
+def test_every_order_of_steps_restores_original(cache, kind, monkeypatch):
     user = load("fake_lm.model")  # imported ``attend`` by name
     places = [
         Place(cache if "." not in name else cache.Cache, name.rpartition(".")[2], WRAPPERS[kind])

@@ -1,10 +1,4 @@
-"""Interrupts, threads, odd imports, forks, full disks and hostile files: no patch is half-applied.
-
-Layers that raise in a call are tested in test_guard.py, patches that raise while they are applied
-in test_manager.py and tests/conformance.py, broken matrices in test_matrix.py.
-"""
-
-from __future__ import annotations
+"""Interrupts, threads, odd imports, forks, full disks and hostile files."""
 
 import importlib
 import json
@@ -45,8 +39,6 @@ OURS = {
     for name in ("manager", "site", "guard", "patch")
 }
 
-
-# -- an interrupt at any moment ----------------------------------------------------------------
 
 EVERYWHERE = (
     "Cache.update",
@@ -99,7 +91,6 @@ class Tracer:
 
 
 def objects(cache, model):
-    """The objects at the places where the patch writes."""
     found = {name: vars(cache.Cache).get(name) for name in ("update", "state", "make", "extra")}
     found["Other"] = vars(cache.Other)["update"]
     return found | {"attend": cache.attend, "alias": model.attend}
@@ -149,9 +140,6 @@ def test_interrupted_restore_can_be_finished(fake):
         assert len(said) <= len(live), (moment, live, said)
         manager.restore()
         assert changed(objects(cache, model), originals) == set(), moment
-
-
-# -- threads -----------------------------------------------------------------------------------
 
 
 def test_threads_import_while_patches_change(site):
@@ -217,12 +205,8 @@ def test_threads_import_while_patches_change(site):
     assert len({model.attend for model in models}) == 1
 
 
-# -- reloads, cycles and other unusual imports -------------------------------------------------
-
-
 @pytest.fixture
 def session(fake, monkeypatch):
-    """The process's session, in which a patch of a method and a function is applied."""
     made = session_for(patch_of("Cache.update", "attend"), always=["fix"])
     monkeypatch.setattr(activation, "_session", made)
     mlx_patches.apply(["fix"])
@@ -279,9 +263,6 @@ def test_odd_objects_in_sys_modules(session, monkeypatch):
         mlx_patches.apply()
         assert "failed" not in statuses(mlx_patches.status())
     monkeypatch.delitem(sys.modules, "fake_lm.odd")
-
-
-# -- worker processes --------------------------------------------------------------------------
 
 
 def test_forked_workers(session):
@@ -378,9 +359,6 @@ def test_workers_of_enabled_host(site, tmp_path, method):
     assert done.stdout == f"{[(('patched', 2), ['applied'])] * 2}\n", done.stderr
 
 
-# -- a disk that cannot be written -------------------------------------------------------------
-
-
 def test_nothing_is_written(site, tmp_path):
     """Read-only site-packages: applying, auditing and restoring open no file for writing."""
     site.install("mlx-lm", "0.31.3", {"mlx_lm/models/cache.py": CACHE})
@@ -407,8 +385,6 @@ def test_nothing_is_written(site, tmp_path):
     )
     assert done.stdout == "done\n", done.stderr
 
-
-# -- hostile files -----------------------------------------------------------------------------
 
 # The limits for refusing a file on a loaded machine.
 SECONDS = 60
@@ -464,7 +440,6 @@ def place(path: Path, content: bytes | str | int) -> None:
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[subprocess.Popen[str]]:
-    """The process that forks one of limited memory and time for each file."""
     code = READER.replace("MEGABYTES", str(MEGABYTES)).replace("SECONDS", str(SECONDS))
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -480,8 +455,6 @@ def reader() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def refused(reader, tmp_path) -> Callable[[Path], str]:
-    """The message with which a process of limited memory and time refuses a file."""
-
     def read(path: Path) -> str:
         began, said = time.perf_counter(), tmp_path / "said"
         print(json.dumps([str(path), str(said)]), file=reader.stdin, flush=True)
@@ -509,7 +482,7 @@ CONFIGS = {
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory by what Linux says of it")
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_hostile_config_is_refused_soon_and_in_little_memory(tmp_path, refused, kind):
+def test_hostile_config_is_refused_cheaply(tmp_path, refused, kind):
     place(tmp_path / "config.json", CONFIGS[kind])
     assert "config.json: " in refused(tmp_path / "config.json")
 

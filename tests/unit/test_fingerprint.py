@@ -1,7 +1,3 @@
-"""What a fingerprint covers; it is the same on every Python, from a file or a live object."""
-
-from __future__ import annotations
-
 from textwrap import dedent
 
 import pytest
@@ -18,7 +14,6 @@ def f(x, y=1):
 
 
 def of(source, name="f", folder=None):
-    """Fingerprint of a definition in a source text, None where it defines no such name."""
     path = folder / "sample.py"
     path.write_text(dedent(source))
     return fingerprint.hash_file(path, [name]).get(name)
@@ -172,8 +167,6 @@ def test_equal_on_every_python(hash_of, sample):
     known, source = SAMPLES[sample]
     assert hash_of(source) == known
 
-
-# -- live objects ----------------------------------------------------------------------------
 
 LIVE = '''
 import contextlib
@@ -344,9 +337,6 @@ def test_invalid_file_raises(tmp_path):
         fingerprint.hash_file(path, ["f"])
     with pytest.raises(OSError):
         fingerprint.hash_file(tmp_path / "none.py", ["f"])
-
-
-# -- several bodies --------------------------------------------------------------------------
 
 
 def test_several_bodies():

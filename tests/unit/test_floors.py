@@ -1,7 +1,5 @@
 """Which part of the package may import which, and who may write to attributes by name."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 from collections.abc import Iterator
@@ -135,7 +133,6 @@ def test_every_module_has_a_floor():
 
 
 def test_imports_go_down():
-    """Core is below matrix, activation and auditing, in this order; patches import only core."""
     upward = {
         (below(one.importer), below(one.imported))
         for one in IMPORTS

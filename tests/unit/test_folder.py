@@ -1,7 +1,3 @@
-"""Measuring a folder's own config for the audit, with children that only print, crash or hang."""
-
-from __future__ import annotations
-
 import json
 import sys
 
@@ -32,7 +28,6 @@ def rest():
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
-    """Measures a folder with children that run a script; returns the evidence."""
     installed = {"mlx-lm": Installed("mlx-lm", "0.31.3")}
     monkeypatch.setattr(runner, "environment", lambda: "mlx-lm 0.31.3")
     monkeypatch.setattr(measuring.distributions, "find", installed.get)

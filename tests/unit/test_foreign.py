@@ -1,7 +1,3 @@
-"""Other packages that replaced functions of the releases."""
-
-from __future__ import annotations
-
 import functools
 import sys
 from textwrap import dedent
@@ -38,7 +34,6 @@ class Args:
 
 @pytest.fixture
 def attention(site, monkeypatch):
-    """A class of a release, in a package under the release's name."""
     monkeypatch.setattr(conflicts, "MODELS", ("fake_vlm",))
     site.write("fake_vlm/attention.py", SOURCE)
     return load("fake_vlm.attention").Attention

@@ -1,7 +1,3 @@
-"""A short run of the fuzz target; ``make fuzz`` is the long one."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core import model_files
@@ -17,7 +13,7 @@ def test_no_input_of_a_short_run_is_taken_badly(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [RecursionError, KeyError])
-def test_it_finds_what_is_broken(monkeypatch, error):
+def test_fuzzer_finds_fault(monkeypatch, error):
     def broken(*arguments):
         raise error
 
@@ -27,7 +23,7 @@ def test_it_finds_what_is_broken(monkeypatch, error):
     assert all(error.__name__ in problem for _, _, problem in failed)
 
 
-def test_it_finds_what_is_slow(monkeypatch):
+def test_fuzzer_finds_slow_input(monkeypatch):
     monkeypatch.setattr(loader, "SLOW", 0.0)
     _, failed = loader.search(seconds=30, seed=1, count=5)
     assert [problem.startswith("took ") for _, _, problem in failed] == [True] * 5

@@ -1,11 +1,7 @@
-"""From a rule, an installed release and a body to a verdict."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core.distributions import Installed
-from mlx_patches.core.outcome import Status, Verdict
+from mlx_patches.core.outcome import Status
 from mlx_patches.core.resolve import Found, in_file
 from mlx_patches.matrix import gate
 from mlx_patches.matrix.matrix import Rule
@@ -47,12 +43,6 @@ def test_declared_range(version, body, ok, status):
     assert verdict.ok is ok
     assert ok or verdict.status is status
     assert verdict.reason.endswith("; declared by them")
-
-
-def test_not_installed_is_absent():
-    verdict = judge(None)
-    assert (verdict.ok, verdict.status) == (False, Status.ABSENT)
-    assert verdict.reason == "the distribution is not installed"
 
 
 @pytest.mark.parametrize(("needed", "ok"), [("1.5", True), ("2.0", False), (None, False)])
@@ -241,19 +231,14 @@ def test_absent_target(version):
     assert verdict == (False, "it has no class C", Status.ABSENT)
 
 
-def test_unread_code_is_pending():
-    patch = patch_of(target("C.f"))
-    judging = gate.Gate(matrix_for(patch, rule=RULE_OF_MATRIX), lambda name: Installed(name, "9.9"))
-    assert judging.decide(patch, patch.targets[0], None) == Verdict(True, "its code decides")
-
-
 @pytest.mark.parametrize("version", ["2.0", "0.8", "1.5", "9.9"])
 def test_version_does_not_decide_unseen_code(version):
     """A build of a repository may have the defect under a number that repaired it."""
     patch = patch_of(target("C.f"))
     rule = {**RULE_OF_MATRIX, "fixed": ">=2.0"}
     judging = gate.Gate(matrix_for(patch, rule=rule), lambda name: Installed(name, version))
-    assert judging.decide(patch, patch.targets[0], None).ok
+    verdict = judging.decide(patch, patch.targets[0], None)
+    assert verdict.ok and (version == "1.5" or verdict.reason == "its code decides")
 
 
 def test_supporting_target_in_unmeasured_release(tmp_path, monkeypatch):
@@ -273,8 +258,6 @@ def test_reason_names_commit():
     verdict = gate.decide_by_rule(BODIES, installed, "C.f", BROKEN)
     assert "fake-lm 1.5 at commit 0123456789ab" in verdict.reason
 
-
-# -- development versions --------------------------------------------------------------------
 
 LM = Rule(
     affected=">=0.28.4,<=0.31.3",

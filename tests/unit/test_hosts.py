@@ -1,7 +1,3 @@
-"""The audit's report on a host server."""
-
-from __future__ import annotations
-
 import pytest
 
 import mlx_patches
@@ -28,8 +24,6 @@ def report(*outcomes, broken=()):
 
 @pytest.fixture
 def server(fake):
-    """Installs the host with these requirements."""
-
     def install(*requirements):
         lines = "".join(f"Requires-Dist: {one}\n" for one in requirements)
         head = "Metadata-Version: 2.1\nName: their-server\nVersion: 1.2\n"
@@ -82,7 +76,7 @@ def test_advice_lists_what_enable_repairs(server):
         ),
     ],
 )
-def test_advice_knows_enabled_host(server, monkeypatch, enabled_for, said, status):
+def test_advice_on_enabled_host(server, monkeypatch, enabled_for, said, status):
     server()
     monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
     monkeypatch.setattr(started, "host", enabled_for)

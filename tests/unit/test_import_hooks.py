@@ -1,7 +1,5 @@
 """When the watcher calls back, and which parts of the import system it leaves unchanged."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -69,14 +67,6 @@ def test_callback_order(site, seen, watcher):
     assert watcher.find_spec("pkx", None) is None
 
 
-def test_reload(site, seen, watcher):
-    site.write("pk.py")
-    module = load("pk")
-    assert importlib.reload(module) is module
-    assert seen.names == ["pk", "pk"]
-    assert all(done for _, done, _ in seen.calls)
-
-
 def test_no_callback_before_end(site, seen, watcher, monkeypatch):
     during = []
     site.write("pk.py", "import watched_state\nwatched_state.look()\nx = 1\n")
@@ -133,7 +123,6 @@ def test_loader_spec_and_source(site, seen):
 
 
 def look(module):
-    """The attributes of a module that tools read."""
     return {
         "source": inspect.getsource(module.f),
         "loader": type(module.__loader__),
@@ -153,9 +142,6 @@ def test_found_module_is_not_loaded(site, seen, watcher):
     assert spec.loader.get_source("pk") == ""
     assert "pk" not in sys.modules
     assert seen.names == []
-
-
-# -- modules that are half-imported when the watcher is installed ----------------------------
 
 
 @pytest.fixture
@@ -191,7 +177,7 @@ def test_half_imported_parents(site, seen, install_from_module):
     assert seen.calls[-1][2] >= {"x", "last"}
 
 
-def test_half_imported_module_that_fails(site, seen, install_from_module):
+def test_half_imported_module_fails(site, seen, install_from_module):
     site.write("pk.py", "import watched_state\nwatched_state.install()\n1 / 0\n")
     with pytest.raises(ZeroDivisionError):
         load("pk")
@@ -217,7 +203,6 @@ def test_half_imported_by_another_thread(site, seen):
 
 
 def half_imported(monkeypatch):
-    """A module in ``sys.modules`` whose code is still running."""
     module = types.ModuleType("pk")
     module.__spec__ = importlib.machinery.ModuleSpec("pk", None)
     module.__spec__._initializing = True
@@ -272,9 +257,6 @@ def test_half_imported_race(ends, caplog, monkeypatch):
     assert caplog.text == ""
 
 
-# -- threads ---------------------------------------------------------------------------------
-
-
 def test_two_threads_one_callback(site, seen, watcher):
     site.write("pk.py", "import time\ntime.sleep(0.05)\nx = 1\n")
     barrier = threading.Barrier(2)
@@ -317,9 +299,6 @@ def test_uninstall_during_search(site, seen, watcher):
     assert load("pk")
 
 
-# -- kinds of modules ------------------------------------------------------------------------
-
-
 def test_namespace_package(site, seen, watcher):
     (site.root / "pk").mkdir()
     (site.root / "pk" / "inner.py").write_text("x = 1\n")
@@ -343,7 +322,7 @@ def test_zip(site, seen, watcher, monkeypatch):
     assert type(load("pk").__loader__).__name__ == "zipimporter"
 
 
-def test_loader_that_cannot_be_copied(site, seen, watcher, caplog):
+def test_uncopyable_loader(site, seen, watcher, caplog):
     class Loader:
         __slots__ = ()
 
@@ -365,12 +344,8 @@ def test_loader_that_cannot_be_copied(site, seen, watcher, caplog):
     assert "cannot follow the import of pk" in caplog.text
 
 
-# -- beside other import hooks ---------------------------------------------------------------
-
-
 @pytest.fixture
 def wrapt_hooks():
-    """Resets wrapt's import hooks to those of a fresh process, and restores them after the test."""
     before = dict(wrapt.importer._post_import_hooks), wrapt.importer._post_import_hooks_init
     wrapt.importer._post_import_hooks_init = False
     yield

@@ -1,10 +1,4 @@
-"""A patched generator or coroutine function behaves as the release's own does.
-
-Each script runs against the release's function and against the patched one: both must give the
-same journal.
-"""
-
-from __future__ import annotations
+"""A patched generator or coroutine function gives the journal of the released one."""
 
 import asyncio
 import copy
@@ -181,7 +175,6 @@ def test_generator_names(kinds, layer):
 
 
 def compare(kinds, name, layer, run):
-    """Run a script on the released and on the patched function; both give the same journal."""
     right = [run(vars(kinds)[name]), [*kinds.LOG]]
     kinds.LOG.clear()
     manager, _ = applied(target(name, "fake_lm.kinds", around(layer)))
@@ -257,15 +250,6 @@ async def async_names(function):
     return [made.__name__, made.__qualname__, inspect.isasyncgen(made), made.ag_running]
 
 
-ASYNC = [async_exhaust, async_send, async_throw, async_close, async_cancel, async_drop, async_names]
-
-
-@pytest.mark.parametrize("script", ASYNC, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("layer", LAYERS["stream"])
-def test_async_generators(kinds, layer, script):
-    compare(kinds, "stream", layer, lambda function: asyncio.run(script(function)))
-
-
 async def left(function):
     """A client reads one event and leaves."""
     source = load("fake_lm.kinds").stream(9)
@@ -278,15 +262,7 @@ async def ended(function):
     return [[one async for one in function(load("fake_lm.kinds").stream(2), 5)]]
 
 
-@pytest.mark.parametrize("script", [left, ended])
-@pytest.mark.parametrize("layer", LAYERS["guard"])
-def test_disconnect_guard(kinds, layer, script):
-    compare(kinds, "guard", layer, lambda function: asyncio.run(script(function)))
-
-
 class Iterator:
-    """A layer's own: neither sent to nor closed."""
-
     def __init__(self, values):
         self.values = iter(values)
 
@@ -340,12 +316,22 @@ async def cancelled(function):
     return []
 
 
+ASYNC = {
+    "stream": [
+        *(async_exhaust, async_send, async_throw, async_close, async_cancel, async_drop),
+        async_names,
+    ],
+    "guard": [left, ended],
+    "wait": [awaited, failing, unawaited, cancelled],
+}
+
+
 @pytest.mark.parametrize(
-    "script", [awaited, failing, unawaited, cancelled], ids=lambda one: one.__name__
+    ("name", "layer", "script"),
+    [(name, layer, one) for name in ASYNC for layer in LAYERS[name] for one in ASYNC[name]],
 )
-@pytest.mark.parametrize("layer", LAYERS["wait"])
-def test_coroutines(kinds, layer, script):
-    compare(kinds, "wait", layer, lambda function: asyncio.run(script(function)))
+def test_async_functions(kinds, name, layer, script):
+    compare(kinds, name, layer, lambda function: asyncio.run(script(function)))
 
 
 @pytest.mark.parametrize("name", ["numbers", "wait", "stream"])

@@ -1,7 +1,3 @@
-"""The lab's runner, with children that only print, crash or hang."""
-
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -34,8 +30,6 @@ def installed(monkeypatch):
 
 @pytest.fixture
 def child(monkeypatch):
-    """Lets the children run SAY and then this script instead of the lab."""
-
     def set_script(script):
         command = [sys.executable, "-c", SAY + script]
         monkeypatch.setattr(Task, "command", lambda self: [*command, str(self.patched)])
@@ -86,14 +80,10 @@ def test_missing_cells_are_one_red_cell(child, script, detail):
     assert len(rows) == 1 + detail.endswith("extend")
 
 
-def test_child_has_no_patches(child, monkeypatch):
+@pytest.mark.parametrize("variable", ["MLX_PATCHES", "MLX_ENABLE_TF32"])
+def test_child_environment(child, monkeypatch, variable):
     monkeypatch.setenv("MLX_PATCHES", "1")
-    child("say('left-padded', detail=os.environ['MLX_PATCHES'])" + ALL)
-    assert runner.measure(task())[0].detail == "0"
-
-
-def test_child_uses_full_float32(child):
-    child("say('left-padded', detail=os.environ['MLX_ENABLE_TF32'])" + ALL)
+    child(f"say('left-padded', detail=os.environ[{variable!r}])" + ALL)
     assert runner.measure(task())[0].detail == "0"
 
 
@@ -344,7 +334,6 @@ for name in ('left-padded', 'extend', 'filter'):
 
 @pytest.fixture
 def released(monkeypatch):
-    """mlx-lm 1.0 and its MLX, as if installed from an index."""
     found = {"mlx": Installed("mlx", "9.0"), "mlx-lm": Installed("mlx-lm", "1.0")}
     monkeypatch.setattr(record.distributions, "find", found.get)
     monkeypatch.setattr("mlx_patches.lab.scenarios.SCENARIOS", dict.fromkeys(NAMES))

@@ -1,7 +1,5 @@
 """Fake patches in the conformance suite, and every status."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import sys
@@ -81,16 +79,12 @@ class TestConformance(Conformance):
 
 
 def one(outcomes):
-    """The only outcome."""
     (outcome,) = outcomes
     return outcome
 
 
 def apply(patch, **rule):
     return one(manager_for(patch, rule=rule or None).apply(patch))
-
-
-# -- every status ----------------------------------------------------------------------------
 
 
 def test_applied(cache):
@@ -249,7 +243,6 @@ def test_conflict_with_added_attribute(cache):
 
 
 def adding(name, **more):
-    """A target that adds an attribute to the class of ``Cache.update``."""
     return target(name, fingerprint_of=("Cache.update",), defines_new_attribute=True, **more)
 
 
@@ -430,9 +423,6 @@ def test_settled_target_is_not_decided_again(fake, monkeypatch):
     manager.restore()
 
 
-# -- aliases ---------------------------------------------------------------------------------
-
-
 def test_imported_names_are_rebound(fake, cache):
     model = load("fake_lm.model")
     fake.write("fake_lm/renamed.py", "from .cache import attend as look\n")
@@ -524,9 +514,6 @@ def test_interrupted_session_finishes_pass(fake, cache):
     assert model.attend is cache.attend is original
 
 
-# -- several patches on one target -----------------------------------------------------------
-
-
 def named(word):
     return around(lambda original, *args: (word, original(*args)))
 
@@ -540,11 +527,6 @@ def two(cache):
     manager.apply(first)
     manager.apply(second)
     return manager
-
-
-def test_two_patches(cache, two):
-    assert cache.attend(1) == ("second", ("first", 2))
-    assert statuses(two.status()) == ["applied", "applied"]
 
 
 def test_two_patches_are_undone_in_reverse(cache, two):
@@ -588,9 +570,6 @@ def test_registry_order(cache):
     assert cache.attend is original
 
 
-# -- third-party wrappers --------------------------------------------------------------------
-
-
 def test_wrapt_wrapper_stays(cache):
     original = cache.Cache.update
     manager, _ = applied("Cache.update")
@@ -628,7 +607,6 @@ def test_closure_around_ours_stays(cache, name):
 
 
 def called(cache, name):
-    """The result of calling a target; a patched target returns a pair."""
     made = cache.Cache()
     calls = {
         "Cache.update": lambda: made.update(1),
@@ -699,9 +677,6 @@ def test_wrapped_added_attribute_stays(cache):
     assert "extra" not in vars(cache.Cache)
 
 
-# -- strict ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rule", "raises"),
     [
@@ -719,12 +694,6 @@ def test_strict_raises_only_for_findings(cache, rule, raises):
             manager.apply(patch, strict=True)
     else:
         manager.apply(patch, strict=True)
-
-
-# -- threads ---------------------------------------------------------------------------------
-
-
-# -- the two kinds of layers: around and Attribute ---------------------------------------------
 
 
 def test_around_keeps_metadata(cache):
@@ -768,9 +737,6 @@ def test_attribute_without_value(cache):
         cache.Cache().extra  # noqa: B018
     assert not hasattr(cache.Cache(), "extra")
     assert repr(MISSING) == "<missing>"
-
-
-# -- what outlives a restore -----------------------------------------------------------------
 
 
 def test_held_names_are_patched_again(fake):

@@ -1,7 +1,3 @@
-"""The matrix: its look-ups, its hand-kept tables, and its two forms."""
-
-from __future__ import annotations
-
 import json
 
 import matrix_file
@@ -43,7 +39,7 @@ def load(**changes):
     return CompatMatrix({**GOOD, **changes})
 
 
-def test_what_it_says():
+def test_matrix_lookups():
     matrix = load()
     assert matrix.patches == ("fix", "other")
     assert matrix.models == ("gemma",)
@@ -95,8 +91,6 @@ def test_broken_sets(versions, broken):
     assert one.remedy == "install fake-lm 1.0"
 
 
-# -- the hand-kept tables --------------------------------------------------------------------
-
 TABLES = """\
 [[broken_sets]]
 when = {fake-lm = "<1.0", mlx = ">=2"}
@@ -111,7 +105,7 @@ threads = ["a/b#1"]
 """
 
 
-def test_the_tables_are_read(tmp_path):
+def test_tables_are_read(tmp_path):
     file = tmp_path / "known_defects.toml"
     file.write_text(TABLES)
     tables = matrix_file.read_defects(file)
@@ -135,7 +129,7 @@ def test_the_tables_are_read(tmp_path):
         ('mlx = ">=2"}', 'mlx = ">=2"', "at line 2"),
     ],
 )
-def test_a_mistake_is_named_with_its_file_and_key(tmp_path, old, new, problem):
+def test_mistake_names_file_and_key(tmp_path, old, new, problem):
     assert old in TABLES
     file = tmp_path / "known_defects.toml"
     file.write_text(TABLES.replace(old, new, 1))
@@ -147,37 +141,30 @@ def test_a_mistake_is_named_with_its_file_and_key(tmp_path, old, new, problem):
     assert "\n" not in message
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with pytest.raises(SystemExit, match=r"none\.toml: .*No such file"):
         matrix_file.read_defects(tmp_path / "none.toml")
 
 
-# -- the readable form -----------------------------------------------------------------------
-
-
-def test_the_yaml_holds_the_whole_document():
+def test_yaml_holds_whole_document():
     assert yaml.safe_load(matrix_file.MATRIX.read_text()) == matrix_file.document()
 
 
 @pytest.mark.parametrize("text", ["1234567890123456", "1e10", "0.5", "a: b", "a #b", '"a"', "- a"])
-def test_a_string_stays_a_string(text):
+def test_strings_stay_strings(text):
     content = {**GOOD, "warnings": [], "measured": {}, "always": [text]}
     assert yaml.safe_load(matrix_file.yaml_text(content))["always"] == [text]
 
 
-# -- the compiled form -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """The compiled form of a matrix, in the place of the shipped one."""
     file = tmp_path / "compiled.json"
     file.write_text(matrix_file.compile_text(GOOD))
     monkeypatch.setattr(matrix_module, "COMPILED", file)
     return file
 
 
-def test_the_compiled_form_has_the_answer_for_each_measured_release(compiled):
+def test_compiled_form_covers_measured_releases(compiled):
     matrix = CompatMatrix.builtin()
     assert matrix.patches == ("fix", "other")
     rule = matrix.rule("fix", "fake-lm")
@@ -189,7 +176,7 @@ BROKEN = [None, "", "{", "[]", "3", "{}", '{"format": 1, "document": {}}', '{"fo
 
 
 @pytest.mark.parametrize("content", [*BROKEN, '{"format": 4, "document": {}}'])
-def test_a_damaged_compiled_file_is_one_line_with_a_remedy(compiled, content):
+def test_damaged_compiled_file_is_one_line(compiled, content):
     compiled.unlink() if content is None else compiled.write_text(content)
     with pytest.raises(MlxPatchesError) as raised:
         CompatMatrix.builtin()
@@ -197,8 +184,6 @@ def test_a_damaged_compiled_file_is_one_line_with_a_remedy(compiled, content):
     assert str(raised.value).endswith(": reinstall mlx-patches")
     assert str(raised.value).isprintable()
 
-
-# -- properties ------------------------------------------------------------------------------
 
 numbers = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(lambda n: ".".join(map(str, n)))
 suffixes = st.sampled_from(["", "", "", "rc1", ".dev1", ".post1", "a2", "rc1.dev3"])
@@ -228,15 +213,12 @@ def test_compiled_and_plain_answer_alike(releases, affected, fixed, version, par
         assert plain.decide(asked) == compiled.decide(asked)
 
 
-# -- the matrix of this package --------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def ours():
     return matrix_file.load()
 
 
-def test_our_own_matrix_is_valid_and_knows_exactly_our_patches(ours):
+def test_builtin_matrix_has_builtin_patches(ours):
     # The releases of some distributions are not measured: patches for these alone have no rule.
     measured = {
         patch.id
@@ -247,7 +229,7 @@ def test_our_own_matrix_is_valid_and_knows_exactly_our_patches(ours):
     assert set(catalogue.builtin().ids()) - measured == {"template-sandbox", "host-schema-refs"}
 
 
-def test_our_own_rules_are_for_distributions_that_the_patch_targets(ours):
+def test_builtin_rules_match_targets(ours):
     for patch in catalogue.builtin():
         rules = ours._document["patches"].get(patch.id, {})
         assert set(rules) <= {t.distribution for t in patch.targets}

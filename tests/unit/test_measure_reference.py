@@ -1,7 +1,3 @@
-"""What the rows of ``lab --reference`` say becomes evidence."""
-
-from __future__ import annotations
-
 import measure_reference
 
 OFF = "off by 0.3 of the scale, first at token 1"

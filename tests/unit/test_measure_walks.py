@@ -1,7 +1,3 @@
-"""The evidence of random walks, and its table."""
-
-from __future__ import annotations
-
 import json
 
 import measure_walks

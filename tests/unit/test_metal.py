@@ -1,7 +1,3 @@
-"""Branches that only Metal takes, from fake releases under their real names."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.auditing import modules, screen
@@ -34,64 +30,44 @@ def found(family="a"):
     return modules.metal_branches(PACKAGE, family)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def f():\n    return mx.metal.is_available()",
-        "class Model:\n    def f(self):\n        return 1 if mx.default_device() == mx.gpu else 2",
-        "f = mx.fast.metal_kernel(name='f')",
-        "if mx.metal.is_available():\n    def f():\n        pass",
-        "try:\n    HAS = mx.metal.is_available()\nexcept Exception:\n    HAS = False",
-    ],
+OWN = (
+    "def f():\n    return mx.metal.is_available()",
+    "class Model:\n    def f(self):\n        return 1 if mx.default_device() == mx.gpu else 2",
+    "f = mx.fast.metal_kernel(name='f')",
+    "if mx.metal.is_available():\n    def f():\n        pass",
+    "try:\n    HAS = mx.metal.is_available()\nexcept Exception:\n    HAS = False",
 )
-def test_metal_branches(write, text):
-    write("a", ASKED + text)
-    assert found() == ("a",)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "stream = mx.new_stream(mx.default_device())",
-        "def f(files):\n    return files.is_available()",
-        "# mx.metal.is_available()\n'mx.fast.metal_kernel'",
-    ],
+IMPORTED = (
+    "from .kernel import step\ndef f(x):\n    return step(x)",
+    "from . import kernel\ndef f(x):\n    return kernel.step(x)",
+    "import mlx_lm.models.kernel as k\ndef f(x):\n    return k.step(x)",
+    "def f(x):\n    from mlx_lm.models.kernel import step as s\n    return s(x)",
+    "from .kernel import *\ndef f(x):\n    return step(x)",
+    "from .between import again\nclass Model:\n    def f(self, x):\n        return again(x)",
 )
-def test_other_code_is_no_branch(write, text):
-    write("a", ASKED + text)
-    assert found() == ()
+NONE = (
+    "stream = mx.new_stream(mx.default_device())",
+    "def f(files):\n    return files.is_available()",
+    "# mx.metal.is_available()\n'mx.fast.metal_kernel'",
+    "from .kernel import other\ndef f(x):\n    return other(x)",
+    "from .kernel import step",
+    "from .kernel import step\ndef f(x):\n    return isinstance(x, step)",
+)
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        "from .kernel import step\ndef f(x):\n    return step(x)",
-        "from . import kernel\ndef f(x):\n    return kernel.step(x)",
-        "import mlx_lm.models.kernel as k\ndef f(x):\n    return k.step(x)",
-        "def f(x):\n    from mlx_lm.models.kernel import step as s\n    return s(x)",
-        "from .kernel import *\ndef f(x):\n    return step(x)",
-        "from .between import again\nclass Model:\n    def f(self, x):\n        return again(x)",
+        (text, where)
+        for where, texts in (("a", OWN), ("kernel", IMPORTED), ("", NONE))
+        for text in texts
     ],
 )
-def test_branch_through_imports(write, text):
+def test_metal_branches(write, text, expected):
     write("kernel", KERNEL)
     write("between", "from .kernel import step\ndef again(x):\n    return step(x)")
-    write("a", text)
-    assert found() == ("kernel",)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from .kernel import other\ndef f(x):\n    return other(x)",
-        "from .kernel import step",
-        "from .kernel import step\ndef f(x):\n    return isinstance(x, step)",
-    ],
-)
-def test_unused_branch(write, text):
-    write("kernel", KERNEL)
-    write("a", text)
-    assert found() == ()
+    write("a", ASKED + text)
+    assert found() == ((expected,) if expected else ())
 
 
 def test_processors_are_not_the_model(site, write):

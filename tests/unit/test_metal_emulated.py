@@ -1,7 +1,5 @@
 """The emulated device without MLX: what is compiled, what is refused, what a cell says."""
 
-from __future__ import annotations
-
 import re
 import sys
 
@@ -109,7 +107,7 @@ def row(**more):
     return Row(*place, **{"scenario": "merge", "verdict": "green", **more})
 
 
-def test_cell_that_did_not_run_is_no_evidence():
+def test_skipped_cell_is_no_evidence():
     rows = [row().as_dict(), row(scenario="trim", verdict="not-run", detail="k").as_dict()]
     assert record.letters(rows) == {"a": {"merge": "g"}}
     assert record.details(rows) == {}

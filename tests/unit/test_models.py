@@ -1,7 +1,3 @@
-"""Reading a model's folder."""
-
-from __future__ import annotations
-
 import json
 
 import pytest

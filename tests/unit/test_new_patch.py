@@ -1,7 +1,5 @@
 """``make patch``: files that fail until they are filled in."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""Fields of a config with a value of another kind: one line that names the field, exit code 2.
-
-The fields are those that the audit reads: a config that records what is read from it finds them.
-"""
-
-from __future__ import annotations
+"""Odd values of the config fields that the audit reads: one line names the field."""
 
 import contextlib
 import json
@@ -76,7 +71,6 @@ RIGHT = ("null", "true", "false", "5", "[5]", '["x"]', '{"a": 5}')
 
 
 def changed(config, path, text):
-    """The JSON text of a config in which the field at a path is this JSON text."""
     result = json.loads(json.dumps(config))
     inner = result
     for key in path[:-1]:
@@ -87,7 +81,6 @@ def changed(config, path, text):
 
 @pytest.fixture
 def release(site, monkeypatch):
-    """An environment with a release whose code counts as measured."""
     site.install("mlx", "0.32.0")
     site.install("mlx-lm", RELEASE.split()[1])
     for module in ("models/cache", "generate", "utils"):
@@ -99,14 +92,12 @@ def release(site, monkeypatch):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """The paths of the keys that are read from the configs."""
     found, read = set(), model_files.read_object
     monkeypatch.setattr(model_files, "read_object", lambda path: Recording(read(path), found))
     return found
 
 
 def judge(folder):
-    """The exit codes of what the audit concludes from a folder's config, and its problem."""
     report = audit._model_report(session(), str(folder))
     verdicts = measured.verdicts_of_model(
         session(), report.families, lambda *_: False, None, report.folder.config, report.model_type
@@ -116,7 +107,6 @@ def judge(folder):
 
 
 def judged(folder, text):
-    """What the audit concludes, or its error."""
     try:
         return judge(write(folder, text))
     except MlxPatchesError as error:
@@ -128,7 +118,7 @@ def write(folder, text):
     return folder
 
 
-def test_the_recorder_finds_the_keys_that_the_audit_reads(release, seen, tmp_path):
+def test_recorder_finds_keys(release, seen, tmp_path):
     for config in PUBLISHED.values():
         audit.audit(str(write(tmp_path, json.dumps(config))), models=False)
     whole = set(seen)
@@ -157,7 +147,7 @@ def cases(seen, folder):
             left += [json.loads(changed(config, path, text)) for text in OBJECTS]
 
 
-def test_an_odd_value_is_named_or_changes_nothing(release, seen, tmp_path):
+def test_odd_value_is_named_or_ignored(release, seen, tmp_path):
     number = 0
     for path, config in cases(seen, tmp_path):
         # What values of the right kind yield, whatever kind that is.
@@ -174,7 +164,7 @@ def test_an_odd_value_is_named_or_changes_nothing(release, seen, tmp_path):
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("path", [("rope_scaling",), ("text_config",), ("layer_types",)], ids=str)
-def test_the_command_prints_one_line(release, tmp_path, capsys, path, text):
+def test_command_prints_one_line(release, tmp_path, capsys, path, text):
     with pytest.raises(SystemExit) as ended:
         cli.main(["audit", "-q", "--model", str(write(tmp_path, changed(LLAMA, path, text)))])
     shown = capsys.readouterr()
@@ -185,7 +175,7 @@ def test_the_command_prints_one_line(release, tmp_path, capsys, path, text):
 
 
 @pytest.mark.parametrize("text", ["", "[", *ODD, '{"eos_token_id": {}}'], ids=str.__len__)
-def test_an_odd_generation_config_is_named(release, tmp_path, text):
+def test_odd_generation_config_is_named(release, tmp_path, text):
     (tmp_path / "generation_config.json").write_text(text)
     folder = models.read_folder(write(tmp_path, json.dumps(LLAMA)))
     assert len(folder.problem.splitlines()) <= 1
@@ -202,6 +192,6 @@ def test_an_odd_generation_config_is_named(release, tmp_path, text):
         ({"hidden_size": 64, "eos_token_id": [1], "num_key_value_heads": None}, ""),
     ],
 )
-def test_a_size_that_is_no_number_is_named(fields, said):
+def test_invalid_size_is_named(fields, said):
     found = shrink.odd_number(fields)
     assert found.startswith(said) and bool(found) == bool(said)

@@ -1,7 +1,5 @@
 """What model types compute alone, held against another implementation."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -22,7 +20,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 @pytest.fixture
 def evidence(tmp_path, monkeypatch):
-    """Writes one release's file; returns its cells of a model type."""
     monkeypatch.setattr(outside, "folder", lambda: tmp_path)
 
     def write(content):
@@ -151,7 +148,6 @@ SOLO = {
 
 @pytest.fixture
 def prefills(tmp_path, monkeypatch):
-    """Writes what one release decodes alone, beside the evidence of the lab."""
     monkeypatch.setattr(outside.store, "folder", lambda: tmp_path / "lab")
     (tmp_path / "solo").mkdir()
 

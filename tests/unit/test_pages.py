@@ -1,7 +1,5 @@
 """The pages: links lead somewhere, they stay short, and they count the same patches."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -17,7 +15,6 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ +(.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -34,7 +31,6 @@ def test_links(page):
 
 
 def words(*pages: Path) -> int:
-    """How many words pages have, as `wc -w` counts."""
     return sum(len(page.read_text().split()) for page in pages)
 
 
@@ -43,7 +39,7 @@ def test_pages_are_short():
     assert words(*ROOT.glob("docs/*.md")) < 13_000
 
 
-def test_pages_count_the_same_patches():
+def test_pages_agree_on_patch_count():
     """One patch a defect; `mlx-patches list` shows as many. Smaller numbers are of one release."""
     count = len(catalogue.builtin().ids())
     said = {

@@ -1,7 +1,5 @@
 """A stand-in has its own parts and is the whole in all else; copies do not recurse."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from types import SimpleNamespace

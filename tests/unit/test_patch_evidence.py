@@ -1,7 +1,5 @@
 """Each patch's evidence.json, and the folders, tests and catalogue lines of patches."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json
@@ -24,7 +22,6 @@ PATCH = next(iter(catalogue.builtin()))
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A place for evidence without any."""
     monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path / "mlx_patches" / "patches")
     monkeypatch.setattr(patch_evidence, "VERSIONS", tmp_path / "tools" / "versions.json")
     patch_evidence.folder_of(PATCH).mkdir(parents=True)
@@ -113,14 +110,11 @@ def test_invalid_evidence_is_one_line(root, text):
     assert said.startswith(f"{file}: not evidence of a patch") and "\n" not in said
 
 
-# -- folders ----------------------------------------------------------------------------------
-
-
 def test_every_patch_has_its_probe():
     declarations.check_probes()
 
 
-def test_a_patch_without_a_probe_is_one_line(monkeypatch):
+def test_patch_without_probe_is_one_line(monkeypatch):
     monkeypatch.delattr(".".join(PATCH.probe_place))
     with pytest.raises(SystemExit, match=f"{PATCH.id} has no probe"):
         declarations.check_probes()
@@ -146,14 +140,14 @@ def test_patches_of_one_function_have_an_order():
         ),
     ],
 )
-def test_an_order_that_is_stale_is_one_line(monkeypatch, stacked, said):
+def test_stale_order_is_one_line(monkeypatch, stacked, said):
     monkeypatch.setattr(catalogue, "STACKED", stacked)
     with pytest.raises(SystemExit, match=said) as raised:
         declarations.registry()
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_without_a_patch_is_one_line(tmp_path):
+def test_folder_without_patch_is_one_line(tmp_path):
     (tmp_path / "caches" / "empty").mkdir(parents=True)
     (tmp_path / "caches" / "empty" / "__init__.py").touch()
     with pytest.raises(SystemExit, match="caches/empty declares no patch"):

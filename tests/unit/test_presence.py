@@ -1,7 +1,5 @@
 """``mlx-patches ps``: which processes have patches in effect, and which files are trusted."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -19,7 +17,7 @@ from mlx_patches.activation import presence
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.processes import processes
 
-from .conftest import load, patch_of, session_for, target
+from .conftest import load, patch_of, session_for
 
 CONTENT = {"version": "1", "releases": ["fake-lm 1.0"], "patches": ["one"], "withdrawn": {}}
 
@@ -42,7 +40,6 @@ sys.stdin.readline()
 
 
 def start(end=""):
-    """Start another process that writes its presence file, and waits."""
     code = textwrap.dedent(PROGRAM).format(content=CONTENT, end=end)
     child = subprocess.Popen(
         [sys.executable, "-c", code, "--api-key", "secret"],
@@ -170,34 +167,22 @@ def test_missing_disk_does_not_reach_host(folder, monkeypatch):
 
 @pytest.fixture
 def told(folder, fake, monkeypatch):
-    """What a session tells ``mlx-patches ps``, as a list."""
     said = []
     monkeypatch.setattr(presence.Presence, "tell", lambda self, content: said.append(content))
     monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))
     return said
 
 
-def test_session_reports_patches(told, monkeypatch):
-    monkeypatch.setattr(
-        activation, "_session", session_for(patch_of(target("Cache.make"), id="one"))
-    )
+@pytest.mark.parametrize("is_off", [False, True])
+def test_session_reports_patches(told, monkeypatch, is_off):
+    if is_off:
+        monkeypatch.setenv("MLX_PATCHES_PS", "0")
+    monkeypatch.setattr(activation, "_session", session_for(patch_of("Cache.make", id="one")))
     mlx_patches.apply(["one"])
     assert told == []
     load("fake_lm.cache")
-    assert [one["patches"] for one in told] == [["one"]]
     mlx_patches.restore()
-    assert told[1:] == [None]
-
-
-def test_ps_can_be_switched_off(told, monkeypatch):
-    monkeypatch.setenv("MLX_PATCHES_PS", "0")
-    monkeypatch.setattr(
-        activation, "_session", session_for(patch_of(target("Cache.make"), id="one"))
-    )
-    mlx_patches.apply(["one"])
-    load("fake_lm.cache")
-    mlx_patches.restore()
-    assert told == []
+    assert [one and one["patches"] for one in told] == ([] if is_off else [["one"], None])
 
 
 def test_ps(folder):

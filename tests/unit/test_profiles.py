@@ -1,7 +1,3 @@
-"""Profiles: which patches each one activates, and which setting outranks the others."""
-
-from __future__ import annotations
-
 import pytest
 
 import mlx_patches

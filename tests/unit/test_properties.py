@@ -1,7 +1,3 @@
-"""Properties of the gate, the matrix and its decisions on versions, over generated cases."""
-
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
@@ -47,34 +43,31 @@ def rules(draw):
 garbage = st.one_of(st.text(max_size=20), st.sampled_from(["", "unknown", "1" * 5000, "1.0.x"]))
 
 
-# -- versions ----------------------------------------------------------------------------------
-
-
 @given(rules(), st.one_of(versions, garbage))
 def test_every_version_has_one_of_four_answers(rule, version):
     assert rule.decide(version) in {"affected", "fixed", "clear", "unmeasured"}
 
 
 @given(rules(), versions)
-def test_affected_is_what_the_range_says(rule, version):
+def test_affected_follows_range(rule, version):
     inside = SpecifierSet(rule.affected).contains(Version(version).public, prereleases=True)
     assert (rule.decide(version) == "affected") == inside
 
 
 @given(rules(), versions)
-def test_a_local_part_and_the_spelling_do_not_matter(rule, version):
+def test_local_part_and_spelling_are_ignored(rule, version):
     decision = rule.decide(version)
     assert rule.decide(Version(version).public) == decision
     assert rule.decide(f" v{version.upper()} ") == decision
 
 
 @given(rules())
-def test_a_measured_release_is_never_unmeasured(rule):
+def test_measured_release_is_never_unmeasured(rule):
     assert "unmeasured" not in map(rule.decide, rule.releases)
 
 
 @given(rules(), st.one_of(versions, garbage))
-def test_newer_than_all_evidence_is_clear_only_by_a_range(rule, version):
+def test_unmeasured_newer_release_needs_range(rule, version):
     """A release that was not measured is never treated as sound."""
     newest = Version(rule.releases[-1])
     try:
@@ -86,7 +79,7 @@ def test_newer_than_all_evidence_is_clear_only_by_a_range(rule, version):
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b"]), ranges, min_size=1), st.data())
-def test_a_broken_set_needs_all_of_its_packages(when, data):
+def test_broken_set_needs_all_packages(when, data):
     broken = BrokenSet(when, "they cannot", "install others")
     found = data.draw(st.dictionaries(st.sampled_from("abc"), st.one_of(versions, garbage)))
     assert broken.matches(found) in (True, False)
@@ -96,8 +89,6 @@ def test_a_broken_set_needs_all_of_its_packages(when, data):
         assert not broken.matches(some)
 
 
-# -- the gate ----------------------------------------------------------------------------------
-
 verdicts = (
     st.one_of(st.none(), rules()),
     st.one_of(st.none(), st.builds(Installed, st.just("fake-lm"), st.one_of(versions, garbage))),
@@ -106,7 +97,7 @@ verdicts = (
 
 
 @given(*verdicts)
-def test_a_verdict_is_one_sentence_and_a_status_that_fits(rule, installed, body):
+def test_verdict_is_one_sentence(rule, installed, body):
     verdict = decide_by_rule(rule, installed, "f", body)
     assert verdict.reason
     allowed = {Status.ABSENT, Status.NOT_AFFECTED, Status.FIXED_UPSTREAM, Status.DRIFTED}
@@ -121,7 +112,7 @@ def test_never_applied_without_a_rule_or_a_release(rule, installed, body):
 
 
 @given(*verdicts)
-def test_a_known_body_decides_whatever_the_version(rule, installed, body):
+def test_known_body_outranks_version(rule, installed, body):
     if rule is None or installed is None:
         return
     verdict = decide_by_rule(rule, installed, "f", body)
@@ -132,7 +123,7 @@ def test_a_known_body_decides_whatever_the_version(rule, installed, body):
 
 
 @given(*verdicts)
-def test_an_unknown_body_is_applied_to_only_where_none_is_known(rule, installed, body):
+def test_unknown_body_needs_rule_without_bodies(rule, installed, body):
     """A patch is applied only to known red code, or if the rule has no fingerprints."""
     if rule is None or installed is None or body is None:
         return
@@ -142,16 +133,13 @@ def test_an_unknown_body_is_applied_to_only_where_none_is_known(rule, installed,
 
 
 @given(rules(), st.one_of(versions, garbage), st.one_of(st.none(), BODIES))
-def test_what_is_applied_is_in_the_range_or_has_the_body(rule, version, body):
+def test_applied_needs_range_or_body(rule, version, body):
     if decide_by_rule(rule, Installed("fake-lm", version), "f", body).ok:
         assert rule.decide(version) == "affected" or body in rule.affected_bodies["f"]
 
 
-# -- declared ranges ---------------------------------------------------------------------------
-
-
 @given(ranges, ranges, st.one_of(versions, numbers))
-def test_no_release_is_both_affected_and_fixed_in_a_declared_rule(one, other, version):
+def test_declared_ranges_are_disjoint(one, other, version):
     try:
         (rule,) = build_rules("fix", {"fake-lm": one}, {"fake-lm": other}).values()
     except ValueError as error:

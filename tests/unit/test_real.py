@@ -1,7 +1,5 @@
 """`make real` without MLX: its judge, evidence and table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -118,9 +116,6 @@ def test_different_arithmetic_is_named():
     unlike = {}
     assert Child(lambda task: ([said("", apart=0.3)], "")).rows(TASK, unlike) == []
     assert unlike == {"SmolLM2 135M as llama": 0.3}
-
-
-# -- the evidence --------------------------------------------------------------------------------
 
 
 def test_every_part_was_measured():

@@ -1,7 +1,3 @@
-"""Release sets for a model, from a small summary."""
-
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches import MlxPatchesError

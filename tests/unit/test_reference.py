@@ -1,7 +1,5 @@
 """The scenario ``reference`` without torch: its configs and its comparison."""
 
-from __future__ import annotations
-
 import copy
 import json
 import sys

@@ -1,7 +1,3 @@
-"""The registry of patches."""
-
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess
@@ -10,6 +6,7 @@ import sys
 import pytest
 
 from mlx_patches import MlxPatchesError
+from mlx_patches.activation import git_hosts
 from mlx_patches.activation.session import Session
 from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
@@ -51,8 +48,6 @@ PATCH = Patch("lazy", "it is half", TARGETS, __name__, "probes:lazy")
 
 @pytest.fixture
 def declaring(site):
-    """A function that writes a patch's module, and returns a registry with its declaration."""
-
     def write(name="size", declared="size", factory="double", when="when=bool"):
         site.write("lazy_patches.py", LAZY.format(name=name, factory=factory, when=when))
         targets = [["fake-lm", "fake_lm.cache", declared, [declared], False, False, False]]
@@ -124,7 +119,6 @@ def test_damaged_table_is_one_line(tmp_path, monkeypatch, content):
 
 
 def test_unneeded_patch_is_not_imported():
-    """Deciding on every built-in patch imports none of them."""
     code = (
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
         "print([name for name in sys.modules if name.startswith('mlx_patches.patches.')])"
@@ -134,7 +128,7 @@ def test_unneeded_patch_is_not_imported():
 
 
 def test_patches_are_well_formed():
-    for patch in catalogue.builtin():
+    for patch in (*catalogue.builtin(), *(one.patch for one in git_hosts.contributions(str))):
         assert patch.targets
         assert patch.summary
         assert len({target.path for target in patch.targets}) == len(patch.targets)

@@ -1,7 +1,3 @@
-"""The report page without a browser: its content, and how the file is written."""
-
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -44,13 +40,11 @@ EVIDENCE = store.load()
 
 @pytest.fixture(scope="module")
 def everything():
-    """The data of the page of all evidence."""
     return report.content(EVIDENCE)
 
 
 @pytest.fixture(scope="module")
 def whole(everything):
-    """The page of all evidence."""
     return report.page(everything)
 
 

@@ -1,8 +1,7 @@
 """Requests that overlap and nest: what is in effect is what some of them holds."""
 
-from __future__ import annotations
-
 import asyncio
+import functools
 import itertools
 import threading
 
@@ -13,7 +12,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import Session
 
-from .conftest import load, matrix_for, patch_of, registry_of, target
+from .conftest import in_threads, load, matrix_for, patch_of, registry_of, target
 
 NAMES = ("a", "b", "c")
 FUNCTIONS = dict(zip(NAMES, ("attend", "Cache.update", "Cache.twice"), strict=True))
@@ -21,7 +20,6 @@ FUNCTIONS = dict(zip(NAMES, ("attend", "Cache.update", "Cache.twice"), strict=Tr
 
 @pytest.fixture
 def session(site, monkeypatch):
-    """The process's session: three patches of one module, which belong to the model gemma."""
     from .conftest import CACHE, MODEL
 
     site.install(
@@ -46,7 +44,7 @@ def in_effect() -> str:
     return "".join(sorted({one.patch for one in report.applied}))
 
 
-def test_blocks_that_overlap_take_out_only_what_no_other_holds(session):
+def test_overlapping_blocks_keep_shared_patches(session):
     one, other = mlx_patches.patched(["a", "b"]), mlx_patches.patched(["b", "c"])
     one.__enter__()
     other.__enter__()
@@ -98,11 +96,7 @@ def test_blocks_of_threads_overlap(session):
             left.wait(9)
             seen.append(in_effect())
 
-    threads = [threading.Thread(target=run) for run in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([first, second])
     assert seen == ["ab", "b"]
     assert in_effect() == ""
 
@@ -127,7 +121,7 @@ def test_blocks_of_tasks_overlap(session):
     assert asyncio.run(run()) == ["abc", "bc", "bc", ""]
 
 
-def test_after_blocks_that_overlapped_an_import_adds_nothing(session):
+def test_import_after_overlapping_blocks_adds_nothing(session):
     one, other = mlx_patches.patched(), mlx_patches.patched()
     one.__enter__()
     other.__enter__()
@@ -138,7 +132,7 @@ def test_after_blocks_that_overlapped_an_import_adds_nothing(session):
     assert not session.by_model
 
 
-def test_what_an_import_added_stays_while_a_block_holds_it(session):
+def test_import_stays_in_open_block(session):
     one, other = mlx_patches.patched(), mlx_patches.patched()
     one.__enter__()
     load("mlx_lm.models.gemma")
@@ -150,7 +144,7 @@ def test_what_an_import_added_stays_while_a_block_holds_it(session):
     assert in_effect() == ""
 
 
-def test_apply_in_a_block_outlives_it(session):
+def test_apply_outlives_block(session):
     with mlx_patches.patched(["a"]):
         mlx_patches.apply(["a", "b"])
     assert in_effect() == "ab"
@@ -169,7 +163,7 @@ def test_restore_takes_out_of_every_request(session):
     assert in_effect() == ""
 
 
-def test_a_models_entry_does_not_bring_back_what_was_taken_out(session):
+def test_entry_does_not_reapply_restored_patch(session):
     mlx_patches.apply()
     mlx_patches.restore(["a"])
     load("mlx_lm.models.gemma")
@@ -181,7 +175,7 @@ def test_a_models_entry_does_not_bring_back_what_was_taken_out(session):
     assert in_effect() == "abc"
 
 
-def test_a_block_whose_request_fails_leaves_the_others_as_they_were(session):
+def test_failed_block_leaves_others(session):
     with mlx_patches.patched(["a"]):
         with pytest.raises(MlxPatchesError), mlx_patches.patched(["a", "none"]):
             pass
@@ -189,7 +183,7 @@ def test_a_block_whose_request_fails_leaves_the_others_as_they_were(session):
     assert in_effect() == ""
 
 
-def test_what_another_thread_requests_during_an_end_stays(session, monkeypatch):
+def test_concurrent_request_survives_end(session, monkeypatch):
     """Between the decision to take a patch out and its end, another request may come."""
     restore, others = session.manager.restore, []
 
@@ -215,10 +209,6 @@ def test_many_threads_leave_nothing(session):
                     lost.append(mine)
 
     lost: list[set[str]] = []
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([functools.partial(run, seed) for seed in range(6)])
     assert lost == []
     assert in_effect() == ""

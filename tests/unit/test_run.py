@@ -1,7 +1,3 @@
-"""``mlx-patches run``: the command line that it builds, and the processes that this starts."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,3 @@
-"""A user's config made small keeps what makes it that model."""
-
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from mlx_patches.lab.shrink import LAYERS, WINDOW, shrink_config

@@ -1,5 +1,3 @@
-"""What stays wrong alone has a reason on the page of findings."""
-
 import json
 
 import measure_solo

@@ -1,7 +1,3 @@
-"""What the scenarios of one request alone judge, without a release."""
-
-from __future__ import annotations
-
 import measure_solo
 import pytest
 

@@ -1,7 +1,5 @@
 """A module that is started as ``__main__`` is patched as the one that is imported."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import logging
@@ -146,9 +144,6 @@ def test_copy_of_other_runner_is_not_ok(session, server, fake, monkeypatch, capl
         load("fake_lm.cache")
         load("fake_lm.model")
     assert len(caplog.messages) == 1
-
-
-# -- an import hook that other code removes --------------------------------------------------
 
 
 def remove_hook(session):

@@ -1,7 +1,5 @@
 """``cut`` against its definition, over random texts, stop strings and cuts into tokens."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 
@@ -61,7 +59,7 @@ def found(responses, stops):
 @pytest.mark.parametrize(
     "alphabet", ["ab", "aé\ud83d\ude00\U0001f600", "abcdefgh"], ids=["few", "unicode", "many"]
 )
-def test_the_answer_is_that_of_the_definition(alphabet):
+def test_cut_equals_definition(alphabet):
     chance = random.Random(7)
 
     def word(least, most):
@@ -76,7 +74,7 @@ def test_the_answer_is_that_of_the_definition(alphabet):
         assert list(found(responses, stops)) == list(defined(responses, stops)), (responses, stops)
 
 
-def test_a_long_stop_string_is_read_only_as_far_as_the_text_begins_it():
+def test_long_stop_string_is_read_lazily():
     class Counted(str):
         read = 0
 

@@ -1,7 +1,3 @@
-"""The evidence's files: results of several devices and dtypes are joined to one set."""
-
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,3 @@
-"""Our patches of hosts that have no release."""
-
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 
@@ -20,7 +16,6 @@ ID = "of-git"
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
-    """A patch of a host that is installed from git alone."""
     module = ModuleType("mlx_patches.patches.of_git")
     module.CONTRIBUTION = Contribution(patch_of("attend", id=ID), {"fake-lm": ">=0"})
     monkeypatch.setitem(sys.modules, module.__name__, module)

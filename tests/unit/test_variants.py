@@ -1,7 +1,3 @@
-"""Variants of tiny configs, and which of their cells differ."""
-
-from __future__ import annotations
-
 import findings
 import pytest
 

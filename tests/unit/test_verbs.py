@@ -1,7 +1,3 @@
-"""The verbs that declare targets, on plain functions and through a site."""
-
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -125,7 +121,7 @@ def test_after_keeps_the_result():
     assert seen == [(1, 7)]
 
 
-def test_after_of_a_call_that_raises_does_nothing():
+def test_after_skips_failed_call():
     def fail(first):
         raise ValueError(first)
 
@@ -188,7 +184,7 @@ def test_check_of_a_verb_reads_by_name():
     assert not check(1)
 
 
-def test_check_of_a_target_takes_the_whole_call():
+def test_check_gets_whole_call():
     def is_needed(*args: Any, **kwargs: Any) -> bool:
         return True
 

@@ -1,7 +1,5 @@
 """The audit, the recommendation, ``needs`` and the page agree on each model."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -172,7 +170,6 @@ def alone(name):
 
 
 def word_in(said, one, here):
-    """Whether a sentence states the verdict."""
     if one.wrong_solo(here):
         return " gives wrong text here " in said and "even for a single request" in said
     if one.verdict == words.RIGHT:
@@ -323,7 +320,7 @@ def test_verdict_follows_cells(family, word, idle, active, patches):
     assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
 
 
-def test_missing_patch_counts_only_where_needed():
+def test_missing_patch_counts_if_needed():
     assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
     assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
 
@@ -404,9 +401,6 @@ def test_severities_are_known():
     assert {patch.severity for patch in catalogue.builtin()} == set(words.SEVERITIES)
 
 
-# -- the screen ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("active", [False, True], ids=["idle", "active"])
 @pytest.mark.parametrize("evidence", SETS)
 def test_screen_fits_twenty_lines(release, evidence, active):
@@ -449,9 +443,6 @@ def test_effects_are_cut_at_words():
         for patch in catalogue.builtin()
         for width in (30, 50, 56)
     )
-
-
-# -- never a false all-clear -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -522,7 +513,6 @@ HELD = {
     "needs": {"qwen3": {"plain": ["of-ropes"]}},
 }
 YARN = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
-OTHER = {"model_type": "qwen3", "rope_theta": 1e6}
 NEW = {"model_type": "qwen3", "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
 
 
@@ -576,7 +566,6 @@ def test_own_prefill_counts_as_solo(cell, said, codes):
 
 
 def with_images(whole, pieces="", crash=False, family="fine"):
-    """The verdict on a family with the letters of a batch with images, and of one in pieces."""
     letters = {outside.FEATURES: whole, outside.CHUNKED: pieces or whole}
     cells = [outside.HeldCell(name, pair, crash) for name, pair in letters.items()]
     return dataclasses.replace(judged("fine", images=(*cells,)), family=family)
@@ -659,7 +648,6 @@ def test_untraced_image_batch_needs_all_patches():
 
 
 def report_of(*verdicts, model=None):
-    """The audit of a model with this verdict, or of an environment."""
     asked = model and audit.ModelReport(model, None, {}, True, {"mlx-lm": model})
     return audit.Audit((), (), (), {}, False, asked, verdicts=verdicts)
 
@@ -714,10 +702,17 @@ def test_crash_does_not_hide_wrong_text():
     )
 
 
-def test_right_config_is_not_blamed(qwen3):
-    report = qwen3(OTHER)
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ({"model_type": "qwen3", "rope_theta": 1e6}, "4 of 4 configs."),
+        (None, "2 of 4 configs (-v)."),
+    ],
+)
+def test_right_config_is_not_blamed(qwen3, config, count):
+    report = qwen3(config)
     assert "single request" not in screen.verdict(report) and report.exit_code() == 0
-    assert "Single requests match transformers 5 in 4 of 4 configs." in screen.lines(report)
+    assert f"Single requests match transformers 5 in {count}" in screen.lines(report)
 
 
 def test_load_failure_is_repaired(qwen3):
@@ -728,7 +723,6 @@ def test_load_failure_is_repaired(qwen3):
 
 
 def wrong_with(config, pair, needs=()):
-    """The verdict on a family whose batches are right, and this config alone is not."""
     cell = outside.HeldCell(config, pair, needs=needs)
     held = outside.Held("transformers 5", (outside.HeldCell("plain old", "gg"), cell))
     return verdict.ModelVerdict(
@@ -763,13 +757,6 @@ def test_switched_off_patch_is_fixed_by_unset(model):
     asked = model and audit.ModelReport("qwen3", None, {WRONG: "alone"}, True, {"mlx-lm": "qwen3"})
     report = audit.Audit((), (), (off,), {}, False, asked, verdicts=(one,))
     assert screen.commands(report)[0] == "Fix:   unset MLX_PATCHES"
-
-
-def test_rare_configs_are_counted(qwen3):
-    report = qwen3()
-    assert "single request" not in screen.verdict(report) and report.exit_code() == 0
-    line = "Single requests match transformers 5 in 2 of 4 configs (-v)."
-    assert line in screen.lines(report)
 
 
 def test_missing_patch_of_other_model_is_ignored(monkeypatch):

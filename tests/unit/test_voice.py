@@ -1,7 +1,3 @@
-"""The sentences that users read have no forbidden word, and functions are verbs."""
-
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +44,6 @@ def pages() -> list[str]:
 
 
 def helps() -> list[str]:
-    """The help of every command."""
     found = []
     for name, command in {"": cli.cli, **cli.cli.commands}.items():
         text = command.get_help(click.Context(command, info_name=f"mlx-patches {name}"))
@@ -71,19 +66,16 @@ def screens() -> list[str]:
 
 
 def page(name: str) -> str:
-    """A file of the report page, without comments."""
     text = (PACKAGE / "report" / name).read_text()
     return re.sub(r"//.*$", "", text, flags=re.MULTILINE)
 
 
 def summaries() -> list[str]:
-    """The summary of every patch."""
     rows = catalogue.builtin().describe().items()
     return [f"{id_}: {fault}" for id_, row in rows for fault in voice.faults(row["summary"])]
 
 
 def names() -> list[str]:
-    """The functions of the package and of tools whose name begins with a participle."""
     return [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sorted((*PACKAGE.rglob("*.py"), *ROOT.glob("tools/**/*.py")))
@@ -113,7 +105,7 @@ def test_no_forbidden_words_or_names(source: Callable[[], list[str]]):
         "wrong, but not with the patches",
     ],
 )
-def test_a_fault_is_found(text):
+def test_fault_is_found(text):
     assert voice.faults(text)
 
 
@@ -127,7 +119,7 @@ def test_a_fault_is_found(text):
         "Forms ask for the report.",
     ],
 )
-def test_a_good_sentence_has_no_fault(text):
+def test_good_sentence_has_no_fault(text):
     assert voice.faults(text) == []
 
 

@@ -1,7 +1,5 @@
 """Walks without MLX: their text, how they get smaller, and processes that print, crash or hang."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
@@ -225,7 +223,6 @@ def test_refused_walks_are_not_applicable(walked):
 
 @pytest.fixture
 def lab(monkeypatch):
-    """Runs the command with a family whose walks are one red one."""
     monkeypatch.setattr(
         lab_runner, "choose_families", lambda models, folder: [Family("mlx-lm", "llama")]
     )

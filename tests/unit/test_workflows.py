@@ -1,7 +1,3 @@
-"""The workflows: what they test, measure and publish."""
-
-from __future__ import annotations
-
 import ast
 import os
 import re

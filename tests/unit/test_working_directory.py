@@ -1,7 +1,5 @@
 """Commands import nothing from the working directory, which may be the folder of a model."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -57,8 +55,6 @@ class ModelArgs: ...
 
 
 class Folder:
-    """A model's folder in which modules are planted, and an environment with a small mlx-lm."""
-
     def __init__(self, root: Path, planted: set[str]):
         self.path, self.environment, self.mark = root / "m", root / "environment", root / "mark"
         for name in planted:
@@ -115,7 +111,7 @@ def test_every_command_has_a_command_line():
 
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_a_command_imports_nothing_from_the_working_directory(folder, line):
+def test_command_ignores_working_directory(folder, line):
     seen, done = folder.run(*SAFE, *line)
     # From Python 3.13 on, `python -c` itself imports modules from the working directory.
     own = folder.run(*line[2:])[0] if line[0] == "run" else set()
@@ -124,7 +120,7 @@ def test_a_command_imports_nothing_from_the_working_directory(folder, line):
 
 
 @pytest.mark.parametrize("line", MEASURING, ids=" ".join)
-def test_python_m_reports_the_environment(releases, line):
+def test_python_m_reports_environment(releases, line):
     seen, done = releases.run(*PLAIN, *line)
     _, other = releases.run(*SAFE, *line)
     assert seen == set()
@@ -136,12 +132,12 @@ def test_python_m_reports_the_environment(releases, line):
 
 
 @pytest.mark.parametrize("entry", [".", ":"])
-def test_the_working_directory_counts_if_pythonpath_has_it(releases, entry):
+def test_pythonpath_may_name_working_directory(releases, entry):
     seen, _ = releases.run(*SAFE, "lab", "--model", "llama", *ONE, more=entry)
     assert "mlx" in seen
 
 
-def test_no_process_starts_with_the_working_directory_on_its_path():
+def test_no_process_has_working_directory_on_path():
     starting = re.compile(r'(sys\.executable|python), "-[cm]"')
     files = [str(f.relative_to(ROOT)) for f in ROOT.rglob("*.py") if starting.search(f.read_text())]
     assert files == []

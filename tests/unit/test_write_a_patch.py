@@ -1,7 +1,5 @@
 """docs/write-a-patch.md: runs the code on the page."""
 
-from __future__ import annotations
-
 import importlib
 import linecache
 import re
@@ -37,14 +35,12 @@ FOLDER = "mlx_patches/patches/caches/toy_offset"
 
 @pytest.fixture
 def toy(site):
-    """toy-lm 1.0."""
     files = {file: BLOCKS["python", file] for file in ("toy_lm/cache.py", "toy_lm/model.py")}
     site.install("toy-lm", "1.0", files)
     return site
 
 
 def upgrade(toy):
-    """toy-lm 1.1 in place of 1.0."""
     diff = BLOCKS["diff", "toy_lm/cache.py"].splitlines()
     (old,), (new,) = ([line[1:] for line in diff if line.startswith(sign)] for sign in "-+")
     toy.forget()
@@ -79,13 +75,13 @@ def seen(patch, *applied):
     return [probe_target(patch, target, *applied)["verdict"] for target in patch.targets]
 
 
-def test_the_probe_is_red_on_the_release_and_green_on_the_next(ours, toy):
+def test_probe_is_red_then_green_in_next_release(ours, toy):
     assert seen(ours) == ["red"]
     upgrade(toy)
     assert seen(ours) == ["green"]
 
 
-def test_the_patch_turns_the_probe_green_and_gives_back_the_same_object(ours, toy):
+def test_patch_turns_probe_green_and_restores(ours, toy):
     cache = load("toy_lm.cache").BatchKVCache
     before = cache.update_and_fetch
     manager = Manager(open_gate(ours))
@@ -96,7 +92,7 @@ def test_the_patch_turns_the_probe_green_and_gives_back_the_same_object(ours, to
     assert seen(ours) == ["red"]
 
 
-def test_the_mutant_turns_the_probe_red_again(ours, toy, monkeypatch):
+def test_mutant_turns_probe_red(ours, toy, monkeypatch):
     module = sys.modules[ours.module]
     names: dict[str, object] = {}
     exec(BLOCKS["python", "tests/patches/test_toy_offset.py"], names)
@@ -105,7 +101,7 @@ def test_the_mutant_turns_the_probe_red_again(ours, toy, monkeypatch):
     assert seen(ours, Manager(open_gate(ours))) == ["red"]
 
 
-def test_the_rule_is_what_is_measured(ours, toy):
+def test_rule_is_measured(ours, toy):
     sets = []
     for version in ("1.0", "1.1"):
         if version == "1.1":
@@ -128,7 +124,7 @@ def test_the_rule_is_what_is_measured(ours, toy):
     assert BLOCKS["yaml", "compat_matrix.yaml"] == "\n".join(lines) + "\n"
 
 
-def test_the_rule_on_the_page_gates_the_patch(ours, toy):
+def test_rule_gates_patch(ours, toy):
     rules = yaml.safe_load(BLOCKS["yaml", "compat_matrix.yaml"])
     matrix = CompatMatrix(document(releases={"toy-lm": ["1.0", "1.1"]}, patches=rules))
     load("toy_lm.cache")
@@ -140,12 +136,8 @@ def test_the_rule_on_the_page_gates_the_patch(ours, toy):
     assert statuses(Manager(Gate(matrix)).apply(ours)) == ["fixed-upstream"]
 
 
-# -- in a package of its own -----------------------------------------------------------------
-
-
 @pytest.fixture
 def theirs(toy):
-    """The package of the page, installed."""
     project = tomllib.loads(BLOCKS["toml", "pyproject.toml"])["project"]
     for file in ("toy_lm_patches.py", "test_toy_lm_patches.py"):
         toy.write(file, BLOCKS["python", file])
@@ -164,7 +156,7 @@ def test_its_own_test_passes(theirs):
     test()
 
 
-def test_it_is_applied_like_ours_and_named_with_its_distribution(theirs):
+def test_contribution_is_applied_and_named(theirs):
     mlx_patches.apply()
     cache = load("toy_lm.cache").BatchKVCache([0, 2])
     keys, queries = load("toy_lm.model").positions(cache, [7, 8, 9])
@@ -172,7 +164,7 @@ def test_it_is_applied_like_ours_and_named_with_its_distribution(theirs):
     assert session().registry.origin("toy-lm-offset") == "toy-lm-patches"
 
 
-def test_it_leaves_the_repaired_release_alone(theirs):
+def test_repaired_release_is_unchanged(theirs):
     upgrade(theirs)
     mlx_patches.apply()
     assert "offset" not in vars(load("toy_lm.cache").BatchKVCache)

@@ -1,7 +1,5 @@
 """A condition of the walk: a newcomer's commands, their environment, and the expected results."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -110,7 +108,6 @@ def step(line: str, *last: str, code: int | Collection[int] = 0, **more: object)
 def command(
     name: str, line: str = "", *last: str, start: str = "mlx-patches", **more: object
 ) -> Condition:
-    """One command line of mlx-patches; see ``step``."""
     fields = ("where", "files", "writes", "own", "slow")
     whole = {key: more.pop(key) for key in fields if key in more}
     return Condition(name, (step(f"{start} {line}", *last, **more),), **whole)  # type: ignore[arg-type]

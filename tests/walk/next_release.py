@@ -1,7 +1,5 @@
 """Code under another number, and other code under a known number: the code decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,34 +79,6 @@ _CONDITIONS = [
         also=r"mlx-lm 0\.33\.0: 51 of 126 model families wrong as released .*all repaired",
         never=("drifted", "not measured"),
         files=RENUMBERED,
-    ),
-    command(
-        "model with known code under a new number",
-        "audit --model qwen3",
-        first=r"qwen3 is right in a batch here \(mlx-lm 0\.33\.0\)",
-        also="the same code was measured as mlx-lm 0.32.2",
-        files=RENUMBERED,
-    ),
-    python(
-        "process with known code under a new number",
-        APPLIED,
-        also=(r"mamba \['applied'\]", r"jamba \['applied'\]"),
-        never="drifted",
-        files=RENUMBERED,
-        imports_mlx=True,
-        seconds=60.0,
-    ),
-    command(
-        "edited caches under a known number",
-        "audit --model qwen3",
-        code=2,
-        first=r"qwen3 was not measured in mlx-lm 0\.32\.2: this is not the 0\.32\.2 release:",
-        also=(
-            r"mlx_lm\.models\.cache differs",
-            r"Next: +install mlx-lm 0\.32\.2, or upgrade mlx-patches",
-            "Proof: mlx-patches lab --model qwen3",
-        ),
-        files=EDITED,
     ),
     python(
         "process with an edited model",

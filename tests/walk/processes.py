@@ -1,7 +1,5 @@
 """Processes: enable, run and ps, a user's own program, and broken standard streams."""
 
-from __future__ import annotations
-
 from .condition import (
     MLX_LM,
     NO_END,
@@ -12,7 +10,6 @@ from .condition import (
     command,
     journey,
     python,
-    refused,
     shell,
     step,
 )
@@ -34,9 +31,7 @@ STATUS = "import mlx_patches as m; print(m.status())"
 PRINTS = "import mlx_patches.activation.boot as boot\nprint(boot.active())\n"
 HOST = script(f"#!/usr/bin/env python\n{PRINTS}")
 SERVER = script("#!/usr/bin/env python\nimport mlx_lm\nprint('ready')\n")
-BASH = script(f"#!/bin/bash\nexec python -c '{WAITS}'\n")
 ON = "^mlx-patches: patches of profile {} are active$"
-SITE = "python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))' | xargs -I{} "
 
 
 def runs(name: str, line: str, *last: str, **more: object) -> Condition:
@@ -122,29 +117,6 @@ ACTIVATION = [
         where=WITH_MLX_LM,
     ),
     journey(
-        "enable --profile",
-        step("mlx-patches enable --profile safe,security", first="enabled: "),
-        step(
-            "python -c",
-            "import mlx_patches.activation.started as s; print(s.profile)",
-            first="safe,security",
-        ),
-        DISABLE,
-    ),
-    *(
-        journey(
-            f"refused enable {arguments} writes nothing",
-            step(f"mlx-patches enable {arguments}", code=2, error=error),
-            SILENT,
-        )
-        for arguments, error in (
-            ("--profile junk", "'junk'; choose from batch, server, security, safe"),
-            ("--host '  '", "--host|not installed"),
-            ("--host omlx", "omlx is not installed.*install it or omit --host"),
-            ("--host click", "click installs no command; omit --host"),
-        )
-    ),
-    journey(
         "enable --host",
         step("mlx-patches enable --host vllm-mlx", first=r"enabled for .*vllm-mlx.*: /.*\.pth"),
         SILENT,
@@ -155,39 +127,7 @@ ACTIVATION = [
         where=[VLLM_MLX],
         files={"host": HOST},
     ),
-    journey(
-        "enable with a folder in the way",
-        step("sh -c", f"{SITE}mkdir {{}}/mlx_patches_boot.pth; echo made", first="made"),
-        step("mlx-patches enable", code=2, error="cannot be written .*use mlx-patches run, or"),
-        step("mlx-patches disable", code=2, error="cannot be removed"),
-    ),
-    journey(
-        "activation file of an uninstalled mlx-patches",
-        ENABLE,
-        step("sh -c", f"{SITE}rm {{}}/beside.pth; python -c 'print(1)'", first="1$", rows=1),
-    ),
-    runs("run of Python", "python -c", WAITS, env={"MLX_PATCHES": "banana"}),
-    runs("run of a bash script", "./start.sh", files={"start.sh": BASH}, note="is not a Python"),
     runs("run keeps the exit code", "python -c", f"{WAITS}; raise SystemExit(7)", code=7),
-    runs(
-        "run passes arguments on",
-        "python -c 'import sys; print(sys.argv[1:])' --profile x -h",
-        "a b'c\"d",
-        first=r"\['--profile', 'x', '-h', 'a b\\'c\"d'\]",
-    ),
-    *(
-        refused(f"refused run {line}", f"run {line}", error=error, files={"notes": "words here"})
-        for line, error in (
-            ("", "'COMMAND...'"),
-            ("-- ./notes", "notes: no such command.*PATH"),
-            ("-- python -I -c 1", "-I ignores what run sets up; omit the option, or use"),
-            ("--profile junk -- python", "'junk'; choose from batch, server, security, safe"),
-            (
-                "-- /usr/bin/python3 -c 1",
-                "mlx-patches is not installed in that command",
-            ),
-        )
-    ),
     shell(
         "ps lists a process while it runs",
         "mkfifo wait; python -c 'import mlx_lm.models.cache, mlx_patches as m; m.apply();"
@@ -228,13 +168,6 @@ PROGRAMS = [
             ("m.patched(patches=['nonsense']).__enter__()", "no patch 'nonsense'"),
             ("m.audit(host='')", "name of a distribution"),
         )
-    ),
-    python(
-        "auto with junk in its settings",
-        "import mlx_patches.auto; print('on')",
-        env={"MLX_PATCHES_PROFILE": "junk", "MLX_PATCHES_DISABLE": "junk"},
-        first="on",
-        note="junk",
     ),
     python(
         "status takes less than 50 ms",

@@ -1,7 +1,5 @@
 """Runs a condition, and lists the problems of its results."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pty
@@ -50,8 +48,6 @@ ONE_LINE = re.compile(r"\n?mlx-patches: .*\n")
 
 @dataclass(frozen=True)
 class Came:
-    """The exit code and the output of a command."""
-
     code: int
     out: str
     err: str
@@ -197,7 +193,6 @@ def _has(pattern: str, text: str) -> bool:
 
 
 def _rows(text: str) -> int:
-    """How many rows a text takes on a terminal."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     return sum(-(-max(len(line), 1) // COLUMNS) for line in plain.splitlines())
 

@@ -1,7 +1,5 @@
 """Patches that a newcomer names, chosen by what they are: each of them may be deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 from mlx_patches.core.patch import Patch

@@ -1,7 +1,5 @@
 """Runs the conditions of this environment."""
 
-from __future__ import annotations
-
 import pytest
 
 from . import commands, next_release, processes

@@ -1,7 +1,5 @@
 """Files that a newcomer may have: broken, hostile, or a stand-in for a release."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -30,8 +28,6 @@ def link(target: str) -> Callable[[Path], None]:
 
 
 def script(text: str) -> Callable[[Path], None]:
-    """An executable file."""
-
     def make(path: Path) -> None:
         path.write_text(text)
         path.chmod(0o755)
@@ -96,7 +92,6 @@ def copied(
 
 
 def make(root: Path, files: dict[str, Content]) -> None:
-    """Write the files below a folder."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
