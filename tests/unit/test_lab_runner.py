@@ -248,7 +248,7 @@ def two_families(monkeypatch):
     monkeypatch.setattr(runner.distributions, "find", lambda name: name)
 
 
-def test_families_by_name(two_families):
+def test_families_by_name(two_families, monkeypatch):
     assert [str(f) for f in runner.chosen([], None)] == [
         "mlx-lm:llama",
         "mlx-lm:gemma4",
@@ -256,6 +256,9 @@ def test_families_by_name(two_families):
     ]
     assert [str(f) for f in runner.chosen(["gemma4"], None)] == ["mlx-lm:gemma4", "mlx-vlm:gemma4"]
     assert [str(f) for f in runner.chosen(["mlx-lm:gemma4"], None)] == ["mlx-lm:gemma4"]
+    monkeypatch.setattr(runner, "implementations", {"mistral": {"mlx-lm": "llama"}}.get)
+    assert [str(f) for f in runner.chosen(["mistral"], None)] == ["mlx-lm:llama"]
+    monkeypatch.setattr(runner, "implementations", lambda name: {})
     with pytest.raises(MlxPatchesError, match="no family 'lama'"):
         runner.chosen(["llama", "lama"], None)
 
