@@ -573,9 +573,10 @@ def _show_lab(
 @_json_option
 def recommend(model: str, host: str | None, as_json: bool) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
-    from .auditing.models import hint, implementations
+    from .auditing.models import hint
     from .auditing.recommend import list_families
     from .auditing.recommend import recommend as make_recommendation
+    from .core.model_types import implementations
 
     families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
     found = make_recommendation(families, host)

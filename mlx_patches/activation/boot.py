@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-# Interpreter options that take the next argument.
-_TAKES_ONE = {"-W", "-X", "--check-hash-based-pycs"}
-
 _watcher = None
 _stopped = False
 
@@ -63,22 +60,10 @@ def start(
 
 def starts(argv: Sequence[str], scripts: Sequence[str], modules: Sequence[str]) -> bool:
     """Whether a Python command line runs one of these scripts or a module of these packages."""
-    arguments = iter(argv[1:])
-    for argument in arguments:
-        if is_short(argument) and argument.endswith("m"):
-            return next(arguments, "").partition(".")[0] in modules
-        if is_short(argument) and argument.endswith("c"):
-            return False
-        if argument in _TAKES_ONE:
-            next(arguments, "")
-        elif not argument.startswith("-"):
-            return os.path.basename(argument).removesuffix(".exe") in scripts
-    return False
-
-
-def is_short(argument: str) -> bool:
-    """Whether an argument is a group of one-letter options, as in ``-um``."""
-    return argument[:1] == "-" and argument[1:2] not in ("-", "W", "X")
+    option, name = started.program(argv)
+    if option == "-m":
+        return name.partition(".")[0] in modules
+    return not option and os.path.basename(name).removesuffix(".exe") in scripts
 
 
 def active() -> bool:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .started import program
+
 # How long a thread waits for its turn to write.
 SECONDS = 1.0
 
@@ -111,15 +113,8 @@ def is_ours_alone(place: Path) -> bool:
 
 def program_name() -> str:
     """The script or module that this process runs, without its arguments."""
-    words = sys.orig_argv[1:]
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == "-m":
-            return f"-m {following}"
-        if word == "-c":
-            return "-c"
-        if not word.startswith("-"):
-            return os.path.basename(word)
-    return "python"
+    option, name = program(sys.orig_argv)
+    return f"{option} {os.path.basename(name)}".strip() or "python"
 
 
 def lock(file: int) -> bool:

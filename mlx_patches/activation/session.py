@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import ModuleType
 
 from .. import __version__
-from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
 from ..core.imports import find_module, is_imported, name_of_main, runs_in_copy
 from ..core.manager import Manager, unseen
+from ..core.model_types import implementations
 from ..core.outcome import Outcome, Report, Status
 from ..core.packages import HOST_MODELS, MODEL_PACKAGES, MODELS
 from ..core.patch import Patch
@@ -253,19 +253,21 @@ class Session:
         names = _check_names("patches", "ids", patches)
         return None if names is None else [self.registry.find_declared(name).id for name in names]
 
-    def _models(self, models: Iterable[str] | None) -> list[str] | None:
-        """The model types that a caller named."""
+    def _models(self, models: Iterable[str] | None) -> list[tuple[str, str]] | None:
+        """The (model, distribution) of each model type that a caller named."""
         names = _check_names("models", "model types", models)
-        for name in names or ():
-            if name == "default" or name in self.matrix.models:
-                continue
-            places = [f"{package}.{name}" for package in MODEL_PACKAGES]
-            if not (name.isidentifier() and any(map(source_file, places))):
+        if names is None:
+            return None
+        entries = []
+        for name in names:
+            found = implementations(name)
+            if not found and name != "default" and name not in self.matrix.models:
                 raise MlxPatchesError(
                     f"no model type {name!r} in the matrix or the installed packages"
                     f"{did_you_mean(name, self.matrix.models)}"
                 )
-        return names
+            entries += [(found.get(where, name), where) for where in MODEL_PACKAGES.values()]
+        return entries
 
     def _profile(self, name: str | None, named: bool) -> profiles.Profile | None:
         """The requested profile; None if patches or models are named instead."""
@@ -356,8 +358,7 @@ class Session:
         """The patches that a call requests, and whether it follows the models' entries."""
         ids, types = self._ids(patches), self._models(models)
         chosen = self._profile(profile, named=ids is not None or types is not None)
-        places = [(model, name) for model in types or () for name in MODEL_PACKAGES.values()]
-        named = [id_ for place in places for id_ in self.gate.patches_for(*place)]
+        named = [id_ for entry in types or () for id_ in self.gate.patches_for(*entry)]
         if ids is None:
             always: Iterable[str] = self.matrix.always
             if chosen is not None:

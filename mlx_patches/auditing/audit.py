@@ -20,6 +20,7 @@ from ..core.distributions import Installed, canonical
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
 from ..core.manager import explain_held_back
+from ..core.model_types import implementations
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, REPAIRED, Outcome, Status, Verdict
 from ..core.packages import CORE, DISTRIBUTIONS, MODEL_PACKAGES, SERVERS, package_of
 from ..core.patch import Patch, Target
@@ -29,7 +30,7 @@ from ..evidence.store import place_measured
 from ..evidence.words import FAIL_ON, SEVERITIES
 from ..matrix.ranges import BrokenSet, Warned
 from . import conflicts, hosts, measured, preflight
-from .models import ModelFolder, find_unused_stops, folder_of, implementations, unknown_type
+from .models import ModelFolder, find_unused_stops, folder_of, unknown_type
 from .modules import MODEL_CODE
 from .verdict import ModelVerdict, PatchState, headline, patch_severity
 

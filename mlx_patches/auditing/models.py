@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,10 @@ from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
 from ..core.model_files import read_config, stop_ids
-from ..core.packages import MODEL_PACKAGES
+from ..core.model_types import implementations as implementations
+from ..core.model_types import remapping as remapping
 from ..core.registry import did_you_mean
 
-MAX_NAME = 100
 _HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}/[\w.-]{1,96}")
 WHERE = "; the model type is model_type in config.json"
 
@@ -153,20 +151,6 @@ def _text(file: Path | None) -> str:
         return ""
 
 
-def implementations(model_type: str) -> dict[str, str]:
-    """Installed distribution to the name of its module that implements a model type."""
-    found = {}
-    for package, distribution in MODEL_PACKAGES.items():
-        name = remapping(package).get(model_type, model_type)
-        # Some modules have a hyphen in their name, such as lfm2-vl.
-        plain = name.replace("-", "_")
-        if plain.isidentifier() and not plain.startswith("__") and len(plain) < MAX_NAME:
-            for one in (plain, name):  # the second if both exist
-                if source_file(f"{package}.{one}"):
-                    found[distribution] = one
-    return found
-
-
 def unknown_type(name: str, installed: Sequence[str], known: Iterable[str]) -> MlxPatchesError:
     """The error for a model type that no installed package implements."""
     where = " or ".join(installed) or "this environment: no MLX package is installed"
@@ -179,22 +163,3 @@ def hint(name: str, known: Iterable[str]) -> str:
     known = set(known)
     # A known type that is not installed here is not a misspelling.
     return WHERE if name in known else did_you_mean(name.lower(), known) or WHERE
-
-
-@cache
-def remapping(package: str) -> dict[str, str]:
-    """A package's ``MODEL_REMAPPING``, read from its source; empty if it has none."""
-    path = source_file(f"{package.partition('.')[0]}.utils")
-    try:
-        tree = ast.parse(path.read_bytes()) if path else ast.Module([], [])
-    except (OSError, SyntaxError):
-        return {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == "MODEL_REMAPPING" for t in node.targets
-        ):
-            try:
-                return dict(ast.literal_eval(node.value))
-            except (ValueError, TypeError):
-                return {}
-    return {}

@@ -6,10 +6,11 @@ from functools import partial
 from typing import NamedTuple
 
 from ..activation.session import session
+from ..core.model_types import implementations
 from ..core.packages import MODEL_PACKAGES
 from .audit import judge_file, may_need
 from .measured import verdicts_of_model
-from .models import implementations, unknown_type
+from .models import unknown_type
 
 
 class Need(NamedTuple):

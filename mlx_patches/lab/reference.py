@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..auditing.models import remapping
 from ..core.errors import MlxPatchesError
 from ..core.model_files import WINDOWS
+from ..core.model_types import remapping
 from ..evidence.outside import OLD, PLAIN, THETA, WINDOW
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..activation.children import child_environment, module_command
-from ..auditing.models import implementations, read_folder
+from ..auditing.models import read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
 from ..core.model_files import read_config
+from ..core.model_types import implementations
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, RESULTS, current_id
 from . import RELEASE, Family
@@ -133,10 +134,20 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
         from .families import families
 
         found = [family for name in installed for family in families(name)]
-    unknown = [name for name in models if not any(_is(family, name) for family in found)]
-    if unknown:
-        raise MlxPatchesError(f"no family {unknown[0]!r} in this environment ({environment()})")
-    return [f for f in found if not models or any(_is(f, name) for name in models)]
+    if not models:
+        return found
+    wanted: set[Family] = set()
+    for name in models:
+        named = {family for family in found if _is(family, name)}
+        named |= {
+            family
+            for family in found
+            if (family.distribution, family.name) in implementations(name).items()
+        }
+        if not named:
+            raise MlxPatchesError(f"no family {name!r} in this environment ({environment()})")
+        wanted |= named
+    return [family for family in found if family in wanted]
 
 
 def tasks(

@@ -3,9 +3,9 @@
 import pytest
 
 import mlx_patches
-from mlx_patches.auditing.models import implementations
 from mlx_patches.core.distributions import source_file
 from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.core.model_types import implementations
 from mlx_patches.patches import catalogue
 from mlx_patches.probes import NotApplicable
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mlx_patches.auditing import audit
-from mlx_patches.auditing.models import implementations
+from mlx_patches.core.model_types import implementations
 from mlx_patches.lab import folder as measuring
 
 pytestmark = pytest.mark.slow

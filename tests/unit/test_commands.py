@@ -10,7 +10,7 @@ from mlx_patches.activation import enable
 from mlx_patches.activation import session as activation
 from mlx_patches.activation.profiles import PROFILES
 from mlx_patches.auditing import formats, models
-from mlx_patches.core import distributions
+from mlx_patches.core import distributions, model_types
 from mlx_patches.evidence import store
 from mlx_patches.lab import report, runner
 
@@ -141,7 +141,7 @@ def test_many_stop_tokens_are_few_lines(said, llama):
 
 def test_hyphenated_modules(said, llama, site):
     site.write("mlx_lm/models/lfm2-vl.py")
-    assert models.implementations("lfm2-vl") == {"mlx-lm": "lfm2-vl"}
+    assert model_types.implementations("lfm2-vl") == {"mlx-lm": "lfm2-vl"}
 
 
 def test_explain_affected(said, affected, fake):

@@ -238,7 +238,7 @@ def two_families(monkeypatch):
     monkeypatch.setattr(runner.distributions, "find", lambda name: name)
 
 
-def test_families_by_name(two_families):
+def test_families_by_name(two_families, monkeypatch):
     assert [str(f) for f in runner.choose_families([], None)] == [
         "mlx-lm:llama",
         "mlx-lm:gemma4",
@@ -249,6 +249,9 @@ def test_families_by_name(two_families):
         "mlx-vlm:gemma4",
     ]
     assert [str(f) for f in runner.choose_families(["mlx-lm:gemma4"], None)] == ["mlx-lm:gemma4"]
+    monkeypatch.setattr(runner, "implementations", {"mistral": {"mlx-lm": "llama"}}.get)
+    assert [str(f) for f in runner.choose_families(["mistral"], None)] == ["mlx-lm:llama"]
+    monkeypatch.setattr(runner, "implementations", lambda name: {})
     with pytest.raises(MlxPatchesError, match="no family 'lama'"):
         runner.choose_families(["llama", "lama"], None)
 

@@ -4,7 +4,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing import models
-from mlx_patches.core import distributions, model_files
+from mlx_patches.core import distributions, model_files, model_types
 
 
 def write(folder, **files):
@@ -72,14 +72,14 @@ def test_remapped_types(tmp_path, monkeypatch):
     (package / "utils.py").write_text("MODEL_REMAPPING = {'mistral': 'llama'}\n")
     (package / "models" / "llama.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    models.remapping.cache_clear()
+    model_types.remapping.cache_clear()
     monkeypatch.setattr("sys.path_importer_cache", {})
     try:
-        assert models.implementations("mistral") == {"mlx-lm": "llama"}
-        assert models.implementations("no-such-type") == {}
-        assert models.implementations("../utils") == {}
+        assert model_types.implementations("mistral") == {"mlx-lm": "llama"}
+        assert model_types.implementations("no-such-type") == {}
+        assert model_types.implementations("../utils") == {}
     finally:
-        models.remapping.cache_clear()
+        model_types.remapping.cache_clear()
 
 
 @pytest.mark.parametrize(

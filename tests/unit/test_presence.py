@@ -144,6 +144,25 @@ def test_process_text_is_escaped(folder, content, listed):
     assert [c for c in done.output if not c.isprintable() and c != "\n"] == []
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -mfoo --api-key hunter2", "-m foo"),
+        ("python -um mlx_lm.server --api-key hunter2", "-m mlx_lm.server"),
+        ("python -W ignore -X dev /srv/serve.py hunter2", "serve.py"),
+        ("python -Wignore -Xdev serve.py", "serve.py"),
+        ("python -c hunter2", "-c"),
+        ("python -chunter2", "-c"),
+        ("python - hunter2", "-"),
+        ("python -- serve.py", "serve.py"),
+        ("python", "python"),
+    ],
+)
+def test_process_name_has_no_argument(monkeypatch, command, name):
+    monkeypatch.setattr(sys, "orig_argv", command.split())
+    assert presence.started_as() == name
+
+
 def test_shared_folder_is_not_used(folder):
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)

@@ -54,7 +54,7 @@ def release(site, monkeypatch):
     # No package declares a host; to look reads the metadata of every package of the tests.
     monkeypatch.setattr(audit.contributions, "hosts", lambda blocked: {})
     monkeypatch.setattr(distributions, "_packages", {})
-    monkeypatch.setattr("mlx_patches.auditing.models.remapping", lambda package: {})
+    monkeypatch.setattr("mlx_patches.core.model_types.remapping", lambda package: {})
 
     def install(evidence, active=False, versions=None):
         for name, version in {**evidence["versions"], **(versions or {})}.items():
