@@ -19,7 +19,6 @@ from pathlib import Path
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
 from . import settings
-from .boot import is_short
 from .profiles import choose
 from .settings import SAFE, SWITCH
 
@@ -92,6 +91,11 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
         boot = (*interpreter, "-P", "-c", ISOLATED_BOOT, found, *command[1:])
         return Launch(boot, {SWITCH: "1", settings.PROFILE: profile}, warning)
     return Launch((found, *command[1:]), _variables(profile))
+
+
+def is_short(argument: str) -> bool:
+    """Whether an argument is a group of one-letter options, as in ``-um``."""
+    return argument[:1] == "-" and argument[1:2] not in ("-", "W", "X")
 
 
 def is_python(path: Path) -> bool:
