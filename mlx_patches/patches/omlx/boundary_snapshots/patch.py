@@ -53,6 +53,7 @@ def is_cache(value: Any) -> bool:
 
 PATCH = Patch(
     id="boundary-snapshots",
+    summary="every boundary snapshot of omlx ends up with the whole prompt's caches",
     targets=wrap("omlx.scheduler:Scheduler._emit_prefill_boundary_snapshot", capture_copies),
     module=__name__,
 )
