@@ -160,7 +160,7 @@ def test_process_text_is_escaped(folder, content, listed):
 )
 def test_process_name_has_no_argument(monkeypatch, command, name):
     monkeypatch.setattr(sys, "orig_argv", command.split())
-    assert presence.started_as() == name
+    assert presence.program_name() == name
 
 
 def test_shared_folder_is_not_used(folder):
