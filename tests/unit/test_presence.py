@@ -160,7 +160,7 @@ def test_process_text_is_escaped(folder, content, listed):
 )
 def test_process_name_has_no_argument(monkeypatch, command, name):
     monkeypatch.setattr(sys, "orig_argv", command.split())
-    assert presence.started_as() == name
+    assert presence.program_name() == name
 
 
 def test_shared_folder_is_not_used(folder):
@@ -187,7 +187,7 @@ def test_missing_disk_does_not_reach_host(folder, monkeypatch):
 @pytest.fixture
 def told(folder, fake, monkeypatch):
     said = []
-    monkeypatch.setattr(presence.Presence, "tell", lambda self, content: said.append(content))
+    monkeypatch.setattr(presence.Presence, "write", lambda self, content: said.append(content))
     monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))
     return said
 
