@@ -187,7 +187,7 @@ def test_missing_disk_does_not_reach_host(folder, monkeypatch):
 @pytest.fixture
 def told(folder, fake, monkeypatch):
     said = []
-    monkeypatch.setattr(presence.Presence, "tell", lambda self, content: said.append(content))
+    monkeypatch.setattr(presence.Presence, "write", lambda self, content: said.append(content))
     monkeypatch.setattr(presence.Presence, "forget", lambda self: said.append(None))
     return said
 

@@ -130,7 +130,7 @@ def test_unneeded_patch_is_not_imported():
 def test_patches_are_well_formed():
     for patch in (*catalogue.builtin(), *(one.patch for one in git_hosts.contributions(str))):
         assert patch.targets
-        assert patch.summary
+        assert patch.summary or patch.id not in catalogue.builtin()
         assert len({target.path for target in patch.targets}) == len(patch.targets)
         doc = patch.documentation
         for part in ("Why", "How", "Upstream", "Retire when"):
