@@ -20,7 +20,7 @@ from . import __version__
 from .core.errors import MlxPatchesError
 from .core.files import printable, quote
 from .core.packages import MODEL_PACKAGES
-from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, SEVERITIES, VARIANTS
+from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, NOT_RUN, SEVERITIES, VARIANTS
 
 Rows = list[dict[str, Any]]
 # Long enough for a cold import of a release on a slow machine.
@@ -307,6 +307,10 @@ def probe(name: str, as_json: bool) -> None:
         keys = ("target", "without", "with", "detail_without", "detail_with")
         heads = ("target", "without", "with", "seen without", "seen with")
         show((heads, [[row[key] for key in keys] for row in rows]))
+    for row in rows:
+        for part in ("without", "with"):
+            if row[part] == NOT_RUN:
+                raise MlxPatchesError(f"{name} did not run: {row[f'detail_{part}']}")
     if all(row["without"] == row["with"] == "n/a" for row in rows):
         raise MlxPatchesError(f"{name}: nothing could be run in this environment")
     sys.exit(1 if any(row["with"] == "red" for row in rows) else 0)

@@ -30,6 +30,7 @@ import shards
 from patch_evidence import Cells
 from release_sets import ReleaseSet
 
+from mlx_patches.evidence.words import NOT_RUN
 from mlx_patches.patches import catalogue
 
 
@@ -199,9 +200,18 @@ def print_unmeasured(patches: list[str] | None, seconds: float) -> None:
 def run_probes(
     one: ReleaseSet, python: Path, patches: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The results of the probes without and with their patches, for each target."""
+    """The results of the probes without and with their patches, for each target.
+
+    Raises:
+        SystemExit: the environment kept a probe from running.
+    """
     without = child(one, python, patches)
     with_ = child(one, python, patches, "--patched", "--force")
+    for row in (*without, *with_):
+        if row["verdict"] == NOT_RUN:
+            raise SystemExit(
+                f"{one.name}: {row['patch']}: {row['detail']}; nothing was recorded, measure again"
+            )
     return list(zip(without, with_, strict=True))
 
 

@@ -1,8 +1,12 @@
-"""The result of a probe, and the exception for code that a release lacks."""
+"""The result of a probe, and whose fault an error is: the release's, or the environment's."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from ..core.packages import DISTRIBUTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +20,33 @@ class Result:
 
 class NotApplicable(Exception):
     """The release lacks the code that is tested; the message names that code."""
+
+
+def is_absent(error: BaseException, package: str) -> bool:
+    """Whether an error is an import of a module that this package, or another of ours, lacks."""
+    return isinstance(error, ModuleNotFoundError) and _top(error) in (package, *DISTRIBUTIONS)
+
+
+def find_fault(error: BaseException, package: str) -> str:
+    """Why an error, or its cause, is the environment's and not the package's; empty if it is not.
+
+    A dependency is missing, memory or disk is full, or MLX cannot compile its own kernels.
+    """
+    for one in _causes(error):
+        if isinstance(one, ModuleNotFoundError) and not is_absent(one, package):
+            return f"{one}: install it"
+        if isinstance(one, MemoryError) or getattr(one, "errno", 0) == errno.ENOSPC:
+            return f"no memory or disk space is left: {one}"
+        if "Compile::eval_cpu" in str(one):
+            return "MLX cannot compile its kernels: its C++ compiler fails"
+    return ""
+
+
+def _top(error: ImportError) -> str:
+    return (error.name or "").partition(".")[0]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..core.model_files import read_config
+from ..evidence.results import find_fault
 from ..evidence.words import (
     CPU,
     CUDA,
@@ -86,7 +87,8 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
             family, options.config, options.weights, options.dtype, options.variant
         )
     except NotBuilt as reason:
-        cell, facts = of_kernels(Cell(NOT_BUILT, str(reason)))
+        fault = find_fault(reason, family.package)
+        cell, facts = of_kernels(Cell(NOT_RUN, fault) if fault else Cell(NOT_BUILT, str(reason)))
         print_cell(out, BUILD, cell, **place, **facts, dtype=options.dtype)
         return
     for name in names:

@@ -15,6 +15,8 @@ from ..activation import session as activation
 from ..core import fingerprint
 from ..core.manager import Manager
 from ..core.patch import Patch, Target
+from ..evidence.results import find_fault, is_absent
+from ..evidence.words import GREEN, NOT_APPLICABLE, NOT_RUN, RED
 from ..lab import engine
 from ..matrix.gate import Gate
 from ..matrix.matrix import CompatMatrix
@@ -51,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -> dict[str, Any]:
-    """One result: ``verdict`` (red, green or n/a), ``detail``, ``figure`` and ``body``.
+    """One result: ``verdict`` (red, green, n/a or not-run), ``detail``, ``figure`` and ``body``.
 
     With a manager, the patch is applied first.
     """
@@ -63,16 +65,19 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
             row["applied"] = _apply(patch, target, manager)
         module, name = patch.probe_place
         result = getattr(importlib.import_module(module), name)(target)
-        verdict = "red" if result.red else "green"
+        verdict = RED if result.red else GREEN
         row.update(verdict=verdict, detail=result.detail, figure=result.figure)
-    except (NotApplicable, ModuleNotFoundError) as error:
-        row.update(verdict="n/a", detail=str(error), figure=None)
+    except NotApplicable as error:
+        row.update(verdict=NOT_APPLICABLE, detail=str(error), figure=None)
     except Exception as error:
+        package = target.module.partition(".")[0]
+        fault = find_fault(error, package)
         # mlx-vlm 0.6.0 to 0.6.3 create Metal kernels when they are imported.
-        verdict = "n/a" if "No Metal back-end" in str(error) else "red"
-        row.update(verdict=verdict, detail=engine.where(error), figure=None)
+        is_other = is_absent(error, package) or "No Metal back-end" in str(error)
+        verdict = NOT_RUN if fault else NOT_APPLICABLE if is_other else RED
+        row.update(verdict=verdict, detail=fault or engine.where(error), figure=None)
     if manager is not None and patch.id in manager.failures:  # the probe ran unpatched code
-        row.update(verdict="red", detail=manager.failures[patch.id].last, figure=None)
+        row.update(verdict=RED, detail=manager.failures[patch.id].last, figure=None)
     return row
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from ..core.patch import Target
+from ..evidence.results import is_absent
 from . import NotApplicable, Result
 
 
@@ -45,12 +46,15 @@ def require_module(name: str) -> Any:
     """Import a module that a release or a host may lack.
 
     Raises:
-        NotApplicable: it cannot be imported here.
+        NotApplicable: its package lacks it, or is not installed.
+        ImportError: a dependency is missing.
     """
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise NotApplicable(f"{name} does not import here: {error}") from error
+    except ModuleNotFoundError as error:
+        if is_absent(error, name.partition(".")[0]):
+            raise NotApplicable(str(error)) from error
+        raise
 
 
 def own_class_of(target: Target) -> Any:

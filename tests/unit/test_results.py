@@ -1,0 +1,74 @@
+"""An error of the environment is neither a defect of a release nor its absence."""
+
+import errno
+
+import measure_matrix
+import pytest
+
+from mlx_patches.core.patch import Patch, Target
+from mlx_patches.evidence.results import NotApplicable, find_fault
+from mlx_patches.probes import child
+from mlx_patches.probes.fixtures import require_module
+
+
+def wrap(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+LACKS = ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (LACKS, "No module named 'uvicorn': install it"),
+        (wrap(ValueError("not built"), LACKS), "No module named 'uvicorn': install it"),
+        (ModuleNotFoundError("none", name="mlx_lm.models.absent"), ""),
+        (ModuleNotFoundError("none", name="mlx_vlm"), ""),
+        (OSError(errno.ENOSPC, "No space left"), "no memory or disk space is left"),
+        (MemoryError("1 TB"), "no memory or disk space is left: 1 TB"),
+        (RuntimeError("[Compile::eval_cpu] Failed"), "MLX cannot compile its kernels"),
+        (ValueError("shapes differ"), ""),
+        (ImportError("cannot import name 'x'"), ""),
+    ],
+    ids=str,
+)
+def test_fault_of_environment(error, fault):
+    found = find_fault(error, "mlx_lm")
+    assert fault in found
+    assert bool(fault) is bool(found)
+
+
+def test_module_that_imports_a_missing_package(tmp_path, monkeypatch):
+    (tmp_path / "a_host.py").write_text("import a_missing_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+        require_module("a_host")
+    with pytest.raises(NotApplicable, match="another_host"):
+        require_module("another_host.server")
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("import a_missing_dependency", "not-run"),
+        ("import mlx_lm.a_missing_module", "n/a"),
+        ("raise ValueError('wrong')", "red"),
+    ],
+)
+def test_verdict_of_probe_that_raises(tmp_path, monkeypatch, line, verdict):
+    (tmp_path / "a_probe.py").write_text(f"def probe(target):\n    {line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "a_probe", raising=False)
+    target = Target("mlx-lm", "mlx_lm.server", "main", lambda original: original)
+    patch = Patch("one", "mlx-lm: a summary", (target,), module="a_patch", probe="a_probe:probe")
+    assert child.probe_target(patch, target)["verdict"] == verdict
+
+
+def test_nothing_is_recorded_after_a_fault(monkeypatch):
+    row = {"patch": "one", "verdict": "not-run", "detail": "No module named 'uvicorn': install it"}
+    monkeypatch.setattr(measure_matrix, "child", lambda *arguments: [row])
+    one = type("Set", (), {"name": "mlx-lm 1.0"})
+    with pytest.raises(SystemExit, match=r"mlx-lm 1\.0: one: No module .* nothing was recorded"):
+        measure_matrix.run_probes(one, "python", ["one"])
