@@ -48,6 +48,7 @@ STACKED = [
     "batch-turbo-quant",
     "dropped-window",
     "ngram-context",
+    "draft-kept-cache",
     "speculative-split",
     "processors-prompt",
     "quantized-masks",
