@@ -87,6 +87,7 @@ STACKED = [
     "host-request-templates",
     "host-schema-refs",
     "server-stop-text",
+    "server-logprobs",
     "vlm-stop-text",
     "vlm-finish-reason",
     "vlm-prefix-penalty",
