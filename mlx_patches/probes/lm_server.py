@@ -1,4 +1,4 @@
-"""``mlx_lm.server`` without sockets, threads or a model: requests to its handler, scripted answers."""
+"""``mlx_lm.server`` without sockets, threads or a model: it answers requests from a script."""
 
 from __future__ import annotations
 
@@ -10,9 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 _OPTIONS = {
-    **{"model": None, "adapter_path": None, "draft_model": None, "num_draft_tokens": 3},
-    **{"max_tokens": 64, "temp": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "kv_bits": None},
-    **{"allowed_origins": "*", "chat_template_args": {}, "prompt_cache_bytes": None},
+    "model": None,
+    "adapter_path": None,
+    "draft_model": None,
+    "num_draft_tokens": 3,
+    "max_tokens": 64,
+    "temp": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "kv_bits": None,
+    "allowed_origins": "*",
+    "chat_template_args": {},
+    "prompt_cache_bytes": None,
 }
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -60,18 +70,48 @@ def make_response(module: Any, token: int, text: str = "", **given: Any) -> Any:
     return module.Response(**{name: value for name, value in known.items() if name in names})
 
 
+def make_call(
+    module: Any, texts: Sequence[str], *, closed: bool = True, before: str = "", end: str = "stop"
+) -> list[Any]:
+    """The responses of an answer that calls tools with these texts.
+
+    Args:
+        closed: whether each call has its end marker; without it, the calls are one.
+        before: the text before the calls.
+        end: the finish reason; the last response has the state that a stop token leads to.
+    """
+    has_states = any(field.name == "state" for field in dataclasses.fields(module.Response))
+    parts = [(before, "normal")]
+    for text in texts:
+        opening, closing = ("", "") if has_states else ("<tool>", "</tool>" if closed else "")
+        parts += [(opening, "tool"), (text, "tool"), (closing, "normal" if closed else "tool")]
+    parts.append(("", None if end == "stop" else parts[-1][1]))
+    last = len(parts) - 1
+    return [
+        make_response(
+            module, place, text, state=state, finish_reason=end if place == last else None
+        )
+        for place, (text, state) in enumerate(parts)
+    ]
+
+
 def make_context(module: Any, parser: Any = None, markers: Sequence[str] = ("", "")) -> Any:
     """The context of a request: its prompt, its tools and whether its answer was stopped."""
     context = object.__new__(module.GenerationContext)
     vars(context).update((field.name, None) for field in dataclasses.fields(context))
     has_tools = parser is not None
-    vars(context).update(prompt=[1], sequences={(0,): ""}, initial_state="normal")
+    vars(context).update(prompt=[1], initial_state="normal")
+    if hasattr(context, "sequences"):
+        context.sequences = {(0,): ""}
     vars(context).update(_should_stop=False, prompt_cache_count=0, has_thinking=False)
     vars(context).update(has_tool_calling=has_tools, tool_parser=parser)
     if hasattr(module, "make_text_state_machine"):
         tokenizer = SimpleNamespace(
-            **{"has_thinking": False, "has_tool_calling": has_tools, "structural_markers": []},
-            **{"tool_call_start": markers[0], "tool_call_end": markers[1]},
+            has_thinking=False,
+            has_tool_calling=has_tools,
+            structural_markers=[],
+            tool_call_start=markers[0],
+            tool_call_end=markers[1],
             response_transitions={},
         )
         context.text_sm = module.make_text_state_machine(tokenizer)

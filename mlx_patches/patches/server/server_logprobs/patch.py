@@ -101,7 +101,7 @@ PATCH = Patch(
     id="server-logprobs",
     every_model=True,
     changes_alone=True,
-    summary="mlx_lm.server: top_logprobs reports other tokens than the answer's, streams report none",
+    summary="mlx_lm.server: top_logprobs names other tokens than the answer's; none in a stream",
     targets=(
         *result(
             "mlx_lm.server:_format_top_logprobs",

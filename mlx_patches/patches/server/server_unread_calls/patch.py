@@ -1,0 +1,78 @@
+"""An unreadable tool call takes the answer of ``mlx_lm.server`` with it.
+
+Why
+    The server drops a tool call that its parser cannot read, and still ends the answer with
+    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text.
+How
+    The text of such a call is returned as content. If no call of the answer is readable, it ends
+    with ``finish_reason: "stop"``.
+Upstream
+    Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
+    repaired: their handler parses elsewhere.
+Retire when
+    The server returns the text of a call that it cannot read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import wrap
+
+
+class Calls(list[Any]):
+    """Tool calls for a reply, the texts of unreadable ones, and whether the answer has any call."""
+
+    def __init__(self, calls: list[Any], unread: str, has_any: bool):
+        super().__init__(calls)
+        self.unread, self.has_any = unread, has_any
+
+
+def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[str]) -> Calls:
+    """The calls of these texts."""
+    found: list[Any] = []
+    unread = ""
+    for text in tool_calls:
+        try:
+            calls = read(formatter, [text])
+        except ValueError:  # mlx-lm 0.31.2 lets the parser's error pass
+            calls = []
+        found += calls
+        unread += "" if calls else text
+    formatter.has_any = bool(found) or getattr(formatter, "has_any", False)
+    return Calls(found, unread, formatter.has_any)
+
+
+def reply_with_text(
+    reply: Callable[..., Any],
+    handler: Any,
+    text: str,
+    finish_reason: str | None,
+    *args: Any,
+    **options: Any,
+) -> Any:
+    """A reply, or a chunk of a stream, with the text of unreadable calls."""
+    calls = options.get("tool_calls")
+    if isinstance(calls, Calls):
+        text += calls.unread
+        finish_reason = find_reason(finish_reason, calls)
+    return reply(handler, text, finish_reason, *args, **options)
+
+
+def find_reason(reason: str | None, calls: Calls) -> str | None:
+    """The finish reason of an answer with these calls."""
+    return "stop" if reason == "tool_calls" and not calls.has_any else reason
+
+
+PATCH = Patch(
+    id="server-unread-calls",
+    every_model=True,
+    changes_alone=True,
+    summary="mlx_lm.server loses the whole answer if it cannot parse a tool call",
+    targets=(
+        *wrap("mlx_lm.server:ToolCallFormatter.__call__", read_calls),
+        *wrap("mlx_lm.server:APIHandler.generate_response", reply_with_text, supports=True),
+    ),
+)
