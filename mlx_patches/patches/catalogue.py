@@ -90,6 +90,8 @@ STACKED = [
     "server-stop-text",
     "server-unread-calls",
     "server-logprobs",
+    "server-empty-prompt",
+    "server-hang-up",
     "vlm-stop-text",
     "vlm-finish-reason",
     "vlm-prefix-penalty",

@@ -34,7 +34,6 @@ def post(
     path: str = CHAT,
     parser: Any = None,
     markers: Sequence[str] = ("<tool>", "</tool>"),
-    connection: Any = None,
     **body: Any,
 ) -> list[dict[str, Any]]:
     """Post a request whose answer consists of these responses.
@@ -43,7 +42,6 @@ def post(
         module: the server's module.
         parser: the model's tool parser; None if it calls no tools.
         markers: of the model's tool calls.
-        connection: the client's socket.
         body: further parameters of the request.
 
     Returns:
@@ -51,15 +49,20 @@ def post(
     """
     context = make_context(module, parser, markers)
     handler = make_handler(module, make_generator(module, context, responses), path)
-    handler.connection = connection
-    given = {"messages": [{"role": "user", "content": "a"}]} if path == CHAT else {"prompt": "a"}
+    send(handler, **body)
+    answer = handler.wfile.getvalue().decode()
+    lines = [line.removeprefix("data: ") for line in answer.splitlines() if line.startswith("data")]
+    return [json.loads(line) for line in lines or [answer] if line != "[DONE]"]
+
+
+def send(handler: Any, **body: Any) -> None:
+    """Let a handler answer a request with these parameters."""
+    is_chat = handler.path == CHAT
+    given = {"messages": [{"role": "user", "content": "a"}]} if is_chat else {"prompt": "a"}
     text = json.dumps(given | body).encode()
     handler.headers = {"Content-Length": str(len(text))}
     handler.rfile = io.BytesIO(text)
     handler.do_POST()
-    answer = handler.wfile.getvalue().decode()
-    lines = [line.removeprefix("data: ") for line in answer.splitlines() if line.startswith("data")]
-    return [json.loads(line) for line in lines or [answer] if line != "[DONE]"]
 
 
 def make_response(module: Any, token: int, text: str = "", **given: Any) -> Any:
@@ -101,6 +104,7 @@ def make_context(module: Any, parser: Any = None, markers: Sequence[str] = ("", 
     vars(context).update((field.name, None) for field in dataclasses.fields(context))
     has_tools = parser is not None
     vars(context).update(prompt=[1], initial_state="normal")
+    vars(context).update(eos_token_ids=set(), stop_token_sequences=[])
     if hasattr(context, "sequences"):
         context.sequences = {(0,): ""}
     vars(context).update(_should_stop=False, prompt_cache_count=0, has_thinking=False)
@@ -130,6 +134,7 @@ def make_generator(module: Any, context: Any, responses: Iterable[Any]) -> Any:
             self._is_distributed = False
 
         def enqueue(self, request: Any) -> None:
+            self.answer = request[0]  # a queue
             for response in (context, *responses, None):
                 request[0].put(response)
 
@@ -152,6 +157,7 @@ def make_handler(module: Any, generator: Any, path: str) -> Any:
             self.response_generator = generator
             self.created, self.system_fingerprint = 0, ""
             self.path, self.wfile = path, io.BytesIO()
+            self.connection = None
 
         def send_response(self, code: int, message: str | None = None) -> None:
             self.status = code
