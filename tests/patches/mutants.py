@@ -51,7 +51,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "ngram-prompt": {"store_tokens": lambda *_: None},
     "speculative-window": {"count_trimmable": lambda layer: 0},
     "speculative-split": {"count_caches": lambda model: len(model.layers)},
-    "processors-prompt": {"find_missing": lambda prompt, tokens: prompt[:0]},
+    "processors-prompt": {"add_prompt": lambda patch, prompt, processor: processor},
     "processor-rows": {
         "cut_list": lambda lists, rows: lists,
         "fill_list": lambda lists, rows: lists,

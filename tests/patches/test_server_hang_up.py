@@ -1,4 +1,4 @@
-"""``server-hang-up``: clients that stay, that leave in the queue, and in every part of a request."""
+"""``server-hang-up``: clients that stay, that leave in the queue, or during a request."""
 
 from __future__ import annotations
 

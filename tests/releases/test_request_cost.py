@@ -340,7 +340,7 @@ def processed_prompt(n: int) -> Callable[[], Any]:
     prompt, logits = mx.arange(n), mx.zeros((1, 4))
 
     def run() -> None:
-        process = patch.add_prompt(prompt, lambda tokens, logits: logits)
+        process = patch.add_prompt("processors-prompt", prompt, lambda tokens, logits: logits)
         for step in range(8):
             mx.eval(process(prompt[-1 - step :], logits))
 

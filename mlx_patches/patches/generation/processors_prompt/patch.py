@@ -14,37 +14,16 @@ Retire when
     Both functions pass them in every supported release.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.handed import hand_over
 from ....core.verbs import Patch, argument
-from ..._shared.arrays import mx
-
-Processor = Callable[[Any, Any], Any]
+from ..._shared.prompt_tokens import add_prompt
 
 
 def show_prompt(prompt: Any, logits_processors: Any) -> Any:
     """The processors of a generation, called with the whole prompt."""
-    return [add_prompt(prompt, one) for one in logits_processors or ()] or logits_processors
-
-
-def add_prompt(prompt: Any, processor: Processor) -> Processor:
-    """A processor for one generation that is called with the whole prompt."""
-    missing: Any = None
-
-    def process(processor: Processor, tokens: Any, logits: Any) -> Any:
-        nonlocal missing
-        if missing is None:
-            missing = find_missing(prompt, tokens)
-        return processor(mx.concatenate([missing, tokens]) if missing.size else tokens, logits)
-
-    return hand_over("processors-prompt", process, processor)
-
-
-def find_missing(prompt: Any, tokens: Any) -> Any:
-    """The part of the prompt (length,) that comes before its last tokens, ``tokens`` (length,)."""
-    return prompt[: max(0, prompt.size - tokens.size)]
+    shown = [add_prompt("processors-prompt", prompt, one) for one in logits_processors or ()]
+    return shown or logits_processors
 
 
 PATCH = Patch(

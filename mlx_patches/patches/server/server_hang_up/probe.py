@@ -8,8 +8,14 @@ import socket
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.fixtures import require
-from ....probes.lm_server import CHAT, make_context, make_generator, make_handler, make_response
-from ....probes.lm_server import send
+from ....probes.lm_server import (
+    CHAT,
+    make_context,
+    make_generator,
+    make_handler,
+    make_response,
+    send,
+)
 
 _TOKENS = 9
 

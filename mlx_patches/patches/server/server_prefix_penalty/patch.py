@@ -1,0 +1,55 @@
+"""mlx_lm.server's penalties ignore the cached part of a prompt.
+
+Why
+    A request that is served by itself (a seed, a draft model, ``--kv-bits``) feeds only what its
+    prompt has beyond the prompt cache, and its logits processors get only these tokens. The second
+    turn of a conversation is penalized differently from the same turn on a fresh server.
+How
+    The processors of a request with penalties are called with the whole prompt.
+Upstream
+    Not fixed in mlx-lm 0.32.2. Before mlx-lm 0.30.2 the server built the processors elsewhere, and
+    is not repaired.
+Retire when
+    The server passes the cached tokens to ``stream_generate``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import result
+from ..._shared.prompt_tokens import add_prompt
+
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+def keep_prompt(tokenized: Any, generator: Any, tokenizer: Any, request: Any, args: Any, /) -> Any:
+    """Keep the tokens of a prompt with the arguments of its request."""
+    args.prompt_tokens = tokenized[0] if isinstance(tokenized, tuple) else tokenized
+    return tokenized
+
+
+def show_prompt(processors: Any, args: Any, /) -> Any:
+    """The processors of a request, called with its whole prompt."""
+    import mlx.core as mx
+
+    prompt = mx.array(getattr(args, "prompt_tokens", ()), mx.uint32)
+    return [add_prompt("server-prefix-penalty", prompt, one) for one in processors]
+
+
+def has_penalties(args: Any, /) -> bool:
+    """Whether the processors of a request depend on its tokens."""
+    return any(getattr(args.logits, name, 0) for name in _PENALTIES)
+
+
+PATCH = Patch(
+    id="server-prefix-penalty",
+    every_model=True,
+    changes_alone=True,
+    summary="mlx_lm.server with a seed, drafts or --kv-bits: penalties ignore the cached prompt",
+    targets=(
+        *result("mlx_lm.server:ResponseGenerator._tokenize", keep_prompt, supports=True),
+        *result("mlx_lm.server:_make_logits_processors", show_prompt, when=has_penalties),
+    ),
+)
