@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,7 @@ CONSTANT: dict[str, str] = {
     "granite4-features": ARRAYS,
     "image-rows": ARRAYS,
     "kv-bits-refused": START,
+    "server-hang-up": "checks the client's socket for each token and each chunk of the prompt",
     "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",
     "max-kv-size-ignored": START,
     "model-code-consent": START,
@@ -345,6 +347,51 @@ def processed_prompt(n: int) -> Callable[[], Any]:
             mx.eval(process(prompt[-1 - step :], logits))
 
     return run
+
+
+def cached_prompt(n: int) -> Callable[[], Any]:
+    import mlx.core as mx
+
+    patch = module_of("server.server_prefix_penalty.patch")
+    args = SimpleNamespace(prompt_tokens=[1] * n)
+
+    def run() -> None:
+        (process,) = patch.show_prompt([lambda tokens, logits: logits], args)
+        for step in range(1, 9):
+            mx.eval(process(mx.ones(step), mx.zeros((1, 4))))
+
+    return run
+
+
+def drafted(n: int) -> Callable[[], Any]:
+    patch = module_of("generation.draft_kept_cache.patch")
+    return lambda: list(patch.finish(((token,) for token in range(n)), list))
+
+
+def answers(n: int) -> list[Any]:
+    """The responses of an answer of n tokens, each with text."""
+    logprobs = {"logprob": 0.0, "top_tokens": ()}
+    return [SimpleNamespace(token=one, text="a", state="tool", **logprobs) for one in range(n)]
+
+
+def logprob_entries(n: int) -> Callable[[], Any]:
+    patch = module_of("server.server_logprobs.patch")
+
+    def run() -> None:
+        handler = SimpleNamespace(logprob_entries=[], stream=True)
+        for _ in patch.add_entries(iter(answers(n)), handler.logprob_entries):
+            patch.report_entries({"choices": [{}]}, handler, None)
+        list(patch.add_entries(iter(answers(n)), handler.logprob_entries))
+        handler.stream = False
+        patch.report_entries({"choices": [{}]}, handler, [0] * n)
+
+    return run
+
+
+def renewed(n: int) -> Callable[[], Any]:
+    patch = module_of("server.server_lru_order.patch")
+    prompts = SimpleNamespace(_lru=deque(("model", [1] * n + [one]) for one in range(4)))
+    return lambda: patch.renew(prompts, ("model", [1] * n + [2]))
 
 
 def rows_of_processors(n: int) -> Callable[[], Any]:
@@ -649,6 +696,34 @@ CASES: dict[str, list[Case]] = {
         partial(detokenized, word="a"),
         partial(detokenized, word="é"),
         broken_bytes,
+    ],
+    "draft-kept-cache": [drafted],
+    "extracted-tokens": [
+        lambda n: partial(
+            module_of("generation.extracted_tokens.patch").copy_tokens, list(range(n))
+        )
+    ],
+    "server-ignored-parameters": [
+        lambda n: partial(
+            module_of("server.server_ignored_parameters.patch").find_ignored,
+            {str(one): one for one in range(n)},
+        )
+    ],
+    "server-logprobs": [logprob_entries],
+    "server-lru-order": [renewed],
+    "server-open-calls": [
+        lambda n: (
+            lambda: list(module_of("server.server_open_calls.patch").fill_states(iter(answers(n))))
+        )
+    ],
+    "server-prefix-penalty": [cached_prompt],
+    "server-unread-calls": [
+        lambda n: partial(
+            module_of("server.server_unread_calls.patch").read_calls,
+            lambda formatter, texts: [],
+            SimpleNamespace(),
+            ["a"] * n,
+        )
     ],
     "server-prefix-hit": [lm_hits],
     "server-chunked-hit": [lm_hits],

@@ -33,16 +33,16 @@ class Calls(list[Any]):
 def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[str]) -> Calls:
     """The calls of these texts."""
     found: list[Any] = []
-    unread = ""
+    unread: list[str] = []
     for text in tool_calls:
         try:
             calls = read(formatter, [text])
         except ValueError:  # mlx-lm 0.31.2 lets the parser's error pass
             calls = []
         found += calls
-        unread += "" if calls else text
+        unread += [] if calls else [text]
     formatter.has_any = bool(found) or getattr(formatter, "has_any", False)
-    return Calls(found, unread, formatter.has_any)
+    return Calls(found, "".join(unread), formatter.has_any)
 
 
 def reply_with_text(

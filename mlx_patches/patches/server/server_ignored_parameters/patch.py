@@ -1,0 +1,129 @@
+"""mlx_lm.server ignores parameters that it does not know, such as ``n`` and ``response_format``.
+
+Why
+    The server reads the parameters that it implements and drops all others: a request for a JSON
+    schema gets free text, one for two answers gets one, and no reply mentions it. Before mlx-lm
+    0.32, a parameter with an invalid value gets no reply at all: the connection is closed.
+How
+    A known parameter of other servers that changes an answer is refused with status 400, unless it
+    has the value that changes nothing. ``tool_choice: "none"`` drops the tools, ``enable_thinking``
+    and ``reasoning_effort`` are passed to the chat template, and ``stream_options`` may lack
+    ``include_usage``. An invalid value gets status 400 in every release.
+Upstream
+    Invalid values are fixed in mlx-lm 0.32.0; the rest is not fixed in mlx-lm 0.32.2. The server of
+    mlx-lm up to 0.28.3 is not repaired.
+Retire when
+    The server honours or refuses these parameters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ....core.errors import refusal
+from ....core.patch import Patch
+from ....core.verbs import wrap
+
+# Parameters that the server does not implement, and the values that change nothing.
+IGNORED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (0, 1),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "typical_p": (0, 1),
+    "top_a": (0,),
+    "tfs": (1,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "dry_multiplier": (0,),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "echo": (False,),
+    "suffix": ("",),
+    "modalities": (["text"],),
+    "audio": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "json_schema": (),
+    "grammar": ("",),
+    "prompt_logprobs": (),
+    # Refused only with tools.
+    "parallel_tool_calls": (True,),
+    "thinking_budget": (),
+    "repeat_penalty": (1,),
+    "truncate_prompt_tokens": (),
+}
+TEMPLATE = ("enable_thinking", "reasoning_effort")
+
+
+class BadRequest(ValueError):
+    """A request that gets status 400."""
+
+
+def check_parameters(validate: Callable[[Any], Any], handler: Any) -> None:
+    """Honour or refuse what the server ignores, then let it check the rest."""
+    body = handler.body
+    for name in find_ignored(body):
+        remedy = "remove it" + "".join(
+            f" or set it to {json.dumps(one)}" for one in IGNORED[name][:1]
+        )
+        raise refusal(BadRequest(f"{name} is not supported by mlx_lm.server: {remedy}"))
+    if body.get("tool_choice") == "none":
+        body.pop("tools", None)
+    given = {name: body[name] for name in TEMPLATE if body.get(name) is not None}
+    kept = getattr(handler, "chat_template_kwargs", None)
+    if given and (kept is None or isinstance(kept, dict)):
+        handler.chat_template_kwargs = given | (kept or {})
+    if isinstance(handler.stream_options, dict):
+        handler.stream_options = {"include_usage": False} | handler.stream_options
+    try:
+        validate(handler)
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
+
+
+def find_ignored(body: dict[str, Any]) -> list[str]:
+    """The names of the parameters that would be ignored."""
+    found = [
+        name
+        for name in body.keys() & IGNORED.keys()
+        if body[name] is not None and body[name] not in IGNORED[name]
+    ]
+    return sorted(name for name in found if name != "parallel_tool_calls" or body.get("tools"))
+
+
+def reply_to_bad_requests(post: Callable[[Any], Any], handler: Any) -> None:
+    """Answer a request; a bad one gets status 400."""
+    try:
+        post(handler)
+    except BadRequest as error:
+        handler._set_completion_headers(400)
+        handler.end_headers()
+        handler.wfile.write(json.dumps({"error": str(error)}).encode())
+
+
+PATCH = Patch(
+    id="server-ignored-parameters",
+    severity="feature",
+    every_model=True,
+    summary="mlx_lm.server ignores n, response_format, tool_choice and others (refused now)",
+    targets=(
+        *wrap("mlx_lm.server:APIHandler.validate_model_parameters", check_parameters),
+        *wrap(
+            "mlx_lm.server:APIHandler.do_POST",
+            reply_to_bad_requests,
+            fingerprint_of=("APIHandler.do_POST", "APIHandler.validate_model_parameters"),
+        ),
+    ),
+)

@@ -1,0 +1,40 @@
+"""Requests parameters that the server does not implement, and one with an invalid value."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require
+from ....probes.lm_server import make_response, post
+
+_IGNORED: dict[str, Any] = {
+    "n": 2,
+    "response_format": {"type": "json_object"},
+    "tool_choice": "required",
+    "typical_p": 0.5,
+    "stop_token_ids": [3],
+}
+
+
+def probe(target: Target) -> Result:
+    """Red if a parameter is ignored, or an invalid value gets no reply."""
+    require(target)
+    module: Any = importlib.import_module(target.module)
+    if not hasattr(module, "ResponseGenerator"):
+        raise NotApplicable("this release's handler generates by itself")
+    if target.name.endswith("do_POST"):
+        refused = find_error(module, temperature="hot")
+        return Result("temperature" not in refused, f"an invalid temperature gets {refused!r}")
+    for name, value in _IGNORED.items():
+        if name not in find_error(module, **{name: value}):
+            return Result(True, f"{name}: {value!r} is ignored")
+    return Result(False, "these parameters are refused")
+
+
+def find_error(module: Any, **body: Any) -> str:
+    """The error that a request gets; empty if it gets an answer."""
+    (reply,) = post(module, [make_response(module, 1, "a", finish_reason="length")], **body)
+    return str(reply.get("error", ""))

@@ -1,0 +1,69 @@
+"""``server-ignored-parameters``: values that change nothing, and parameters that are honoured."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from mlx_patches.patches.server.server_ignored_parameters import patch
+from mlx_patches.patches.server.server_ignored_parameters.probe import find_error
+from mlx_patches.probes.lm_server import COMPLETIONS, make_response, post
+
+from ..releases.models import module_or_skip
+from .mutants import recoded
+
+
+@pytest.fixture
+def server(ungated):
+    """The release's server, patched."""
+    found = module_or_skip("mlx_lm.server", "ResponseGenerator")
+    ungated("server-ignored-parameters")
+    return found
+
+
+@pytest.mark.parametrize("name", patch.IGNORED)
+def test_values_that_change_nothing_are_accepted(name, server):
+    for value in (None, *patch.IGNORED[name]):
+        assert find_error(server, **{name: value}) == ""
+    assert name in find_error(server, **{name: {"any": "other"}}, tools=[{}])
+
+
+def test_usual_requests_are_accepted(server):
+    usual = {"n": 1, "tool_choice": "auto", "user": "me", "metadata": {}, "top_p": 0.5}
+    assert find_error(server, **usual, parallel_tool_calls=False) == ""
+    assert find_error(server, path=COMPLETIONS, echo=False, suffix="") == ""
+
+
+def test_error_names_the_parameter_and_the_remedy(server):
+    error = "n is not supported by mlx_lm.server: remove it or set it to 1"
+    assert find_error(server, n=2) == error
+    assert find_error(server, guided_regex="a").endswith("mlx_lm.server: remove it")
+    assert "parallel_tool_calls" in find_error(server, parallel_tool_calls=False, tools=[{}])
+    assert "temperature" in find_error(server, temperature=-1)
+
+
+def test_stream_options_without_usage(server):
+    responses = [make_response(server, 1, "a", finish_reason="length")]
+    chunks = post(server, responses, stream=True, stream_options={})
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_parameters_that_are_honoured():
+    body = {"tool_choice": "none", "tools": [1], "enable_thinking": False}
+    handler = SimpleNamespace(
+        body=body, chat_template_kwargs={"a": 1}, stream_options={"include_usage": True}
+    )
+    patch.check_parameters(lambda handler: None, handler)
+    assert "tools" not in handler.body
+    assert handler.chat_template_kwargs == {"enable_thinking": False, "a": 1}
+    assert handler.stream_options == {"include_usage": True}
+
+
+MUTANTS = {
+    "server-ignored-parameters": recoded(
+        patch,
+        find_ignored=lambda body: [],
+        reply_to_bad_requests=lambda post, handler: post(handler),
+    )
+}
