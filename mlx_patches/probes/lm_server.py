@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-_OPTIONS = {
+_OPTIONS: dict[str, Any] = {
     "model": None,
     "adapter_path": None,
     "draft_model": None,
@@ -84,7 +84,7 @@ def make_call(
         end: the finish reason; the last response has the state that a stop token leads to.
     """
     has_states = any(field.name == "state" for field in dataclasses.fields(module.Response))
-    parts = [(before, "normal")]
+    parts: list[tuple[str, str | None]] = [(before, "normal")]
     for text in texts:
         opening, closing = ("", "") if has_states else ("<tool>", "</tool>" if closed else "")
         parts += [(opening, "tool"), (text, "tool"), (closing, "normal" if closed else "tool")]

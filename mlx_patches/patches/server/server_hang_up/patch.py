@@ -49,11 +49,6 @@ def refuse_gone(generator: Any, tokenizer: Any, request: Any, /) -> None:
         raise refusal(ConnectionAbortedError("the client hung up"))
 
 
-def has_client(generator: Any, request: Any, /) -> bool:
-    """Whether the client of a request is known."""
-    return getattr(request, "client", None) is not None
-
-
 def end_with_client(
     generate: Callable[..., tuple[Any, Any]],
     generator: Any,
@@ -122,7 +117,7 @@ PATCH = Patch(
     summary="mlx_lm.server generates to max_tokens for a client that hung up; others wait",
     targets=(
         *before("mlx_lm.server:APIHandler.handle_completion", keep_client, supports=True),
-        *wrap("mlx_lm.server:ResponseGenerator.generate", end_with_client, when=has_client),
+        *wrap("mlx_lm.server:ResponseGenerator.generate", end_with_client),
         *before("mlx_lm.server:ResponseGenerator._tokenize", refuse_gone, supports=True),
         *argument(
             "mlx_lm.server:ResponseGenerator._serve_single",

@@ -60,9 +60,8 @@ def collect_entries(
     """The context of a request and its responses, whose entries are collected as they are read."""
     context, responses = generate(generator, request, args, *more, **options)
     entries = getattr(request, "logprob_entries", None)
-    if entries is None or not has_logprobs(generator, request, args):
-        return context, responses
-    return context, add_entries(responses, entries)
+    has_logprobs = entries is not None and (args.logprobs or args.top_logprobs > 0)
+    return context, add_entries(responses, entries) if has_logprobs else responses
 
 
 def add_entries(responses: Iterator[Any], entries: list[Entry]) -> Iterator[Any]:
@@ -80,11 +79,6 @@ def make_entry(response: Any) -> Entry:
         return entry
     (name,) = top.tokenizer.convert_ids_to_tokens([response.token])
     return {"id": entry["id"], "token": name, "logprob": entry["logprob"], "top_logprobs": top}
-
-
-def has_logprobs(generator: Any, request: Any, args: Any, /) -> bool:
-    """Whether a request wants log-probabilities."""
-    return bool(args.logprobs) or args.top_logprobs > 0
 
 
 def report_entries(reply: Any, handler: Any, /, tokens: Any) -> Any:
@@ -110,12 +104,7 @@ PATCH = Patch(
             supports=True,  # on some devices the release's are in order
         ),
         *before("mlx_lm.server:APIHandler.handle_completion", share_entries, supports=True),
-        *wrap(
-            "mlx_lm.server:ResponseGenerator.generate",
-            collect_entries,
-            when=has_logprobs,
-            supports=True,
-        ),
+        *wrap("mlx_lm.server:ResponseGenerator.generate", collect_entries, supports=True),
         *result("mlx_lm.server:APIHandler.generate_response", report_entries),
     ),
 )
