@@ -7,8 +7,7 @@ Why
 How
     The processors of a request with penalties are called with the whole prompt.
 Upstream
-    Not fixed in mlx-lm 0.32.2. Before mlx-lm 0.30.2 the server built the processors elsewhere, and
-    is not repaired.
+    Not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.30.5 is not repaired.
 Retire when
     The server passes the cached tokens to ``stream_generate``.
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import Result
+from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 from ....probes.lm_server import make_context, make_generator
 
@@ -18,6 +19,8 @@ def probe(target: Target) -> Result:
     """Red if a penalty does not cover the cached tokens."""
     require(target)
     module = importlib.import_module(target.module)
+    if "args" not in inspect.signature(module.ResponseGenerator._tokenize).parameters:
+        raise NotApplicable("this release's server tokenizes without the request's arguments")
     for held in (0, 3):
         penalized = find_penalized(module, held)
         if penalized != sorted(set(PROMPT)):
