@@ -34,6 +34,12 @@ def test_text_before_the_call_is_kept(stream, server):
 
 
 @BOTH
+def test_other_patches_layers(stream, server, ungated):
+    ungated("server-logprobs")
+    assert call_tools(server, [UNREADABLE], stream=stream) == (UNREADABLE, [], "stop")
+
+
+@BOTH
 def test_answer_at_its_limit(stream, server):
     answer = call_tools(server, [UNREADABLE], end="length", stream=stream)
     assert answer == (UNREADABLE, [], "length")

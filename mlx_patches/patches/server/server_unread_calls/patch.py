@@ -54,10 +54,10 @@ def reply_with_text(
     **options: Any,
 ) -> Any:
     """A reply, or a chunk of a stream, with the text of unreadable calls."""
-    calls = options.get("tool_calls")
-    if isinstance(calls, Calls):
-        text += calls.unread
-        finish_reason = find_reason(finish_reason, calls)
+    for calls in (*args, *options.values()):  # another patch's layer passes them by position
+        if isinstance(calls, Calls):
+            text += calls.unread
+            finish_reason = find_reason(finish_reason, calls)
     return reply(handler, text, finish_reason, *args, **options)
 
 
