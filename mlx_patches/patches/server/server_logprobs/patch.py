@@ -60,8 +60,9 @@ def collect_entries(
     """The context of a request and its responses, whose entries are collected as they are read."""
     context, responses = generate(generator, request, args, *more, **options)
     entries = getattr(request, "logprob_entries", None)
-    has_logprobs = entries is not None and (args.logprobs or args.top_logprobs > 0)
-    return context, add_entries(responses, entries) if has_logprobs else responses
+    if entries is None or not (args.logprobs or args.top_logprobs > 0):
+        return context, responses
+    return context, add_entries(responses, entries)
 
 
 def add_entries(responses: Iterator[Any], entries: list[Entry]) -> Iterator[Any]:
