@@ -1,7 +1,5 @@
 """``mlx_lm.server`` without sockets, threads or a model: it answers requests from a script."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

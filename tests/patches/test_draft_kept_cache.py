@@ -1,7 +1,5 @@
 """``draft-kept-cache``: callers that stop early, quantized caches, prompts of any length."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

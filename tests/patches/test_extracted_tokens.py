@@ -1,7 +1,5 @@
 """``extracted-tokens``: the row goes on as if nothing had been extracted."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.generation.extracted_tokens import patch

@@ -1,7 +1,5 @@
 """``server-hang-up``: clients that stay, that leave in the queue, or during a request."""
 
-from __future__ import annotations
-
 import socket
 from queue import Queue
 from types import SimpleNamespace

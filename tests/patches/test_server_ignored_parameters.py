@@ -1,7 +1,5 @@
 """``server-ignored-parameters``: values that change nothing, and parameters that are honoured."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """``server-logprobs``: requests for some of the log-probabilities, or for none."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.server.server_logprobs import patch, probe

@@ -1,7 +1,5 @@
 """``server-lru-order``: entries of several kinds, and look-ups that find none."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """``server-open-calls``: closed calls, and answers without calls."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.server.server_open_calls import patch, probe

@@ -1,7 +1,5 @@
 """``server-prefix-penalty``: every penalty, and processors that need no tokens."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

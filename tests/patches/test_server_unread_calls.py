@@ -1,7 +1,5 @@
 """``server-unread-calls``: unreadable calls beside readable ones and beside text."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.patches.server.server_unread_calls import patch

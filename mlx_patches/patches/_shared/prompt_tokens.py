@@ -1,11 +1,10 @@
 """Logits processors that are called with the whole prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 from ...core.handed import hand_over
+from .arrays import mx
 
 Processor = Callable[[Any, Any], Any]
 
@@ -15,8 +14,6 @@ def add_prompt(patch: str, prompt: Any, processor: Processor) -> Processor:
 
     The missing part is found at the first call, from the number of tokens of that call.
     """
-    import mlx.core as mx
-
     missing: Any = None
 
     def process(processor: Processor, tokens: Any, logits: Any) -> Any:

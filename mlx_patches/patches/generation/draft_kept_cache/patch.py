@@ -1,4 +1,4 @@
-"""After speculative decoding, a kept prompt cache lacks tokens of the answer.
+"""mlx-lm with a draft model: wrong output in every later turn over a kept prompt cache.
 
 Why
     The tokens that a step adds are fed in the next step, and the last ones never are: the model's
@@ -15,15 +15,13 @@ Retire when
     ``speculative_generate_step`` leaves caches that hold exactly the prompt and the answer.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
+from ..._shared.arrays import mx
 
 
 class SplitCaches(list[Any]):
@@ -58,8 +56,6 @@ def complete_caches(
     steps = generate(prompt, model, draft_model, *args, prompt_cache=split, **options)
 
     def complete(_: Any, answer: list[int]) -> bool:
-        import mlx.core as mx
-
         begin = 0
         stream = options.get("stream", sys.modules["mlx_lm.generate"].generation_stream)
         for one, caches in zip((model, draft_model), split.parts, strict=True):
@@ -103,6 +99,5 @@ def find_missing(prompt: Any, answer: list[int], fed: int) -> list[int]:
 PATCH = Patch(
     id="draft-kept-cache",
     every_model=True,
-    summary="mlx-lm with a draft model: wrong output in every later turn over a kept prompt cache",
     targets=wrap("mlx_lm.generate:speculative_generate_step", complete_caches),
 )

@@ -1,7 +1,5 @@
 """Keeps the caches of speculative decoding, and checks their contents and the next turn."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import tiny
+from ..._shared.arrays import mx
 
 _PROMPT = [5, 9, 2, 7]
 _MORE = [11, 12, 13]
@@ -45,8 +44,6 @@ def decode(
     module: Any, model: Any, draft: Any, prompt: Sequence[int], kept: list[Any], length: int
 ) -> list[int]:
     """The tokens of an answer of this length, from kept caches."""
-    import mlx.core as mx
-
     steps = module.speculative_generate_step(
         mx.array(prompt), model, draft, prompt_cache=kept, max_tokens=length
     )

@@ -1,4 +1,4 @@
-"""The key of a cache that a host extracts from mlx-lm's batch grows with the row.
+"""mlx-lm BatchGenerator.extract_cache: a host's cache key grows, and eviction raises.
 
 Why
     ``BatchGenerator.extract_cache`` returns the batch's own list of tokens, to which each later
@@ -13,13 +13,10 @@ Retire when
     ``extract_cache`` returns objects that the batch does not change.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 
 def copy_entries(entries: Any, generator: Any, /) -> dict[int, tuple[Any, list[int]]]:
@@ -40,6 +37,5 @@ PATCH = Patch(
     id="extracted-tokens",
     every_model=True,
     severity="crash",
-    summary="mlx-lm BatchGenerator.extract_cache: a host's cache key grows, and eviction raises",
     targets=result("mlx_lm.generate:BatchGenerator.extract_cache", copy_entries),
 )

@@ -1,7 +1,5 @@
 """Extracts the caches of rows that then go on: one waits, one is in its prompt, one decodes."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""mlx_lm.server generates to ``max_tokens`` for a client that has hung up.
+"""mlx_lm.server generates to max_tokens for a client that hung up; others wait.
 
 Why
     The server notices a client's end when a write fails, and an answer that is not streamed is
@@ -15,15 +15,12 @@ Retire when
     The server ends each request with its client.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import argument, before, wrap
+from ....core.verbs import Patch, argument, before, wrap
 
 
 def keep_client(handler: Any, request: Any, /) -> None:
@@ -114,7 +111,6 @@ PATCH = Patch(
     id="server-hang-up",
     severity="feature",
     every_model=True,
-    summary="mlx_lm.server generates to max_tokens for a client that hung up; others wait",
     targets=(
         *before("mlx_lm.server:APIHandler.handle_completion", keep_client, supports=True),
         *wrap("mlx_lm.server:ResponseGenerator.generate", end_with_client),

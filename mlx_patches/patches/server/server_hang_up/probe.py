@@ -1,7 +1,5 @@
 """Answers the request of a client that hangs up."""
 
-from __future__ import annotations
-
 import importlib
 import socket
 

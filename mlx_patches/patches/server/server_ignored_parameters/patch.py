@@ -1,4 +1,4 @@
-"""mlx_lm.server ignores parameters that it does not know, such as ``n`` and ``response_format``.
+"""mlx_lm.server ignores n, response_format, tool_choice and others (refused now).
 
 Why
     The server reads the parameters that it implements and drops all others: a request for a JSON
@@ -16,15 +16,12 @@ Retire when
     The server honours or refuses these parameters.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 # Parameters that the server does not implement, and the values that change nothing.
 IGNORED: dict[str, tuple[Any, ...]] = {
@@ -117,7 +114,6 @@ PATCH = Patch(
     id="server-ignored-parameters",
     severity="feature",
     every_model=True,
-    summary="mlx_lm.server ignores n, response_format, tool_choice and others (refused now)",
     targets=(
         *wrap("mlx_lm.server:APIHandler.validate_model_parameters", check_parameters),
         *wrap(

@@ -1,7 +1,5 @@
 """Requests parameters that the server does not implement, and one with an invalid value."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

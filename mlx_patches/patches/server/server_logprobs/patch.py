@@ -1,4 +1,4 @@
-"""mlx_lm.server reports the log-probabilities of other tokens than the answer's.
+"""mlx_lm.server: top_logprobs names other tokens than the answer's; none in a stream.
 
 Why
     With ``top_logprobs``, the server picks the most probable tokens with ``argpartition``, which
@@ -15,13 +15,10 @@ Retire when
     Each entry of ``logprobs.content`` describes the answer's token, streamed or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before, result, wrap
+from ....core.verbs import Patch, before, result, wrap
 
 Entry = dict[str, Any]
 
@@ -96,7 +93,6 @@ PATCH = Patch(
     id="server-logprobs",
     every_model=True,
     changes_alone=True,
-    summary="mlx_lm.server: top_logprobs names other tokens than the answer's; none in a stream",
     targets=(
         *result(
             "mlx_lm.server:_format_top_logprobs",

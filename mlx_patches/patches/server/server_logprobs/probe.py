@@ -1,7 +1,5 @@
 """Requests log-probabilities from the server, with an answer that is not the most probable one."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +8,7 @@ from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 from ....probes.lm_server import CHAT, COMPLETIONS, make_response, post
+from ..._shared.arrays import mx
 
 _LOGPROBS = [-0.25 - 37 * token % 64 for token in range(64)]
 _ANSWER = [3, 1, 0]
@@ -43,8 +42,6 @@ def probe(target: Target) -> Result:
 
 def find_best(module: Any, count: int) -> Any:
     """The most probable tokens, as the server finds them."""
-    import mlx.core as mx
-
     return module._format_top_logprobs(mx.array(_LOGPROBS), count, _TOKENIZER)
 
 

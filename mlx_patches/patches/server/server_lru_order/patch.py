@@ -1,4 +1,4 @@
-"""mlx_lm.server's prompt cache evicts the entry that was just used.
+"""mlx_lm.server: a full prompt cache evicts the conversation that was just continued.
 
 Why
     The cache evicts its oldest entries, but a look-up does not make an entry newer: a conversation
@@ -11,14 +11,11 @@ Retire when
     ``fetch_nearest_cache`` makes the entry that it uses the newest.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 from ..._shared.targets import PROMPT_CACHE_FETCH
 
 
@@ -61,7 +58,6 @@ PATCH = Patch(
     id="server-lru-order",
     severity="feature",
     every_model=True,
-    summary="mlx_lm.server: a full prompt cache evicts the conversation that was just continued",
     targets=wrap(
         PROMPT_CACHE_FETCH,
         fetch_and_renew,

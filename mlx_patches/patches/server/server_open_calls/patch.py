@@ -1,4 +1,4 @@
-"""mlx_lm.server drops a tool call that has no end marker.
+"""mlx_lm.server with Mistral, Devstral or Ministral: every tool call is lost.
 
 Why
     When an answer ends, the server parses the text of a call that is still open if the last
@@ -13,14 +13,11 @@ Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 
 def keep_states(
@@ -45,7 +42,6 @@ PATCH = Patch(
     id="server-open-calls",
     every_model=True,
     changes_alone=True,
-    summary="mlx_lm.server with Mistral, Devstral or Ministral: every tool call is lost",
     targets=wrap(
         "mlx_lm.server:ResponseGenerator.generate",
         keep_states,

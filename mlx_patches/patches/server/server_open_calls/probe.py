@@ -1,7 +1,5 @@
 """Answers a request with a tool call that has no end marker."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""mlx_lm.server's penalties ignore the cached part of a prompt.
+"""mlx_lm.server with a seed, drafts or --kv-bits: penalties ignore the cached prompt.
 
 Why
     A request that is served by itself (a seed, a draft model, ``--kv-bits``) feeds only what its
@@ -12,12 +12,10 @@ Retire when
     The server passes the cached tokens to ``stream_generate``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
+from ..._shared.arrays import mx
 from ..._shared.prompt_tokens import add_prompt
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -31,8 +29,6 @@ def keep_prompt(tokenized: Any, generator: Any, tokenizer: Any, request: Any, ar
 
 def show_prompt(processors: Any, args: Any, /) -> Any:
     """The processors of a request, called with its whole prompt."""
-    import mlx.core as mx
-
     prompt = mx.array(getattr(args, "prompt_tokens", ()), mx.uint32)
     return [add_prompt("server-prefix-penalty", prompt, one) for one in processors]
 
@@ -46,7 +42,6 @@ PATCH = Patch(
     id="server-prefix-penalty",
     every_model=True,
     changes_alone=True,
-    summary="mlx_lm.server with a seed, drafts or --kv-bits: penalties ignore the cached prompt",
     targets=(
         *result("mlx_lm.server:ResponseGenerator._tokenize", keep_prompt, supports=True),
         *result("mlx_lm.server:_make_logits_processors", show_prompt, when=has_penalties),

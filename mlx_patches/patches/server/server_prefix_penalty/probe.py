@@ -1,7 +1,5 @@
 """Prepares a request whose prompt is in the prompt cache, all but its last tokens."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 from ....probes.lm_server import make_context, make_generator
+from ..._shared.arrays import mx
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -30,8 +29,6 @@ def probe(target: Target) -> Result:
 
 def find_penalized(module: Any, held: int, **penalties: float) -> list[int]:
     """The tokens that the processors penalize if the first ``held`` of the prompt are cached."""
-    import mlx.core as mx
-
     args = SimpleNamespace(logits=make_penalties(penalties or {"repetition_penalty": 2.0}))
     generator = make_generator(module, make_context(module), ())
     request = SimpleNamespace(request_type="text", prompt="", messages=[])

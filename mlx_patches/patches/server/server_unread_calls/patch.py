@@ -1,4 +1,4 @@
-"""An unreadable tool call takes the answer of ``mlx_lm.server`` with it.
+"""mlx_lm.server loses the whole answer if it cannot parse a tool call.
 
 Why
     The server drops a tool call that its parser cannot read, and still ends the answer with
@@ -13,13 +13,10 @@ Retire when
     The server returns the text of a call that it cannot read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Patch, wrap
 
 
 class Calls(list[Any]):
@@ -70,7 +67,6 @@ PATCH = Patch(
     id="server-unread-calls",
     every_model=True,
     changes_alone=True,
-    summary="mlx_lm.server loses the whole answer if it cannot parse a tool call",
     targets=(
         *wrap("mlx_lm.server:ToolCallFormatter.__call__", read_calls),
         *wrap("mlx_lm.server:APIHandler.generate_response", reply_with_text, supports=True),

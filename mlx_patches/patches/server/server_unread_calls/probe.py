@@ -1,7 +1,5 @@
 """Answers a request with a tool call that the parser cannot read."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
