@@ -84,6 +84,7 @@ STACKED = [
     "vllm-fetched-prefix",
     "vllm-json-escapes",
     "host-request-templates",
+    "host-request-parameters",
     "host-schema-refs",
     "server-stop-text",
     "vlm-stop-text",
