@@ -55,7 +55,8 @@ def running(**state: Any) -> Iterator[Any]:
             self.model, self.processor = _Model(), _processor()
             self.tokenizer, self.config = self.processor.tokenizer, self.model.config
             self.draft_model = self.draft_kind = None
-            vars(self).update(state)
+            for name, value in state.items():
+                setattr(self, name, value)
 
         def _cpu_preprocess(self, prompt: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
             import mlx.core as mx

@@ -1,7 +1,5 @@
 """``encoder-masks``: a text's embedding is that of its solo run, in each type."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 import pytest
 

@@ -1,7 +1,5 @@
 """``host-request-parameters``: each field of a request is read, adapted or refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from mlx_patches.core.patch import Target

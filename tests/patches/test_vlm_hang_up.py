@@ -1,7 +1,5 @@
 """``vlm-hang-up``: an answer ends with its client, unless it is streamed or in the background."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """``vlm-row-samplers``: rows of one batch keep their samplers as they join and leave."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """``vlm-sampling-parameters``: each parameter reaches the sampler, or is refused."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """``vlm-schema-thinking``: the first token decides whether a schema waits."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """The fields of the request that a host handles, for code that the host does not pass them to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any

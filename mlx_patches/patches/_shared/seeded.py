@@ -1,7 +1,5 @@
 """Draws of a request with a seed, which depend on nothing but the seed and the token's number."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from typing import Any

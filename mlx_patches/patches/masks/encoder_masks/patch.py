@@ -13,8 +13,6 @@ Retire when
     The masks are finite in float16.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

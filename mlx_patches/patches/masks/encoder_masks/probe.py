@@ -1,7 +1,5 @@
 """Embeds a short text beside a long one with a tiny ModernBERT, in each type."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from typing import Any

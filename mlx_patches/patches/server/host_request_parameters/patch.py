@@ -17,8 +17,6 @@ Retire when
     The servers refuse fields that they do not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads bodies of chat requests as an endpoint does."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

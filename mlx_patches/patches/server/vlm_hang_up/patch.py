@@ -13,8 +13,6 @@ Retire when
     The server cancels requests of clients that have hung up.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hangs up while the server's generator answers a request that is not streamed."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json
@@ -10,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
-from ....probes.fixtures import imported
+from ....probes.fixtures import require_module
 from ....probes.vlm_server import running
 
 _LENGTH = 2000
@@ -18,7 +16,10 @@ _LENGTH = 2000
 
 def probe(target: Target) -> Result:
     """Red if the answer goes on to its limit."""
-    requests, generation = imported("starlette.requests"), imported("mlx_vlm.server.generation")
+    requests, generation = (
+        require_module("starlette.requests"),
+        require_module("mlx_vlm.server.generation"),
+    )
     if not hasattr(generation, "_TokenIterator"):
         raise NotApplicable("this release's server cannot cancel a request")
     with running() as generator:

@@ -17,8 +17,6 @@ Retire when
     The batch generator of mlx-vlm takes a sampler per row, and the server passes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -98,10 +96,6 @@ class RowSamplers:
         self._groups = group_rows(self.rows)
         self._places: Any = None
 
-    def keep(self, uids: Sequence[int], kept: Sequence[int]) -> RowSamplers:
-        """The samplers of the rows that stay."""
-        return RowSamplers(uids, [self.rows[index] for index in kept])
-
     def sample_target(self, logprobs: Any, *, row_ids: Any = None, positions: Any = None) -> Any:
         """Sample a token for each row."""
         if len(self._groups) == 1:
@@ -147,8 +141,8 @@ def start_rows(
     released: Callable[..., Any], batch: Any, sampler: Any, *args: Any, **kw: Any
 ) -> Any:
     """End a prefill, with the samplers of its rows."""
-    rows = [getattr(row, "sampling", None) for row in batch.logits_processors]
-    if None in rows or len(rows) != len(batch.uids):
+    rows = [row.sampling for row in batch.logits_processors if isinstance(row, RowProcessors)]
+    if len(rows) != len(batch.uids):
         return released(batch, sampler, *args, **kw)  # not from the server
     batch.greedy_sampling = all(row.sampler is None for row in rows)
     if getattr(batch, "draft_model", None) is not None:  # one sampler: see ``match_samplers``
@@ -182,7 +176,7 @@ def fill_zeros(batch: Any, other: Any, name: str) -> None:
 def keep_rows(batch: Any, keep: Any, /) -> None:
     """Keep the samplers of the rows that stay."""
     if has_rows(batch) and len(batch.sampler.rows) != len(batch.uids):
-        batch.sampler = batch.sampler.keep(batch.uids, keep)
+        batch.sampler = RowSamplers(batch.uids, [batch.sampler.rows[index] for index in keep])
         if batch.uids:
             set_outputs(batch)
 

@@ -1,7 +1,5 @@
 """Sends requests with different settings to the server's generator, alone and into a batch."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

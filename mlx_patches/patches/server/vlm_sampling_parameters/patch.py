@@ -14,8 +14,6 @@ Retire when
     The server passes all parameters of a request to its sampler.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Samples with parameters that leave only the likeliest token, and twice with a seed."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

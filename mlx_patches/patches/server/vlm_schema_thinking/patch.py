@@ -13,8 +13,6 @@ Retire when
     The server applies the schema to an answer without thinking.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch
@@ -32,7 +30,7 @@ class FirstToken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._waiting, name)
 
-    def clone(self) -> FirstToken:
+    def clone(self) -> Any:
         """A processor for another row."""
         return FirstToken(self._waiting.clone())
 

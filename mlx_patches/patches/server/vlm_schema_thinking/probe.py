@@ -1,7 +1,5 @@
 """Runs a request's processors over an answer without thinking, and over one with it."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

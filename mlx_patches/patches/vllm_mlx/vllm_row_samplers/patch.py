@@ -16,8 +16,6 @@ Retire when
     The scheduler passes a sampler per row.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any

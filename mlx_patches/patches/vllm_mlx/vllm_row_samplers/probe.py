@@ -1,13 +1,11 @@
 """Adds requests with different settings to vllm-mlx's scheduler, alone and to a running batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.fixtures import require
-from ....probes.vllm_scheduler import Server, llama
+from ....probes.vllm_scheduler import Server, build_llama
 
 _PROMPT = [3, 7, 11]
 _TOKENS = 12
@@ -25,7 +23,7 @@ _PENALTY = {"temperature": 0.0, "presence_penalty": 1000.0}
 def probe(target: Target) -> Result:
     """Red if a request's tokens differ in a batch, or if it ignores a setting."""
     require(target)
-    model = llama()
+    model = build_llama()
     greedy = generate(model, [{"temperature": 0.0}])[0]
     for settings, first in _PAIRS:
         for sent in ([settings], [first, settings], [first, settings, first]):
