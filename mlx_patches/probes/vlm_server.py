@@ -56,7 +56,7 @@ def running(**state: Any) -> Iterator[Any]:
             self.tokenizer, self.config = self.processor.tokenizer, self.model.config
             self.draft_model = self.draft_kind = None
             for name, value in state.items():
-                setattr(self, name, value)
+                self.__dict__[name] = value
 
         def _cpu_preprocess(self, prompt: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
             import mlx.core as mx

@@ -170,7 +170,7 @@ def fill_zeros(batch: Any, other: Any, name: str) -> None:
 
     like = getattr(other, name)
     if getattr(batch, name) is None and like is not None and batch._next_tokens is not None:
-        setattr(batch, name, mx.zeros((len(batch.uids), *like.shape[1:]), like.dtype))
+        vars(batch)[name] = mx.zeros((len(batch.uids), *like.shape[1:]), like.dtype)
 
 
 def keep_rows(batch: Any, keep: Any, /) -> None:

@@ -4,7 +4,8 @@ Why
     The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
     ignores ``min_p``, ``xtc_probability`` and, in earlier releases, ``top_k``. Of ``top_n_sigma``,
     ``p_less`` and ``typical_p`` only the first one counts, and a request with one of them ignores
-    its seed.How
+    its seed.
+How
     For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets
     all of its parameters; its draws depend on the seed and the token's position. Numbers out of
     range, and parameters that the release lacks, are refused with status 400.
@@ -97,7 +98,7 @@ def add_parameters(args: Any, /, request: Any) -> Any:
     """The arguments of a request, with the parameters that the release leaves out."""
     for name in _LIMITS:
         if not hasattr(args, name):
-            setattr(args, name, getattr(request, name, None))
+            vars(args)[name] = getattr(request, name, None)
     args.min_p = args.min_p or 0.0
     check_parameters(args, getattr(request, "top_logprobs", None))
     return args

@@ -99,7 +99,7 @@ def make_penalties(params: Any) -> list[Any]:
 def add_fields(params: Any, /) -> None:
     """Add the parameters of the request that vllm-mlx drops."""
     for name in (*_XTC, *_PENALTIES):
-        setattr(params, name, read_number(name))
+        vars(params)[name] = read_number(name)
     seed = read_number("seed")
     params.seed = seed if isinstance(seed, int) else None
 
