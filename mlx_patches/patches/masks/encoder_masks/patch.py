@@ -43,7 +43,7 @@ PATCH = Patch(
     id="encoder-masks",
     severity="wrong-text",
     every_model=True,
-    summary="mlx-vlm, mlx-embeddings: ModernBERT in float16 gives NaN for a text beside a longer one",
+    summary="mlx-vlm, mlx-embeddings: ModernBERT in float16 is NaN for a text beside a longer one",
     targets=result(
         (
             "mlx_vlm.models.modernbert.modernbert:Model._masks",
