@@ -14,7 +14,10 @@ HOST_MODELS = ("vllm_mlx.models", "omlx.models")
 CORE = ("mlx", *MODEL_PACKAGES.values())
 # Distributions whose releases are not measured: patches change how other code uses them.
 UNMEASURED = frozenset(
-    {"transformers", "jinja2", "starlette", "referencing", "mlx-openai-server", "rapid-mlx"}
+    {
+        *("transformers", "jinja2", "starlette", "referencing"),
+        *("mlx-embeddings", "mlx-openai-server", "rapid-mlx"),
+    }
 )
 # Servers that are recognised by their command, to the distribution that installs it.
 SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}

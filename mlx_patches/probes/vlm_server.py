@@ -1,7 +1,8 @@
 """mlx-vlm's server without a model, for probes of how it handles an answer."""
 
+import contextlib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,3 +40,74 @@ def make_silent_generator(chunks: Iterable[str]) -> Any:
                 queue.put(one)
 
     return Generator()
+
+
+VOCABULARY = 64
+
+
+@contextlib.contextmanager
+def running(**state: Any) -> Iterator[Any]:
+    """The server's generator with its thread, and a model whose next token depends on the last."""
+    server: Any = importlib.import_module("mlx_vlm.server")
+
+    class Generator(server.ResponseGenerator):  # type: ignore[misc]
+        def _initialize_model(self) -> None:
+            self.model, self.processor = _Model(), _processor()
+            self.tokenizer, self.config = self.processor.tokenizer, self.model.config
+            self.draft_model = self.draft_kind = None
+            for name, value in state.items():
+                self.__dict__[name] = value
+
+        def _cpu_preprocess(self, prompt: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            import mlx.core as mx
+
+            return {"input_ids": mx.array([prompt])}
+
+        def _gpu_embed(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            import mlx.core as mx
+
+            ids = inputs["input_ids"]
+            return ids, {"inputs_embeds": mx.zeros((*ids.shape, 2))}
+
+        def _stream_text(self, *args: Any) -> str:
+            return ""
+
+    generator = Generator("model")
+    generator.wait_until_ready(60)
+    try:
+        yield generator
+    finally:
+        generator.stop_and_join()
+
+
+class _Model:
+    """A model without layers: each token has its own random logits for the next one."""
+
+    config = SimpleNamespace(model_type="llama", eos_token_id=None, image_token_index=None)
+    layers: tuple[Any, ...] = ()
+
+    def __init__(self) -> None:
+        import mlx.core as mx
+
+        self.language_model = self
+        self.logits = mx.random.normal((VOCABULARY, VOCABULARY), key=mx.random.key(5))
+        mx.eval(self.logits)
+
+    def __call__(self, tokens: Any, cache: Any = None, **kwargs: Any) -> Any:
+        return self.logits[tokens]
+
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+    def make_cache(self) -> list[Any]:
+        return []
+
+
+def _processor() -> Any:
+    stopping = type("Stopping", (), {"__call__": lambda self, token: False})()
+    stopping.add_eos_token_ids = lambda ids: None
+    tokenizer = SimpleNamespace(
+        stopping_criteria=stopping, encode=lambda *args, **kwargs: [1], decode=lambda *args: ""
+    )
+    detokenizer = SimpleNamespace(reset=lambda: None, tokenizer=tokenizer)
+    return SimpleNamespace(tokenizer=tokenizer, detokenizer=detokenizer)

@@ -1,0 +1,85 @@
+"""``mlx_vlm.server`` and vllm-mlx accept parameters of a request and ignore them.
+
+Why
+    Both read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
+    ``guided_json`` have no effect. ``max_completion_tokens``, which clients send in place of
+    ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
+    ``stop`` that is not a list.
+How
+    In each body that a chat, completion, responses or messages endpoint reads,
+    ``max_completion_tokens`` becomes ``max_tokens`` and vllm-mlx's ``stop`` a list. A parameter
+    that the server cannot follow is refused with status 400; the message names it. A value without
+    effect, such as ``n: 1``, and fields that describe the request, such as ``user``, are accepted.
+    This depends on the name of one method of Starlette.
+Upstream
+    Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
+Retire when
+    The servers refuse fields that they do not read.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ....core.errors import refusal
+from ....core.patch import Patch, Target, around
+from ..._shared.refusals import bad_request
+from ..._shared.request_fields import FIELDS
+
+_BOTH = (
+    *("best_of", "echo", "suffix", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words"),
+    *("prompt_logprobs", "use_beam_search", "length_penalty", "functions", "function_call"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+)
+# The parameters that each server ignores, by its package.
+IGNORED = {
+    "mlx_vlm": frozenset({"n", *_BOTH}),
+    "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
+}
+# Values without effect, besides false ones.
+_NEUTRAL = {"n": 1, "best_of": 1, "typical_p": 1, "length_penalty": 1, "function_call": "none"}
+_ENDPOINTS = ("completion", "response", "message")
+
+
+async def read_body(read: Callable[..., Any], request: Any) -> Any:
+    """Starlette's ``Request.json``, which reads the body of each request."""
+    body = await read(request)
+    endpoint = request.scope.get("endpoint")
+    package = getattr(endpoint, "__module__", "").partition(".")[0]
+    name = getattr(endpoint, "__name__", "")
+    if package in IGNORED and isinstance(body, dict) and any(one in name for one in _ENDPOINTS):
+        check_fields(body, package)
+        body = adapt_fields(body, package)
+        FIELDS.set(body)
+    return body
+
+
+def check_fields(body: dict[str, Any], package: str) -> None:
+    """Refuse a request with a parameter that the server ignores.
+
+    Raises:
+        ValueError: it has one; the server answers with status 400.
+    """
+    for name in sorted(IGNORED[package].intersection(body)):
+        if body[name] and body[name] != _NEUTRAL.get(name):
+            server = "mlx_vlm.server" if package == "mlx_vlm" else "vllm-mlx"
+            raise refusal(bad_request()(f"{name}: not supported by {server}; remove it"))
+
+
+def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
+    """The body, with the fields that the server reads."""
+    changes: dict[str, Any] = {}
+    limit = body.get("max_completion_tokens")
+    if limit is not None and body.get("max_tokens") is None:
+        changes["max_tokens"] = limit
+    if package == "vllm_mlx" and isinstance(body.get("stop"), str):
+        changes["stop"] = [body["stop"]]
+    return {**body, **changes} if changes else body
+
+
+PATCH = Patch(
+    id="host-request-parameters",
+    severity="feature",
+    every_model=True,
+    summary="mlx_vlm.server and vllm-mlx ignore n, max_completion_tokens and others of a request",
+    targets=(Target("starlette", "starlette.requests", "Request.json", around(read_body)),),
+)

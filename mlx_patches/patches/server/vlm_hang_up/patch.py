@@ -1,0 +1,92 @@
+"""``mlx_vlm.server`` generates to the end for a client that has hung up.
+
+Why
+    A streamed request ends when its client hangs up. One that is not streamed is collected in a
+    thread that no one ends: its row stays in the batch up to ``max_tokens``, and slows down the
+    others.
+How
+    When the body of such a request is read, a task waits for the client to disconnect, and then
+    closes the request's tokens. The release cancels the row, as it does for a stream.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    The server cancels requests of clients that have hung up.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from ....core.patch import Patch, Target, around
+from ....core.verbs import result
+
+
+class Client:
+    """The client of a request, and the answers that are generated for it."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.answers: list[Any] = []
+        self.watch: Any = None  # the task, which would end without a reference
+
+    def add(self, tokens: Any) -> None:
+        """Note the tokens of an answer; they end if the client has gone."""
+        self.answers.append(tokens)
+        if self.gone:
+            tokens.close()
+
+    def leave(self) -> None:
+        """End the answers of a client that has hung up."""
+        self.gone = True
+        for tokens in self.answers:
+            tokens.close()
+
+
+# Of the request that a task or its threads handle.
+CLIENT: ContextVar[Client | None] = ContextVar("mlx_patches_client", default=None)
+
+
+async def read_body(read: Callable[..., Any], request: Any) -> Any:
+    """Starlette's ``Request.json``, which reads the body of each request."""
+    body = await read(request)
+    endpoint = request.scope.get("endpoint")
+    if getattr(endpoint, "__module__", "").startswith("mlx_vlm.server") and is_collected(body):
+        client = Client()
+        CLIENT.set(client)
+        client.watch = asyncio.ensure_future(watch(request.receive, client))
+    return body
+
+
+def is_collected(body: Any) -> bool:
+    """Whether the answer to a request is sent when it is complete, and only to its client."""
+    return isinstance(body, dict) and not (body.get("stream") or body.get("background"))
+
+
+async def watch(receive: Callable[[], Any], client: Client) -> None:
+    """Wait until the client hangs up, or has its answer."""
+    with contextlib.suppress(Exception):  # nobody reads the task's error
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            client.leave()
+
+
+def note_tokens(answer: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The context of a request and its tokens, which its client's leaving ends."""
+    client = CLIENT.get()
+    if client is not None:
+        client.add(answer[1])
+    return answer
+
+
+PATCH = Patch(
+    id="vlm-hang-up",
+    severity="feature",
+    every_model=True,
+    summary="mlx_vlm.server: a request that is not streamed goes on after its client has hung up",
+    targets=(
+        *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),
+        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+    ),
+)

@@ -1,0 +1,56 @@
+"""Hangs up while the server's generator answers a request that is not streamed."""
+
+import asyncio
+import importlib
+import json
+from types import FunctionType
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require_module
+from ....probes.vlm_server import running
+
+_LENGTH = 2000
+
+
+def probe(target: Target) -> Result:
+    """Red if the answer goes on to its limit."""
+    requests, generation = (
+        require_module("starlette.requests"),
+        require_module("mlx_vlm.server.generation"),
+    )
+    if not hasattr(generation, "_TokenIterator"):
+        raise NotApplicable("this release's server cannot cancel a request")
+    with running() as generator:
+        count = asyncio.run(hang_up(requests.Request, generator))
+    detail = f"{count} of {_LENGTH} tokens after the client hung up"
+    return Result(count >= _LENGTH, detail)
+
+
+async def hang_up(kind: Any, generator: Any, **sent: Any) -> int:
+    """The number of tokens of an answer whose client hangs up after the first."""
+    server: Any = importlib.import_module("mlx_vlm.server")
+    first = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    messages = [{"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        await first.wait()
+        return {"type": "http.disconnect"}
+
+    def collect() -> int:
+        args = server.GenerationArguments(max_tokens=_LENGTH, temperature=0.0)
+        _, tokens = generator.generate([3, 7], args=args)
+        count = 0
+        for _ in tokens:
+            count += 1
+            loop.call_soon_threadsafe(first.set)
+        return count
+
+    endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server.openai"})
+    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
+    await kind(scope, receive).json()
+    return await asyncio.to_thread(collect)

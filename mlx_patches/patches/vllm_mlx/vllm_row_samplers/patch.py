@@ -1,0 +1,155 @@
+"""vllm-mlx's text engine samples every request with the settings of the batch's first request.
+
+Why
+    The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
+    which it was made. While that batch runs, requests with other settings join it and are sampled
+    with them. ``top_k`` and ``presence_penalty`` are accepted and never used; ``seed``, XTC and
+    ``frequency_penalty`` are dropped with the request's body.
+How
+    The generator gets a sampler for each row whose settings differ from its own or that has a seed,
+    and processors for the penalties. The fields that vllm-mlx drops are those of the body that
+    ``host-request-parameters`` has read. Rows with the generator's settings use its sampler, so a
+    batch of equal requests is sampled in one call as before.
+Upstream
+    Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row.
+Retire when
+    The scheduler passes a sampler per row.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import after, result, wrap
+from ..._shared.request_fields import read_number
+from ..._shared.seeded import Seeded
+
+_XTC = ("xtc_probability", "xtc_threshold")
+_PENALTIES = ("frequency_penalty", "frequency_context_size", "presence_context_size")
+
+
+class Insert:
+    """A generator's ``insert``, which adds the sampler and the penalty of a request."""
+
+    def __init__(self, insert: Any, sampling_params: Any, ends: Sequence[int]):
+        self._insert = insert
+        self._settings = read_settings(sampling_params)
+        self._ends = ends
+        self.sampling_params = sampling_params  # those of the request that is inserted next
+        self.key: Any = None  # the scheduler's, for which it made the generator
+
+    def __call__(self, prompts: Any, **kwargs: Any) -> Any:
+        """Insert a request; returns what the release returns."""
+        params = self.sampling_params
+        seed = getattr(params, "seed", None)
+        sampler = None
+        if seed is not None:
+            sampler = Seeded(make_sampler(params, self._ends), seed)
+        elif read_settings(params) != self._settings:
+            sampler = make_sampler(params, self._ends)
+        processors = kwargs.pop("logits_processors", None) or [[]] * len(prompts)
+        return self._insert(
+            prompts,
+            samplers=[sampler] * len(prompts),
+            logits_processors=[[*row, *make_penalties(params)] for row in processors],
+            **kwargs,
+        )
+
+
+class AnySettings:
+    """Settings that equal any others: the scheduler then keeps its running batch generator."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+ANY = AnySettings()
+
+
+def read_settings(params: Any) -> dict[str, Any]:
+    """The arguments of mlx-lm's ``make_sampler`` for a request."""
+    return {
+        "temp": params.temperature,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "top_k": max(params.top_k or 0, 0),
+        **{name: getattr(params, name, None) or 0.0 for name in _XTC},
+    }
+
+
+def make_sampler(params: Any, ends: Sequence[int]) -> Any:
+    """The sampler of a request; XTC never excludes the tokens that end an answer."""
+    from mlx_lm.sample_utils import make_sampler as make
+
+    return make(**read_settings(params), xtc_special_tokens=list(ends))
+
+
+def make_penalties(params: Any) -> list[Any]:
+    """The processors of the penalties that the scheduler leaves out."""
+    from mlx_lm.sample_utils import make_logits_processors as make
+
+    read = {name: getattr(params, name, None) for name in ("presence_penalty", *_PENALTIES)}
+    sent = {name: value for name, value in read.items() if value}
+    return list(make(**sent))
+
+
+def add_fields(params: Any, /) -> None:
+    """Add the parameters of the request that vllm-mlx drops."""
+    for name in (*_XTC, *_PENALTIES):
+        vars(params)[name] = read_number(name)
+    seed = read_number("seed")
+    params.seed = seed if isinstance(seed, int) else None
+
+
+def replace_sampler(generator: Any, scheduler: Any, /, sampling_params: Any) -> Any:
+    """A generator with the whole sampler of the request that it is made for."""
+    if "samplers" not in inspect.signature(generator.insert).parameters:
+        return generator  # of an earlier mlx-lm
+    ends = [one for one in scheduler._get_stop_tokens() if isinstance(one, int)]
+    sampler = make_sampler(sampling_params, ends)
+    generator.sampler = sampler
+    for batch in (generator._prompt_batch, generator._generation_batch):
+        batch.fallback_sampler = sampler  # the batches are empty
+    generator.insert = Insert(generator.insert, sampling_params, ends)
+    return generator
+
+
+def ensure_generator(released: Callable[..., None], scheduler: Any, sampling_params: Any) -> None:
+    """Make a generator if there is none, and note the request that the scheduler inserts next.
+
+    A running generator is kept whatever a request's settings; one that is idle is made anew.
+    """
+    insert = find_insert(scheduler)
+    if insert is not None:
+        scheduler._current_sampler_params = ANY if scheduler.running else insert.key
+    released(scheduler, sampling_params)
+    insert = find_insert(scheduler)
+    if insert is not None:
+        insert.sampling_params = sampling_params
+        if scheduler._current_sampler_params is not ANY:
+            insert.key = scheduler._current_sampler_params
+
+
+def find_insert(scheduler: Any) -> Insert | None:
+    """The ``insert`` of the scheduler's generator, if this patch has replaced it."""
+    insert = getattr(scheduler.batch_generator, "insert", None)
+    return insert if isinstance(insert, Insert) else None
+
+
+_SCHEDULER = "vllm_mlx.scheduler:Scheduler"
+
+PATCH = Patch(
+    id="vllm-row-samplers",
+    severity="wrong-text",
+    every_model=True,
+    changes_alone=True,
+    summary="vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored",
+    targets=(
+        *wrap(f"{_SCHEDULER}._ensure_batch_generator", ensure_generator),
+        *after("vllm_mlx.request:SamplingParams.__post_init__", add_fields, supports=True),
+        *result(f"{_SCHEDULER}._create_batch_generator", replace_sampler, supports=True),
+    ),
+)

@@ -1,0 +1,53 @@
+"""``host-request-parameters``: each field of a request is read, adapted or refused."""
+
+import pytest
+
+from mlx_patches.core.patch import Target
+from mlx_patches.patches.server.host_request_parameters import patch
+from mlx_patches.patches.server.host_request_parameters.probe import read
+
+pytest.importorskip("starlette.requests")
+TARGET = patch.PATCH.targets[0]
+
+
+@pytest.mark.parametrize("package", sorted(patch.IGNORED))
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"n": 1, "best_of": 1, "logprobs": False, "top_logprobs": 0, "typical_p": 1.0},
+        {"user": "me", "store": True, "metadata": {"n": 2}, "service_tier": "auto"},
+        {"echo": False, "suffix": None, "guided_json": None, "functions": []},
+        {"max_tokens": 5, "temperature": 0.5, "seed": 7},
+    ],
+)
+def test_body_is_unchanged(package, sent, ungated):
+    ungated("host-request-parameters")
+    assert read(TARGET, package, **sent) == sent
+
+
+@pytest.mark.parametrize("package", sorted(patch.IGNORED))
+def test_each_ignored_parameter_is_refused_by_name(package, ungated):
+    ungated("host-request-parameters")
+    for name in patch.IGNORED[package]:
+        with pytest.raises(ValueError, match=f"^{name}: not supported by .*; remove it"):
+            read(TARGET, package, **{name: 2})
+
+
+def test_fields_are_adapted(ungated):
+    ungated("host-request-parameters")
+    body = read(TARGET, "vllm_mlx", stop="a", max_completion_tokens=3)
+    assert (body["stop"], body["max_tokens"]) == (["a"], 3)
+    assert read(TARGET, "mlx_vlm", stop="a") == {"stop": "a"}
+
+
+def test_other_servers_read_any_field(ungated):
+    ungated("host-request-parameters")
+    assert read(TARGET, "fastapi", n=2) == {"n": 2}
+    assert isinstance(TARGET, Target)
+
+
+def accept_fields(monkeypatch):
+    monkeypatch.setattr(patch, "check_fields", lambda body, package: None)
+
+
+MUTANTS = {"host-request-parameters": accept_fields}

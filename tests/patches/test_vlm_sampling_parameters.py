@@ -1,0 +1,89 @@
+"""``vlm-sampling-parameters``: each parameter reaches the sampler, or is refused."""
+
+import importlib
+from types import SimpleNamespace
+
+import mlx.core as mx
+import pytest
+
+from mlx_patches.core.distributions import source_file
+from mlx_patches.patches.server.vlm_sampling_parameters import patch
+from mlx_patches.patches.server.vlm_sampling_parameters.probe import sample
+
+from ..releases.models import module_or_skip
+
+pytestmark = pytest.mark.skipif(
+    not source_file("mlx_vlm.server.generation"), reason="no such server here"
+)
+ROWS, VOCABULARY = 24, 32
+
+
+@pytest.fixture
+def server():
+    return module_or_skip("mlx_vlm.server")
+
+
+def draw_logprobs():
+    logits = mx.random.normal((ROWS, VOCABULARY), key=mx.random.key(3))
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def build(server, **sent):
+    messages = [{"role": "user", "content": "hi"}]
+    body = {"model": "m", "messages": messages, "temperature": 1.5, **sent}
+    return server._build_gen_args(server.ChatRequest.model_validate(body))
+
+
+@pytest.mark.parametrize(
+    "sent", [{"seed": 7}, {"seed": 7, "top_p": 0.9}, {"temperature": 0.0, "min_p": 0.5}]
+)
+def test_covered_requests_keep_the_release_sampler(sent, server, ungated):
+    released = server.ResponseGenerator._make_sampler(None, build(server, **sent))
+    ungated("vlm-sampling-parameters")
+    sampler = server.ResponseGenerator._make_sampler(None, build(server, **sent))
+    assert type(sampler) is type(released)
+
+
+def test_rows_of_one_seed_draw_by_position(server, ungated):
+    ungated("vlm-sampling-parameters")
+    logprobs, sent = draw_logprobs(), {"min_p": 0.01, "seed": 7}
+    whole = sample(server, logprobs, sent)
+    args = build(server, **sent, temperature=2.0)
+    sampler = server.ResponseGenerator._make_sampler(SimpleNamespace(stop_tokens=set()), args)
+    for row in range(ROWS):
+        one = sampler.sample_target(logprobs[row : row + 1], row_ids=[0], positions=[row])
+        assert one.tolist() == whole[row : row + 1]
+    assert sample(server, logprobs, {**sent, "seed": 8}) != whole
+
+
+def test_likeliest_token_is_excluded_by_xtc(server, ungated):
+    ungated("vlm-sampling-parameters")
+    logprobs = mx.log(mx.array([[0.5, 0.4, 0.1]] * ROWS))
+    drawn = sample(server, logprobs, {"xtc_probability": 1.0, "xtc_threshold": 0.2, "seed": 1})
+    assert set(drawn) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{"min_p": 1.5}, {"min_p": -1}, {"xtc_threshold": 0.7}, {"top_k": -1}, {"top_logprobs": 21}],
+)
+def test_numbers_out_of_range_are_refused(sent, server, ungated):
+    ungated("vlm-sampling-parameters")
+    (name,) = sent
+    with pytest.raises(ValueError, match=f"^{name}: .* is not a number from 0 to"):
+        build(server, **sent)
+
+
+def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatch):
+    ungated("vlm-sampling-parameters")
+    generation = importlib.import_module("mlx_vlm.server.generation")
+    monkeypatch.setattr(generation, "make_sampler", lambda temp, top_p=1.0, min_p=0.0: None)
+    with pytest.raises(ValueError, match="top_k: not supported"):
+        build(server, top_k=3)
+
+
+def drop_parameters(monkeypatch):
+    monkeypatch.setattr(patch, "read_parameters", lambda args: {})
+
+
+MUTANTS = {"vlm-sampling-parameters": drop_parameters}
