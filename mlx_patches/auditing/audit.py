@@ -74,6 +74,7 @@ class ModelReport:
         return {
             "model_type": self.model_type,
             "folder": str(self.folder.path) if self.folder else None,
+            "own_code": self.folder.own_code if self.folder else "",
             "eos_token_ids": self.folder.eos if self.folder else {},
             **fields(self, "known", "rows"),
         }
@@ -306,7 +307,8 @@ def audit(
     else:
         config = report.folder.config if report.folder else None
         verdicts = measured.verdicts_of_model(
-            current, report.families, needed, evidence, config, report.model_type
+            *(current, report.families, needed, evidence, config, report.model_type),
+            own_code=report.folder.own_code if report.folder else "",
         )
         named = {id_ for row in report.rows.values() for id_ in row}
         named |= measured.always_met(current, reached)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..activation.session import Session
 from ..core.distributions import Installed, source_file
+from ..core.model_files import CONSENT
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..core.patch import Patch, Target
 from ..core.registry import Registry
@@ -32,6 +33,7 @@ def verdicts_of_model(
     measured: Evidence | None = None,
     config: dict[str, Any] | None = None,
     model_type: str = "",
+    own_code: str = "",
 ) -> tuple[ModelVerdict, ...]:
     """The verdict on a model in each package that implements it.
 
@@ -41,6 +43,7 @@ def verdicts_of_model(
             evidence.
         config: the model's own config; scenarios that need layers that it lacks are skipped.
         model_type: the model's name as the user typed it, which other families may implement.
+        own_code: how the model's folder runs its own code, of which no family's evidence tells.
     """
     found, find = [], cache(source_file)
     for distribution, family in families.items():
@@ -67,6 +70,9 @@ def verdicts_of_model(
         ]
         beside = outside.beside(where.set, family, model_type)
         facts = Measured(evidence, note, (*metal,), (*solo,), *beside)
+        if own_code:
+            why = f"this folder runs its own code ({own_code}); --measure runs it with {CONSENT}=1"
+            facts = Measured((measured or {}).get(distribution), why)
         found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..core.distributions import source_file
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
-from ..core.model_files import read_config, stop_ids
+from ..core.model_files import find_own_code, read_config, stop_ids
 from ..core.model_types import implementations as implementations
 from ..core.model_types import remapping as remapping
 from ..core.registry import did_you_mean
@@ -26,7 +26,8 @@ class ModelFolder:
     """A model's folder: the model's type, its stop tokens, and a problem with them.
 
     ``config`` is its ``config.json``. ``eos`` maps each file with stop tokens to their ids;
-    ``problem`` is one sentence with the remedy, empty if the folder has no problem.
+    ``problem`` is one sentence with the remedy, empty if the folder has no problem. ``own_code`` is
+    the field and file by which it runs its own code, empty if it runs none.
     """
 
     path: Path
@@ -34,6 +35,7 @@ class ModelFolder:
     config: dict[str, Any]
     eos: dict[str, list[int]]
     problem: str
+    own_code: str = ""
 
 
 def folder_of(model: str) -> ModelFolder | None:
@@ -108,7 +110,7 @@ def read_folder(path: Path) -> ModelFolder:
     if not isinstance(model_type, str) or not model_type:
         raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")
     eos, problem = stop_ids(path, config)
-    return ModelFolder(path, model_type, config, eos, problem)
+    return ModelFolder(path, model_type, config, eos, problem, find_own_code(path))
 
 
 def find_unused_stops(folder: ModelFolder, package: str) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from . import files
 from .errors import MlxPatchesError
 
+# The variable by which a user lets model folders run their own code.
+CONSENT = "MLX_PATCHES_TRUST_REMOTE_CODE"
 MAX_CONFIG_BYTES = 10_000_000
 # The fields with a model's sliding window.
 WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size")
@@ -26,6 +29,13 @@ _TEXT = {
     **dict.fromkeys(WINDOWS, int),
 }
 _CONFIG = {**_TEXT, "text_config": _TEXT, "model_file": str}
+_OWN_CODE = (
+    ("config.json", "model_file"),
+    ("config.json", "auto_map"),
+    ("tokenizer_config.json", "auto_map"),
+    ("processor_config.json", "auto_map"),
+    ("preprocessor_config.json", "auto_map"),
+)
 _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
 
 
@@ -75,6 +85,23 @@ def read_config(folder: Path) -> dict[str, Any]:
     if problem := _odd_field("", config, _CONFIG):
         raise MlxPatchesError(f"{path}: {problem}; correct it, or download the file again")
     return config
+
+
+def has_consent() -> bool:
+    """Whether the user lets model folders run their own code."""
+    return os.environ.get(CONSENT, "").lower() in ("1", "true", "yes", "on")
+
+
+def find_own_code(folder: Path) -> str:
+    """The field and file by which a model's folder runs its own code; empty if it runs none."""
+    for file, field in _OWN_CODE:
+        try:
+            value = read_object(folder / file).get(field)
+        except MlxPatchesError:  # missing, or broken
+            continue
+        if value:
+            return f"{field} in {file}"
+    return ""
 
 
 def _odd_field(name: str, value: Any, kind: Any) -> str:

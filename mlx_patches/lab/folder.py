@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import distributions
 from ..core.errors import MlxPatchesError
-from ..core.model_files import read_config
+from ..core.model_files import has_consent, read_config
 from ..core.packages import CORE
 from ..evidence.words import GREEN, LETTERS, NOT_APPLICABLE
 from . import runner
@@ -32,14 +32,19 @@ def evidence_of(
     many.
 
     Args:
-        folder: the model's folder; its code is never run and its weights are never read.
+        folder: the model's folder. Its weights are read, and its code is run, only if it names a
+            ``model_file`` and the user consents.
         report: called after each process.
 
     Raises:
         MlxPatchesError: the config is unusable or refers to code in the folder, no installed
             package implements the model, or every scenario timed out.
     """
-    tasks = runner.tasks(folder=folder)
+    own_code = bool(read_config(folder).get("model_file"))
+    if own_code and has_consent():  # its code is run as it is: only full-size models have weights
+        tasks = runner.tasks(weights=folder)
+    else:
+        tasks = runner.tasks(folder=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, report=report)
     if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)

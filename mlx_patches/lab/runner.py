@@ -19,7 +19,7 @@ from ..auditing.models import read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import quote
-from ..core.model_files import read_config
+from ..core.model_files import CONSENT, read_config
 from ..core.model_types import implementations
 from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, RESULTS, current_id
@@ -213,8 +213,8 @@ def tasks(
             raise MlxPatchesError(f"no {variant} variant: no family here has {fields}")
     if folder is not None and (code := read_config(folder).get("model_file")):
         raise MlxPatchesError(
-            f"{folder / 'config.json'}: model_file is {quote(str(code))}: the lab does not run"
-            " code from a model's folder"
+            f"{folder / 'config.json'}: model_file is {quote(str(code))}, code that the lab runs"
+            f" only with {CONSENT}=1, from a folder with weights (--weights)"
         )
     of_families = [
         Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference, device)

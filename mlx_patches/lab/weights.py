@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
-from ..core.model_files import read_config
+from ..core.model_files import CONSENT, has_consent, read_config
 from . import Family, LabModel, NotBuilt, Tolerance, engine
 from .build import lab_model
 
@@ -21,16 +22,19 @@ TOLERANCES = {
 def load(family: Family, folder: Path) -> LabModel:
     """Load the language model of a folder with the installed release's loader.
 
-    Nothing is downloaded, and no code in the folder is executed.
+    Nothing is downloaded. Code in the folder is executed only with the user's consent.
 
     Raises:
         NotBuilt: the release cannot load it, or would have to run code from the folder.
     """
     try:
         config = read_config(folder)
-        if config.get("model_file"):
-            raise NotBuilt("config.json names a model_file: code of the folder is not run")
-        loaded = family.part("utils").load_model(folder)
+        if config.get("model_file") and not has_consent():
+            raise NotBuilt(f"config.json names a model_file: set {CONSENT}=1 to run this code")
+        load_model = family.part("utils").load_model
+        takes_consent = "trust_remote_code" in inspect.signature(load_model).parameters
+        consent = {"trust_remote_code": True} if takes_consent and has_consent() else {}
+        loaded = load_model(folder, **consent)
         whole = loaded[0] if isinstance(loaded, tuple) else loaded
         model = whole.language_model if family.distribution == "mlx-vlm" else whole
         dtype = dtype_of(model)

@@ -227,6 +227,39 @@ def test_folder_without_windows(release, tmp_path):
     assert one.inapplicable == other.inapplicable + 2
 
 
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ("config.json", "model_file"),
+        ("config.json", "auto_map"),
+        ("tokenizer_config.json", "auto_map"),
+        ("preprocessor_config.json", "auto_map"),
+    ],
+)
+def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field):
+    release(BY_NAME["mlx-lm 0.32.2"])
+    folder = write_llama(tmp_path, layer_types=["full_attention"])
+    assert mlx_patches.audit(folder).exit_code() == 0
+    path = tmp_path / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    value = "own.py" if field == "model_file" else {"AutoModel": "own.Model"}
+    path.write_text(json.dumps({**content, field: value}))
+    report = mlx_patches.audit(folder)
+    (one,) = report.verdicts
+    assert (one.verdict, report.exit_code()) == (words.NOT_MEASURED, 2)
+    assert one.note.startswith(f"this folder runs its own code ({field} in {file})")
+    assert report.as_dict()["model"]["own_code"] == f"{field} in {file}"
+
+
+def test_consent_measures_folder_code(release, tmp_path):
+    release(BY_NAME["mlx-lm 0.32.2"])
+    folder = write_llama(tmp_path, model_file="own.py")
+    measured = {"set": "mlx-lm 0.32.2", "versions": {}, "note": ""}
+    measured |= {part: {"llama": {"left-padded": "r"}} for part in ("without", "with")}
+    report = audit.audit(folder, evidence={"mlx-lm": measured})
+    assert (report.verdicts[0].verdict, report.exit_code()) == ("wrong", 1)
+
+
 def test_timed_out_scenario_is_judged_by_family(release, tmp_path):
     release(BY_NAME["mlx-lm 0.31.3"])
     cells = {"llama": {"left-padded": "g"}}
