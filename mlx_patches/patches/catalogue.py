@@ -67,6 +67,8 @@ STACKED = [
     "granite4-features",
     "granite4-images",
     "image-prompts",
+    "mask-from-cache-list",
+    "gemma-image-blocks",
     "ring-cache-batching",
     "model-code-consent",
     "nested-rope",
