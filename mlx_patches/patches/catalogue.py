@@ -69,6 +69,7 @@ STACKED = [
     "image-prompts",
     "mask-from-cache-list",
     "gemma-image-blocks",
+    "llava-next-tiles",
     "ring-cache-batching",
     "model-code-consent",
     "nested-rope",
