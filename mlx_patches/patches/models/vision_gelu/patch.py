@@ -60,7 +60,7 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="idefics2 granite_vision granite4_vision llava_bunny llama4",
-    summary="mlx-vlm: vision towers of idefics2, Granite, Bunny, Llama 4 and Molmo 2 use another GELU",
+    summary="mlx-vlm: vision towers of idefics2, Granite, Llama 4 and Molmo 2 use another GELU",
     targets=(
         *after(
             (
