@@ -1,9 +1,9 @@
-"""mlx-vlm: vision towers of idefics2, Granite, Bunny, Llama 4 and Molmo 2 use another GELU.
+"""mlx-vlm: vision towers of idefics2, Granite, InternVL, Llama 4 and Molmo 2 use another GELU.
 
 Why
     SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
-    to 0.02 per activation.
+    to 0.02 per activation. InternVL uses the exact function, mlx-vlm the tanh approximation.
 How
     New layers of these towers get the activation that belongs to the tower's type.
 Upstream
@@ -25,6 +25,8 @@ APPROXIMATIONS = {
     "idefics2": "precise",
     "idefics2_vision": "precise",
     "llama4_vision_model": "none",
+    "internvl_vision": "none",
+    "intern_vit_6b": "none",
     "clip_vision_model": "fast",
 }
 # The same by the names that configs have for activations.
@@ -37,6 +39,13 @@ def set_activation(layer: Any, config: Any, /) -> None:
 
     if (approximation := find_approximation(config)) not in (None, "fast"):
         layer.activation_fn = nn.GELU(approx=approximation)
+
+
+def set_projector_activation(projector: Any, /) -> None:
+    """Give a new projector of InternVL its activation."""
+    import mlx.nn as nn
+
+    projector.activation = nn.GELU(approx=PROJECTOR)
 
 
 def find_approximation(config: Any) -> str | None:
@@ -53,14 +62,24 @@ def make_named(activation: Any, name: Any, /) -> Any:
     return activation if approximation in (None, "fast") else nn.GELU(approx=approximation)
 
 
-_FAMILIES = ("idefics2", "granite_vision", "granite4_vision", "llava", "llava_bunny", "llava_next")
+# InternVL's projector.
+PROJECTOR = "none"
+_FAMILIES = (
+    "idefics2",
+    "granite_vision",
+    "granite4_vision",
+    "internvl_chat",
+    "llava",
+    "llava_bunny",
+    "llava_next",
+)
 
 PATCH = Patch(
     id="vision-gelu",
     every_model=True,
     changes_alone=True,
-    wrong_alone="idefics2 granite_vision granite4_vision llava_bunny llama4",
-    summary="mlx-vlm: vision towers of idefics2, Granite, Llama 4 and Molmo 2 use another GELU",
+    wrong_alone="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2",
+    summary="mlx-vlm: vision towers of idefics2, Granite, InternVL, Llama 4, Molmo 2: wrong GELU",
     targets=(
         *after(
             (
@@ -69,6 +88,10 @@ PATCH = Patch(
                 "mlx_vlm.models.llama4.vision:Llama4VisionMLP.__init__",
             ),
             set_activation,
+        ),
+        *after(
+            "mlx_vlm.models.internvl.internvl:MultiModalProjector.__init__",
+            set_projector_activation,
         ),
         *result("mlx_vlm.models.molmo2.vision:_gelu_from_name", make_named),
     ),

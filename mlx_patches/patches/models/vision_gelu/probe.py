@@ -8,14 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
 from ....probes.batch_invariance import family_of
 from ....probes.fixtures import require_own
 
 # By family, the type of tower of published configs; the shared layer is tried as idefics2's.
-TYPES = {"mlp": "idefics2", "llama4": "llama4_vision_model"}
+TYPES = {
+    "mlp": "idefics2",
+    "llama4": "llama4_vision_model",
+    "internvl_chat": "intern_vit_6b",
+}
 SIGLIP = "siglip_vision_model"
-# Towers of these families are CLIP's in published configs, but may be SigLIP's.
+EXACT = ("internvl", "internvl_chat", "llama4")
 INPUTS = (-3.0, -1.7, -0.6, 0.4, 1.9)
 # Between the approximation and the exact function there are 5e-4.
 TOLERANCE = 5e-5
@@ -32,10 +36,9 @@ def probe(target: Target) -> Result:
         activation, expected = require_own(target)("gelu_pytorch_tanh"), approximate
     else:
         kind = getattr(module, target.name.partition(".")[0])
-        activation = kind(config_of(TYPES.get(family, SIGLIP))).activation_fn
-        expected = exact if family == "llama4" else approximate
-    if activation is None:
-        raise NotApplicable("the layer has no activation of its own")
+        layer = kind(config_of(TYPES.get(family, SIGLIP)))
+        activation = layer.activation if family == "internvl" else layer.activation_fn
+        expected = exact if family in EXACT else approximate
     said = activation(mx.array(INPUTS)).tolist()
     worst = max(abs(a - expected(x)) for a, x in zip(said, INPUTS, strict=True))
     return Result(not worst < TOLERANCE, f"off by {worst:.2g}", worst)
@@ -43,13 +46,12 @@ def probe(target: Target) -> Result:
 
 def config_of(tower: str) -> Any:
     """The config of a tiny tower of this type."""
-    return SimpleNamespace(
-        model_type=tower,
-        hidden_size=4,
-        intermediate_size=4,
-        projector_input_dim=4,
-        projector_output_dim=4,
+    sizes = dict.fromkeys(
+        ("hidden_size", "intermediate_size", "projector_input_dim", "projector_output_dim"), 4
     )
+    part = SimpleNamespace(model_type=tower, **sizes)
+    vars(part).update(vision_config=part, text_config=part, downsample_ratio=0.5)
+    return part
 
 
 def exact(x: float) -> float:
