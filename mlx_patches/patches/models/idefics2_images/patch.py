@@ -51,7 +51,8 @@ def find_places(mask: Any, size: int) -> Any:
     shown = np.array(mask).astype(bool)
     places = np.zeros(shown.shape, int)
     for image, own in zip(shown, places, strict=True):
-        rows, columns = (spread(int(axis.sum()), size) for axis in (image[:, 0], image[0]))
+        counts = image[:, 0].sum(), image[0].sum()
+        rows, columns = (np.asarray(spread(int(count), size)) for count in counts)
         own[: len(rows), : len(columns)] = rows[:, None] * size + columns
     places[~shown] = 0
     return mx.array(places.reshape(len(places), -1))
