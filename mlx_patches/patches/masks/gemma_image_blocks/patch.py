@@ -88,7 +88,7 @@ def call_with_images(
     call: Callable[..., Any], language: Any, inputs: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """A call of the language model whose masks show the images that it feeds."""
-    embeds = kwargs.get("inputs_embeds")
+    embeds: Any = kwargs.get("inputs_embeds")
     visual = None if embeds is None or embeds.shape[1] == 1 else read_visual(language, kwargs)
     if visual is None:
         return call(language, inputs, *args, **kwargs)
@@ -191,7 +191,7 @@ def step_between_images(step: Callable[..., Any], batch: Any) -> Any:
         batch.prefill_step_size = size
 
 
-def skip_inside_image(column: Any, batch: Any, /) -> int | None:
+def skip_inside_image(column: int | None, batch: Any, /) -> int | None:
     """The next column at which the prefix cache stores a prompt, unless it is inside an image."""
     if column is None or not is_of_gemma(batch):
         return column

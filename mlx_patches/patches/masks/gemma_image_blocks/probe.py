@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny_of
+from ....probes import Result
+from ....probes.batch_invariance import tiny
+from ....probes.fixtures import require_own
 
-FAMILIES = {f"mlx_vlm.models.{family}.language": family for family in ("gemma3", "gemma4")}
 IMAGE = 60
 # Two images between texts.
 PROMPT = (1, 2, IMAGE, IMAGE, IMAGE, 3, IMAGE, IMAGE, 4)
@@ -20,10 +20,10 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def probe(target: Target) -> Result:
     """Red if a mask differs from what the authors' rule gives, with an empty or a filled cache."""
-    family = FAMILIES.get(target.module)
-    if family is None:
-        raise NotApplicable("it only carries what the language models read")
-    language = tiny_of(target).module
+    require_own(target)
+    # Other targets only carry what a language model reads.
+    family = "gemma4" if ".gemma4" in target.module else "gemma3"
+    language = tiny("mlx-vlm", family).module
     shown = [SLIDING, FULL]
     if family == "gemma4":
         language.config.use_bidirectional_attention = "vision"
@@ -59,7 +59,7 @@ def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, A
 @contextmanager
 def recorded(family: str) -> Iterator[list[Any]]:
     """The masks with which layers attend inside the block."""
-    module = importlib.import_module(f"mlx_vlm.models.{family}.language")
+    module: Any = importlib.import_module(f"mlx_vlm.models.{family}.language")
     attend, seen = module.scaled_dot_product_attention, list[Any]()
 
     def record(*args: Any, mask: Any = None, **kwargs: Any) -> Any:

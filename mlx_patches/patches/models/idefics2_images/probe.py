@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
 from ....probes.fixtures import require_own
 
+TOWER = "mlx_vlm.models.idefics2.vision"
 # Positions per axis, and images (rows, columns of patches) padded to the largest.
 SIZE = 7
 IMAGES = ((5, 6), (3, 4), (7, 2))
@@ -18,17 +19,11 @@ ROWS, COLUMNS = 7, 6
 
 
 def probe(target: Target) -> Result:
-    """Red if a patch gets another position than the authors' rule gives.
-
-    Raises:
-        NotApplicable: it repairs what only a whole model shows.
-    """
-    if target.supports:
-        raise NotApplicable("only a whole model shows it")
-    require_own(target)
+    """Red if a patch gets another position than the authors' rule gives."""
+    require_own(target)  # a supporting target is needed if the positions are repaired
     import mlx.core as mx
 
-    module = importlib.import_module(target.module)
+    module = importlib.import_module(TOWER)
     config = SimpleNamespace(hidden_size=1, num_channels=1, image_size=SIZE, patch_size=1)
     embeddings = module.VisionEmbeddings(config)
     embeddings.patch_embedding = lambda x: mx.zeros(x.shape)

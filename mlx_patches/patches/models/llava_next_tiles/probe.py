@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
+from ....probes import Result
 from ....probes.fixtures import cache_of, require_own
 
 IMAGE, NEWLINE = 9, -1.0
@@ -19,9 +19,9 @@ IMAGES = ((1.0, 2.0), (2.0, 0.5))
 
 def probe(target: Target) -> Result:
     """Red if the embeddings differ from the authors' arrangement of the features."""
-    if target.supports:
-        raise NotApplicable("it only keeps what the embedding step reads")
     require_own(target)
+    if target.supports:  # it keeps what the embedding step reads
+        target = target._replace(module="mlx_vlm.models.llava_next.llava_next", name="Model")
     import mlx.core as mx
 
     model = build_model(cache_of(target))
