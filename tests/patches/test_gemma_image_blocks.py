@@ -94,8 +94,8 @@ def test_config_decides(vision):
     "run",
     [
         image_scenarios.features,
-        image_scenarios.features_in_pieces,
-        image_scenarios.features_alone,
+        image_scenarios.features_chunked,
+        image_scenarios.features_solo,
     ],
 )
 @or_skip()

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import importlib
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import cache_of
+from ....probes import Result
+from ....probes.fixtures import own_class_of
 
-# A published folder's, for tiny images of four patches.
-SETTINGS = {
-    "image_processor_type": "CLIPImageProcessor",
-    "size": {"shortest_edge": 28},
-    "crop_size": {"height": 28, "width": 28},
-}
-PATCHES = 4
+# An image of four patches.
+SIZE, PATCHES = (28, 28), 4
 OPTIONS = {"padding": True, "padding_side": "left", "add_special_tokens": False}
+
+
+class ImageProcessor:
+    """An image processor that refuses options of tokenizers, as since transformers 5."""
+
+    def __call__(self, images: list[Any], **options: Any) -> dict[str, Any]:
+        """The pixels (images, channels, height, width) of images."""
+        known = importlib.import_module("transformers.processing_utils").ImagesKwargs
+        if foreign := options.keys() - known.__annotations__.keys():
+            raise TypeError(f"unexpected options {sorted(foreign)}")
+        numpy = importlib.import_module("numpy")
+        return {"pixel_values": numpy.zeros((len(images), 3, *SIZE), numpy.float32)}
 
 
 class Tokenizer:
@@ -33,38 +37,21 @@ class Tokenizer:
 
 def probe(target: Target) -> Result:
     """Red if the processor raises, expands an image wrongly, or drops the tokenizer's options."""
-    processor_class = cache_of(target)
-    image_class = importlib.import_module("PIL.Image")
+    processor_class = own_class_of(target)
     processor = object.__new__(processor_class)
     tokenizer = Tokenizer()
     vars(processor).update(
-        image_processor=load_image_processor(),
+        image_processor=ImageProcessor(),
         tokenizer=tokenizer,
         image_token="<image>",
         patch_size=14,
         num_additional_image_tokens=1,
         vision_feature_select_strategy="default",
     )
-    image = image_class.new("RGB", (28, 28), (200, 30, 30))
     try:
-        processed = processor(images=[image], text=["<image> a"], **OPTIONS)
+        processed = processor(images=[object()], text=["<image> a"], **OPTIONS)
     except Exception as error:
         return Result(True, f"{type(error).__name__}: {error}")
     count = processed["input_ids"].tolist()[0][0]
     kept = OPTIONS.items() <= tokenizer.options.items()
     return Result(count != PATCHES or not kept, f"{count} tokens for {PATCHES} patches")
-
-
-def load_image_processor() -> Any:
-    """The image processor that a published folder has.
-
-    Raises:
-        NotApplicable: the installed transformers has none without torch.
-    """
-    kind = importlib.import_module("transformers").AutoImageProcessor
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "preprocessor_config.json").write_text(json.dumps(SETTINGS))
-        try:
-            return kind.from_pretrained(folder)
-        except ImportError as error:
-            raise NotApplicable(str(error).strip().partition("\n")[0]) from error

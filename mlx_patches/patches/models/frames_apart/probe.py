@@ -6,8 +6,8 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.batch_invariance import off_by
-from ....probes.fixtures import cache_of, require_own
+from ....probes.batch_invariance import compare_arrays
+from ....probes.fixtures import own_class_of, require_own
 
 DIM, HEADS, FRAMES, PATCHES = 16, 2, 5, 3
 
@@ -17,7 +17,7 @@ def probe(target: Target) -> Result:
     require_own(target)
     import mlx.core as mx
 
-    attention = cache_of(target)(dim=DIM, num_heads=HEADS)
+    attention = own_class_of(target)(dim=DIM, num_heads=HEADS)
     x = mx.random.normal((FRAMES * PATCHES, DIM), key=mx.random.key(1))
     rotary = mx.random.normal((FRAMES * PATCHES, DIM // HEADS // 2), key=mx.random.key(2))
 
@@ -27,4 +27,4 @@ def probe(target: Target) -> Result:
         return attention(x[fed], cu_seqlens=ends, rotary_pos_emb=rotary[fed])
 
     solo = mx.concatenate([attend(1, frame * PATCHES) for frame in range(FRAMES)])
-    return off_by(attend(FRAMES), solo, 1e-4)
+    return compare_arrays(attend(FRAMES), solo, 1e-4)

@@ -8,7 +8,7 @@ from ....core.patch import Target
 from ....lab.image_scenarios import whole_of
 from ....lab.whole import IMAGE
 from ....probes import Result
-from ....probes.batch_invariance import off_by, tiny_of
+from ....probes.batch_invariance import compare_arrays, tiny_of
 from ....probes.fixtures import require_own
 
 TOLERANCE = 1e-3
@@ -28,7 +28,7 @@ def probe(target: Target) -> Result:
     width = model.config.text_config.hidden_size
     features = mx.random.normal((1, count, width), key=mx.random.key(3))
     received = embed(model, [IMAGE] * count + [1, 2], features)[:, :count]
-    return off_by(received * scale_of(model), features, TOLERANCE, "image features'")
+    return compare_arrays(received * scale_of(model), features, TOLERANCE, "image features'")
 
 
 def embed(model: Any, tokens: list[int], features: Any) -> Any:

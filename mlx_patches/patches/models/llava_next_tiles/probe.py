@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import cache_of, require_own
+from ....probes.fixtures import own_class_of, require_own
 
 IMAGE, NEWLINE = 9, -1.0
 # The length of a tile's edge in pixels and in patches, and the width of features.
@@ -24,7 +24,7 @@ def probe(target: Target) -> Result:
         target = target._replace(module="mlx_vlm.models.llava_next.llava_next", name="Model")
     import mlx.core as mx
 
-    model = build_model(cache_of(target))
+    model = build_model(own_class_of(target))
     names = [name for number, shape in enumerate(IMAGES) for name in arrange(number, shape)]
     ids = mx.array([[1, *[IMAGE] * len(names), 2]])
     # Each tile's pixels name it.

@@ -6,9 +6,9 @@ from typing import Any
 
 from ....core.patch import Target
 from ....lab.image_scenarios import whole_of
-from ....lab.whole import IMAGE, embedded
+from ....lab.whole import IMAGE, embed_prompt
 from ....probes import Result
-from ....probes.batch_invariance import off_by, tiny_of
+from ....probes.batch_invariance import compare_arrays, tiny_of
 from ....probes.fixtures import require_own
 
 
@@ -24,7 +24,7 @@ def probe(target: Target) -> Result:
     def embed(*seeds: int) -> Any:
         tokens = [IMAGE] * count * len(seeds) + [1, 2]
         images = whole.images.inputs(tokens, seeds)
-        return embedded(whole.module, tokens, images)["inputs_embeds"][:, :-2]
+        return embed_prompt(whole.module, tokens, images)["inputs_embeds"][:, :-2]
 
     solo = mx.concatenate([embed(1), embed(2)], axis=1)
-    return off_by(embed(1, 2), solo, 1e-4, "image features'")
+    return compare_arrays(embed(1, 2), solo, 1e-4, "image features'")
