@@ -34,8 +34,8 @@ def probe(target: Target) -> Result:
             window = language.config.sliding_window if kind == SLIDING else held + len(PROMPT)
             if mask != draw_mask(kind in shown, held, window):
                 differing[f"{kind} after {held} tokens"] = None
-    said = ", ".join(differing) or "no layer"
-    return Result(bool(differing), f"masks that differ from the authors': {said}")
+    layers = ", ".join(differing) or "no layer"
+    return Result(bool(differing), f"masks that differ from the authors': {layers}")
 
 
 def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, Any]]:
@@ -49,7 +49,7 @@ def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, A
     visual = ids == IMAGE
     given = {"visual_pos_masks": visual, "mm_token_type_ids": visual.astype(mx.int32)}
     embeds = language.model.embed_tokens(ids)
-    with recorded(family) as seen:
+    with record_attention(family) as seen:
         language(ids, inputs_embeds=embeds, cache=cache, **given)
     for layer, mask in zip(language.model.layers, seen, strict=True):
         kind = SLIDING if layer.self_attn.is_sliding else FULL
@@ -57,7 +57,7 @@ def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, A
 
 
 @contextmanager
-def recorded(family: str) -> Iterator[list[Any]]:
+def record_attention(family: str) -> Iterator[list[Any]]:
     """The masks with which layers attend inside the block."""
     module: Any = importlib.import_module(f"mlx_vlm.models.{family}.language")
     attend, seen = module.scaled_dot_product_attention, list[Any]()

@@ -28,10 +28,10 @@ def probe(target: Target) -> Result:
     columns = [*range(WIDTH)] * HEIGHT
     shapes = mx.array([[1, HEIGHT, WIDTH]])
     given = mx.zeros((HEIGHT * WIDTH, 2)), [HEIGHT * WIDTH], shapes, mx.array(rows)
-    said = embeddings(*given, mx.array(columns))[:, 0].tolist()
-    wanted = [sample(table, y, x) for y, x in zip(rows, columns, strict=True)]
-    scale = max(map(abs, wanted))
-    worst = max(abs(a - b) for a, b in zip(said, wanted, strict=True)) / scale
+    actual = embeddings(*given, mx.array(columns))[:, 0].tolist()
+    expected = [sample(table, y, x) for y, x in zip(rows, columns, strict=True)]
+    scale = max(map(abs, expected))
+    worst = max(abs(a - b) for a, b in zip(actual, expected, strict=True)) / scale
     return Result(not worst < 1e-5, f"off by {worst:.2g} of the positions' scale", worst)
 
 

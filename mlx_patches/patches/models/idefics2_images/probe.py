@@ -32,9 +32,9 @@ def probe(target: Target) -> Result:
     mask = mx.array(
         [[[y < h and x < w for x in range(COLUMNS)] for y in range(ROWS)] for h, w in IMAGES]
     )
-    said = embeddings(mx.zeros((len(IMAGES), ROWS, COLUMNS, 1)), mask=mask)[..., 0]
+    actual = embeddings(mx.zeros((len(IMAGES), ROWS, COLUMNS, 1)), mask=mask)[..., 0]
     wrong = sum(
-        said[number, y * COLUMNS + x].item() != place(y, height) * SIZE + place(x, width)
+        actual[number, y * COLUMNS + x].item() != place(y, height) * SIZE + place(x, width)
         for number, (height, width) in enumerate(IMAGES)
         for y in range(height)
         for x in range(width)

@@ -39,8 +39,8 @@ def probe(target: Target) -> Result:
         layer = kind(config_of(TYPES.get(family, SIGLIP)))
         activation = layer.activation if family == "internvl" else layer.activation_fn
         expected = exact if family in EXACT else approximate
-    said = activation(mx.array(INPUTS)).tolist()
-    worst = max(abs(a - expected(x)) for a, x in zip(said, INPUTS, strict=True))
+    actual = activation(mx.array(INPUTS)).tolist()
+    worst = max(abs(a - expected(x)) for a, x in zip(actual, INPUTS, strict=True))
     return Result(not worst < TOLERANCE, f"off by {worst:.2g}", worst)
 
 
