@@ -15,6 +15,24 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 # By patch: names of its module, with values that break it. A mutant that takes more is in the test
 # of the patch's folder, in ``MUTANTS``, which comes first.
 SIMPLE: dict[str, dict[str, object]] = {
+    "gemma-image-scale": {
+        "round_root": lambda width: 2048**0.5,
+        "divide_widths": lambda read, own: 1.0,
+    },
+    "gemma-image-blocks": {"show_images": lambda mask, visual: mask},
+    "paligemma-images": {"join_states": lambda first, layers: (first, layers)},
+    "llava-image-options": {"text_options": frozenset},
+    "llava-next-tiles": {"remove_padding": lambda grid, size: grid},
+    "glm4v-positions": {"weigh_tap": lambda distance: (1 - distance) * (distance < 1)},
+    "frames-apart": {"_PARTS": 99},
+    "vision-gelu": {
+        "find_approximation": lambda config: "fast",
+        "NAMED": {},
+        "PROJECTOR": "precise",
+    },
+    "idefics2-images": {"spread": lambda count, size: range(count)},
+    "qwen-vl-configs": {"find_old_rope": lambda text: {}},
+    "internvl-qwen2": {"_QWEN2": "qwen3"},
     "rotating-keep": {
         "move_oldest": lambda cache: None,
         "move_kept": lambda cache, lost: None,

@@ -1,0 +1,45 @@
+"""InternVL3 for transformers does not load in mlx-vlm, because its text model is Qwen2.
+
+Why
+    mlx-vlm's InternVL always has a Qwen3 text model. Most published folders have Qwen2, whose
+    attention has biases and no norms: "Received parameters not in model".
+How
+    A model whose text config is Qwen2's gets the release's Qwen2 text model.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    mlx-vlm builds the text model that the config names.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import after
+
+_QWEN2 = "qwen2"
+
+
+def set_language_model(model: Any, config: Any, /) -> None:
+    """Give a new model the text model that its config names."""
+    if config.text_config.model_type == _QWEN2:
+        model.language_model = build_qwen2(vars(config.text_config))
+
+
+def build_qwen2(settings: dict[str, Any]) -> Any:
+    """The release's Qwen2 text model."""
+    package = f"mlx_vlm.models.{_QWEN2}"
+    config = importlib.import_module(f"{package}.config").ModelConfig.from_dict(settings)
+    return importlib.import_module(f"{package}.language").LanguageModel(config)
+
+
+PATCH = Patch(
+    id="internvl-qwen2",
+    severity="crash",
+    every_model=True,
+    changes_alone=True,
+    summary="InternVL3 with a Qwen2 text model, saved for transformers, does not load in mlx-vlm",
+    targets=after("mlx_vlm.models.internvl.internvl:Model.__init__", set_language_model),
+)

@@ -1,0 +1,46 @@
+"""Builds a tiny InternVL whose text config is Qwen2's."""
+
+from __future__ import annotations
+
+import importlib
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_own
+
+TEXT = {
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 64,
+    "max_position_embeddings": 512,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+}
+VISION = {"model_type": "internvl_vision", "hidden_size": 32, "intermediate_size": 48}
+# What Qwen2's attention has.
+WANTED = {f"{name}_proj.bias" for name in "qkv"}
+
+
+def probe(target: Target) -> Result:
+    """Red if the attention of the text model has other parameters than Qwen2's."""
+    require_own(target)
+    from mlx.utils import tree_flatten
+
+    package = target.module.rpartition(".")[0]
+    config = importlib.import_module(f"{package}.config")
+    text = config.TextConfig.from_dict(dict(TEXT))
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    vision = config.VisionConfig.from_dict(VISION | sizes)
+    made = config.ModelConfig(text_config=text, vision_config=vision, model_type="internvl")
+    language = importlib.import_module(target.module).Model(made).language_model
+    names = {name for name, _ in tree_flatten(language.model.layers[0].self_attn.parameters())}
+    found = {name for name in names if not name.endswith("weight")} | {
+        name for name in names if "norm" in name
+    }
+    return Result(found != WANTED, f"besides weights it has {sorted(found)}")

@@ -1,0 +1,61 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL saved by transformers 5 do not load in mlx-vlm.
+
+Why
+    Transformers 5 nests the text model's settings, calls the vision tower's type
+    ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. mlx-vlm reads
+    only the names of published folders.
+How
+    Before the config is read, the old names are added to it.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    mlx-vlm reads the new names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import before
+
+_VISION = "_vision"
+_FLAT = ("qwen2_vl", "qwen2_5_vl")
+
+
+def add_old_names(cls: Any, params: Any, /) -> None:
+    """Add the old names to the content of ``config.json``, in place as the release does."""
+    text, vision = params.get("text_config"), params.get("vision_config")
+    if isinstance(vision, dict) and str(vision.get("model_type")).endswith(_VISION):
+        vision["model_type"] = vision["model_type"].removesuffix(_VISION)
+    if not isinstance(text, dict):
+        return
+    text.update(find_old_rope(text))
+    if params.get("model_type") in _FLAT:
+        for name, value in text.items():
+            params.setdefault(name, value)
+
+
+def find_old_rope(text: dict[str, Any]) -> dict[str, Any]:
+    """The rope parameters of a text model under their old names, if it has only the new one."""
+    rope = text.get("rope_parameters")
+    if not isinstance(rope, dict) or "rope_theta" in text:
+        return {}
+    scaling = {"type": rope.get("rope_type", "default"), **rope}
+    return {"rope_theta": rope.get("rope_theta"), "rope_scaling": scaling}
+
+
+PATCH = Patch(
+    id="qwen-vl-configs",
+    severity="crash",
+    every_model=True,
+    changes_alone=True,
+    summary="Qwen2-VL, Qwen2.5-VL and Qwen3-VL saved by transformers 5 do not load in mlx-vlm",
+    targets=before(
+        [
+            f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"
+            for family in (*_FLAT, "qwen3_vl", "qwen3_vl_moe")
+        ],
+        add_old_names,
+    ),
+)

@@ -1,0 +1,261 @@
+"""Gemma 3, Gemma 4 26B and 31B in mlx-vlm: tokens of an image do not see the rest of it.
+
+Why
+    Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
+    Gemma 4 whose config has ``use_bidirectional_attention: "vision"``. mlx-vlm masks Gemma 3's
+    causally. Of Gemma 4, releases before 0.6 do the same; later ones also let the tokens attend
+    both ways in the layers with full attention, and only if the cache is empty.
+How
+    The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
+    language model. Each layer's mask then also shows a token the later tokens of its image. A
+    prompt is cut into chunks only between images.
+Upstream
+    mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10.
+Retire when
+    The masks equal those of transformers, also in chunked prefill.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from ....core.patch import Patch
+from ....core.verbs import argument, everywhere, result, vlm_family, wrap
+from ..._shared.kept import Kept
+from ..._shared.prompt_chunks import find_fed
+from ..._shared.targets import vlm_generators
+from .chunks import fit_chunk, fit_chunks, splits_image
+
+# The argument in which the engine carries a prompt's image tokens (rows, tokens).
+VISUAL = "visual_pos_masks"
+# The same by embeddings, for callers that pass only these on.
+_KEPT: Kept[list[Any]] = Kept(list)
+
+
+class Fed(NamedTuple):
+    """What a call feeds: the image tokens (rows, tokens), and which layers show images."""
+
+    visual: Any
+    sliding_only: bool
+
+
+_fed: ContextVar[Fed | None] = ContextVar("mlx_patches_image_tokens", default=None)
+
+
+def attends_both_ways(config: Any) -> bool:
+    """Whether a whole model's images attend both ways, by its config."""
+    text = config.text_config
+    return config.model_type == "gemma3" or (
+        config.model_type.startswith("gemma4")
+        and getattr(text, "use_bidirectional_attention", None) == "vision"
+    )
+
+
+def find_visual(config: Any, ids: Any) -> Any:
+    """The mask of the image and video tokens among token ids (rows, tokens)."""
+    names = ("image_token_index", "image_token_id", "video_token_id")
+    tokens = [one for one in (getattr(config, name, None) for name in names) if one is not None]
+    return functools.reduce(operator.or_, (ids == token for token in tokens))
+
+
+def mark_images(
+    features: Any, model: Any, /, input_ids: Any, pixel_values: Any, pixel_values_videos: Any
+) -> Any:
+    """The embeddings of a prompt, with the mask of its image tokens if it has images."""
+    if has_images(model, pixel_values, pixel_values_videos):
+        features.attention_mask_4d = None  # Gemma 3's, which hides nothing
+        features.visual_pos_masks = find_visual(model.config, input_ids)
+        _KEPT.of(features.inputs_embeds)[:] = [features.visual_pos_masks]
+    return features
+
+
+def has_images(model: Any, /, pixel_values: Any, pixel_values_videos: Any) -> bool:
+    """Whether a prompt has images whose tokens attend both ways."""
+    shown = pixel_values is not None or pixel_values_videos is not None
+    return shown and attends_both_ways(model.config)
+
+
+def is_prompt(inputs_embeds: Any) -> bool:
+    """Whether a call passes embeddings, as calls for a prompt do."""
+    return inputs_embeds is not None
+
+
+def call_with_images(
+    call: Callable[..., Any], language: Any, inputs: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """A call of the language model whose masks show the images that it feeds."""
+    embeds: Any = kwargs.get("inputs_embeds")
+    visual = None if embeds is None or embeds.shape[1] == 1 else read_visual(language, kwargs)
+    if visual is None:
+        return call(language, inputs, *args, **kwargs)
+    fed = find_fed(visual, kwargs.get("cache"), embeds.shape[1])
+    is_gemma4 = language.config.model_type.startswith("gemma4")
+    token = _fed.set(Fed(visual[:, fed], sliding_only=is_gemma4))
+    try:
+        return call(language, inputs, *args, **kwargs)
+    finally:
+        _fed.reset(token)
+
+
+def read_visual(language: Any, given: Mapping[str, Any]) -> Any:
+    """The image tokens of the prompt of a call, from its arguments; None if it has none."""
+    if given.get(VISUAL) is not None:
+        return given[VISUAL]
+    if kept := _KEPT.of(given["inputs_embeds"]):
+        return kept[0]
+    types = given.get("mm_token_type_ids")
+    if types is None or getattr(language.config, "use_bidirectional_attention", None) != "vision":
+        return None
+    return (types == 1) | (types == 2)
+
+
+def make_mask(make: Callable[..., Any], h: Any, *args: Any, **kwargs: Any) -> Any:
+    """A layer's mask; if the running call feeds images, one that shows them whole."""
+    fed = _fed.get()
+    if fed is None or fed.visual.shape[1] != h.shape[1]:
+        return make(h, *args, **kwargs)
+    if fed.sliding_only and kwargs.get("window_size") is None:
+        return make(h, *args, **kwargs)
+    return show_images(make(h, *args, **kwargs | {"return_array": True}), fed.visual)
+
+
+def show_images(mask: Any, visual: Any) -> Any:
+    """A mask that also shows each image token the later tokens of its image.
+
+    Args:
+        mask: (tokens, columns) or (rows, 1, tokens, columns), True where a token attends.
+        visual: the image tokens (rows, tokens); they are the last of the columns.
+    """
+    import mlx.core as mx
+
+    length = visual.shape[1]
+    begins = visual & ~mx.pad(visual, [(0, 0), (1, 0)])[:, :-1]
+    image = mx.where(visual, mx.cumsum(begins.astype(mx.int32), axis=1), 0)
+    same = (image[:, :, None] == image[:, None]) & visual[:, None]
+    later = mx.arange(length)[:, None] < mx.arange(length)
+    return mask | mx.pad(
+        (same & later)[:, None], [(0, 0), (0, 0), (0, 0), (mask.shape[-1] - length, 0)]
+    )
+
+
+def is_feeding_images() -> bool:
+    """Whether the running call feeds images."""
+    return _fed.get() is not None
+
+
+def make_masks(
+    make: Callable[..., Any], model: Any, h: Any, cache: Any, *types: Any, **named: Any
+) -> Any:
+    """The masks of Gemma 4's layers, without the token types that show images in every layer."""
+    return make(model, h, cache)
+
+
+def fit_prompt(prefill_step_size: Any, input_ids: Any, model: Any) -> Any:
+    """The size of a prompt's chunks of which none ends inside an image; None for one chunk."""
+    if prefill_step_size is None:
+        return None
+    return fit_chunks(find_visual(model.config, input_ids), prefill_step_size)
+
+
+def shows_images(model: Any, pixel_values: Any) -> bool:
+    """Whether a prompt of a model whose images attend both ways has images."""
+    config = getattr(model, "config", None)
+    return (
+        pixel_values is not None
+        and hasattr(config, "text_config")
+        and has_images(model, pixel_values, None)
+    )
+
+
+def is_of_gemma(batch: Any, /) -> bool:
+    """Whether a batch of prompts holds images that attend both ways."""
+    known = type(batch.model).__module__.partition(".models.")[2].partition(".")[0]
+    return known in ("gemma3", "gemma4") and batch._prompt_kwargs.get(VISUAL) is not None
+
+
+def step_between_images(step: Callable[..., Any], batch: Any) -> Any:
+    """Process a chunk of prompts that ends in no row inside an image."""
+    size = batch.prefill_step_size
+    if size is None or not is_of_gemma(batch):
+        return step(batch)
+    batch.prefill_step_size = fit_chunk(batch._prompt_kwargs[VISUAL], size)
+    if batch.prefill_step_size is None:  # the prompt ends inside an image: no chunks
+        return 0
+    try:
+        return step(batch)
+    finally:
+        batch.prefill_step_size = size
+
+
+def skip_inside_image(column: int | None, batch: Any, /) -> int | None:
+    """The next column at which the prefix cache stores a prompt, unless it is inside an image."""
+    if column is None or not is_of_gemma(batch):
+        return column
+    inside = splits_image(batch._prompt_kwargs[VISUAL], column - batch._processed_prompt_columns)
+    return None if inside else column
+
+
+_WHOLE = ("gemma3", "gemma4", "gemma4_unified")
+
+PATCH = Patch(
+    id="gemma-image-blocks",
+    every_model=True,
+    changes_alone=True,
+    wrong_alone="gemma3",
+    summary="Gemma 3, Gemma 4 26B and 31B in mlx-vlm: image tokens do not see the whole image",
+    targets=(
+        *wrap(
+            vlm_family("gemma3", "LanguageModel.__call__"),
+            call_with_images,
+            fingerprint_of=("Gemma3Model.__call__",),
+            when=is_prompt,
+        ),
+        *wrap(
+            vlm_family("gemma4", "LanguageModel.__call__"),
+            call_with_images,
+            fingerprint_of=("Gemma4TextModel.__call__", "Gemma4TextModel._make_masks"),
+            when=is_prompt,
+        ),
+        *wrap(
+            everywhere("models.base:create_attention_mask"),
+            make_mask,
+            when=is_feeding_images,
+            supports=True,
+        ),
+        *wrap(
+            vlm_family("gemma4", "Gemma4TextModel._make_masks"),
+            make_masks,
+            when=is_feeding_images,
+            supports=True,
+        ),
+        *result(
+            [f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in _WHOLE],
+            mark_images,
+            when=has_images,
+            supports=True,
+        ),
+        *argument(
+            vlm_generators("generate_step"),
+            "prefill_step_size",
+            fit_prompt,
+            when=shows_images,
+            supports=True,
+        ),
+        *wrap(
+            vlm_generators("PromptProcessingBatch.prompt_step"),
+            step_between_images,
+            when=is_of_gemma,
+            supports=True,
+        ),
+        *result(
+            vlm_generators("PromptProcessingBatch._next_apc_checkpoint_column"),
+            skip_inside_image,
+            when=is_of_gemma,
+            supports=True,
+        ),
+    ),
+)

@@ -1,0 +1,95 @@
+"""Feeds a prompt with an image to a tiny language model, and records each layer's mask."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.batch_invariance import tiny
+from ....probes.fixtures import require_own
+
+IMAGE = 60
+# Two images between texts.
+PROMPT = (1, 2, IMAGE, IMAGE, IMAGE, 3, IMAGE, IMAGE, 4)
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def probe(target: Target) -> Result:
+    """Red if a mask differs from what the authors' rule gives, with an empty or a filled cache."""
+    require_own(target)
+    # Other targets only carry what a language model reads.
+    family = "gemma4" if ".gemma4" in target.module else "gemma3"
+    language = tiny("mlx-vlm", family).module
+    shown = [SLIDING, FULL]
+    if family == "gemma4":
+        language.config.use_bidirectional_attention = "vision"
+        shown.remove(FULL)
+    differing: dict[str, None] = {}
+    for held in (0, 3):
+        for kind, mask in record_masks(language, family, held):
+            window = language.config.sliding_window if kind == SLIDING else held + len(PROMPT)
+            if mask != draw_mask(kind in shown, held, window):
+                differing[f"{kind} after {held} tokens"] = None
+    layers = ", ".join(differing) or "no layer"
+    return Result(bool(differing), f"masks that differ from the authors': {layers}")
+
+
+def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, Any]]:
+    """Each layer's kind, and its mask of the prompt after ``held`` tokens of text."""
+    import mlx.core as mx
+
+    cache = language.make_cache()
+    if held:
+        language(mx.array([list(range(1, held + 1))]), cache=cache)
+    ids = mx.array([PROMPT])
+    visual = ids == IMAGE
+    given = {"visual_pos_masks": visual, "mm_token_type_ids": visual.astype(mx.int32)}
+    embeds = language.model.embed_tokens(ids)
+    with record_attention(family) as seen:
+        language(ids, inputs_embeds=embeds, cache=cache, **given)
+    for layer, mask in zip(language.model.layers, seen, strict=True):
+        kind = SLIDING if layer.self_attn.is_sliding else FULL
+        yield kind, read_mask(mask, held)
+
+
+@contextmanager
+def record_attention(family: str) -> Iterator[list[Any]]:
+    """The masks with which layers attend inside the block."""
+    module: Any = importlib.import_module(f"mlx_vlm.models.{family}.language")
+    attend, seen = module.scaled_dot_product_attention, list[Any]()
+
+    def record(*args: Any, mask: Any = None, **kwargs: Any) -> Any:
+        seen.append(mask)
+        return attend(*args, mask=mask, **kwargs)
+
+    module.scaled_dot_product_attention = record
+    try:
+        yield seen
+    finally:
+        module.scaled_dot_product_attention = attend
+
+
+def read_mask(mask: Any, held: int) -> Any:
+    """A layer's mask as rows of booleans."""
+    if mask is None or isinstance(mask, str):
+        return draw_mask(False, held, held + len(PROMPT))
+    return mask.reshape(mask.shape[-2:]).tolist()
+
+
+def draw_mask(shows_images: bool, held: int, window: int) -> list[list[bool]]:
+    """The authors' mask: in the window, and causal or between tokens of an image."""
+    image = [0] * held + [
+        1 if token == IMAGE and at < 5 else 2 if token == IMAGE else 0
+        for at, token in enumerate(PROMPT)
+    ]
+    columns = range(len(image))
+
+    def sees(query: int, key: int) -> bool:
+        beside = shows_images and image[query] == image[key] != 0
+        return key > query - window and (key <= query or beside)
+
+    return [[sees(query, key) for key in columns] for query in columns[held:]]

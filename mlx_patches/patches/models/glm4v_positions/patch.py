@@ -1,0 +1,107 @@
+"""GLM-4.1V and GLM-4.5V in mlx-vlm: an image's patches get inexact positions.
+
+Why
+    The table of position embeddings is resized to an image's grid. The authors interpolate it
+    bicubically, mlx-vlm bilinearly. GLM-4.1V's vision blocks also normalize with a constant of
+    their own instead of the config's.
+How
+    The embeddings are resized bicubically. The norms of new blocks get the config's constant.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    mlx-vlm interpolates bicubically.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import after, result
+
+# The coefficient of cubic convolution in PyTorch.
+_A = -0.75
+
+
+def add_positions(
+    _: Any,
+    model: Any,
+    embeddings: Any,
+    lengths: Any,
+    image_shapes: Any,
+    h_coords: Any,
+    w_coords: Any,
+    /,
+) -> Any:
+    """The embeddings of patches (patches, width) plus those of their positions."""
+    import mlx.core as mx
+
+    weight = model.position_embedding.weight
+    size = round(weight.shape[0] ** 0.5)
+    table = weight.astype(mx.float32).reshape(size, size, -1)
+    parts, start = [], 0
+    for (_, height, width), length in zip(image_shapes.tolist(), lengths, strict=True):
+        places = slice(start, start := start + int(length))
+        grid = resize(table, height, width)
+        parts.append(grid[h_coords[places], w_coords[places]])
+    return embeddings + mx.concatenate(parts).astype(weight.dtype)
+
+
+def resize(table: Any, height: int, width: int) -> Any:
+    """A table (rows, columns, width of features), resized bicubically to a grid."""
+    import mlx.core as mx
+
+    rows, columns, features = table.shape
+    tall = weigh(height, rows) @ table.reshape(rows, -1)
+    wide = weigh(width, columns) @ tall.reshape(height, columns, features)
+    return mx.contiguous(wide)
+
+
+def weigh(count: int, size: int) -> Any:
+    """The weights (count, size) of a table's places at each place of an axis of another length."""
+    import mlx.core as mx
+    import numpy as np
+
+    places = (np.arange(count) + 0.5) * size / count - 0.5
+    first = np.floor(places).astype(int)
+    weights = np.zeros((count, size), np.float32)
+    for tap in range(-1, 3):
+        column = np.clip(first + tap, 0, size - 1)
+        np.add.at(weights, (np.arange(count), column), weigh_tap(np.abs(places - first - tap)))
+    return mx.array(weights)
+
+
+def weigh_tap(distance: Any) -> Any:
+    """The weights of cubic convolution at distances of up to 2 places."""
+    near = ((_A + 2) * distance - (_A + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * _A * distance - 4 * _A
+    return near * (distance <= 1) + far * (distance > 1)
+
+
+def set_constants(block: Any, config: Any, /) -> None:
+    """Give a block's norms the constant of the config."""
+    for norm in (block.norm1, block.norm2):
+        norm.eps = config.rms_norm_eps
+
+
+_BLOCKS = {"glm4v": "Glm4vVisionBlock", "glm4v_moe": "Glm4vMoeVisionBlock"}
+
+PATCH = Patch(
+    id="glm4v-positions",
+    every_model=True,
+    changes_alone=True,
+    wrong_alone="glm4v glm4v_moe",
+    summary="GLM-4.1V and GLM-4.5V in mlx-vlm: an image's patches get inexact positions",
+    targets=tuple(
+        target
+        for family, block in _BLOCKS.items()
+        for target in (
+            *result(
+                f"mlx_vlm.models.{family}.vision:Glm4vVisionEmbeddings.__call__", add_positions
+            ),
+            *after(
+                f"mlx_vlm.models.{family}.vision:{block}.__init__", set_constants, supports=True
+            ),
+        )
+    ),
+)

@@ -1,0 +1,30 @@
+"""Embeds a prompt with two images at its beginning, and a prompt with each single image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Target
+from ....lab.image_scenarios import whole_of
+from ....lab.whole import IMAGE, embed_prompt
+from ....probes import Result
+from ....probes.batch_invariance import compare_arrays, tiny_of
+from ....probes.fixtures import require_own
+
+
+def probe(target: Target) -> Result:
+    """Red if the second image has other features than in its own prompt."""
+    require_own(target)
+    import mlx.core as mx
+
+    whole = whole_of(tiny_of(target))
+    vision = whole.module.config.vision_config
+    count = (vision.image_size // vision.patch_size) ** 2
+
+    def embed(*seeds: int) -> Any:
+        tokens = [IMAGE] * count * len(seeds) + [1, 2]
+        images = whole.images.inputs(tokens, seeds)
+        return embed_prompt(whole.module, tokens, images)["inputs_embeds"][:, :-2]
+
+    solo = mx.concatenate([embed(1), embed(2)], axis=1)
+    return compare_arrays(embed(1, 2), solo, 1e-4, "image features'")

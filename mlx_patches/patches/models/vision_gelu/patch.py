@@ -1,0 +1,98 @@
+"""mlx-vlm: vision towers of idefics2, Granite, InternVL, Llama 4 and Molmo 2 use another GELU.
+
+Why
+    SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
+    mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
+    to 0.02 per activation. InternVL uses the exact function, mlx-vlm the tanh approximation.
+How
+    New layers of these towers get the activation that belongs to the tower's type.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    mlx-vlm reads ``hidden_act``, or uses each tower's default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....core.patch import Patch
+from ....core.verbs import after, result
+
+# By type of tower, how MLX's GELU approximates: "none", "precise" (tanh) or "fast" (sigmoid).
+APPROXIMATIONS = {
+    "siglip_vision_model": "precise",
+    "idefics2": "precise",
+    "idefics2_vision": "precise",
+    "llama4_vision_model": "none",
+    "internvl_vision": "none",
+    "intern_vit_6b": "none",
+    "clip_vision_model": "fast",
+}
+# The same by the names that configs have for activations.
+NAMED = {"gelu": "none", "gelu_pytorch_tanh": "precise", "quick_gelu": "fast"}
+
+
+def set_activation(layer: Any, config: Any, /) -> None:
+    """Give a new layer the activation of its tower."""
+    import mlx.nn as nn
+
+    if (approximation := find_approximation(config)) not in (None, "fast"):
+        layer.activation_fn = nn.GELU(approx=approximation)
+
+
+def set_projector_activation(projector: Any, /) -> None:
+    """Give a new projector of InternVL its activation."""
+    import mlx.nn as nn
+
+    projector.activation = nn.GELU(approx=PROJECTOR)
+
+
+def find_approximation(config: Any) -> str | None:
+    """How a tower's activation approximates GELU; None if that is not known."""
+    own = NAMED.get(str(getattr(config, "hidden_act", None)))
+    return own or APPROXIMATIONS.get(str(getattr(config, "model_type", None)))
+
+
+def make_named(activation: Any, name: Any, /) -> Any:
+    """Molmo 2's activation of a name."""
+    import mlx.nn as nn
+
+    approximation = NAMED.get(name)
+    return activation if approximation in (None, "fast") else nn.GELU(approx=approximation)
+
+
+# InternVL's projector.
+PROJECTOR = "none"
+_FAMILIES = (
+    "idefics2",
+    "granite_vision",
+    "granite4_vision",
+    "internvl_chat",
+    "llava",
+    "llava_bunny",
+    "llava_next",
+)
+
+PATCH = Patch(
+    id="vision-gelu",
+    every_model=True,
+    changes_alone=True,
+    wrong_alone="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2",
+    summary="mlx-vlm: vision towers of idefics2, Granite, InternVL, Llama 4, Molmo 2: wrong GELU",
+    targets=(
+        *after(
+            (
+                "mlx_vlm.models.mlp:FastGELUMLP.__init__",
+                *(f"mlx_vlm.models.{family}.vision:MLP.__init__" for family in _FAMILIES),
+                "mlx_vlm.models.llama4.vision:Llama4VisionMLP.__init__",
+            ),
+            set_activation,
+        ),
+        *after(
+            "mlx_vlm.models.internvl.internvl:MultiModalProjector.__init__",
+            set_projector_activation,
+        ),
+        *result("mlx_vlm.models.molmo2.vision:_gelu_from_name", make_named),
+    ),
+)

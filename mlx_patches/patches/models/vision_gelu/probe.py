@@ -1,0 +1,64 @@
+"""Applies the activation of a vision tower's layer, and compares it with the function on paper."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from types import SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.batch_invariance import family_of
+from ....probes.fixtures import require_own
+
+# By family, the type of tower of published configs; the shared layer is tried as idefics2's.
+TYPES = {
+    "mlp": "idefics2",
+    "llama4": "llama4_vision_model",
+    "internvl_chat": "intern_vit_6b",
+}
+SIGLIP = "siglip_vision_model"
+EXACT = ("internvl", "internvl_chat", "llama4")
+INPUTS = (-3.0, -1.7, -0.6, 0.4, 1.9)
+# Between the approximation and the exact function there are 5e-4.
+TOLERANCE = 5e-5
+
+
+def probe(target: Target) -> Result:
+    """Red if a layer's activation is another function than its tower's."""
+    require_own(target)
+    import mlx.core as mx
+
+    family = family_of(target)
+    module = importlib.import_module(target.module)
+    if "." not in target.name:
+        activation, expected = require_own(target)("gelu_pytorch_tanh"), approximate
+    else:
+        kind = getattr(module, target.name.partition(".")[0])
+        layer = kind(config_of(TYPES.get(family, SIGLIP)))
+        activation = layer.activation if family == "internvl" else layer.activation_fn
+        expected = exact if family in EXACT else approximate
+    actual = activation(mx.array(INPUTS)).tolist()
+    worst = max(abs(a - expected(x)) for a, x in zip(actual, INPUTS, strict=True))
+    return Result(not worst < TOLERANCE, f"off by {worst:.2g}", worst)
+
+
+def config_of(tower: str) -> Any:
+    """The config of a tiny tower of this type."""
+    sizes = dict.fromkeys(
+        ("hidden_size", "intermediate_size", "projector_input_dim", "projector_output_dim"), 4
+    )
+    part = SimpleNamespace(model_type=tower, **sizes)
+    vars(part).update(vision_config=part, text_config=part, downsample_ratio=0.5)
+    return part
+
+
+def exact(x: float) -> float:
+    """GELU."""
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def approximate(x: float) -> float:
+    """Its tanh approximation."""
+    return x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
