@@ -31,7 +31,7 @@ from .oracle import (
 )
 
 # The shape and the numbers.
-Tensor = tuple[tuple[int, ...], array[float]]
+Tensor = tuple[tuple[int, ...], "array[float]"]
 MEMORY = 32
 LIMIT = 32768
 TEMPLATE = (
