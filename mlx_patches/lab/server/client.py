@@ -173,6 +173,8 @@ class Client:
             if time.monotonic() - start > self.seconds:
                 raise TimeoutError
             yield line
+        # A connection is kept only if its answer was read to the end.
+        response.close()
 
     def _drop(self) -> None:
         if connection := getattr(self._kept, "connection", None):

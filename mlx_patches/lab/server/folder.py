@@ -18,6 +18,7 @@ from .oracle import (
     IMAGE,
     MARKERS,
     PAD,
+    PONDER,
     SIZE,
     SPECIAL,
     START,
@@ -47,7 +48,12 @@ TEMPLATE = (
     "{{ part['text'] | trim }}{%%- endif -%%}{%%- endfor -%%}{%%- endif -%%}"
     "{%%- if message['role'] == 'assistant' -%%}" + EOS + "{%%- endif -%%}"
     "{%%- endfor -%%}"
-    "{%%- if add_generation_prompt and enable_thinking is defined and not enable_thinking -%%}"
+    # Only a prompt that makes the model think depends on the switch: servers' defaults differ.
+    "{%%- set last = messages[-1]['content'] -%%}"
+    "{%%- if last is not string -%%}{%%- set last = last[-1]['text'] -%%}{%%- endif -%%}"
+    "{%%- if enable_thinking is defined and not enable_thinking and last.endswith('"
+    + PONDER
+    + "') -%%}"
     "<think></think>{%%- endif -%%}"
 )
 HERMES, MISTRAL = "<tool_call>{{ tool_call.name }}</tool_call>", "[TOOL_CALLS]"

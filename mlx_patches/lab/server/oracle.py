@@ -143,7 +143,8 @@ class Language:
                 text += f" {one['content'].strip()}{EOS}"
             else:
                 text += f"{USER} {one['content'].strip()}"
-        return self.encode(text + ("" if thinking else "<think></think>"))
+        off = not thinking and text.endswith(PONDER)
+        return self.encode(text + ("<think></think>" if off else ""))
 
     # The model.
 

@@ -448,6 +448,10 @@ def _judge_budget(answers: Sequence[Answer], asked: Asked) -> str:
     return ""
 
 
+# Servers have one of two switches, and their defaults differ.
+_THINK = {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": True}}
+
+
 def _thinking(name: str, more: Mapping[str, Any], judge: Judge, ignored: Judge) -> Parameter:
     request = Request((f"{RING[0]}{PONDER}",), {**GREEDY, **more}, 24)
     plain = ring(GREEDY, 24)
@@ -572,7 +576,7 @@ def parameters(other: str) -> list[Parameter]:
             "tool_choice none", USE, {"tool_choice": "none"}, _has_no_calls, ignored=_judge_call
         ),
         _tools("tool_choice required", TELL, {"tool_choice": "required"}, _judge_call),
-        _thinking("thinking section", {}, _judge_reasoning, _is_unparsed),
+        _thinking("thinking section", _THINK, _judge_reasoning, _is_unparsed),
         _thinking(
             "chat_template_kwargs",
             {"chat_template_kwargs": {"enable_thinking": False}},

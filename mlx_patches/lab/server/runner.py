@@ -19,7 +19,7 @@ SWAP = "after a model swap"
 # Contexts of a request whose client hangs up: streamed, with a seed.
 _HANG_UPS = ((SOLO, False, False), (STREAMED, True, False), (SINGLE, False, True))
 # The contexts of endpoints other than chat, which use the same engine.
-FEWER = (SOLO, STREAMED, "joins another", "several at once", "second turn")
+FEWER = (SOLO, STREAMED, "joins another", "second turn")
 # How often a server that ended is started again.
 RESTARTS = 6
 # Starts the server again, and returns the new process.
