@@ -27,6 +27,7 @@ from .oracle import (
     USER,
     VIDEO,
     VOCABULARY,
+    WIDTH,
     WRITTEN,
     Language,
 )
@@ -136,10 +137,13 @@ def _tensors(language: Language) -> dict[str, Tensor]:
             head[token * SIZE + VOCABULARY + place] = value
     queries, keys, values = _zeros(SIZE, SIZE), _zeros(HEAD, SIZE), _zeros(HEAD, SIZE)
     output = _zeros(SIZE, SIZE)
+    for i in range(WIDTH):
+        # RoPE turns the first half of a head's dimensions by those of the second.
+        row = i if i < WIDTH // 2 else HEAD // 2 + i - WIDTH // 2
+        for j in range(WIDTH):
+            queries[row * SIZE + VOCABULARY + j] = language.query[i][j]
+            keys[row * SIZE + VOCABULARY + j] = language.key[i][j]
     for i in range(HEAD):
-        for j in range(HEAD):
-            queries[i * SIZE + VOCABULARY + j] = language.query[i][j]
-            keys[i * SIZE + VOCABULARY + j] = language.key[i][j]
         values[i * SIZE + VOCABULARY + i] = 1.0
         output[(VOCABULARY + i) * SIZE + i] = WRITTEN
     ones = array("f", [1.0]) * SIZE

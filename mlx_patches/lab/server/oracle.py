@@ -42,6 +42,9 @@ TOKENS = (*SPECIAL, *MARKERS, *(chr(byte) for byte in range(256)), *WORDS, *JSON
 FIRST_BYTE = len(SPECIAL) + len(MARKERS)
 
 SIZE, VOCABULARY, HEAD = 512, 448, 64
+# The dimensions of the head in use: those of the vectors, half of them turned by the others, and
+# one for the mark.
+WIDTH = 16
 # How far each ring word's successors are from it, best first, and the logits of all.
 STRIDES = (1, 4, 9, 15, 22, 30, 39, 49)
 TOP, GAP = 8.0, 0.25
@@ -52,6 +55,7 @@ NEVER, BYTE, IMPOSSIBLE, CERTAIN = -60.0, -55.0, -3000.0, 30.0
 MARK = 8.0
 WRITTEN = 8.0
 THETA = 10000.0
+_NOTHING = [0.0] * (WIDTH + 1)
 # The least distance of two logits that rounding cannot swap.
 MARGIN = 0.01
 
@@ -71,19 +75,18 @@ class Language:
         draw = random.Random(7)
         self.vectors: dict[int, list[float]] = {}
         for word in CONTEXT:
-            self.vectors[self.ids[word]] = [draw.choice((-1.0, 1.0)) for _ in range(HEAD - 1)] + [0]
+            self.vectors[self.ids[word]] = [draw.choice((-2.0, 2.0)) for _ in range(WIDTH)] + [0.0]
         # The last dimension tells a broken call from a good one.
-        self.vectors[self.ids[BREAK]] = [0.0] * (HEAD - 1) + [MARK]
+        self.vectors[self.ids[BREAK]] = [0.0] * WIDTH + [MARK]
         # The mark has no part in the head's scores.
         self.query, self.key = (
-            [[draw.gauss(0, 0.12) for _ in range(HEAD - 1)] + [0.0] for _ in range(HEAD)]
+            [[draw.gauss(0, 0.25) for _ in range(WIDTH)] + [0.0] for _ in range(WIDTH)]
             for _ in range(2)
         )
         self.heads: dict[int, list[float]] = {
-            self.ids[word]: [draw.gauss(0, 0.3) for _ in range(HEAD - 1)] + [0.0]
-            for word in CONTEXT
+            self.ids[word]: [draw.gauss(0, 0.3) for _ in range(WIDTH)] + [0.0] for word in CONTEXT
         }
-        self.heads[self.ids[BROKEN]] = [0.0] * (HEAD - 1) + [40.0]
+        self.heads[self.ids[BROKEN]] = [0.0] * WIDTH + [40.0]
 
     @cached_property
     def table(self) -> list[Logits]:
@@ -151,7 +154,7 @@ class Language:
     def logits(self, tokens: Sequence[int]) -> Logits:
         """The logits of the token after these."""
         read = self._read(tuple(tokens))
-        own = self.vectors.get(tokens[-1], [0.0] * HEAD)
+        own = self.vectors.get(tokens[-1], _NOTHING)
         if not any(read):
             return self.table[tokens[-1]]
         state = [one + WRITTEN * two for one, two in zip(own, read, strict=True)]
@@ -166,10 +169,10 @@ class Language:
     def _read(self, tokens: tuple[int, ...]) -> list[float]:
         """What the attention head reads: the mean of the context words' vectors, weighted."""
         if not any(token in self.vectors for token in tokens):
-            return [0.0] * HEAD
+            return _NOTHING
         query = self._rotated(tokens[-1], len(tokens) - 1, True)
         scores = [
-            sum(a * b for a, b in zip(query, self._rotated(token, place, False), strict=True))
+            sum(a * b for a, b in zip(query, self._rotated(token, place, False), strict=False))
             / math.sqrt(HEAD)
             if token in self.vectors and any(query)
             else 0.0
@@ -177,7 +180,7 @@ class Language:
         ]
         high = max(scores)
         weights = [math.exp(score - high) for score in scores]
-        total, read = sum(weights), [0.0] * HEAD
+        total, read = sum(weights), [0.0] * (WIDTH + 1)
         for weight, token in zip(weights, tokens, strict=True):
             for place, value in enumerate(self.vectors.get(token, ())):
                 read[place] += weight / total * value
@@ -188,12 +191,12 @@ class Language:
         """A token's query or key with RoPE."""
         vector = self.vectors.get(token)
         if vector is None:
-            return [0.0] * HEAD
+            return _NOTHING
         matrix = self.query if query else self.key
         flat = [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
-        half, turned = HEAD // 2, [0.0] * HEAD
+        half, turned = WIDTH // 2, [0.0] * WIDTH
         for i in range(half):
-            angle = place * THETA ** (-i / half)
+            angle = place * THETA ** (-2 * i / HEAD)
             cosine, sine = math.cos(angle), math.sin(angle)
             turned[i] = flat[i] * cosine - flat[i + half] * sine
             turned[i + half] = flat[i] * sine + flat[i + half] * cosine
@@ -207,10 +210,14 @@ class Language:
         while len(answer) < count:
             row = self.logits([*prompt, *answer])
             row = processor(list(row), prompt, answer) if processor else row
-            first, second = sorted(row, reverse=True)[:2]
+            first = max(row)
+            best = row.index(first)
+            second = max(
+                max(row[:best], default=-math.inf), max(row[best + 1 :], default=-math.inf)
+            )
             if first - second < MARGIN:
                 return answer, True
-            answer.append(row.index(first))
+            answer.append(best)
             if TOKENS[answer[-1]] == EOS:
                 break
         return answer, False

@@ -265,20 +265,23 @@ def _before(text: str, stop: str) -> str:
 
 
 def _limit(name: str) -> Parameter:
+    """A text that would end by itself: a server that ignores the limit does not go on."""
+
     def judge(answers: Sequence[Answer], asked: Asked) -> str:
         fault = is_greedy(answers, asked)
         if not fault and answers[0].finish != "length":
             fault = f"finish reason {answers[0].finish}, not length"
         return fault
 
-    def longer(answers: Sequence[Answer], asked: Asked) -> str:
-        return "" if len(answers[0].tokens(asked.language)) > 7 else "as long as the limit"
+    def is_whole(answers: Sequence[Answer], asked: Asked) -> str:
+        whole = [replace(one, tokens=24) for one in asked.requests]
+        return is_greedy(answers, replace(asked, requests=whole))
 
-    # max_tokens as a field replaces the one of ``tokens``; null leaves it out.
-    named = {"max_tokens": 7} if name == "max_tokens" else {"max_tokens": None, name: 7}
-    request = Request(ring({}).texts, {**GREEDY, **named}, 7)
+    # A field max_tokens replaces that of every request; None omits it.
+    named = {"max_tokens": 3} if name == "max_tokens" else {"max_tokens": None, name: 3}
+    request = Request((f"{RING[0]}{TELL}",), {**GREEDY, **named}, 3)
     points = (CHAT, COMPLETIONS, RESPONSES, MESSAGES) if name == "max_tokens" else (CHAT,)
-    return Parameter(name, (request,), judge, ring(GREEDY), is_greedy, longer, points)
+    return Parameter(name, (request,), judge, ring(GREEDY), is_greedy, is_whole, points)
 
 
 def _judge_choices(answers: Sequence[Answer], asked: Asked) -> str:
