@@ -506,7 +506,19 @@ def lab(
                 "a server has its own model: omit --model, --config, --weights, --dtype, --variant,"
                 " --device, --reference and --every-patch"
             )
-        command.run(server, url, write_model, mode or "both", scenarios, out, evidence, as_json)
+        command.run(
+            server,
+            url,
+            write_model,
+            mode or "both",
+            scenarios,
+            out,
+            evidence,
+            as_json,
+            walks,
+            seed,
+            replay,
+        )
     session_of_readable()
     mode = mode or "both"
     if walking.WALKS in scenarios:

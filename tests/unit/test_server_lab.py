@@ -7,7 +7,7 @@ import pytest
 from mlx_patches.lab.server.parameters import parameters
 from mlx_patches.lab.server.process import Process
 from mlx_patches.lab.server.runner import Lab
-from mlx_patches.lab.server.table import ABSENT, IGNORED, RIGHT, WRONG
+from mlx_patches.evidence.requests import ABSENT, IGNORED, RIGHT, WRONG
 
 from .toy_server import OTHER, serving
 

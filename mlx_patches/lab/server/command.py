@@ -19,9 +19,11 @@ from ..runner import environment
 from . import table
 from .client import Client
 from .folder import save
-from .measure import cells_of, cells_of_url
+from .measure import cells_of, cells_of_url, walker_of
 from .oracle import Language
 from .table import Cell
+from .walks import parse
+from .walks import show as show_line
 
 
 def run(
@@ -33,6 +35,9 @@ def run(
     out: Path | None,
     evidence: Path | None,
     as_json: bool,
+    walks: float | None,
+    seed: int,
+    replay: str | None,
 ) -> NoReturn:
     """Fill the matrix of a server, print it, and exit."""
     if sum(map(bool, (command, url, write_model))) > 1:
@@ -45,9 +50,10 @@ def run(
         sys.exit(0)
     if evidence and (url or only):
         raise click.UsageError("--evidence needs --server and every parameter: omit the others")
+    if walks or replay is not None:
+        walk(command, mode, walks or 0, seed, replay, as_json)
     found: list[Cell] = []
-    modes = [False] if url else {"patched": [True], "unpatched": [False]}.get(mode, [False, True])
-    for patched in modes:
+    for patched in [False] if url else modes_of(mode):
         known = {c.key: c for c in read(out, command or url or "") if c.patched is patched}
         if url:
             base = check_url(url)
@@ -72,6 +78,38 @@ def run(
 
         show(*table.shown(found))
     sys.exit(table.exit_code(found))
+
+
+def walk(
+    command: str | None, mode: str, seconds: float, seed: int, line: str | None, as_json: bool
+) -> NoReturn:
+    """Walk on a server, or replay one walk; print each red one, and exit."""
+    if not command:
+        raise click.UsageError("walks need --server: a red one may end the server")
+    steps = None if line is None else parse(line)
+    results: list[dict[str, Any]] = []
+    for patched in modes_of(mode):
+        count, reds = 0, []
+        with walker_of(command, patched) as walker:
+            for judged, red in (
+                walker.walk(seconds, seed) if steps is None else [(len(steps), walker.play(steps))]
+            ):
+                count += judged
+                if red:
+                    reds.append(red)
+                    click.echo(str(red), err=as_json)
+        word = "with" if patched else "without"
+        click.echo(f"Walks {word} patches: {count} requests, {len(reds)} red walks", err=as_json)
+        lines = [{"line": show_line(red.steps), "fault": red.fault} for red in reds]
+        results.append({"patched": patched, "requests": count, "red": lines})
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "walks": results}, indent=2))
+    sys.exit(1 if results[-1]["red"] else 0)
+
+
+def modes_of(mode: str) -> list[bool]:
+    """Whether each of the runs has the patches."""
+    return {"patched": [True], "unpatched": [False]}.get(mode, [False, True])
 
 
 def shown_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell]:

@@ -15,6 +15,7 @@ from .parameters import GREEDY, Asked, is_greedy, ring
 from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
+from .walks import Walker
 
 # The names in a command line: the served model for text or with images, and the other model.
 MODEL, VISION, OTHER = "model", "vision", "other"
@@ -42,6 +43,13 @@ def cells_of(
     """The cells of a server that is started here, and their number."""
     with started(command, patched) as (start, other):
         yield from Lab(start(), start, other, patched, known).cells(only)
+
+
+@contextlib.contextmanager
+def walker_of(command: str, patched: bool) -> Iterator[Walker]:
+    """What walks on a server that is started here."""
+    with started(command, patched) as (start, other):
+        yield Walker(Lab(start(), start, other, patched))
 
 
 def cells_of_url(

@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ...core.errors import MlxPatchesError
+from ...evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
 from .client import CHAT, PATHS, Answer, Client, Request
 from .contexts import CONTEXTS, SINGLE, SOLO, STREAMED, Company, Place, hang_up
 from .oracle import SIGHTS, Language
 from .parameters import Asked, Parameter, parameters, ring
 from .process import Process
-from .table import ABSENT, IGNORED, REFUSED, RIGHT, WRONG, Cell
+from .table import Cell
 
 HANG_UP = "hang-up"
 SWAP = "after a model swap"
@@ -46,6 +47,7 @@ class Lab:
         self.pool = ThreadPoolExecutor(16)
         self.language = Language()
         self.restarts = 0
+        self.everything = parameters(other)
         # What the server's penalties see, as its single requests show.
         self.sights: dict[tuple[str, str], Sequence[str]] = {}
 
@@ -74,13 +76,12 @@ class Lab:
 
     def cells(self, only: Sequence[str] = ()) -> Iterator[tuple[Cell, int]]:
         """Every cell, one after the other, and their number."""
-        everything = parameters(self.other)
-        if unknown := sorted({*only} - {*(one.name for one in everything), HANG_UP}):
+        if unknown := sorted({*only} - {*(one.name for one in self.everything), HANG_UP}):
             raise MlxPatchesError(f"--scenario {unknown[0]}: the matrix has no such parameter")
         rows = [
             (endpoint, one, self._contexts(endpoint, one))
             for endpoint in PATHS
-            for one in everything
+            for one in self.everything
             if endpoint in one.endpoints and (not only or one.name in only)
         ]
         total = sum(len(names) for _, _, names in rows)
@@ -116,31 +117,35 @@ class Lab:
             elif first and first.verdict in (IGNORED, REFUSED):
                 cell = replace(first, context=name)
             else:
-                cell = self._cell(endpoint, parameter, name)
+                cell = self.cell(endpoint, parameter, name)
             first = first or cell
             yield cell
 
-    def _cell(self, endpoint: str, parameter: Parameter, context: str) -> Cell:
+    def cell(self, endpoint: str, parameter: Parameter, context: str) -> Cell:
+        """Send a parameter's requests in a context, and judge the answers."""
         place = self.place(endpoint)
         company = CONTEXTS[context](place, parameter, parameter.stream_only)
         first = context in (SOLO, STREAMED) and (context == SOLO or parameter.stream_only)
-        verdict, detail = self._judge(endpoint, parameter, company, first)
+        verdict, detail = self.judge(endpoint, parameter, company, first)
         answers = [*company.answers, *(answer for _, answer in company.neighbours)]
         if not self.process.alive:
             verdict, detail = WRONG, f"the server ended: {self.process.last_line()}"
             self.start_again("ended")
-        elif any(answer.status == 0 for answer in answers) and not self._answers():
+        elif any(answer.status == 0 for answer in answers) and not self.is_answering():
             self.start_again("hangs")
         return Cell(endpoint, parameter.name, context, verdict, detail)
 
-    def _answers(self) -> bool:
+    def is_answering(self) -> bool:
         """Whether the server still answers."""
         return self.place(CHAT).send(ring({"temperature": 0}, 2)).status > 0
 
-    def _judge(
+    def judge(
         self, endpoint: str, parameter: Parameter, company: Company, first: bool
     ) -> tuple[str, str]:
+        """The verdict on a company's answers; ``first``: they decide what the server honours."""
         for answer in company.answers:
+            if "No Metal back-end" in answer.error:
+                return ABSENT, "needs Metal"
             if answer.status != 200:
                 return REFUSED if answer.refused and first else WRONG, answer.error
         key = (endpoint, parameter.name)
@@ -172,6 +177,9 @@ class Lab:
 
     def _hang_ups(self, endpoint: str) -> Iterator[Cell]:
         for context, stream, seed in _HANG_UPS if endpoint == CHAT else _HANG_UPS[:1]:
+            if known := self.known.get((endpoint, HANG_UP, context)):
+                yield known
+                continue
             fault = hang_up(self.place(endpoint), stream, seed)
             verdict = ABSENT if fault is None else WRONG if fault else RIGHT
             yield Cell(endpoint, HANG_UP, context, verdict, fault or "")

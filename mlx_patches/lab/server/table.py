@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.files import printable
-
-RIGHT, WRONG, IGNORED, REFUSED, ABSENT = "right", "wrong", "ignored", "refused", "n/a"
-VERDICTS = (RIGHT, WRONG, IGNORED, REFUSED, ABSENT)
-# The verdicts that a user must know of.
-BAD = (WRONG, IGNORED)
+from ...evidence.requests import ABSENT, BAD, RIGHT, VERDICTS
 
 
 @dataclass(frozen=True, slots=True)
