@@ -202,7 +202,7 @@ class Answering:
         limit = fields.get("max_completion_tokens") or fields.get("max_tokens") or 100
         context = list(self.prompt)
         if self.toy.has("kept cache") and len(fields.get("messages", ())) > 1:
-            del context[2]
+            context.remove(self.language.ids[EOS])
         while len(answer) < limit:
             time.sleep(STEP)
             row = self.process(list(self.language.logits([*context, *answer])), answer)

@@ -233,7 +233,8 @@ def read(endpoint: str, status: int, data: bytes) -> Answer:
         content = json.loads(data)
     except ValueError:
         shown = data[:80].decode(errors="replace").strip()
-        return Answer(status, f"HTTP {status}: {shown}" if shown else f"HTTP {status}, no JSON")
+        reason = f"HTTP {status}: {shown}" if shown else f"HTTP {status}, no JSON"
+        return Answer(500 if status == 200 else status, reason)
     if status != 200 or not isinstance(content, dict):
         return Answer(status, f"HTTP {status}: {_reason(content)}")
     if error := content.get("error"):

@@ -16,6 +16,8 @@ from .process import Process
 SOLO, STREAMED, SINGLE = "solo", "streamed", "one by one"
 # How many more tokens a neighbour has that must still run when the request is answered.
 MORE = 40
+# Answers up to this number of tokens have it for a reason.
+SHORT = 12
 
 
 @dataclass
@@ -84,6 +86,8 @@ def is_joined(place: Place, parameter: Parameter, stream: bool) -> Company:
     """A plain request joins the one that runs."""
     company = Company()
     for request in parameter.requests:
+        if request.tokens > SHORT:
+            request = replace(request, tokens=request.tokens + MORE)
         running = place.start(request)
         company.neighbours.append((parameter.plain, place.send(parameter.plain, stream)))
         company.asked.append(request)
@@ -159,10 +163,9 @@ def after_others(place: Place, parameter: Parameter, stream: bool) -> Company:
         place.pool.submit(place.client.cut, place.endpoint, neighbour),
         place.pool.submit(place.client.post, place.endpoint, b'{"model": 1, "max_tokens": -1}'),
     ]
-    company = solo(place, parameter, stream)
     for one in left:
         one.result()
-    return company
+    return solo(place, parameter, stream)
 
 
 def after_swap(place: Place, parameter: Parameter, stream: bool) -> Company:

@@ -193,7 +193,7 @@ def _judge_seed(answers: Sequence[Answer], asked: Asked) -> str:
 def _penalty_request(fields: Mapping[str, Any], tokens: int = 24) -> Request:
     """Loop words long before the end and at it: each sight gives another greedy path."""
     filler = "".join(RING[10:34])
-    return Request((f"{LOOP[1]}{LOOP[2]}{filler}{LOOP[3]}{LOOP[0]}",), {**GREEDY, **fields}, tokens)
+    return Request((f"{LOOP[1]}{filler}{LOOP[0]}",), {**GREEDY, **fields}, tokens)
 
 
 def _penalty(kind: str, amount: float) -> Parameter:
@@ -232,18 +232,18 @@ def _window(kind: str, amount: float) -> Parameter:
 
 
 def _logit_bias() -> Parameter:
-    token = TOKENS.index(LOOP[0])
-    fields = {"logit_bias": {str(token): -100}}
+    """One token has the bias that makes it certain, at every step."""
+    token, bias = TOKENS.index(RING[20]), 100
 
-    def ban(row: list[float], prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
-        row[token] -= 100
+    def process(row: list[float], prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+        row[token] += bias
         return row
 
     def judge(answers: Sequence[Answer], asked: Asked) -> str:
-        return compare(answers, asked, lambda n: asked.greedy(n, ban))
+        return compare(answers, asked, lambda n: asked.greedy(n, process))
 
-    request = Request((f"{RING[1]}{LOOP[0]}",), {**GREEDY, **fields}, 24)
-    return Parameter("logit_bias", (request,), judge, replace(request, fields=GREEDY), is_greedy)
+    request = ring({**GREEDY, "logit_bias": {str(token): bias}}, 24)
+    return Parameter("logit_bias", (request,), judge, ring(GREEDY, 24), is_greedy)
 
 
 def _stop(name: str, stop: str | list[str], end: str) -> Parameter:

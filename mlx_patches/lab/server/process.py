@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,7 +21,7 @@ from ...activation.children import child_environment, module_command
 from ...core.errors import MlxPatchesError
 from ..served import free_port
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,7 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether the server's first process runs; a server that is not ours is taken to."""
-        if not self.group:
-            return True
-        try:
-            os.kill(self.group, 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return not self.group or is_running(self.group)
 
     def cpu(self) -> float | None:
         """CPU seconds of the server's session; None if the system does not report them."""
@@ -59,7 +54,17 @@ class Process:
     def last_line(self) -> str:
         """The last line of the server's log."""
         text = self.log.read_text(errors="replace") if self.log else ""
-        return (text.strip().splitlines() or ["its log is empty"])[-1].strip()
+        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+        return (plain.strip().splitlines() or ["its log is empty"])[-1].strip()
+
+
+def is_running(number: int) -> bool:
+    """Whether a process exists."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -27,6 +27,8 @@ LEAVING = {"cancel": 2, "hang-up": 2, "half": 1, "fail": 1, "swap": 1}
 WAIT = "wait"
 # Seconds between the starts of two steps.
 GAP = 0.01
+# Seconds for shrinking a red program.
+SHRINKING = 120.0
 # How often a shorter program is tried before it counts as right.
 TRIES = 2
 
@@ -98,7 +100,9 @@ class Walker:
 
     def _is_usable(self, parameter: Parameter) -> bool:
         streams = not parameter.contexts or STREAMED in parameter.contexts
-        return streams and self.lab.cell(CHAT, parameter, SOLO).verdict == RIGHT
+        return streams and all(
+            self.lab.cell(CHAT, parameter, context).verdict == RIGHT for context in (SOLO, STREAMED)
+        )
 
     def draw(self, seed: int) -> list[Step]:
         """The program of a seed."""
@@ -151,7 +155,10 @@ class Walker:
         while time.monotonic() < end:
             steps = self.draw(seed)
             red = self.play(steps)
-            yield sum(s.action in JUDGED for s in steps), red and self.shrink(red, end + seconds)
+            yield (
+                sum(s.action in JUDGED for s in steps),
+                red and self.shrink(red, time.monotonic() + SHRINKING),
+            )
             seed += 1
 
     def shrink(self, red: Red, end: float) -> Red:
