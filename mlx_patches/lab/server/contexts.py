@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .client import Answer, Client, Request
 from .oracle import CONTEXT, LOOP, RING, TELL
@@ -157,7 +158,7 @@ def after_others(place: Place, parameter: Parameter, stream: bool) -> Company:
     """After neighbours that failed, left their stream, hung up, or sent half a body."""
     neighbour = replace(parameter.plain, tokens=120)
     leave = place.client.leave
-    left = [
+    left: list[Future[Any]] = [
         place.pool.submit(leave, place.endpoint, neighbour, True),
         place.pool.submit(leave, place.endpoint, neighbour, False),
         place.pool.submit(place.client.cut, place.endpoint, neighbour),

@@ -19,6 +19,7 @@ from .oracle import (
     MARKERS,
     PAD,
     PONDER,
+    PREAMBLE,
     SIZE,
     SPECIAL,
     START,
@@ -39,6 +40,7 @@ LIMIT = 32768
 TEMPLATE = (
     # Servers choose the parser of tool calls by what they find in the template.
     "{%% if false %%}%s{%% endif %%}"
+    "{{ '" + PREAMBLE + "' }}"
     "{%%- for message in messages -%%}"
     "{%%- if message['role'] == 'assistant' -%%}{{ ' ' }}{%%- else -%%}"
     + USER
@@ -124,7 +126,7 @@ def _tensors(language: Language) -> dict[str, Tensor]:
     head = _zeros(VOCABULARY, SIZE)
     # The norm of an embedding is that of ones, so that RMSNorm changes nothing.
     for token in range(VOCABULARY):
-        vector = language.vectors.get(token, [])
+        vector: list[float] = language.vectors.get(token, [])
         embedding[token * SIZE + token] = math.sqrt(SIZE - sum(one * one for one in vector))
         for place, value in enumerate(vector):
             embedding[token * SIZE + VOCABULARY + place] = value
@@ -139,10 +141,10 @@ def _tensors(language: Language) -> dict[str, Tensor]:
     output = _zeros(SIZE, SIZE)
     for i in range(WIDTH):
         # RoPE turns the first half of a head's dimensions by those of the second.
-        row = i if i < WIDTH // 2 else HEAD // 2 + i - WIDTH // 2
+        at = i if i < WIDTH // 2 else HEAD // 2 + i - WIDTH // 2
         for j in range(WIDTH):
-            queries[row * SIZE + VOCABULARY + j] = language.query[i][j]
-            keys[row * SIZE + VOCABULARY + j] = language.key[i][j]
+            queries[at * SIZE + VOCABULARY + j] = language.query[i][j]
+            keys[at * SIZE + VOCABULARY + j] = language.key[i][j]
     for i in range(HEAD):
         values[i * SIZE + VOCABULARY + i] = 1.0
         output[(VOCABULARY + i) * SIZE + i] = WRITTEN

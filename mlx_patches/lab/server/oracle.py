@@ -32,10 +32,14 @@ LOOP = [f" {one}" for one in _SYLLABLES[61:69]]
 STORY = [f" {one}" for one in _SYLLABLES[69:76]]
 THOUGHT = [f" {one}" for one in _SYLLABLES[76:88]]
 CONTEXT = [f" {one.title()}" for one in _SYLLABLES[:32]]
+# Every conversation begins so: prompts of a few tokens crash mlx_lm.server 0.31.3.
+PREAMBLE = "".join(THOUGHT[:11])
 # The prompt words that begin a script.
 TELL, USE, BREAK, PONDER, WRITE = " tell", " call", " break", " ponder", " write"
 THUS = " thus"
-WORDS = (*RING, *LOOP, *STORY, *THOUGHT, *CONTEXT, TELL, USE, BREAK, PONDER, WRITE, THUS)
+WORDS = (*RING, *LOOP, *STORY, *THOUGHT, *CONTEXT, # Every conversation begins so: prompts of a few tokens crash mlx_lm.server 0.31.3.
+PREAMBLE = "".join(THOUGHT[:11])
+TELL, USE, BREAK, PONDER, WRITE, THUS)
 JSON = (CALL, BROKEN, ARGUMENTS)
 TOKENS = (*SPECIAL, *MARKERS, *(chr(byte) for byte in range(256)), *WORDS, *JSON)
 # The token ids: bytes are between the markers and the words.
@@ -140,7 +144,7 @@ class Language:
 
     def chat(self, messages: Sequence[dict[str, str]], thinking: bool = True) -> list[int]:
         """The prompt of a conversation: what the folder's chat template writes."""
-        text = ""
+        text = PREAMBLE
         for one in messages:
             if one["role"] == "assistant":
                 text += f" {one['content'].strip()}{EOS}"

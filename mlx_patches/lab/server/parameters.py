@@ -113,7 +113,7 @@ def in_ranks(allowed: range, beyond: int = -1) -> Judge:
             ranks = asked.ranks(answer, number)
             short = len(ranks) < asked.requests[number].tokens
             if bad := [rank for rank in ranks if rank not in allowed] or short:
-                shown = "a cut answer" if short else f"ranks {sorted(set(bad))}"  # type: ignore[type-var,arg-type]
+                shown = "a cut answer" if short else f"ranks {sorted(set(bad))}"  # type: ignore[arg-type]
                 return f"{shown}, not {allowed.start} to {allowed.stop - 1}: {answer.text[:40]!r}"
             if max(ranks) <= beyond:
                 return f"no rank above {beyond}: the answer is {'greedy' if not beyond else 'cut'}"
@@ -378,8 +378,8 @@ def _tools(
 ) -> Parameter:
     request = Request((f"{RING[0]}{prompt}",), {**GREEDY, "tools": TOOLS, **more}, 24)
     plain = ring(GREEDY, 24)
-    shape = {"is_plain": is_greedy, "endpoints": (CHAT,), "ignored": _is_raw} | kinds
-    return Parameter(name, (request,), judge, plain, **shape)
+    ignored = kinds.get("ignored", _is_raw)
+    return Parameter(name, (request,), judge, plain, is_greedy, ignored, (CHAT,))
 
 
 def _is_raw(answers: Sequence[Answer], asked: Asked) -> str:

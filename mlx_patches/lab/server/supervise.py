@@ -25,7 +25,12 @@ def main() -> None:
     ) as server:
         print(server.pid, flush=True)
         closed = threading.Event()
-        threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
+
+        def wait_for_end() -> None:
+            sys.stdin.read()
+            closed.set()
+
+        threading.Thread(target=wait_for_end, daemon=True).start()
         while server.poll() is None and not closed.wait(0.1):
             pass
         end_group(server)

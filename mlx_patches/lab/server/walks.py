@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ...core.errors import MlxPatchesError
@@ -123,7 +123,7 @@ class Walker:
         ]:
             raise MlxPatchesError(f"--replay: {unknown[0]}: the matrix has no such parameter")
         pools = {step.client: ThreadPoolExecutor(1) for step in steps}
-        futures = []
+        futures: list[tuple[Step, Future[str]]] = []
         for step in steps:
             if step.action == WAIT:
                 for _, future in futures:
