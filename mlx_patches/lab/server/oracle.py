@@ -37,9 +37,7 @@ PREAMBLE = "".join(THOUGHT[:11])
 # The prompt words that begin a script.
 TELL, USE, BREAK, PONDER, WRITE = " tell", " call", " break", " ponder", " write"
 THUS = " thus"
-WORDS = (*RING, *LOOP, *STORY, *THOUGHT, *CONTEXT, # Every conversation begins so: prompts of a few tokens crash mlx_lm.server 0.31.3.
-PREAMBLE = "".join(THOUGHT[:11])
-TELL, USE, BREAK, PONDER, WRITE, THUS)
+WORDS = (*RING, *LOOP, *STORY, *THOUGHT, *CONTEXT, TELL, USE, BREAK, PONDER, WRITE, THUS)
 JSON = (CALL, BROKEN, ARGUMENTS)
 TOKENS = (*SPECIAL, *MARKERS, *(chr(byte) for byte in range(256)), *WORDS, *JSON)
 # The token ids: bytes are between the markers and the words.
