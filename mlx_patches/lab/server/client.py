@@ -28,6 +28,7 @@ NAMES = {
     MESSAGES: {"stop": "stop_sequences"},
 }
 ANSWER_SECONDS = 30.0
+NO_ANSWER = "no answer within"
 Message = dict[str, str]
 
 
@@ -142,9 +143,7 @@ class Client:
             late = isinstance(error, TimeoutError)
             answer = Answer(
                 0,
-                f"no answer within {self.seconds:.0f} s"
-                if late
-                else f"{type(error).__name__}: {error}",
+                f"{NO_ANSWER} {self.seconds:.0f} s" if late else f"{type(error).__name__}: {error}",
             )
         answer.seconds = time.monotonic() - start
         return answer

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...core.errors import MlxPatchesError
 from ...evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
-from .client import CHAT, PATHS, Answer, Client, Request
+from .client import CHAT, NO_ANSWER, PATHS, Answer, Client, Request
 from .contexts import CONTEXTS, SINGLE, SOLO, STREAMED, Company, Place, hang_up
 from .oracle import SIGHTS, Language
 from .parameters import Asked, Parameter, parameters, ring
@@ -22,7 +22,7 @@ _HANG_UPS = ((SOLO, False, False), (STREAMED, True, False), (SINGLE, False, True
 # The contexts of endpoints other than chat, which use the same engine.
 FEWER = (SOLO, STREAMED, "joins another", "second turn")
 # How often a server that ended is started again.
-RESTARTS = 6
+RESTARTS = 12
 # Starts the server again, and returns the new process.
 Restart = Callable[[], Process]
 
@@ -111,12 +111,12 @@ class Lab:
         return [name for name in names if name != SOLO or not parameter.stream_only]
 
     def _row(self, endpoint: str, parameter: Parameter, names: list[str]) -> Iterator[Cell]:
-        """A parameter's cells; if it is refused or ignored at first, it is so in all."""
+        """A parameter's cells; if it is refused or ignored or hangs at first, it does so in all."""
         first = None
         for name in names:
             if known := self.known.get((endpoint, parameter.name, name)):
                 cell = known
-            elif first and first.verdict in (IGNORED, REFUSED):
+            elif first and (first.verdict in (IGNORED, REFUSED) or NO_ANSWER in first.detail):
                 cell = replace(first, context=name)
             else:
                 cell = self.cell(endpoint, parameter, name)
