@@ -45,19 +45,18 @@ def load(name: str, version: str, place: Path | None = None) -> list[dict[str, A
 def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
     """One sentence for each kind of wrong answers of a host: its parameters, and the repair."""
     for part in parts:
-        kinds: dict[tuple[str, bool], list[str]] = {}
-        after = {
-            (row[0], row[1]) for row in part.get("with", part["without"])["rows"] if row[2] in BAD
-        }
+        kinds: dict[tuple[str, str], list[str]] = {}
+        left = {(row[0], row[1]) for row in part.get("with", {"rows": ()})["rows"] if row[2] in BAD}
         for endpoint, parameter, verdict, contexts, _ in part["without"]["rows"]:
             if verdict in BAD:
                 company = verdict == WRONG and contexts and SOLO not in contexts
-                kind = "wrong only in company" if company else verdict
-                names = kinds.setdefault((kind, (endpoint, parameter) not in after), [])
+                state = "not repaired" if (endpoint, parameter) in left else "repaired"
+                state = state if "with" in part else "not measured with the patches"
+                key = ("wrong only in company" if company else verdict, state)
+                names = kinds.setdefault(key, [])
                 if parameter not in names:
                     names.append(parameter)
         options = " ".join(_OPTION.findall(part["command"]))
         where = f"requests{f' ({options})' if options else ''}"
-        for (kind, repaired), names in kinds.items():
-            state = "repaired" if repaired else "not repaired"
-            yield f"{where}: {kind}, {state}: {', '.join(names)}"
+        for (kind, state), names in kinds.items():
+            yield f"{where}: {kind}, {state}: {'; '.join(names)}"
