@@ -446,6 +446,18 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     is_flag=True,
     help="Compare the families with transformers instead; needs the extra reference.",
 )
+@click.option(
+    "--server",
+    metavar="COMMAND",
+    help="Send a server requests in company instead; {model} and {port} are replaced.",
+)
+@click.option("--url", help="As --server, for a server that runs with the model of --write-model.")
+@click.option(
+    "--write-model",
+    type=Path,
+    metavar="FOLDER",
+    help="Write the model of --server, whose answers are known, and exit.",
+)
 def lab(
     models: tuple[str, ...],
     scenarios: tuple[str, ...],
@@ -465,6 +477,9 @@ def lab(
     variant: str | None,
     device: str | None,
     reference: bool,
+    server: str | None,
+    url: str | None,
+    write_model: Path | None,
 ) -> None:
     """Measure the batch invariance of the installed model families with tiny random models.
 
@@ -483,6 +498,27 @@ def lab(
         for line in () if as_json else one.lines():
             click.echo(line)
 
+    if server or url or write_model:
+        from .lab.server import command
+
+        if models or config or weights or dtype or variant or device or reference or every_patch:
+            raise click.UsageError(
+                "a server has its own model: omit --model, --config, --weights, --dtype, --variant,"
+                " --device, --reference and --every-patch"
+            )
+        command.run(
+            server,
+            url,
+            write_model,
+            mode or "both",
+            scenarios,
+            out,
+            evidence,
+            as_json,
+            walks,
+            seed,
+            replay,
+        )
     session_of_readable()
     mode = mode or "both"
     if walking.WALKS in scenarios:

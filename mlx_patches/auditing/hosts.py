@@ -12,6 +12,7 @@ from ..core.errors import MlxPatchesError
 from ..core.outcome import IN_EFFECT, Outcome, Status
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES
 from ..core.record import fields
+from ..evidence import requests
 from ..matrix.ranges import BrokenSet
 
 KNOWN = ("vllm-mlx", "omlx", "rapid-mlx", "mlx-openai-server", "mlx-engine")
@@ -26,6 +27,7 @@ class HostReport:
         open: the needed patches that are not in effect, but would be after activation.
         blocked: the needed patches that activation cannot apply: drifted, in conflict, failed, …
         limited_to: the other host that this environment is enabled for, or empty.
+        requests: what the server lab found wrong in this release, by kind.
     """
 
     installed: Installed
@@ -35,6 +37,7 @@ class HostReport:
     open: tuple[str, ...]
     blocked: tuple[str, ...] = ()
     limited_to: str = ""
+    requests: tuple[str, ...] = ()
 
     @property
     def advice(self) -> str:
@@ -68,7 +71,7 @@ class HostReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        own = fields(self, "unmet", "repaired", "open", "blocked", "advice")
+        own = fields(self, "unmet", "repaired", "open", "blocked", "advice", "requests")
         return fields(self.installed, "name", "version") | own
 
 
@@ -103,6 +106,7 @@ def report(
         open=ids(lambda o: o.finding and o.status is Status.DISABLED),
         blocked=ids(lambda o: o.finding and o.status is not Status.DISABLED),
         limited_to=limited_to,
+        requests=tuple(requests.summary(requests.load(canonical(host.name), host.version))),
     )
 
 

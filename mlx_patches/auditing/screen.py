@@ -146,6 +146,8 @@ def facts(report: Audit) -> Iterator[str]:
         yield from (f"cannot work: {one.reason}: {one.remedy}" for one in report.broken_sets)
     yield from (f"not repaired by any patch: {one.effect}: {one.remedy}" for one in report.warnings)
     yield from report.unknown
+    if report.host_report is not None:
+        yield from report.host_report.requests
     yield from (one.finding for one in report.foreign if one.finding)
     for variable in _switches(report, every=False):
         yield f"switched off by {variable}"

@@ -1,0 +1,6 @@
+"""The server lab: a request must mean in company what it means as a single request.
+
+``oracle`` defines a tiny model whose every answer is known, ``folder`` writes it as a model folder,
+``process`` and ``client`` run and query a server, ``parameters`` and ``contexts`` are the matrix,
+``runner`` fills it.
+"""

@@ -1,0 +1,176 @@
+"""``mlx-patches lab --server`` and ``--url``: the options, the progress, the output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ...core.errors import MlxPatchesError
+from ..runner import environment
+from . import table
+from .client import Client
+from .folder import save
+from .measure import cells_of, cells_of_url, walker_of
+from .oracle import Language
+from .table import Cell
+from .walks import parse
+from .walks import show as show_line
+
+
+def run(
+    command: str | None,
+    url: str | None,
+    write_model: Path | None,
+    mode: str,
+    only: tuple[str, ...],
+    out: Path | None,
+    evidence: Path | None,
+    as_json: bool,
+    walks: float | None,
+    seed: int,
+    replay: str | None,
+) -> NoReturn:
+    """Fill the matrix of a server, print it, and exit."""
+    if sum(map(bool, (command, url, write_model))) > 1:
+        raise click.UsageError(
+            "--server starts a server, --url uses one that runs, --write-model starts none: give"
+            " one of them"
+        )
+    if write_model:
+        save(write_model, Language())
+        sys.exit(0)
+    if evidence and (url or only):
+        raise click.UsageError("--evidence needs --server and every parameter: omit the others")
+    if walks or replay is not None:
+        walk(command, mode, walks or 0, seed, replay, as_json)
+    found: list[Cell] = []
+    for patched in [False] if url else modes_of(mode):
+        known = {c.key: c for c in read(out, command or url or "") if c.patched is patched}
+        if url:
+            base = check_url(url)
+            make = cells_of_url(base, served_model(base), only, known)
+        else:
+            make = cells_of(command or "", patched, only, known)
+        with ExitStack() as stack:
+            if out:
+                file = stack.enter_context(out.open("a"))
+            for cell in shown_progress(make, "with" if patched else "without"):
+                found.append(cell)
+                if out and cell.key not in known:
+                    line = {"command": command or url, **cell.as_dict()}
+                    print(json.dumps(line), file=file, flush=True)
+    if evidence:
+        table.save(evidence, table.evidence(found, command or "", environment()))
+        click.echo(f"{evidence}: wrote evidence of {len(found)} cells", err=True)
+    if as_json:
+        click.echo(json.dumps(table.as_dict(found), indent=2))
+    else:
+        from ...auditing.tables import show
+
+        show(*table.shown(found))
+    sys.exit(table.exit_code(found))
+
+
+def walk(
+    command: str | None, mode: str, seconds: float, seed: int, line: str | None, as_json: bool
+) -> NoReturn:
+    """Walk on a server, or replay one walk; print each red one, and exit."""
+    if not command:
+        raise click.UsageError("walks need --server: a red one may end the server")
+    steps = None if line is None else parse(line)
+    results: list[dict[str, Any]] = []
+    for patched in modes_of(mode):
+        count, reds = 0, []
+        with walker_of(command, patched) as walker:
+            for judged, red in (
+                walker.walk(seconds, seed) if steps is None else [(len(steps), walker.play(steps))]
+            ):
+                count += judged
+                if red:
+                    reds.append(red)
+                    click.echo(str(red), err=as_json)
+        word = "with" if patched else "without"
+        click.echo(f"Walks {word} patches: {count} requests, {len(reds)} red walks", err=as_json)
+        lines = [{"line": show_line(red.steps), "fault": red.fault} for red in reds]
+        results.append({"patched": patched, "requests": count, "red": lines})
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "walks": results}, indent=2))
+    sys.exit(1 if results[-1]["red"] else 0)
+
+
+def modes_of(mode: str) -> list[bool]:
+    """Whether each of the runs has the patches."""
+    return {"patched": [True], "unpatched": [False]}.get(mode, [False, True])
+
+
+def shown_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell]:
+    """Show a bar with the time left on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    )
+    with bar:
+        shown = bar.add_task(f"{mode} patches", total=None)
+        for cell, total in cells:
+            bar.update(shown, advance=1, total=total, description=f"{mode}: {cell.parameter}")
+            yield cell
+
+
+def read(out: Path | None, command: str) -> list[Cell]:
+    """The cells that a file of an interrupted run has for this command.
+
+    Raises:
+        MlxPatchesError: the file has something else.
+    """
+    if out is None or not out.exists():
+        return []
+    found = []
+    for number, line in enumerate(out.read_text().splitlines(), 1):
+        try:
+            row: dict[str, Any] = json.loads(line)
+            if row.pop("command") == command:
+                found.append(Cell(**row))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise MlxPatchesError(
+                f"{out}:{number}: no cell of a server's matrix: give --out another file"
+            ) from None
+    return found
+
+
+def check_url(url: str) -> str:
+    """The base address of a server.
+
+    Raises:
+        MlxPatchesError: it is no address.
+    """
+    parts = urlsplit(url)
+    try:
+        known = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 80)
+    except ValueError:
+        known = False
+    if not known:
+        raise MlxPatchesError(f"--url {url}: expected an address such as http://127.0.0.1:8080")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def served_model(url: str) -> str:
+    """The first model that a server lists.
+
+    Raises:
+        MlxPatchesError: it lists none.
+    """
+    listed = Client(url, "", 10).get("/v1/models")
+    try:
+        return str(listed["data"][0]["id"])
+    except (LookupError, TypeError):
+        raise MlxPatchesError(f"{url}: /v1/models lists no model: is the server running?") from None

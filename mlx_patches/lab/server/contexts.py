@@ -1,0 +1,204 @@
+"""The contexts of the matrix: the company in which a request is sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .client import Answer, Client, Request
+from .oracle import CONTEXT, LOOP, RING, TELL
+from .parameters import Parameter
+from .process import Process
+
+SOLO, STREAMED, SINGLE = "solo", "streamed", "one by one"
+# How many more tokens a neighbour has that must still run when the request is answered.
+MORE = 40
+# Answers up to this number of tokens have it for a reason.
+SHORT = 12
+
+
+@dataclass
+class Company:
+    """What was sent in a context, and answered.
+
+    ``asked`` are the requests as sent; ``neighbours`` the plain requests beside them.
+    """
+
+    asked: list[Request] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    neighbours: list[tuple[Request, Answer]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server's endpoint, and the pool that sends concurrent requests to it."""
+
+    client: Client
+    process: Process
+    endpoint: str
+    pool: ThreadPoolExecutor
+    other: str = ""
+
+    def send(self, request: Request, stream: bool = False, model: str = "") -> Answer:
+        """Send one request."""
+        return self.client.send(self.endpoint, request, stream, model=model)
+
+    def start(self, request: Request) -> Future[Answer]:
+        """Begin a streamed request; returns when its first part has come."""
+        begun = threading.Event()
+        future = self.pool.submit(self.client.send, self.endpoint, request, True, begun.set)
+        future.add_done_callback(lambda _: begun.set())
+        begun.wait(self.client.seconds)
+        return future
+
+
+# Sends a parameter's requests, streamed or not, in company.
+Context = Callable[[Place, Parameter, bool], Company]
+
+
+def solo(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """One request at a time."""
+    requests = list(parameter.requests)
+    return Company(requests, [place.send(one, stream, parameter.model) for one in requests])
+
+
+def streamed(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """One streamed request at a time."""
+    return solo(place, parameter, True)
+
+
+def joins(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """The request joins a plain one that runs."""
+    company = Company()
+    for request in parameter.requests:
+        neighbour = replace(parameter.plain, tokens=request.tokens + MORE)
+        running = place.start(neighbour)
+        company.asked.append(request)
+        company.answers.append(place.send(request, stream))
+        company.neighbours.append((neighbour, running.result()))
+    return company
+
+
+def is_joined(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """A plain request joins the one that runs."""
+    company = Company()
+    for request in parameter.requests:
+        if request.tokens > SHORT:
+            request = replace(request, tokens=request.tokens + MORE)
+        running = place.start(request)
+        company.neighbours.append((parameter.plain, place.send(parameter.plain, stream)))
+        company.asked.append(request)
+        company.answers.append(running.result())
+    return company
+
+
+def crowd(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """Several at once, and as many plain ones."""
+    requests = list(parameter.requests) * (3 if len(parameter.requests) == 1 else 1)
+    futures = [
+        (one, place.pool.submit(place.send, one, stream))
+        for pair in zip(requests, [parameter.plain] * len(requests), strict=True)
+        for one in pair
+    ]
+    answers = [(one, future.result()) for one, future in futures]
+    mine, plain = answers[::2], answers[1::2]
+    return Company([one for one, _ in mine], [answer for _, answer in mine], plain)
+
+
+def second_turn(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """The second turn of a conversation, over a cache that the server may have kept."""
+    return _turns(place, parameter, stream, 1)
+
+
+def third_turn(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """The third turn."""
+    return _turns(place, parameter, stream, 2)
+
+
+def _turns(place: Place, parameter: Parameter, stream: bool, before: int) -> Company:
+    company = Company()
+    for number, request in enumerate(parameter.requests):
+        last = " " + request.texts[0].split()[-1]
+        # Scripts begin a turn later: no answer with a call or a thinking section is sent back.
+        free = last in (*RING, *LOOP, *CONTEXT)
+        # Another start for each parameter: no other request's cache is hit.
+        unique = f"{RING[number + before]}{RING[len(parameter.name)]}"
+        first = request.texts[0] if free else f"{RING[0]}{TELL}"
+        turn = Request((unique + first,), request.fields if free else {"temperature": 0}, 10)
+        for left in range(before, 0, -1):
+            answer = place.send(turn, stream)
+            if not answer.text.strip():
+                company.asked.append(turn)
+                company.answers.append(answer)
+                break
+            history = (*turn.texts, f" {answer.text.strip()}")
+            turn = replace(turn, texts=(*history, last if free or left == 1 else TELL))
+        else:
+            final = replace(turn, fields=request.fields, tokens=request.tokens)
+            company.asked.append(final)
+            company.answers.append(place.send(final, stream))
+    return company
+
+
+def one_by_one(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """With a seed: some servers then serve one request at a time."""
+    seeded = [
+        replace(one, fields={"seed": 7, **one.fields}, texts=(RING[3] + one.texts[0],))
+        for one in parameter.requests
+    ]
+    company = _turns(place, replace(parameter, requests=tuple(seeded)), stream, 1)
+    return company
+
+
+def after_others(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """After neighbours that failed, left their stream, hung up, or sent half a body."""
+    neighbour = replace(parameter.plain, tokens=120)
+    leave = place.client.leave
+    left: list[Future[Any]] = [
+        place.pool.submit(leave, place.endpoint, neighbour, True),
+        place.pool.submit(leave, place.endpoint, neighbour, False),
+        place.pool.submit(place.client.cut, place.endpoint, neighbour),
+        place.pool.submit(place.client.post, place.endpoint, b'{"model": 1, "max_tokens": -1}'),
+    ]
+    for one in left:
+        one.result()
+    return solo(place, parameter, stream)
+
+
+def after_swap(place: Place, parameter: Parameter, stream: bool) -> Company:
+    """After a request to another model."""
+    place.send(replace(parameter.plain, tokens=4), model=place.other)
+    return solo(place, parameter, stream)
+
+
+CONTEXTS: dict[str, Context] = {
+    SOLO: solo,
+    STREAMED: streamed,
+    "joins another": joins,
+    "joined by another": is_joined,
+    "several at once": crowd,
+    "second turn": second_turn,
+    "third turn": third_turn,
+    SINGLE: one_by_one,
+    "after others left": after_others,
+    "after a model swap": after_swap,
+}
+
+
+def hang_up(place: Place, stream: bool, seed: bool) -> str | None:
+    """The fault if a request is served after its client hung up; None if that is not known."""
+    fields = {"temperature": 0, **({"seed": 1} if seed else {})}
+    request = Request((f"{RING[0]}{RING[1]}",), fields, 20000)
+    place.client.leave(place.endpoint, request, stream, 1.0)
+    time.sleep(1.0)
+    before = place.process.cpu()
+    time.sleep(1.0)
+    after = place.process.cpu()
+    if before is None or after is None:
+        return None
+    used = after - before
+    return f"{used:.1f} s of CPU in the second after the client hung up" if used > 0.2 else ""

@@ -1,0 +1,73 @@
+"""Measures one server: writes the models, starts it, and fills its matrix."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...core.errors import MlxPatchesError
+from . import folder
+from .client import CHAT
+from .oracle import Language
+from .parameters import GREEDY, Asked, is_greedy, ring
+from .process import Process, run
+from .runner import Key, Lab
+from .table import Cell
+from .walks import Walker
+
+# The names in a command line: the served model for text or with images, and the other model.
+MODEL, VISION, OTHER = "model", "vision", "other"
+
+
+@contextlib.contextmanager
+def started(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
+    """Write the models; yields the function that starts the server anew, and the other's folder."""
+    images = f"{{{VISION}}}" in command
+    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+        folders = {name: Path(temporary, name) for name in (VISION if images else MODEL, OTHER)}
+        for name, path in folders.items():
+            folder.save(path, Language(other=name == OTHER), images)
+
+        def start() -> Process:
+            stack.close()
+            return stack.enter_context(run(command, folders, patched, Path(temporary, "log")))
+
+        yield start, str(folders[OTHER])
+
+
+def cells_of(
+    command: str, patched: bool, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
+) -> Iterator[tuple[Cell, int]]:
+    """The cells of a server that is started here, and their number."""
+    with started(command, patched) as (start, other):
+        yield from Lab(start(), start, other, patched, known).cells(only)
+
+
+@contextlib.contextmanager
+def walker_of(command: str, patched: bool) -> Iterator[Walker]:
+    """What walks on a server that is started here."""
+    with started(command, patched) as (start, other):
+        yield Walker(Lab(start(), start, other, patched))
+
+
+def cells_of_url(
+    url: str, model: str, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
+) -> Iterator[tuple[Cell, int]]:
+    """The cells of a running server.
+
+    Raises:
+        MlxPatchesError: it does not serve the scripted model.
+    """
+    lab = Lab(Process(url, model), None, known=known)
+    request = ring(GREEDY, 8)
+    answer = lab.place(CHAT).send(request)
+    if answer.status == 0:
+        raise MlxPatchesError(f"{url}: {answer.error}")
+    if is_greedy([answer], Asked(CHAT, lab.language, [request])):
+        raise MlxPatchesError(
+            f"{url} serves {model}, whose answers are not known: serve the folder that"
+            " mlx-patches lab --write-model FOLDER writes"
+        )
+    yield from lab.cells(only)

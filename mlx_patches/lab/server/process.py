@@ -1,0 +1,158 @@
+"""Starts a server around the scripted model on loopback, and ends its process group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...activation.children import child_environment, module_command
+from ...core.errors import MlxPatchesError
+from ..served import free_port
+
+START_SECONDS = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A running server. ``group``: its process group, 0 if it is not ours."""
+
+    url: str
+    model: str
+    log: Path | None = None
+    group: int = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server's first process runs; a server that is not ours is taken to."""
+        return not self.group or is_running(self.group)
+
+    def cpu(self) -> float | None:
+        """CPU seconds of the server's session; None if the system does not report them."""
+        if not self.group or not Path("/proc/self/stat").exists():
+            return None
+        ticks = 0
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
+                # The command's name, in parentheses, may have spaces.
+                fields = file.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.group:
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def last_line(self) -> str:
+        """The last line of the server's log."""
+        text = self.log.read_text(errors="replace") if self.log else ""
+        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+        return (plain.strip().splitlines() or ["its log is empty"])[-1].strip()
+
+
+def is_running(number: int) -> bool:
+    """Whether a process exists."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def run(command: str, folders: dict[str, Path], patched: bool, log: Path) -> Iterator[Process]:
+    """Run a server until the context ends.
+
+    Args:
+        command: the server's command line. ``{port}`` and the names of ``folders`` in braces are
+            replaced.
+        folders: the model folders; the first is the model that is served.
+        patched: with the patches or without them.
+        log: the file for the server's output.
+
+    Raises:
+        MlxPatchesError: the server does not start.
+    """
+    port = free_port()
+    words = split(command, {name: str(path) for name, path in folders.items()}, port)
+    environment = child_environment()
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    if shutil.which(words[0], path=environment["PATH"]) is None:
+        raise MlxPatchesError(f"--server: {words[0]} is not in this environment: install it")
+    if patched:
+        words = module_command("mlx_patches", "run", "--", *words)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, log.open("wb") as out:
+        # Servers keep prefix caches below the home folder, and list the models of the hub's cache.
+        cache = {"HOME": home, "HF_HUB_CACHE": home, "HF_HUB_OFFLINE": "1"}
+        supervisor = subprocess.Popen(
+            module_command("mlx_patches.lab.server.supervise", *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=out,
+            env=environment | cache,
+            start_new_session=True,
+        )
+        group = 0
+        try:
+            assert supervisor.stdin and supervisor.stdout
+            group = int(supervisor.stdout.readline() or 0)
+            model = str(next(iter(folders.values())))
+            process = Process(f"http://127.0.0.1:{port}", model, log, group)
+            wait_until_ready(process, supervisor)
+            yield process
+        finally:
+            with contextlib.suppress(OSError):
+                supervisor.stdin.close()  # type: ignore[union-attr]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                supervisor.wait(20)
+            supervisor.kill()
+            supervisor.wait()
+            if group:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+
+
+def split(command: str, names: dict[str, str], port: int) -> list[str]:
+    """The words of a command line with its names replaced.
+
+    Raises:
+        MlxPatchesError: the command is not a command line that names the model and the port.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise MlxPatchesError(f"--server: {error}: {command}") from error
+    if "{port}" not in command or not any(f"{{{name}}}" in command for name in names):
+        raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
+    for name, value in {**names, "port": str(port)}.items():
+        words = [word.replace(f"{{{name}}}", value) for word in words]
+    return words
+
+
+def wait_until_ready(process: Process, supervisor: subprocess.Popen[bytes]) -> None:
+    """Wait until the server lists its models.
+
+    Raises:
+        MlxPatchesError: it ended, or did not answer in time.
+    """
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        if supervisor.poll() is not None:
+            raise MlxPatchesError(f"the server ended before it answered: {process.last_line()}")
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"{process.url}/v1/models", timeout=5),
+        ):
+            return
+        time.sleep(0.1)
+    raise MlxPatchesError(
+        f"the server did not answer within {START_SECONDS:.0f} s: {process.last_line()}"
+    )
