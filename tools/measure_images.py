@@ -102,14 +102,14 @@ def is_red(row: Mapping[str, Any]) -> bool:
 
 
 def cells(rows: Any) -> Cells:
-    """Kind of model to stage to its row, for the stages that were compared."""
+    """Kind of model to stage to its row, for the kinds whose logits were compared."""
     found: Cells = defaultdict(dict)
     for row in rows:
         kind, _, stage = row["scenario"].partition(":")[2].rpartition(" ")
         own = row["scenario"].startswith(f"{NAME}:") and stage in STAGES
         if own and LETTERS[row["verdict"]] in "gr":
             found[kind][stage] = row
-    return dict(found)
+    return {kind: own for kind, own in found.items() if "model" in own}
 
 
 def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:
@@ -124,13 +124,15 @@ def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:
 
 
 def not_compared(rows: Rows) -> dict[str, str]:
-    """Family to the reason if none of its kinds was compared: the table's, or what happened."""
+    """Family to the reason if a kind of it was not compared: the table's, or what happened."""
     groups = published.TABLE["not-compared"].values()
     found = {family: one["why"] for one in groups for family in one["families"]}
     for row in rows:
-        kind = row["scenario"].partition(":")[2]
-        if row["scenario"].startswith(f"{NAME}:") and kind in published.TABLE["entry"]:
-            found[published.entry(kind)["family"]] = row["detail"][:SHOWN]
+        name = row["scenario"].partition(":")[2]
+        kind = name.removesuffix(" load").removesuffix(" model")
+        own = row["scenario"].startswith(f"{NAME}:") and kind in published.TABLE["entry"]
+        if own and LETTERS[row["verdict"]] not in "gr":
+            found[published.entry(kind)["family"]] = f"{kind}: {row['detail'][:SHOWN]}"
     return dict(sorted(found.items()))
 
 

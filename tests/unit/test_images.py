@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import measure_images
 import pytest
 
 from mlx_patches.auditing import verdict
@@ -173,3 +174,39 @@ def test_reason_is_told_if_not_compared(evidence):
     images = one.as_dict(IDLE)["images_solo"]
     assert images["not_compared"] == "transformers has no model of this type"
     assert not images["stages"] and judged(family="llama").as_dict(IDLE)["images_solo"] is None
+
+
+def row(name, verdict, detail="", patched=False):
+    scenario_name = f"{scenario.NAME}:{name}"
+    return {"scenario": scenario_name, "verdict": verdict, "detail": detail, "patched": patched}
+
+
+ROWS = [
+    row("gemma4 load", words.GREEN),
+    row("gemma4 model", words.RED, "square: off by 0.3, in the language model"),
+    row("gemma4 saved", words.RED, "TypeError: no field of this name"),
+    row("gemma4 vision load", words.NOT_APPLICABLE, "the lab's folder does not load: no"),
+    row("llama4 load", words.GREEN),
+    row("llama4 model", words.NOT_APPLICABLE, "a text differs too: off by 1"),
+]
+
+
+def test_only_compared_kinds_are_evidence():
+    found = measure_images.cells(ROWS)
+    assert {kind: [*stages] for kind, stages in found.items()} == {
+        "gemma4": ["load", "model", "saved"]
+    }
+    assert measure_images.crashes({"without": found}) == {"gemma4": ["saved"]}
+    reasons = measure_images.not_compared(ROWS)
+    assert reasons["llama4"] == "llama4: a text differs too: off by 1"
+    assert reasons["gemma4"].startswith("gemma4 vision: the lab's folder")
+    assert reasons["molmo"] == "transformers has no model of this type"
+
+
+def test_stages_that_stay_off():
+    one = {
+        "without": {"a": {"load": "g", "model": "r", "saved": "r"}, "b": {"load": "g"}},
+        "with": {"a": {"load": "g", "model": "g", "saved": "r"}},
+    }
+    assert measure_images.off(one, "a") == (["model", "saved"], ["saved"])
+    assert measure_images.off(one, "b") == ([], [])
