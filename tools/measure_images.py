@@ -109,7 +109,7 @@ def cells(rows: Any) -> Cells:
         own = row["scenario"].startswith(f"{NAME}:") and stage in STAGES
         if own and LETTERS[row["verdict"]] in "gr":
             found[kind][stage] = row
-    return {kind: own for kind, own in found.items() if "model" in own}
+    return {kind: own for kind, own in found.items() if "model" in own or own.keys() == {"load"}}
 
 
 def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:

@@ -62,7 +62,7 @@ def made(one: published.Json, folder: Path) -> dict[str, Any]:
     write_copy(one, home, folder / "saved")
     processor, default = processors(home)
     arrays: dict[str, Any] = {}
-    facts: dict[str, Any] = {"ids": ids, "cases": {}}
+    facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
     seen = watch(model)
     for case in pictures.CASES:
         told: dict[str, Any] = {}
