@@ -75,14 +75,7 @@ def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str
         "set": one.name,
         "outside": measure_reference.name_outside(rows),
         "versions": release_sets.versions(python),
-        "kinds": {
-            kind: {
-                "family": published.entry(kind)["family"],
-                "when": published.entry(kind).get("when", {}),
-                "source": published.entry(kind)["source"],
-            }
-            for kind in kinds
-        },
+        "kinds": {kind: describe(published.entry(kind)) for kind in kinds},
         **letters,
         "crash": crashes(parts),
         "details": {
@@ -97,19 +90,27 @@ def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str
     }
 
 
+def describe(one: published.Json) -> dict[str, Any]:
+    """What the audit needs to know of an entry in the table."""
+    mark = one.get("mark", "rope_parameters" if one.get("old", True) else "")
+    return {"when": one.get("when", {}), "mark": mark, **{k: one[k] for k in ("family", "source")}}
+
+
 def is_red(row: Mapping[str, Any]) -> bool:
     return bool(row["verdict"] == RED)
 
 
 def cells(rows: Any) -> Cells:
-    """Kind of model to stage to its row, for the kinds whose logits were compared."""
+    """Kind of model to stage to its row, for kinds that were compared or do not load."""
     found: Cells = defaultdict(dict)
     for row in rows:
         kind, _, stage = row["scenario"].partition(":")[2].rpartition(" ")
         own = row["scenario"].startswith(f"{NAME}:") and stage in STAGES
         if own and LETTERS[row["verdict"]] in "gr":
             found[kind][stage] = row
-    return {kind: own for kind, own in found.items() if "model" in own or own.keys() == {"load"}}
+    return {
+        kind: own for kind, own in found.items() if "model" in own or any(map(is_red, own.values()))
+    }
 
 
 def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:

@@ -164,10 +164,14 @@ class Held(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A kind of model with images: the fields of a config that choose it, and its stages."""
+    """A kind of model with images: the fields of a config that choose it, and its stages.
+
+    ``mark``: the field that only configs have that transformers 5 saved; empty if there is none.
+    """
 
     name: str
     when: Mapping[str, Any]
+    mark: str
     cells: tuple[HeldCell, ...]
 
 
@@ -194,9 +198,11 @@ class Pictures(NamedTuple):
     def cells(self, config: Mapping[str, Any] | None = None) -> tuple[HeldCell, ...]:
         """The stages that count for a folder's config; without a folder, for published ones."""
         found = self.kind(config)
+        if found is None:
+            return ()
         fields = ChainMap((config or {}).get("text_config") or {}, dict(config or {}))
-        saved = bool(fields.get("rope_parameters"))
-        return tuple(one for one in (found.cells if found else ()) if saved or one.name != SAVED)
+        saved = bool(found.mark and fields.get(found.mark))
+        return tuple(one for one in found.cells if saved or one.name != SAVED)
 
 
 def folder() -> Path:
@@ -260,7 +266,7 @@ def pictures(release: str, family: str) -> Pictures | None:
         found = json.loads(file.read_bytes())
         why = found["not_compared"].get(family, "")
         kinds = tuple(
-            Picture(name, one["when"], _cells(found, name))
+            Picture(name, one["when"], one["mark"], _cells(found, name))
             for name, one in found["kinds"].items()
             if one["family"] == family
         )

@@ -110,8 +110,8 @@ def evidence(tmp_path, monkeypatch):
     found = {
         "outside": "transformers 9.9",
         "kinds": {
-            "gemma4": {"family": "gemma4", "when": {}},
-            "gemma4 vision": {"family": "gemma4", "when": {"both": "vision"}},
+            "gemma4": {"family": "gemma4", "when": {}, "mark": "rope_parameters"},
+            "gemma4 vision": {"family": "gemma4", "when": {"both": "vision"}, "mark": ""},
         },
         "without": {
             "gemma4": {"load": "g", "model": "g", "saved": "r"},
