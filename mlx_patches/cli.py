@@ -549,9 +549,9 @@ def lab(
             "--variant changes the lab's own configs: omit --config and --weights"
         )
     if reference:
-        if scenarios or config or weights or dtype or variant or device or evidence:
+        if config or weights or dtype or variant or device or evidence:
             raise click.UsageError(
-                "--reference has its own configs, in float32: omit --scenario, --config, --weights,"
+                "--reference has its own configs, in float32: omit --config, --weights,"
                 " --dtype, --variant, --device and --evidence"
             )
         check_reference()

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import measure_images
 import measure_solo
 import measure_walks
 import real_judge
@@ -87,6 +88,11 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "Still wrong, except `config-fields`:",
         "",
         *measure_solo.reasons(),
+        "",
+        "Single requests with images against transformers ([lab.md](lab.md#against-transformers)):",
+        "kinds of model that match, that match with the patches, and that differ.",
+        "",
+        *measure_images.page(),
         "",
         "Random walks ([lab.md](lab.md#walks)) with every patch:",
         "",

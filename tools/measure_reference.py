@@ -111,9 +111,17 @@ def list_repaired(rows: Rows) -> Cells:
     }
 
 
-def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
-    """The rows of ``lab --reference``; ``off``: a patch that is switched off."""
+def run(
+    python: Path,
+    models: Sequence[str],
+    jobs: int,
+    mode: str,
+    off: str = "",
+    scenario: str = reference.NAME,
+) -> Rows:
+    """The rows of one scenario of ``lab --reference``; ``off``: a patch that is switched off."""
     flags = [flag for model in models for flag in ("--model", model)]
+    flags += ["--scenario", scenario]
     command = ["-m", "mlx_patches", "lab", "--reference", mode, "--jobs", str(jobs), *flags]
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     variables = {"PYTHONPATH": os.pathsep.join(paths), settings.DISABLE: off}

@@ -262,7 +262,11 @@ def commands(report: Audit) -> list[str]:
     held = [
         cell
         for one in report.verdicts
-        for cell in (*one.fails_solo(here), *one.fails_with_images(here))
+        for cell in (
+            *one.fails_solo(here),
+            *one.fails_with_images(here),
+            *one.fails_on_images(here),
+        )
     ]
     repaired = [not cell.wrong_with_patches for cell in open_]
     repaired += [not words.is_red(cell.pair) for cell in held]
@@ -311,6 +315,8 @@ def _proof(report: Audit) -> str:
         # The lab runs the image scenarios only by name.
         if (images := one.fails_with_images(here)) and not one.wrong_here(here):
             return f"mlx-patches lab --model {one.family} --scenario {images[0].name}"
+        if one.fails_on_images(here) and not one.wrong_here(here):
+            return f"mlx-patches lab --reference --model {one.family} --scenario reference-images"
     if report.model.folder is not None:
         path = shlex.quote(str(report.model.folder.path))
         return f"mlx-patches lab --config {printable(path)}"
@@ -345,11 +351,24 @@ def single_requests(report: Audit) -> list[str]:
         elif held:
             found[f"could not be compared with {held.outside}"] = one.release
     if not found:
-        return ["Single requests were not compared with another implementation."]
+        return ["Single requests were not compared with another implementation.", *_images(report)]
     return [
         f"Single requests {text}{f' ({release})' if len(found) > 1 else ''}."
         for text, release in found.items()
-    ]
+    ] + _images(report)
+
+
+def _images(report: Audit) -> list[str]:
+    """A line on a model's single requests with images, if it reads images."""
+    for one in worst(report):
+        pictures = one.measured.pictures
+        if pictures and one.shown:
+            count = len(one.shown) - len(one.fails_on_images(report.here()))
+            stages = f"{count} of {_many(len(one.shown), 'stage')}"
+            return [f"Images match {pictures.outside} in {stages}."]
+        if pictures:
+            return [f"Images were not compared with {pictures.outside}: {pictures.why}."]
+    return []
 
 
 def _describe_places(

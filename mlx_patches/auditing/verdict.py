@@ -97,6 +97,8 @@ class Measured:
             if they were not compared.
         prefill: whether its decode equals its own prefill; None if that was not measured.
         images: the results of a batch with images in the release's engine; empty if not measured.
+        pictures: single requests with images, compared with another implementation; None if the
+            family has none, or if they were not measured.
     """
 
     evidence: Mapping[str, Any] | None = None
@@ -106,6 +108,7 @@ class Measured:
     held: outside.Held | None = None
     prefill: outside.HeldCell | None = None
     images: tuple[outside.HeldCell, ...] = ()
+    pictures: outside.Pictures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class ModelVerdict:
         note: the note of ``measured``, or why the family has no result.
         defects: its configs that are not equal; for a folder, those that match its own config.
         own: whether the defects are of a folder.
+        shown: the stages of single requests with images, for the folder's own config.
     """
 
     family: str
@@ -136,6 +140,7 @@ class ModelVerdict:
     note: str = ""
     defects: tuple[outside.HeldCell, ...] = ()
     own: bool = False
+    shown: tuple[outside.HeldCell, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -193,11 +198,19 @@ class ModelVerdict:
         cells = [one if one.needs else one._replace(needs=self.patches) for one in images]
         return self._open(cells, here)
 
+    def fails_on_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+        """The stages in which a single request with images is wrong in this environment."""
+        return self._open(self.shown, here)
+
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
         if WRONG_TEXT in fail_on and self.wrong_solo(here):
             return 1
-        beside = (*self.fails_solo(here), *self.fails_with_images(here))
+        beside = (
+            *self.fails_solo(here),
+            *self.fails_with_images(here),
+            *self.fails_on_images(here),
+        )
         if any(one.severity in fail_on for one in beside):
             return 1
         if self.verdict == NOT_MEASURED:
@@ -209,7 +222,9 @@ class ModelVerdict:
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: include every scenario."""
         held, prefill, images = self.measured.held, self.measured.prefill, self.measured.images
-        wrong_solo = self.wrong_solo(here) or bool(self.fails_solo(here))
+        wrong_solo = self.wrong_solo(here) or bool(
+            self.fails_solo(here) or self.fails_on_images(here)
+        )
         solo = held and {
             "held_against": held.outside,
             "configs": len(held.cells),
@@ -238,11 +253,24 @@ class ModelVerdict:
             }
             if images
             else None,
+            "images_solo": self._shown(here),
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.measured.metal),
             "exit_code": self.exit_code(here),
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
+        }
+
+    def _shown(self, here: PatchState) -> dict[str, Any] | None:
+        """The JSON form of single requests with images."""
+        pictures = self.measured.pictures
+        return pictures and {
+            "held_against": pictures.outside,
+            "not_compared": pictures.why or None,
+            "stages": [one.name for one in self.shown],
+            "wrong": [one.name for one in self.shown if "r" in one.pair],
+            "wrong_with_patches": [one.name for one in self.shown if words.is_red(one.pair)],
+            "wrong_here": [one.name for one in self.fails_on_images(here)],
         }
 
     def _is_open(self, cell: CellVerdict, here: PatchState) -> bool:
@@ -276,9 +304,11 @@ def judge(
     defects = measured.held.defects(config) if measured.held else ()
     own = config is not None
     solo_cells = [one for one in (*defects, measured.prefill) if one and (own or one.is_usual)]
-    beside = (*solo_cells, *measured.images)
+    shown = measured.pictures.cells(config) if measured.pictures else ()
+    beside = (*solo_cells, *measured.images, *shown)
     solo_ids = [*measured.solo, *(id_ for one in beside for id_ in one.needs)]
     make = partial(ModelVerdict, family, distribution, version, defects=defects, own=own)
+    make = partial(make, shown=shown)
     if evidence is None or not pairs:
         note = "the lab's evidence does not have this family" if evidence else note
         ids = worst_first(dict.fromkeys((*solo_ids, *possible())))
@@ -377,8 +407,23 @@ def describe_single(one: ModelVerdict, here: PatchState) -> str:
         else "",
         f"crashes ({outside.list_configs(crashes)})" if crashes else "",
         f"{_verb(long)} for images in chunked prefill" if long else "",
+        of_images(one, here),
     ]
     return f"; a single request {' and '.join(filter(None, texts))}" if any(texts) else ""
+
+
+def of_images(one: ModelVerdict, here: PatchState) -> str:
+    """What a single request with images gets here; empty if it is right."""
+    open_ = one.fails_on_images(here)
+    if not open_:
+        return ""
+    still = [cell for cell in open_ if words.is_red(cell.pair)]
+    text = "gives wrong answers to images"
+    if any(cell.name in (outside.LOAD, outside.SAVED) and cell.crash for cell in open_):
+        text = "does not load"
+    elif all(cell.crash for cell in open_):
+        text = "crashes on images"
+    return f"{text}, {'even with the patches' if still else 'which the patches repair'}"
 
 
 def _is_solo(cell: outside.HeldCell) -> bool:

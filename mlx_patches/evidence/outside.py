@@ -1,7 +1,8 @@
 """Single-request results of model types, compared with an independent implementation.
 
 Also the measurements of ``tools/measure_solo.py``: ``own_prefill``, a family's single-request
-decode compared with its own prefill; ``with_images``, whole models with images in a batch.
+decode compared with its own prefill; ``with_images``, whole models with images in a batch. And
+those of ``tools/measure_images.py``: ``pictures``, single requests with images.
 
 There is one file per measured release set: ``tools/measure_reference.py`` writes it from the rows
 of ``lab --reference``. A cell is one config of a model type, with the letters of ``words``.
@@ -33,6 +34,8 @@ FEATURES, CHUNKED = "features", "features-chunked"
 # The scenario of single requests with images in chunked prefill.
 IMAGES_SOLO = "features-solo"
 IMAGES_WHY = {"youtu_vl": "MLX 0.32.0 computes a wrong sum of the image sizes"}
+# Stages of single requests with images: a published folder, and one that transformers 5 saved.
+LOAD, SAVED = "load", "saved"
 # The results of a model type: equal, equal with the patches, different with them, not comparable.
 TYPE_RESULTS = (words.GREEN, words.REPAIRED, words.RED, words.NOT_APPLICABLE)
 
@@ -160,6 +163,48 @@ class Held(NamedTuple):
         return tuple(one for one in red if one.is_of(fields, old))
 
 
+class Picture(NamedTuple):
+    """A kind of model with images: the fields of a config that choose it, and its stages.
+
+    ``mark``: the field that only configs have that transformers 5 saved; empty if there is none.
+    """
+
+    name: str
+    when: Mapping[str, Any]
+    mark: str
+    cells: tuple[HeldCell, ...]
+
+
+class Pictures(NamedTuple):
+    """A family's single requests with images, stage by stage, compared with ``outside``.
+
+    ``why``: the reason if it was not compared.
+    """
+
+    outside: str
+    kinds: tuple[Picture, ...] = ()
+    why: str = ""
+
+    def kind(self, config: Mapping[str, Any] | None = None) -> Picture | None:
+        """The kind of a folder's config; without a folder, the family's plain kind."""
+        parts = (config or {}, (config or {}).get("text_config") or {})
+        fits = [
+            one
+            for one in self.kinds
+            if all(value in [part.get(name) for part in parts] for name, value in one.when.items())
+        ]
+        return max(fits, key=lambda one: len(one.when), default=None)
+
+    def cells(self, config: Mapping[str, Any] | None = None) -> tuple[HeldCell, ...]:
+        """The stages that count for a folder's config; without a folder, for published ones."""
+        found = self.kind(config)
+        if found is None:
+            return ()
+        fields = ChainMap((config or {}).get("text_config") or {}, dict(config or {}))
+        saved = bool(found.mark and fields.get(found.mark))
+        return tuple(one for one in found.cells if saved or one.name != SAVED)
+
+
 def folder() -> Path:
     """The folder of the files, next to the lab's evidence."""
     return store.folder().parent / "reference"
@@ -198,13 +243,34 @@ def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
 
 def beside(
     release: str, family: str, model_type: str = ""
-) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...]]:
-    """The measurements of a family besides the lab's scenarios: the three subjects above."""
+) -> tuple[Held | None, HeldCell | None, tuple[HeldCell, ...], Pictures | None]:
+    """The measurements of a family besides the lab's scenarios: the four subjects above."""
     return (
         find_compared(release, model_type, family),
         own_prefill(release, family),
         with_images(release, family),
+        pictures(release, family),
     )
+
+
+@functools.cache
+def pictures(release: str, family: str) -> Pictures | None:
+    """A family's single requests with images; None if there is no file of the release set.
+
+    ``tools/measure_images.py`` writes the files.
+    """
+    file = store.folder().parent / "images" / f"{release.replace(' ', '-')}.json"
+    if not file.exists():
+        return None
+    with store.reading(file):
+        found = json.loads(file.read_bytes())
+        why = found["not_compared"].get(family, "")
+        kinds = tuple(
+            Picture(name, one["when"], one["mark"], _cells(found, name))
+            for name, one in found["kinds"].items()
+            if one["family"] == family
+        )
+        return Pictures(found["outside"], kinds, why) if kinds or why else None
 
 
 @functools.cache

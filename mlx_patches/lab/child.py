@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     emulated = "run the branch that Metal takes, and its kernels, on a CPU"
     parser.add_argument("--device", choices=(METAL_EMULATED,), help=emulated)
     parser.add_argument("--variant", default="", help="a variant of the family's tiny config")
-    parser.add_argument("--reference", action="store_true", help="against transformers instead")
+    parser.add_argument("--reference", help="a scenario that compares it with transformers")
     options = parser.parse_args(argv)
     # Only JSON lines go to stdout; what packages print goes to stderr.
     out = sys.stdout
@@ -65,9 +65,11 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
     if options.patched:
         apply(options.every_patch)
     if options.reference:
-        from .reference import cells
+        from . import reference
+        from .images import scenario as images
 
-        for name, cell in cells(family):
+        of_images = options.reference == images.NAME
+        for name, cell in (images.cells if of_images else reference.cells)(family):
             print_cell(out, name, unless_failed(cell, options.patched), device=device())
         return
     if family.name == RELEASE:

@@ -32,7 +32,7 @@ from .shrink import WINDOW as SHORT
 from .whole import embed_prompt
 
 NAME = "reference"
-EXTRA = ("torch", "transformers")
+EXTRA = ("torch", "torchvision", "transformers")
 # The number of prompt tokens, and how many of them are fed one by one after a prefill.
 TOKENS, DECODED = 40, 8
 DATA: dict[str, Any] = tomllib.loads((Path(__file__).parent / "reference.toml").read_text())
@@ -55,7 +55,7 @@ def check() -> None:
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise MlxPatchesError(
-            f"--reference needs {' and '.join(missing)}, which this environment lacks: install"
+            f"--reference needs {', '.join(missing)}, which this environment lacks: install"
             " the extra with pip install 'mlx-patches[reference]'"
         )
 
@@ -203,15 +203,16 @@ def _small(kind: str) -> Config:
     if inner.get("kv_lora_rank"):  # latent attention has no head groups
         inner["num_key_value_heads"] = inner["num_attention_heads"]
     fields = copy.deepcopy(DATA["families"].get(kind, {}))
-    _merge(small, fields.pop("whole", {}))
-    _merge(inner, fields)
+    merge(small, fields.pop("whole", {}))
+    merge(inner, fields)
     return dict(small)
 
 
-def _merge(config: Config, fields: Mapping[str, Any]) -> None:
+def merge(config: Config, fields: Mapping[str, Any]) -> None:
+    """Change fields of a config, also in its parts."""
     for name, value in fields.items():
         if isinstance(value, dict) and isinstance(config.get(name), dict):
-            _merge(config[name], value)
+            merge(config[name], value)
         else:
             config[name] = value
 
@@ -291,7 +292,7 @@ def _respell(folder: Path, made: Any) -> None:
         for name, own in names.items():
             if own in inner:
                 inner.setdefault(name, inner[own])
-        _merge(spelled, DATA["released"].get(made.model_type, {}))
+        merge(spelled, DATA["released"].get(made.model_type, {}))
         path.write_text(json.dumps(spelled))
         if spelled != saved and _rope(AutoConfig.from_pretrained(folder)) == _rope(made):
             return

@@ -25,6 +25,8 @@ from ..core.packages import CORE, MODEL_PACKAGES
 from ..evidence.words import FLOAT32, RED, RESULTS, current_id
 from . import RELEASE, Family
 from .child import BUILD
+from .images.scenario import NAME as IMAGES
+from .images.scenario import is_compared
 from .kernels import kernel_folder
 from .reference import NAME as REFERENCE
 from .shrink import odd_number
@@ -40,7 +42,11 @@ _BEGINS = '{"environment": "'
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One family in one process; ``device``: the emulated one, or empty for MLX's."""
+    """One family in one process.
+
+    ``device``: the emulated one, or empty for MLX's. ``reference``: the scenario that compares it
+    with transformers, if it is one.
+    """
 
     family: Family
     patched: bool
@@ -50,7 +56,7 @@ class Task:
     weights: Path | None = None
     dtype: str = FLOAT32
     variant: str = ""
-    reference: bool = False
+    reference: str = ""
     device: str = ""
 
     @property
@@ -61,7 +67,7 @@ class Task:
     @property
     def ends(self) -> tuple[str, ...]:
         """The scenario names of rows after which a process has no more rows."""
-        return (REFERENCE,) if self.reference else (BUILD, PROCESS)
+        return (self.reference,) if self.reference else (BUILD, PROCESS)
 
     def command(self) -> list[str]:
         """The child process's command line."""
@@ -74,7 +80,7 @@ class Task:
         command += ["--variant", self.variant] if self.variant else []
         command += ["--device", self.device] if self.device else []
         if self.reference:
-            return [*command, "--reference"]
+            return [*command, "--reference", self.reference]
         for name in self.scenarios:
             command += ["--scenario", name]
         return command
@@ -190,6 +196,8 @@ def tasks(
     if device and (reason := missing()):
         raise MlxPatchesError(reason)
     every = (*SCENARIOS, *NAMED, *RELEASE_SCENARIOS)
+    if reference:
+        every = (REFERENCE, IMAGES)
     scenarios = tuple(map(current_id, scenarios))
     for name in scenarios:
         if name not in every:
@@ -202,8 +210,6 @@ def tasks(
             f"{releases[0]} tests a release with its own tiny models: omit --config, --weights,"
             " --dtype, --variant and --device"
         )
-    if reference:
-        names = (REFERENCE,)
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
     found = choose_families(models, folder or weights)
     if variant:
@@ -216,8 +222,16 @@ def tasks(
             f"{folder / 'config.json'}: model_file is {quote(str(code))}, code that the lab runs"
             f" only with {CONSENT}=1, from a folder with weights (--weights)"
         )
+    if reference:
+        return [
+            Task(f, p, (name,), every_patch=p and every_patch, reference=name)
+            for f in found
+            for p in patched
+            for name in scenarios or every
+            if name == REFERENCE or is_compared(f)
+        ]
     of_families = [
-        Task(f, p, names, folder, p and every_patch, weights, dtype, variant, reference, device)
+        Task(f, p, names, folder, p and every_patch, weights, dtype, variant, "", device)
         for f in found
         for p in patched
         if names

@@ -1,0 +1,279 @@
+"""What transformers computes: ``python -m mlx_patches.lab.images.authors FOLDER ENTRY...``.
+
+Needs torch. Writes a folder for each entry below FOLDER: in ``published`` and ``saved`` the
+tiny model in the spelling of published folders and as transformers saves it, the images, and the
+results of each stage: ``stages.npz`` and ``stages.json``. The pixels are those of transformers' PIL
+backend, which releases follow; those of its default backend are there to be recognized.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import pictures, published
+
+# The tokens that are generated after a prompt.
+DECODED = 8
+# The longest prompt that runs through the models.
+LONGEST = 4000
+# The parts whose output is compared, by the names that either implementation has for them.
+PARTS = {
+    "tower": ("visual", "vision_tower", "vision_model", "embed_vision"),
+    "projector": ("multi_modal_projector", "multi_modality_projector", "connector", "embed_vision"),
+}
+
+
+def main() -> None:
+    """Make each entry of the command line."""
+    root, *names = sys.argv[1:]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    for name in names:
+        folder = Path(root) / name.replace(" ", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            facts = made(published.entry(name), folder)
+        except Exception as error:
+            facts = {"unmade": " ".join(f"{type(error).__name__}: {error}".split())[:240]}
+        facts["transformers"] = transformers.__version__
+        (folder / "stages.json").write_text(json.dumps(facts, indent=1))
+
+
+def made(one: published.Json, folder: Path) -> dict[str, Any]:
+    """Make an entry's folder and arrays; returns the facts about its cases."""
+    import numpy as np
+
+    home = folder / "published"
+    home.mkdir(parents=True)
+    model, ids = write_folder(one, home)
+    write_copy(one, home, folder / "saved")
+    processor, default = processors(home)
+    arrays: dict[str, Any] = {}
+    facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
+    seen = watch(model)
+    for case in pictures.CASES:
+        told: dict[str, Any] = {}
+        facts["cases"][case] = told
+        try:
+            inputs = processed(one, processor, folder, case)
+        except Exception as error:
+            told["refused"] = f"{type(error).__name__}: {error}"[:200]
+            continue
+        told["tokens"] = int(inputs["input_ids"].shape[1])
+        for key, value in inputs.items():
+            if hasattr(value, "numpy"):
+                arrays[f"{case}/in/{key}"] = numpy(value)
+        if default is not None and pictures.CASES[case].images:
+            for key, value in pixels(one, default, folder, case).items():
+                if key.startswith("pixel_values"):
+                    arrays[f"{case}/default/{key}"] = value
+        if pictures.CASES[case].runs and told["tokens"] <= LONGEST:
+            seen.clear()
+            try:
+                found = run(model, inputs, ids)
+            except Exception as error:
+                told["failed"] = f"{type(error).__name__}: {error}"[:200]
+                continue
+            arrays.update({f"{case}/{key}": value for key, value in (found | seen).items()})
+    if "square/last" in arrays:
+        other = processed(one, processor, folder, "square", seed=1)
+        last, moved = arrays["square/last"], numpy(model(**other, use_cache=False).logits[0, -1])
+        facts["moved"] = float(abs(moved - last).max() / abs(last).max())
+    np.savez(folder / "stages.npz", **arrays)
+    return facts
+
+
+def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
+    """Save a tiny model like a published one; returns the model and its special tokens."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    ids, size = published.write_tokenizer(one, home)
+    published.write_processor(one, home)
+    config = published.config(one, ids, size)
+    torch.manual_seed(0)
+    model = AutoModelForImageTextToText.from_config(config, attn_implementation="eager")
+    model = model.float().eval()
+    for name, value in model.state_dict().items():
+        if not value.is_floating_point():
+            continue
+        if value.ndim >= 2:
+            fan = value[0].numel() if value.ndim > 2 else value.shape[-1]
+            value.normal_(0, fan**-0.5)
+        elif name.endswith("running_var"):
+            value.uniform_(0.5, 1.5)
+        else:
+            value.add_(torch.randn_like(value) * 0.1)
+    model.save_pretrained(home, save_original_format=one.get("original", True))
+    if one.get("tower"):
+        rename_tower(home / "model.safetensors")
+    return model, ids
+
+
+def rename_tower(path: Path) -> None:
+    """Name the weights of the vision tower like published folders do."""
+    from safetensors.torch import load_file, save_file
+
+    old, new = "vision_tower.", "vision_tower.vision_model."
+    found = {
+        name if new in name else name.replace(old, new, 1): value.contiguous()
+        for name, value in load_file(path).items()
+    }
+    save_file(found, path, {"format": "pt"})
+
+
+def write_copy(one: published.Json, home: Path, copy: Path) -> None:
+    """Respell the folder's config like a published one; ``copy``: the folder as it was saved."""
+    copy.mkdir()
+    for path in home.iterdir():
+        os.link(path, copy / path.name)
+    saved = json.loads((home / "config.json").read_text())
+    (home / "config.json").unlink()
+    spelled = published.respell(one, saved)
+    (home / "config.json").write_text(json.dumps(spelled, indent=1))
+
+
+def processors(home: Path) -> tuple[Any, Any]:
+    """The processor with the PIL backend, and the default backend if it is another."""
+    from transformers import AutoImageProcessor, AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(home)
+    default = processor.image_processor
+    for choice in ({"backend": "pil"}, {"use_fast": False}):
+        try:
+            pil = AutoImageProcessor.from_pretrained(home, **choice)
+            if type(pil) is not type(default):
+                break
+        except Exception:
+            continue
+    else:
+        return processor, None
+    processor.image_processor = pil
+    return processor, default
+
+
+def processed(one: published.Json, processor: Any, folder: Path, case: str, seed: int = 0) -> Any:
+    """The processor's inputs of a case's prompt."""
+    images = open_images(one, folder, case, seed)
+    prompt = published.prompt(one, len(pictures.CASES[case].images))
+    return processor(
+        images=images or None, text=[prompt], return_tensors="pt", add_special_tokens=False
+    )
+
+
+def open_images(one: published.Json, folder: Path, case: str, seed: int = 0) -> list[Any]:
+    """A case's images, as transformers loads them."""
+    from transformers.image_utils import load_image
+
+    images = [load_image(path) for path in pictures.save(folder, case, seed)]
+    return [images] if images and one.get("nested") else images
+
+
+def pixels(one: published.Json, backend: Any, folder: Path, case: str) -> dict[str, Any]:
+    """What an image processor makes of a case's images; empty if it refuses them."""
+    import numpy as np
+
+    images = open_images(one, folder, case)
+    try:
+        found = backend(images=images, return_tensors="pt")
+        return {key: np.asarray(value) for key, value in found.items()}
+    except Exception:
+        return {}
+
+
+def watch(model: Any) -> dict[str, Any]:
+    """Record what a call's parts compute first, by stage; a tower's pooled features too."""
+    seen: dict[str, Any] = {}
+
+    def keep(stage: str, value: Any) -> None:
+        if stage not in seen and hasattr(value, "numpy"):
+            seen[stage] = numpy(value)
+
+    def keep_output(stage: str, output: Any) -> None:
+        if isinstance(output, (tuple, list)):
+            output = output[0] if output else None
+        keep(stage, getattr(output, "last_hidden_state", output))
+        keep(f"{stage} pooled", getattr(output, "pooler_output", None))
+
+    for stage, part in parts(model):
+        part.register_forward_hook(lambda _, __, out, stage=stage: keep_output(stage, out))
+    layers = first_layers(model)
+    if layers is not None:
+        layers[0].register_forward_pre_hook(
+            lambda _, args, kwargs: keep("merged", args[0] if args else kwargs["hidden_states"]),
+            with_kwargs=True,
+        )
+    return seen
+
+
+def parts(model: Any) -> Iterator[tuple[str, Any]]:
+    """The parts in ``PARTS`` that a model has, each once."""
+    owners = [one for one in (getattr(model, "model", None), model) if one is not None]
+    used = set()
+    for stage, names in PARTS.items():
+        found = [getattr(o, n) for n in names for o in owners if getattr(o, n, None) is not None]
+        found = [part for part in found if id(part) not in used and callable(part)]
+        if found:
+            used.add(id(found[0]))
+            yield stage, found[0]
+
+
+def first_layers(model: Any) -> Any:
+    """The decoder layers of the language model."""
+    for _ in range(4):
+        if (layers := getattr(model, "layers", None)) is not None:
+            return layers
+        names = ("language_model", "text_model", "model", "decoder")
+        model = next(
+            (getattr(model, n) for n in names if getattr(model, n, None) is not None), None
+        )
+    return None
+
+
+def run(model: Any, inputs: Any, special: dict[str, int]) -> dict[str, Any]:
+    """The logits after a prompt, the greedy tokens after it and their logits.
+
+    The special tokens are not generated: they would end the text, or stand for an image.
+    """
+    import torch
+
+    count = DECODED + 1
+    made = model.generate(
+        **inputs,
+        max_new_tokens=count,
+        min_new_tokens=count,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        suppress_tokens=list(special.values()),
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    decoded = torch.stack(made.logits)[:, 0]
+    return {
+        "last": numpy(decoded[0]),
+        "decode": numpy(decoded),
+        "tokens": numpy(made.sequences[0, -count:]),
+    }
+
+
+def numpy(value: Any) -> Any:
+    """The tensor as an array; bfloat16 as float32."""
+    return (value.float() if value.is_floating_point() else value).numpy().copy()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Writes the files of a published folder around a tiny model: tokenizer, processor and configs."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..reference import merge, old_rope
+
+Json = dict[str, Any]
+TABLE: Json = tomllib.loads((Path(__file__).parent / "families.toml").read_text())
+PLAIN = ("<pad>", "<bos>", "<eos>")
+QUESTION = "What is in it? Read 3 words."
+_DROPS = {"no-preprocessor": "preprocessor", "no-processor": "processor", "no-config": "config"}
+# The user's turn in the format that transformers' processors take: a list of typed parts.
+TEMPLATE = (
+    "{{ start }}{% for message in messages %}{{ message['role'] + ': ' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ image }}"
+    "{% else %}{{ part['text'] if 'text' in part else part['content'] }}{% endif %}{% endfor %}"
+    "{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def entries(family: str) -> list[str]:
+    """The names of a family's entries in the table, its plain one first."""
+    return [name for name in TABLE["entry"] if entry(name)["family"] == family]
+
+
+@cache
+def entry(name: str) -> Json:
+    """An entry of the table, complete: the one it is like, and its own fields."""
+    own = TABLE["entry"][name]
+    like = own.get("like")
+    made: Json = json.loads(json.dumps(entry(like))) if like else {}
+    for part in ("when", "family", "type", "null-text"):
+        made.pop(part, None)
+    for drop, part in _DROPS.items():
+        for field in own.get(drop, ()):
+            made.get(part, {}).pop(field, None)
+    if "model_type" in own.get("text", {}) and like:
+        made["text"] = {}
+    for field in own.get("no-vision", ()):
+        made["vision"].pop(field, None)
+    merge(made, json.loads(json.dumps(own)))
+    made.setdefault("family", name.split()[0])
+    made.setdefault("type", made["family"])
+    return made
+
+
+def prompt(one: Json, images: int) -> str:
+    """A prompt with this number of images, then the question."""
+    shown = (one["image"] + ("" if one.get("joined") else "\n")) * images
+    return f"{'<bos>' if one.get('bos') else ''}{shown}{one.get('ask', QUESTION)}"
+
+
+def write_tokenizer(one: Json, folder: Path) -> tuple[dict[str, int], int]:
+    """Save a tokenizer of 256 bytes and special tokens; returns their ids, and the vocabulary."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = [*PLAIN, *one["tokens"]]
+    if grid := one.get("grid"):
+        numbers = range(1, grid[1] + 1)
+        special += [grid[0].format(row, column) for row in numbers for column in numbers]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: id_ for id_, token in enumerate([*PLAIN, *letters])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    names = dict(zip(("pad_token", "bos_token", "eos_token"), PLAIN, strict=True))
+    if "names" in one:
+        names["extra_special_tokens"] = one["names"]
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=100000, **names)
+    start = "<bos>" if one.get("bos") else ""
+    fast.chat_template = TEMPLATE.replace("{{ start }}", start).replace("{{ image }}", one["image"])
+    fast.save_pretrained(folder)
+    return {token: fast.convert_tokens_to_ids(token) for token in special}, len(fast)
+
+
+def write_processor(one: Json, folder: Path) -> None:
+    """Save preprocessor_config.json and processor_config.json."""
+    mean, std = TABLE["norm"][one["norm"]]
+    steps = {} if one.get("bare-steps") else TABLE["steps"]
+    images = {**steps, "image_mean": mean, "image_std": std, **one["preprocessor"]}
+    files = {"preprocessor_config.json": images, "processor_config.json": one.get("processor")}
+    if one.get("within-processor"):
+        files = {"processor_config.json": {**one["processor"], "image_processor": images}}
+    for name, data in files.items():
+        if data is not None:
+            (folder / name).write_text(json.dumps(data, indent=1))
+
+
+def config(one: Json, ids: Mapping[str, int], size: int) -> Any:
+    """Transformers' config of the tiny model."""
+    from transformers import CONFIG_MAPPING
+
+    text = {**TABLE["text"], **one["text"]} | dict.fromkeys(one.get("null-text", ()))
+    text |= dict.fromkeys(one.get("vocabulary", ["vocab_size"]), size - one.get("beyond", 0))
+    for field in one.get("without", ()):
+        text.pop(field)
+    vision = one.get("own-vision") or {**TABLE["vision"], **one["vision"]}
+    outer = {k: ids.get(v, v) if isinstance(v, str) else v for k, v in one["config"].items()}
+    outer |= dict.fromkeys(one.get("no-parts", ()))
+    return CONFIG_MAPPING[one["type"]](text_config=text, vision_config=vision, **outer)
+
+
+def respell(one: Json, saved: Json) -> Json:
+    """A config as transformers saves it, in the spelling of published folders."""
+    found: Json = json.loads(json.dumps(saved))
+    if one.get("old", True):
+        found = old_rope(found)
+        if isinstance(vision := found.get("vision_config"), dict):
+            found["vision_config"] = old_rope(vision)
+        if one.get("flat"):
+            text = found.pop("text_config")
+            text.pop("model_type", None)
+            text.pop("layer_types", None)
+            found = {**text, **found}
+    for field in one.get("no-text", ()):
+        found["text_config"].pop(field, None)
+    merge(found, one.get("published", {}))
+    for part in ("text", "vision"):
+        merge(found.get(f"{part}_config", found), one.get(f"published-{part}", {}))
+    return found

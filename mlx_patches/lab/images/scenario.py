@@ -1,0 +1,536 @@
+"""Compares the stages of a release with those of transformers, cell by cell.
+
+A processor's fault and a model's are told apart: ``pixels``, ``ids`` and ``grids`` compare the
+inputs, ``model`` computes with the inputs of transformers, and ``request`` with the release's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...activation.children import child_environment, module_command
+from ...evidence.words import GREEN, NOT_APPLICABLE, RED
+from .. import Cell, Family, engine
+from . import pictures, published, rules
+
+NAME = "reference-images"
+# The largest difference of equal results, as a share of the scale; transformers and the release
+# differ by less than a tenth of this in float32.
+EQUAL = 1e-4
+# The largest difference of equal pixels: they are rounded to bytes before they are normalized.
+EQUAL_PIXELS = 1e-3
+# The same where transformers has no PIL backend: a rounded pixel may differ by one of 255 levels.
+ROUNDED, ROUNDED_PIXELS = 1e-2, 0.032
+# A folder to keep transformers' results in, for several processes that compare with them.
+KEEP = "MLX_PATCHES_LAB_IMAGES"
+SECONDS = 400
+# The longest chunk of a prompt that cuts an image.
+CHUNK = 16
+# The names of cells, in order.
+STAGES = (
+    *("load", "ids", "pixels", "grids", "model", "request"),
+    *("fields", "chat", "chunks", "generate", "batch", "saved"),
+)
+# A cell's detail if code raised: the exception's name and message.
+RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
+# The parts of a model whose features are compared if its logits differ, in order.
+FEATURES = {"tower": "vision tower", "projector": "projector", "merged": "merged embeddings"}
+_BACKEND = ", some to transformers' torchvision backend"
+WITHOUT = ("torch", "torchvision")
+
+Arrays = Mapping[str, Any]
+
+
+def is_compared(family: Family) -> bool:
+    """Whether the table has this family."""
+    return family.distribution == "mlx-vlm" and bool(published.entries(family.name))
+
+
+def cells(family: Family) -> Iterator[tuple[str, Cell]]:
+    """The cells of a family's entries in the table, then one for all of them."""
+    for package in WITHOUT:  # the release runs as users have it
+        sys.modules[package] = None  # type: ignore[assignment]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    found = []
+    outside = "transformers"
+    for name in published.entries(family.name):
+        try:
+            with expected(name) as want:
+                outside = want.outside
+                for stage, cell in entry_cells(name, want):
+                    found.append(cell)
+                    yield f"{NAME}:{name} {stage}", cell
+        except Unmade as reason:
+            yield f"{NAME}:{name}", Cell(NOT_APPLICABLE, f"transformers cannot make it: {reason}")
+    yield NAME, summary(found, outside)
+
+
+def summary(found: Sequence[Cell], outside: str) -> Cell:
+    """One cell for all of a family's."""
+    from ..reference import summary
+
+    if not found:
+        return Cell(NOT_APPLICABLE, f"not compared with {outside}")
+    return summary(found, outside)
+
+
+class Unmade(Exception):
+    """Transformers cannot make or run a model of an entry; the message is one line."""
+
+
+class Expected:
+    """What transformers computed in a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.facts = json.loads((folder / "stages.json").read_text())
+        self.outside = f"transformers {self.facts['transformers']}"
+
+    @cached_property
+    def arrays(self) -> Any:
+        """The arrays by case and name, read when they are used."""
+        import numpy as np
+
+        return np.load(self.folder / "stages.npz")
+
+    def get(self, case: str, name: str) -> Any:
+        """An array of a case, or None."""
+        key = f"{case}/{name}"
+        return self.arrays[key] if key in self.arrays.files else None
+
+    def inputs(self, case: str) -> dict[str, Any]:
+        """Transformers' inputs of a case."""
+        start = f"{case}/in/"
+        names = [key for key in self.arrays.files if key.startswith(start)]
+        return {key.removeprefix(start): self.arrays[key] for key in names}
+
+    def runs(self, case: str) -> bool:
+        """Whether transformers' model ran on a case."""
+        return f"{case}/decode" in self.arrays.files
+
+    def refused(self, case: str) -> bool:
+        """Whether transformers' processor refuses a case."""
+        return "refused" in self.facts["cases"][case]
+
+
+@contextmanager
+def expected(name: str) -> Iterator[Expected]:
+    """What transformers computes for an entry, in a process that has torch.
+
+    Raises:
+        Unmade: it cannot.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        keep = os.environ.get(KEEP)
+        folder = Path(keep or temporary) / name.replace(" ", "-")
+        if not (folder / "stages.json").exists():
+            command = module_command(f"{__package__}.authors", str(folder.parent), name)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                env=child_environment(),
+                timeout=SECONDS,
+            )
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["no message"]
+                raise Unmade(lines[-1][:300])
+        want = Expected(folder)
+        if why := want.facts.get("unmade"):
+            raise Unmade(why)
+        yield want
+
+
+def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
+    """The cells of one entry: its published folder, then the folder that transformers saves."""
+    from .release import Loaded
+
+    one = published.entry(name)
+    try:
+        loaded = Loaded(want.folder / "published")
+    except Exception as error:
+        # Unless transformers writes the published folder, the lab's copy may be at fault.
+        written = one["source"].startswith("convert_")
+        said = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
+        yield "load", Cell(RED if written else NOT_APPLICABLE, said)
+        return
+    yield "load", Cell(GREEN, "loads")
+    compared = Compared(one, want, loaded)
+    yield from compared.cells()
+    if compared.differs_without_image:
+        return
+    if published_config(want, "saved") != published_config(want, "published"):
+        try:
+            loaded = Loaded(want.folder / "saved")
+        except Exception as error:
+            yield "saved", Cell(RED, f"does not load as transformers saves it: {_line(error)}")
+        else:
+            yield "saved", Compared(one, want, loaded).model(("square", "two", "text"))
+
+
+def published_config(want: Expected, spelling: str) -> Any:
+    """The config of an entry's folder in one of its spellings."""
+    return json.loads((want.folder / spelling / "config.json").read_text())
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:240]
+
+
+class Compared:
+    """The stages of one loaded folder against what transformers computed."""
+
+    def __init__(self, one: published.Json, want: Expected, loaded: Any):
+        self.one, self.want, self.loaded = one, want, loaded
+        self.own: dict[str, Any] = {}
+        # By case, what `model` found: a share of the scale, or a sentence.
+        self.found: dict[str, Any] = {}
+        self.failed: dict[str, str] = {}
+        for case in pictures.CASES:
+            if want.refused(case):
+                continue
+            try:
+                self.own[case] = loaded.inputs(self.prompt(case), self.images(case))
+            except Exception as error:
+                self.failed[case] = _line(error)
+
+    def prompt(self, case: str) -> str:
+        """The prompt of a case."""
+        return published.prompt(self.one, len(pictures.CASES[case].images))
+
+    def images(self, case: str) -> list[str]:
+        """The paths of a case's images."""
+        return pictures.save(self.want.folder, case)
+
+    def cells(self) -> Iterator[tuple[str, Cell]]:
+        """Each stage's cell, after that of loading."""
+        yield "ids", self.inputs(lambda name: name == "input_ids")
+        equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
+        yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
+        yield "grids", self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name)
+        model = self.model([case for case in pictures.CASES if self.want.runs(case)])
+        if self.differs_without_image:
+            yield "model", Cell(NOT_APPLICABLE, f"a text differs too: {model.detail}")
+            return  # the tiny config may be at fault
+        yield "model", model
+        yield "request", self.requests()
+        yield "fields", self.fields()
+        yield "chat", self.chat()
+        if model.verdict == RED:
+            return  # the rest would repeat it
+        for stage, call in (
+            ("chunks", self.chunks),
+            ("generate", self.generate),
+            ("batch", self.batch),
+        ):
+            try:
+                yield stage, call()
+            except Exception as error:
+                yield stage, Cell(RED, engine.where(error))
+
+    @property
+    def has_pil(self) -> bool:
+        """Whether transformers has the PIL backend for this model."""
+        return bool(self.want.facts.get("pil", True))
+
+    def judge(self, off: Mapping[Any, Any]) -> Cell:
+        """The cell of stages that start from the release's own pixels."""
+        return verdict(off, EQUAL if self.has_pil else ROUNDED)
+
+    @property
+    def differs_without_image(self) -> bool:
+        """Whether the logits of a text differ, so that no stage of an image can be judged."""
+        off = self.found.get("text", 0.0)
+        return not isinstance(off, str) and off > EQUAL
+
+    def inputs(self, has: Callable[[str], bool], equal: float = 0.0) -> Cell:
+        """Compare the inputs of these names, in every case that both have."""
+        from .release import array
+
+        off: dict[str, Any] = {case: why for case, why in self.failed.items() if has("input_ids")}
+        seen, worst, backend = 0, 0.0, 0
+        for case, own in self.own.items():
+            for name, want in self.want.inputs(case).items():
+                if not has(name) or name not in own or name == "attention_mask":
+                    continue
+                try:
+                    found = difference(array(own[name]), want)
+                except ValueError:  # a list of images of other sizes
+                    continue
+                if isinstance(found, str):
+                    if has("input_ids"):
+                        off.setdefault(case, found)
+                    continue  # another layout; `request` tells whether it matters
+                seen += 1
+                default = self.want.get(case, f"default/{name}")
+                if default is not None and found > equal:
+                    other = difference(array(own[name]), default)
+                    if not isinstance(other, str) and other <= equal:
+                        backend += 1
+                        continue
+                if found > equal:
+                    off.setdefault(case, found)
+                worst = max(worst, found)
+        if not seen and not off:
+            return Cell(NOT_APPLICABLE, "in another layout, or none")
+        if off:
+            return Cell(RED, told(off), worst)
+        return Cell(GREEN, f"equal{_BACKEND if backend else ''}", worst)
+
+    def model(self, cases: Sequence[str]) -> Cell:
+        """Compare the logits with transformers' inputs, and name the first stage that is off."""
+        import mlx.core as mx
+
+        off: dict[str, Any] = {}
+        for case in filter(self.want.runs, cases):
+            inputs = {k: mx.array(v) for k, v in self.want.inputs(case).items()}
+            own = self.own.get(case, {})
+            inputs = {**{k: v for k, v in own.items() if k not in inputs}, **inputs}
+            try:
+                share = self.rows_off(case, self.loaded.run(inputs, self.sampler(case)))
+                self.found[case] = share
+                if share > EQUAL:
+                    off[case] = f"{share:.2g}{self.where(case)}"
+            except Exception as error:
+                off[case] = self.found[case] = _line(error)
+        worst = max((one for one in self.found.values() if not isinstance(one, str)), default=None)
+        if not cases:
+            return Cell(NOT_APPLICABLE, "transformers ran no prompt")
+        moved = self.want.facts.get("moved", 0.0)
+        if not off and moved < 10 * EQUAL and "square" in cases:
+            return Cell(NOT_APPLICABLE, f"the image hardly moves the logits: {moved:.2g}")
+        return Cell(RED, told(off), worst) if off else Cell(GREEN, "equal", worst)
+
+    def where(self, case: str) -> str:
+        """The first stage whose features differ; parts with other shapes are not compared."""
+        from .release import array
+
+        for stage, words in FEATURES.items():
+            wants = [self.want.get(case, name) for name in (stage, f"{stage} pooled")]
+            seen = [array(one) for one in self.loaded.seen.get(stage, [])]
+            if stage == "merged" and seen:  # the last token may come in a chunk of its own
+                want = wants[0][0]
+                own = seen[0].reshape(-1, want.shape[-1])
+                if not 0 <= len(want) - len(own) <= 1:
+                    return f", in the merged embeddings: {len(own)} for {len(want)} tokens"
+                wants, seen = [want[: len(own)]], [own]
+            pairs = [(o, w) for o in seen for w in wants if w is not None and o.size == w.size]
+            if pairs and min(itertools.starmap(share, pairs)) > EQUAL:
+                return f", from the {words} on"
+        return ", in the language model"
+
+    def requests(self) -> Cell:
+        """Compare the logits with the release's own inputs."""
+        found: dict[str, Any] = {}
+        for case in filter(self.want.runs, pictures.CASES):
+            if case in self.failed:
+                found[case] = self.failed[case]
+            elif self.has_same_inputs(case):
+                found[case] = self.found[case]
+            else:
+                try:
+                    found[case] = self.rows_off(case, self.run(case))
+                except Exception as error:
+                    found[case] = _line(error)
+        return self.judge(found)
+
+    def has_same_inputs(self, case: str) -> bool:
+        """Whether the release's own inputs of a case are those of transformers."""
+        from .release import array
+
+        def same(name: str, want: Any) -> bool:
+            own = self.own[case].get(name)
+            return hasattr(own, "shape") and own.shape == want.shape and (array(own) == want).all()
+
+        inputs = self.want.inputs(case)
+        return all(same(name, want) for name, want in inputs.items() if name in self.own[case])
+
+    def run(self, case: str, **options: Any) -> list[Any]:
+        """The log-probabilities with the release's own inputs."""
+        return list(self.loaded.run(self.own[case], self.sampler(case), **options))
+
+    def chunks(self) -> Cell:
+        """Compare the logits of a prefill whose chunks cut images."""
+        cases = [c for c in ("square", "two") if self.want.runs(c) and c in self.own]
+        off = {c: self.rows_off(c, self.run(c, step=CHUNK)) for c in cases}
+        return self.judge(off)
+
+    def generate(self) -> Cell:
+        """Compare the logits in the public ``generate``."""
+        off = {}
+        for case in ("square", "two", "text"):
+            if self.want.runs(case) and case in self.own:
+                sampler = self.sampler(case)
+                self.loaded.generate(self.prompt(case), self.images(case), sampler)
+                off[case] = max(sampler.off)
+        return self.judge(off)
+
+    def batch(self) -> Cell:
+        """Compare two rows of the public ``batch_generate``, and the order of their texts."""
+        cases = [c for c in ("square", "wide") if self.want.runs(c) and c in self.own]
+        if len(cases) < 2:
+            return Cell(NOT_APPLICABLE, "transformers ran no two prompts")
+        sampler = self.sampler(*cases)
+        images = [self.images(case)[0] for case in cases]
+        texts = self.loaded.batch(list(map(self.prompt, cases)), images, sampler)
+        cell = self.judge({"rows": max(sampler.off)})
+        tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
+        wanted = [tokenizer.decode(self.want.get(c, "tokens").tolist()) for c in cases]
+        # Incomplete characters are decoded differently in a stream.
+        own, other = (SequenceMatcher(None, texts[0], text).ratio() for text in wanted)
+        if cell.verdict == GREEN and own < other:
+            return Cell(RED, "the rows are swapped")
+        return cell
+
+    def chat(self) -> Cell:
+        """Compare the prompt of a conversation with transformers' own template."""
+        tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
+        if not self.one.get("chat", True):
+            return Cell(NOT_APPLICABLE, "published folders have no chat template")
+        off = {}
+        for images in range(3):
+            parts = [{"type": "image"}] * images + [{"type": "text", "text": published.QUESTION}]
+            want = [  # the release may place images after the text
+                tokenizer.apply_chat_template(
+                    [{"role": "user", "content": content}],
+                    tokenize=False,
+                    add_generation_prompt=True,
+                )
+                for content in (parts, parts[::-1])
+            ]
+            try:
+                got = self.loaded.chat(images, published.QUESTION)
+            except Exception as error:
+                got = _line(error)
+            if got not in want:
+                off[f"{images} images"] = f"{got!r} for {want[0]!r}"[:160]
+        return Cell(RED, told(off)) if off else Cell(GREEN, "equal")
+
+    def fields(self) -> Cell:
+        """Compare with the model whose config names each field that it leaves to a default."""
+        from .release import Loaded
+
+        home, case = self.want.folder / "published", "square"
+        config = json.loads((home / "config.json").read_text())
+        found = rules.defaults(self.loaded.model.config, config)
+        if not found or case not in self.own:
+            return Cell(GREEN, "no field depends on a default")
+        own = self.run(case)
+        off = {}
+        for name, (default, value) in found.items():
+            with rules.with_fields(home, {name: value}) as folder:
+                try:
+                    rows = Loaded(folder).run(self.own[case], self.sampler(case))
+                except Exception:
+                    continue  # the field means something else at the top
+            share = max(row_off(one, other) for one, other in zip(rows, own, strict=True))
+            if share > EQUAL:
+                off[f"{name} is {default} by default, {value} in the text model"] = share
+        return verdict(off) if off else Cell(GREEN, "equal")
+
+    def sampler(self, *cases: str) -> Sampler:
+        """A sampler of transformers' tokens for these cases."""
+        return Sampler([(self.expected(c), self.want.get(c, "tokens")) for c in cases])
+
+    def expected(self, case: str) -> Any:
+        """Transformers' log-probabilities of each generated token."""
+        import numpy as np
+
+        logits = self.want.get(case, "decode").astype(np.float64)
+        return logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+
+    def rows_off(self, case: str, rows: Sequence[Any]) -> float:
+        """The largest difference of these log-probabilities, as a share of their scale."""
+        want = self.expected(case)
+        if len(rows) != len(want):
+            return float("inf")
+        return max(row_off(row, one) for row, one in zip(rows, want, strict=True))
+
+
+class Sampler:
+    """Samples the reference's token after the nearest of its rows, whatever the release's order.
+
+    ``off``: how far the nearest call was from each row of the reference.
+    """
+
+    def __init__(self, answers: Sequence[tuple[Any, Any]]):
+        self.rows = [row for rows, _ in answers for row in rows]
+        self.tokens = [int(token) for _, tokens in answers for token in tokens]
+        self.off = [float("inf")] * len(self.rows)
+
+    def __call__(self, logprobs: Any) -> Any:
+        """The tokens after these rows."""
+        import mlx.core as mx
+
+        from .release import array
+
+        chosen = []
+        for row in array(logprobs).reshape(-1, logprobs.shape[-1]):
+            off = [row_off(row, one) for one in self.rows]
+            self.off = list(map(min, self.off, off))
+            chosen.append(self.tokens[off.index(min(off))])
+        return mx.array(chosen, dtype=mx.uint32).reshape(logprobs.shape[:-1])
+
+
+def row_off(row: Any, want: Any) -> float:
+    """The largest difference of log-probabilities, as a share of their spread."""
+    import numpy as np
+
+    own = row[: len(want)].astype(np.float64)
+    if len(own) < len(want) or not np.isfinite(own).all():
+        return float("inf")
+    own = own - np.logaddexp.reduce(own)
+    return float(np.abs(own - want).max() / np.abs(want - want.mean()).max())
+
+
+def difference(own: Any, want: Any) -> Any:
+    """The largest difference of two arrays, or a sentence if their shapes differ."""
+    import numpy as np
+
+    if own.shape != want.shape and own.ndim == want.ndim >= 3:
+        own = np.moveaxis(own, -1, -3)
+    if own.shape != want.shape:
+        if own.ndim == want.ndim == 2 and len(own) == len(want) == 1:
+            return f"{own.shape[1]} for {want.shape[1]} tokens"
+        return f"shape {own.shape} for {want.shape}"
+    return float(np.abs(own.astype(np.float64) - want).max()) if own.size else 0.0
+
+
+def share(own: Any, want: Any) -> float:
+    """The largest difference of two arrays of one size, as a share of the scale."""
+    import numpy as np
+
+    scale = max(float(np.abs(want).max()), 1e-9)
+    return float(np.abs(own.reshape(want.shape).astype(np.float64) - want).max()) / scale
+
+
+def verdict(off: Mapping[Any, Any], equal: float = EQUAL) -> Cell:
+    """Green if every case is equal: a share of the scale; a sentence is an error."""
+    if not off:
+        return Cell(NOT_APPLICABLE, "no case")
+    wrong = {c: one for c, one in off.items() if isinstance(one, str) or not one <= equal}
+    worst = max((one for one in off.values() if not isinstance(one, str)), default=None)
+    return Cell(RED, told(wrong), worst) if wrong else Cell(GREEN, "equal", worst)
+
+
+def told(off: Mapping[str, Any]) -> str:
+    """The cases that are off, those of one detail together."""
+    groups: dict[str, list[str]] = {}
+    for case, one in off.items():
+        groups.setdefault(one if isinstance(one, str) else f"{one:.2g}", []).append(case)
+    return "; ".join(
+        f"{', '.join(cases)}: off by {one}" if one[0].isdigit() else f"{', '.join(cases)}: {one}"
+        for one, cases in groups.items()
+    )

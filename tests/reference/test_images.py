@@ -1,0 +1,131 @@
+"""``lab --reference`` for images: planted faults turn the stages red that they belong to."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_patches.evidence.words import GREEN, RED
+from mlx_patches.lab import Family
+from mlx_patches.lab.images import published, scenario
+
+ENTRY = "qwen2_vl"
+# Not imported here: torch has to be hidden before.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("mlx_vlm") is None, reason="the release set has no mlx-vlm"
+)
+
+
+@pytest.fixture(scope="module")
+def want(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(scenario.KEEP, str(tmp_path_factory.mktemp("images")))
+        with scenario.expected(ENTRY) as found:
+            for package in scenario.WITHOUT:
+                patch.setitem(sys.modules, package, None)
+            yield found
+
+
+@pytest.fixture
+def loaded(want):
+    from mlx_patches.lab.images.release import Loaded
+
+    return Loaded(want.folder / "published")
+
+
+def stages(want, loaded):
+    """Stage to its cell."""
+    return dict(scenario.Compared(published.entry(ENTRY), want, loaded).cells())
+
+
+def reds(found):
+    return {stage for stage, cell in found.items() if cell.verdict == RED}
+
+
+def wrap(monkeypatch, owner, name, change):
+    """Change the result of a function or method."""
+    own = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: change(own(*args, **kwargs)))
+
+
+def test_release_without_fault_is_green(want, loaded):
+    found = stages(want, loaded)
+    assert {stage: cell.detail for stage, cell in found.items() if cell.verdict == RED} == {}
+    green = {stage for stage, cell in found.items() if cell.verdict == GREEN}
+    assert green >= {"ids", "pixels", "grids", "model", "request", "chunks", "generate", "batch"}
+
+
+def test_wrong_scale_is_of_vision_tower(want, loaded, monkeypatch):
+    own = type(loaded.model.vision_tower).__mro__[1]  # the first one records
+    wrap(monkeypatch, own, "__call__", lambda out: out * 1.1)
+    found = stages(want, loaded)
+    assert reds(found) == {"model", "request"}
+    assert "square: off by" in found["model"].detail
+    assert "from the vision tower on" in found["model"].detail
+
+
+def test_wrong_mask_is_of_language_model(want, loaded, monkeypatch):
+    language = importlib.import_module("mlx_vlm.models.qwen2_vl.language")
+    monkeypatch.setattr(language, "create_attention_mask", lambda *args, **kwargs: None)
+    found = stages(want, loaded)
+    assert {"model", "request"} <= reds(found)
+    assert "in the language model" in found["model"].detail
+
+
+def test_missing_token_is_of_ids(want, loaded, monkeypatch):
+    def shorten(inputs):
+        ids = inputs["input_ids"]
+        return {**inputs, "input_ids": ids[:, 1:], "attention_mask": None}
+
+    wrap(monkeypatch, loaded, "inputs", shorten)
+    found = stages(want, loaded)
+    assert "ids" in reds(found) and "request" in reds(found) and "model" not in reds(found)
+    assert "tokens" in found["ids"].detail
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("image_mean", [0.5, 0.5, 0.5]), ("image_std", [0.5, 0.5, 0.5]), ("bilinear", 2)],
+)
+def test_wrong_preprocessing_is_of_pixels(want, loaded, monkeypatch, field, value):
+    if field == "bilinear":
+        image = importlib.import_module("PIL.Image").Image
+        resize = image.resize
+        monkeypatch.setattr(image, "resize", lambda self, size, *_, **__: resize(self, size, value))
+    else:
+        assert hasattr(loaded.processor.image_processor, field)
+        monkeypatch.setattr(loaded.processor.image_processor, field, value)
+    found = reds(stages(want, loaded))
+    assert {"pixels", "request"} <= found and "model" not in found
+
+
+def test_swapped_axes_are_of_pixels(want, loaded, monkeypatch):
+    def swap(image):
+        return image.transpose(0)  # left to right
+
+    utils = importlib.import_module("mlx_vlm.utils")
+    wrap(monkeypatch, utils, "process_image", swap)
+    assert {"pixels", "request"} <= reds(stages(want, loaded))
+
+
+def test_swapped_rows_are_of_batch(want, loaded, monkeypatch):
+    own = loaded.batch
+    monkeypatch.setattr(
+        loaded, "batch", lambda prompts, images, sampler: own(prompts, images[::-1], sampler)
+    )
+    found = stages(want, loaded)
+    assert reds(found) == {"batch"} and "swapped" in found["batch"].detail
+
+
+def test_missing_torch_is_one_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv(scenario.KEEP, str(tmp_path))
+    paths = filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    Path(tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
+    (name, cell), *_ = scenario.cells(Family("mlx-vlm", ENTRY))
+    assert name == f"{scenario.NAME}:{ENTRY}" and "no torch here" in cell.detail

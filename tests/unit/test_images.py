@@ -1,0 +1,212 @@
+"""The table of models with images, their stages, and the audit's verdict on them."""
+
+from __future__ import annotations
+
+import json
+
+import measure_images
+import pytest
+
+from mlx_patches.auditing import verdict
+from mlx_patches.auditing.verdict import Measured, PatchState
+from mlx_patches.evidence import outside, store, words
+from mlx_patches.lab import Family
+from mlx_patches.lab.images import published, rules, scenario
+from mlx_patches.lab.runner import Task
+
+IDLE, ACTIVE = PatchState(False), PatchState(True)
+
+
+def test_entries_are_complete():
+    for name in published.TABLE["entry"]:
+        one = published.entry(name)
+        assert one["source"] and one["norm"] in published.TABLE["norm"] and one["config"]
+        tokens = {*one["tokens"], *one.get("names", {}).values()}
+        assert tokens == {*one["tokens"]}, name
+        assert any(token in one["image"] for token in one["tokens"])
+        assert name in published.entries(one["family"])
+
+
+def test_entry_takes_over_from_the_one_it_is_like():
+    one, plain = published.entry("gemma4 vision"), published.entry("gemma4")
+    assert one["text"] == {**plain["text"], "use_bidirectional_attention": "vision"}
+    assert (one["family"], one["when"], plain.get("when")) == (
+        "gemma4",
+        {"use_bidirectional_attention": "vision"},
+        None,
+    )
+    assert published.entry("pixtral")["text"]["model_type"] == "mistral"
+    assert "min_pixels" not in published.entry("qwen3_vl")["preprocessor"]
+
+
+def test_every_reason_is_of_a_family_that_is_not_compared():
+    compared = {published.entry(name)["family"] for name in published.TABLE["entry"]}
+    for one in published.TABLE["not-compared"].values():
+        assert one["why"] and not compared & {*one["families"]}
+
+
+def test_prompt_holds_images():
+    assert published.prompt(published.entry("gemma3"), 2) == (
+        f"<bos>{'<start_of_image>' + chr(10)}<start_of_image>\n{published.QUESTION}"
+    )
+    assert published.prompt(published.entry("paligemma"), 1) == "<image>caption en"
+
+
+def test_published_spelling():
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
+    saved = {"text_config": {"rope_parameters": rope, "model_type": "x"}, "vision_config": {}}
+    flat = published.respell(published.entry("qwen2_vl"), saved)
+    assert flat["rope_theta"] == 1e6 and "text_config" not in flat and "model_type" not in flat
+    assert flat["vision_config"] == {"model_type": "qwen2_vl"}
+    assert published.respell(published.entry("gemma4"), saved)["text_config"]["rope_parameters"]
+
+
+def test_default_is_compared_with_the_part_it_comes_from():
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Config:
+        hidden_size: int = 2048
+        vocab_size: int = 96
+        named: int = 1
+
+    config = {"text_config": {"hidden_size": 64, "vocab_size": 96, "named": 2}, "named": 1}
+    assert rules.defaults(Config(), config) == {"hidden_size": (2048, 64)}
+
+
+def test_field_is_added_to_a_copy(tmp_path):
+    home = tmp_path / "published"
+    home.mkdir()
+    (home / "config.json").write_text('{"a": 1}')
+    (home / "weights").write_text("w")
+    with rules.with_fields(home, {"b": 2}) as copy:
+        assert json.loads((copy / "config.json").read_text()) == {"a": 1, "b": 2}
+        assert (copy / "weights").read_text() == "w"
+    assert not copy.exists() and json.loads((home / "config.json").read_text()) == {"a": 1}
+
+
+def test_cases_of_one_detail_are_together():
+    off = {"square": 0.5, "wide": 0.5, "two": "TypeError: no", "odd": "3 for 4 tokens"}
+    assert scenario.told(off) == (
+        "square, wide: off by 0.5; two: TypeError: no; odd: off by 3 for 4 tokens"
+    )
+    assert scenario.verdict({"a": 0.0, "b": "x"}).verdict == words.RED
+    assert scenario.verdict({"a": 1e-6}).verdict == words.GREEN
+    assert scenario.verdict({"a": float("nan")}).verdict == words.RED
+
+
+def test_only_families_of_the_table_have_the_scenario():
+    assert scenario.is_compared(Family("mlx-vlm", "gemma3"))
+    assert not scenario.is_compared(Family("mlx-lm", "gemma3"))
+    assert not scenario.is_compared(Family("mlx-vlm", "molmo"))
+    task = Task(Family("mlx-vlm", "gemma3"), False, (scenario.NAME,), reference=scenario.NAME)
+    assert task.command()[-2:] == ["--reference", scenario.NAME] and task.ends == (scenario.NAME,)
+
+
+@pytest.fixture
+def evidence(tmp_path, monkeypatch):
+    """Evidence of a family whose images are wrong only with a field of its config."""
+    (tmp_path / "images").mkdir()
+    found = {
+        "outside": "transformers 9.9",
+        "kinds": {
+            "gemma4": {"family": "gemma4", "when": {}, "mark": "rope_parameters"},
+            "gemma4 vision": {"family": "gemma4", "when": {"both": "vision"}, "mark": ""},
+        },
+        "without": {
+            "gemma4": {"load": "g", "model": "g", "saved": "r"},
+            "gemma4 vision": {"load": "g", "model": "r", "saved": "g"},
+        },
+        "with": {
+            "gemma4": {"load": "g", "model": "g", "saved": "g"},
+            "gemma4 vision": {"load": "g", "model": "g", "saved": "g"},
+        },
+        "crash": {"gemma4": ["saved"]},
+        "needs": {"gemma4 vision": {"model": ["of-blocks"]}},
+        "not_compared": {"molmo": "transformers has no model of this type"},
+    }
+    (tmp_path / "images" / "mlx-vlm-9.9.json").write_text(json.dumps(found))
+    monkeypatch.setattr(store, "folder", lambda: tmp_path / "lab")
+    outside.pictures.cache_clear()
+    yield
+    outside.pictures.cache_clear()
+
+
+def judged(config=None, family="gemma4"):
+    measured = Measured({"without": {}}, pictures=outside.pictures("mlx-vlm 9.9", family))
+    return verdict.judge(measured, "mlx-vlm", "9.9", family, config=config)
+
+
+@pytest.mark.parametrize(
+    ("config", "said", "code"),
+    [
+        (None, "", 2),
+        ({"text_config": {}}, "", 2),
+        (
+            {"text_config": {"both": "vision"}},
+            "gives wrong answers to images, which the patches repair",
+            1,
+        ),
+        ({"text_config": {"rope_parameters": {}}}, "", 2),
+        (
+            {"text_config": {"rope_parameters": {"rope_theta": 1}}},
+            "does not load, which the patches repair",
+            1,
+        ),
+    ],
+)
+def test_config_decides_on_images(evidence, config, said, code):
+    one = judged(config)
+    assert verdict.of_images(one, IDLE) == said and one.exit_code(IDLE) == code
+    assert verdict.of_images(one, ACTIVE) == "" and one.exit_code(ACTIVE) == 2
+    assert verdict.headline(one, IDLE).endswith(said)
+    assert bool(one.as_dict(IDLE)["images_solo"]["wrong_here"]) is bool(said)
+
+
+def test_missing_image_patch_counts(evidence):
+    one = judged({"both": "vision"})
+    assert "of-blocks" in one.patches
+    assert one.fails_on_images(PatchState(True, frozenset({"of-blocks"})))
+
+
+def test_reason_is_told_if_not_compared(evidence):
+    one = judged(family="molmo")
+    images = one.as_dict(IDLE)["images_solo"]
+    assert images["not_compared"] == "transformers has no model of this type"
+    assert not images["stages"] and judged(family="llama").as_dict(IDLE)["images_solo"] is None
+
+
+def row(name, verdict, detail="", patched=False):
+    scenario_name = f"{scenario.NAME}:{name}"
+    return {"scenario": scenario_name, "verdict": verdict, "detail": detail, "patched": patched}
+
+
+ROWS = [
+    row("gemma4 load", words.GREEN),
+    row("gemma4 model", words.RED, "square: off by 0.3, in the language model"),
+    row("gemma4 saved", words.RED, "TypeError: no field of this name"),
+    row("gemma4 vision load", words.NOT_APPLICABLE, "the lab's folder does not load: no"),
+    row("llama4 load", words.GREEN),
+    row("llama4 model", words.NOT_APPLICABLE, "a text differs too: off by 1"),
+]
+
+
+def test_only_compared_kinds_are_evidence():
+    found = measure_images.cells(ROWS)
+    assert {kind: [*stages] for kind, stages in found.items()} == {
+        "gemma4": ["load", "model", "saved"]
+    }
+    assert measure_images.crashes({"without": found}) == {"gemma4": ["saved"]}
+    reasons = measure_images.not_compared(ROWS)
+    assert reasons["llama4"] == "llama4: a text differs too: off by 1"
+    assert reasons["gemma4"].startswith("gemma4 vision: the lab's folder")
+    assert reasons["molmo"] == "transformers has no model of this type"
+
+
+def test_stages_that_stay_off():
+    one = {
+        "without": {"a": {"load": "g", "model": "r", "saved": "r"}, "b": {"load": "g"}},
+        "with": {"a": {"load": "g", "model": "g", "saved": "r"}},
+    }
+    assert measure_images.off(one, "a") == (["model", "saved"], ["saved"])
+    assert measure_images.off(one, "b") == ([], [])

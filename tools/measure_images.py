@@ -1,0 +1,215 @@
+"""Compares every family with images with transformers in a release set, and writes the evidence.
+
+    python tools/measure_images.py --set 'mlx-vlm 0.7.10' --python PYTHON
+    ... --rows FILE   from the rows of `lab --reference --both --out FILE` on another machine
+    ... --table       prints the results of all files: family by stage, for each release
+
+``PYTHON`` is that of an environment of the set with the extra ``reference``. What transformers
+computes is kept in ``MLX_PATCHES_LAB_IMAGES`` if that names a folder. A cell that the patches turn
+green is measured again without each patch that may repair it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import measure_reference
+import release_sets
+from measure_reference import Cells, Rows
+from release_sets import ROOT
+
+from mlx_patches.evidence.words import GREEN, LETTERS, RED
+from mlx_patches.lab.images import published
+from mlx_patches.lab.images.scenario import NAME, RAISED, STAGES
+from mlx_patches.lab.record import PARTS
+from mlx_patches.patches import catalogue
+
+EVIDENCE = ROOT / "tools" / "evidence" / "images"
+# The modules, besides a family's own, that decide what a model makes of an image.
+GENERAL = ("utils", "prompt_utils", "generate", "vision_cache", "models.base", "models.interpolate")
+SHOWN = 200
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--set", help="the release set")
+    parser.add_argument("--python", type=Path, help="an environment of this set, with the extra")
+    parser.add_argument("--rows", type=Path, help="rows that were measured elsewhere")
+    parser.add_argument("--no-needs", action="store_true", help="trace no cell's patches")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="print the results of all files")
+    options = parser.parse_args()
+    if options.table:
+        print("\n".join(table()))
+        return
+    one = release_sets.find(options.set)
+    if options.rows:
+        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+    else:
+        rows = run(options.python, [one.distribution], options.jobs, "--both")
+    found = measured(one, options.python, rows)
+    if not options.no_needs:
+        found["needs"] = needs(options.python, found, options.jobs)
+    EVIDENCE.mkdir(parents=True, exist_ok=True)
+    file = EVIDENCE / f"{one.slug}.json"
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{file.relative_to(ROOT)}: {len(found['kinds'])} kinds of model")
+
+
+def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
+    """The rows of ``lab --reference`` for images only; ``off``: a patch that is switched off."""
+    return measure_reference.run(python, models, jobs, mode, off, NAME)
+
+
+def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
+    """The evidence of one set, from its rows without and with the patches."""
+    parts = {p: cells(r for r in rows if r["patched"] == (p == "with")) for p in PARTS}
+    letters = {part: measure_reference.letters(own) for part, own in parts.items()}
+    kinds = sorted({kind for part in letters.values() for kind in part})
+    return {
+        "set": one.name,
+        "outside": measure_reference.name_outside(rows),
+        "versions": release_sets.versions(python),
+        "kinds": {kind: describe(published.entry(kind)) for kind in kinds},
+        **letters,
+        "crash": crashes(parts),
+        "details": {
+            part: {
+                kind: {n: row["detail"][:SHOWN] for n, row in cells.items() if is_red(row)}
+                for kind, cells in own.items()
+                if any(map(is_red, cells.values()))
+            }
+            for part, own in parts.items()
+        },
+        "not_compared": not_compared(rows),
+    }
+
+
+def describe(one: published.Json) -> dict[str, Any]:
+    """What the audit needs to know of an entry in the table."""
+    mark = one.get("mark", "rope_parameters" if one.get("old", True) else "")
+    return {"when": one.get("when", {}), "mark": mark, **{k: one[k] for k in ("family", "source")}}
+
+
+def is_red(row: Mapping[str, Any]) -> bool:
+    return bool(row["verdict"] == RED)
+
+
+def cells(rows: Any) -> Cells:
+    """Kind of model to stage to its row, for kinds that were compared or do not load."""
+    found: Cells = defaultdict(dict)
+    for row in rows:
+        kind, _, stage = row["scenario"].partition(":")[2].rpartition(" ")
+        own = row["scenario"].startswith(f"{NAME}:") and stage in STAGES
+        if own and LETTERS[row["verdict"]] in "gr":
+            found[kind][stage] = row
+    return {
+        kind: own for kind, own in found.items() if "model" in own or any(map(is_red, own.values()))
+    }
+
+
+def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:
+    """Kind to the stages that raise, as released or with the patches."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for part in parts.values():
+        for kind, own in part.items():
+            for name, row in own.items():
+                if is_red(row) and RAISED.search(row["detail"]):
+                    found[kind][name] = None
+    return {kind: [*names] for kind, names in sorted(found.items())}
+
+
+def not_compared(rows: Rows) -> dict[str, str]:
+    """Family to the reason if a kind of it was not compared: the table's, or what happened."""
+    groups = published.TABLE["not-compared"].values()
+    found = {family: one["why"] for one in groups for family in one["families"]}
+    for row in rows:
+        name = row["scenario"].partition(":")[2]
+        kind = name.removesuffix(" load").removesuffix(" model")
+        own = row["scenario"].startswith(f"{NAME}:") and kind in published.TABLE["entry"]
+        if own and LETTERS[row["verdict"]] not in "gr":
+            found[published.entry(kind)["family"]] = f"{kind}: {row['detail'][:SHOWN]}"
+    return dict(sorted(found.items()))
+
+
+def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[str, list[str]]]:
+    """Kind to stage to the patches without which it is red."""
+    todo = {
+        kind: {
+            stage: []
+            for stage, letter in own.items()
+            if letter == LETTERS[RED] and found["with"].get(kind, {}).get(stage) == LETTERS[GREEN]
+        }
+        for kind, own in found["without"].items()
+    }
+    todo = {kind: stages for kind, stages in todo.items() if stages}
+    families = sorted({found["kinds"][kind]["family"] for kind in todo})
+    for patch in catalogue.builtin():
+        modules = [t.module.partition(".")[2] for t in patch.targets if t.distribution == "mlx-vlm"]
+        own = [
+            name
+            for name in families
+            if any(m.startswith((f"models.{name}.", *GENERAL)) or "process" in m for m in modules)
+        ]
+        if not own:
+            continue
+        rows = run(python, [f"mlx-vlm:{name}" for name in own], jobs, "--patched", patch.id)
+        for kind, stages in cells(rows).items():
+            for stage, row in stages.items():
+                if is_red(row) and stage in todo.get(kind, {}):
+                    todo[kind][stage].append(patch.id)
+    return todo
+
+
+def load() -> list[dict[str, Any]]:
+    """The evidence of each measured set, the oldest first."""
+    files = [EVIDENCE / f"{one.slug}.json" for one in release_sets.load().values()]
+    return [json.loads(file.read_text()) for file in files if file.exists()]
+
+
+def table() -> list[str]:
+    """The lines of a table of the stages that are off, kinds by release."""
+    sets = load()
+    kinds = sorted({kind for one in sets for kind in one["kinds"]})
+    lines = [["model", *(one["set"] for one in sets)], ["---"] * (len(sets) + 1)]
+    lines += [[kind, *(_cell(one, kind) for one in sets)] for kind in kinds]
+    return [f"|{'|'.join(line)}|" for line in lines]
+
+
+def _cell(one: Mapping[str, Any], kind: str) -> str:
+    """A kind's stages that are off in a release, and whether the patches repair them."""
+    stages, left = off(one, kind)
+    if kind not in one["without"] or not stages:
+        return "equal" if kind in one["without"] else ""
+    return f"{', '.join(stages)}{'' if left else ' (repaired)'}"
+
+
+def off(one: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
+    """A kind's stages that are off as released, and those that are off with the patches."""
+    before, after = one["without"].get(kind, {}), one["with"].get(kind, {})
+    red = [stage for stage, letter in before.items() if letter == LETTERS[RED]]
+    return red, [stage for stage in red if after.get(stage) != LETTERS[GREEN]]
+
+
+def page() -> list[str]:
+    """Lines for the page of findings: counts by release, then what is off in the newest."""
+    sets = load()
+    lines = ["|release set|equal|repaired|different|", "|---|---|---|---|"]
+    for one in sets:
+        found = [off(one, kind) for kind in one["without"]]
+        left, red = (sum(bool(pair[place]) for pair in found) for place in (1, 0))
+        lines.append(f"|{one['set']}|{len(found) - red}|{red - left}|{left}|")
+    for one in sets[-1:]:
+        found = {kind: off(one, kind)[1] for kind in one["without"]}
+        told = [f"`{kind}` ({', '.join(left)})" for kind, left in found.items() if left]
+        lines += ["", f"Different in {one['set']}: {', '.join(told) or 'none'}."]
+    return lines
+
+
+if __name__ == "__main__":
+    main()
