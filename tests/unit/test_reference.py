@@ -147,14 +147,18 @@ def test_family_has_worst_config():
 
 def test_missing_torch_is_one_line(monkeypatch):
     monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MlxPatchesError, match=r"torch, torchvision, transformers.*mlx-patches\[reference\]"):
+    with pytest.raises(
+        MlxPatchesError, match=r"torch, torchvision, transformers.*mlx-patches\[reference\]"
+    ):
         reference.check()
     monkeypatch.setattr(reference.importlib.util, "find_spec", lambda name: "found")
     reference.check()
 
 
 def task(**more):
-    return Task(Family("mlx-lm", "llama"), False, (reference.NAME,), reference=reference.NAME, **more)
+    return Task(
+        Family("mlx-lm", "llama"), False, (reference.NAME,), reference=reference.NAME, **more
+    )
 
 
 def row(scenario, verdict="green", detail="equal", patched=False):
