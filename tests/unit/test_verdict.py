@@ -151,7 +151,11 @@ def test_all_commands_agree(release, monkeypatch, evidence):
 
 
 def wrong_beside(name, family, part):
-    """Whether other text than that of its prefill is decoded, or a batch with images is wrong."""
+    """Whether other text than that of its prefill is decoded, or images are wrong."""
+    shown = outside.pictures(name, family)
+    pairs = [cell.pair for cell in (shown.cells() if shown else ())]
+    if any(words.is_red(pair) if part == "with" else pair[0] == "r" for pair in pairs):
+        return True
     found = alone(name)
     scenarios = ("own-prefill", outside.FEATURES, outside.CHUNKED)
     letters = [
