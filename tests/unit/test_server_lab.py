@@ -29,7 +29,7 @@ def cells_of(toy, *only):
     return [cell for cell, _ in lab.cells(only)]
 
 
-def found(cells, endpoint="chat"):
+def faults(cells, endpoint="chat"):
     """The contexts that are not right, by verdict."""
     bad: dict[str, set[str]] = {}
     for cell in cells:
@@ -98,7 +98,7 @@ SPOILED = {
 @pytest.mark.parametrize("fault", SPOILED)
 def test_spoiled_answer_is_seen(fault):
     with serving((fault, "")) as toy:
-        bad = found(cells_of(toy, SPOILED[fault]))
+        bad = faults(cells_of(toy, SPOILED[fault]))
     assert "solo" in set().union(*bad.values())
 
 
@@ -119,7 +119,7 @@ COMPANY = {
 @pytest.mark.parametrize("name", ["top_k", "logit_bias"])
 def test_fault_in_company_is_seen(fault, name):
     with serving((fault, name)) as toy:
-        bad = found(cells_of(toy, name))
+        bad = faults(cells_of(toy, name))
     assert COMPANY[fault] <= bad.get(WRONG, set())
     assert "solo" not in bad.get(WRONG, set())
 
@@ -134,7 +134,7 @@ def test_fault_in_company_is_seen(fault, name):
 )
 def test_fault_of_a_kept_state_is_seen(fault, name, contexts):
     with serving((fault, "")) as toy:
-        bad = found(cells_of(toy, name))
+        bad = faults(cells_of(toy, name))
     assert contexts <= bad[WRONG]
     assert "solo" not in bad[WRONG]
 

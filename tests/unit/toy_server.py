@@ -138,7 +138,7 @@ class Answering:
                 if kind == "first rules" and toy.running:
                     fields.pop(name, None)
                     fields |= {k: v for k, v in toy.running[0].items() if k == name}
-                elif kind == "crowd" and len(toy.running) > 2:
+                elif kind == "crowd" and len(toy.running) > 1:
                     fields.pop(name, None)
                 elif kind == "last rules":
                     for one in toy.running:

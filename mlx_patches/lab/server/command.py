@@ -57,13 +57,13 @@ def run(
         known = {c.key: c for c in read(out, command or url or "") if c.patched is patched}
         if url:
             base = check_url(url)
-            make = cells_of_url(base, served_model(base), only, known)
+            make = cells_of_url(base, find_model(base), only, known)
         else:
             make = cells_of(command or "", patched, only, known)
         with ExitStack() as stack:
             if out:
                 file = stack.enter_context(out.open("a"))
-            for cell in shown_progress(make, "with" if patched else "without"):
+            for cell in show_progress(make, "with" if patched else "without"):
                 found.append(cell)
                 if out and cell.key not in known:
                     line = {"command": command or url, **cell.as_dict()}
@@ -76,7 +76,7 @@ def run(
     else:
         from ...auditing.tables import show
 
-        show(*table.shown(found))
+        show(*table.show(found))
     sys.exit(table.exit_code(found))
 
 
@@ -112,7 +112,7 @@ def modes_of(mode: str) -> list[bool]:
     return {"patched": [True], "unpatched": [False]}.get(mode, [False, True])
 
 
-def shown_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell]:
+def show_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell]:
     """Show a bar with the time left on stderr, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -163,7 +163,7 @@ def check_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def served_model(url: str) -> str:
+def find_model(url: str) -> str:
     """The first model that a server lists.
 
     Raises:

@@ -66,7 +66,7 @@ def solo(place: Place, parameter: Parameter, stream: bool) -> Company:
     return Company(requests, [place.send(one, stream, parameter.model) for one in requests])
 
 
-def streamed(place: Place, parameter: Parameter, stream: bool) -> Company:
+def stream_solo(place: Place, parameter: Parameter, stream: bool) -> Company:
     """One streamed request at a time."""
     return solo(place, parameter, True)
 
@@ -177,7 +177,7 @@ def after_swap(place: Place, parameter: Parameter, stream: bool) -> Company:
 
 CONTEXTS: dict[str, Context] = {
     SOLO: solo,
-    STREAMED: streamed,
+    STREAMED: stream_solo,
     "joins another": joins,
     "joined by another": is_joined,
     "several at once": crowd,

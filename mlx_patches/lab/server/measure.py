@@ -22,7 +22,7 @@ MODEL, VISION, OTHER = "model", "vision", "other"
 
 
 @contextlib.contextmanager
-def started(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
+def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
     """Write the models; yields the function that starts the server anew, and the other's folder."""
     images = f"{{{VISION}}}" in command
     with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
@@ -41,14 +41,14 @@ def cells_of(
     command: str, patched: bool, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
 ) -> Iterator[tuple[Cell, int]]:
     """The cells of a server that is started here, and their number."""
-    with started(command, patched) as (start, other):
+    with prepare(command, patched) as (start, other):
         yield from Lab(start(), start, other, patched, known).cells(only)
 
 
 @contextlib.contextmanager
 def walker_of(command: str, patched: bool) -> Iterator[Walker]:
     """What walks on a server that is started here."""
-    with started(command, patched) as (start, other):
+    with prepare(command, patched) as (start, other):
         yield Walker(Lab(start(), start, other, patched))
 
 

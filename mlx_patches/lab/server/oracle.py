@@ -172,9 +172,9 @@ class Language:
         """What the attention head reads: the mean of the context words' vectors, weighted."""
         if not any(token in self.vectors for token in tokens):
             return _NOTHING
-        query = self._rotated(tokens[-1], len(tokens) - 1, True)
+        query = self._rotate(tokens[-1], len(tokens) - 1, True)
         scores = [
-            sum(a * b for a, b in zip(query, self._rotated(token, place, False), strict=False))
+            sum(a * b for a, b in zip(query, self._rotate(token, place, False), strict=False))
             / math.sqrt(HEAD)
             if token in self.vectors and any(query)
             else 0.0
@@ -189,7 +189,7 @@ class Language:
         return read
 
     @lru_cache(maxsize=4096)  # noqa: B019 - there are two languages in a process
-    def _rotated(self, token: int, place: int, query: bool) -> list[float]:
+    def _rotate(self, token: int, place: int, query: bool) -> list[float]:
         """A token's query or key with RoPE."""
         vector = self.vectors.get(token)
         if vector is None:

@@ -311,9 +311,9 @@ def _judge_chances(answers: Sequence[Answer], asked: Asked) -> str:
     for number, (token, chance, top) in enumerate(answer.chances):
         row = log_softmax(asked.language.logits([*prompt, *tokens[:number]]))
         if token != tokens[number]:
-            return f"the log-probability of {_shown(token)}, not of {_shown(tokens[number])}"
+            return f"the log-probability of {_name(token)}, not of {_name(tokens[number])}"
         if abs(chance - row[token]) > 0.02:
-            return f"log-probability {chance:.3f} of {_shown(token)}, not {row[token]:.3f}"
+            return f"log-probability {chance:.3f} of {_name(token)}, not {row[token]:.3f}"
         if tops is True:
             continue
         best = sorted(row, reverse=True)[:tops]
@@ -321,11 +321,11 @@ def _judge_chances(answers: Sequence[Answer], asked: Asked) -> str:
             return f"{len(top)} of {tops} top_logprobs"
         for (one, reported), want in zip(top, best, strict=False):
             if abs(reported - want) > 0.02 or abs(reported - row[one]) > 0.02:
-                return f"top_logprobs has {_shown(one)} with {reported:.3f}, not {want:.3f}"
+                return f"top_logprobs has {_name(one)} with {reported:.3f}, not {want:.3f}"
     return ""
 
 
-def _shown(token: int) -> str:
+def _name(token: int) -> str:
     return repr(TOKENS[token]) if 0 <= token < len(TOKENS) else f"token {token}"
 
 
@@ -491,7 +491,7 @@ def _conversation() -> Request:
     return Request(("".join(CONTEXT[i] for i in (3, 14, 7, 30, 22, 9)),), GREEDY, 24)
 
 
-def _stopped_conversation() -> Parameter:
+def _cut_conversation() -> Parameter:
     """A kept cache ends where the answer does."""
     stops = [word.strip() for word in CONTEXT[::5]]
 
@@ -542,7 +542,7 @@ def parameters(other: str) -> list[Parameter]:
             _is_one_temperature,
             everywhere,
         ),
-        _stopped_conversation(),
+        _cut_conversation(),
         _sampler("top_p", {"top_p": 0.3}, range(2), 0, endpoints=everywhere),
         _sampler("top_k", {"top_k": 2}, range(2), 0, endpoints=(CHAT, COMPLETIONS, MESSAGES)),
         _sampler("min_p", {"min_p": 0.7}, range(2), 0),

@@ -84,7 +84,7 @@ def exit_code(cells: Sequence[Cell]) -> int:
     return 1 if verdicts & set(BAD) else 0 if RIGHT in verdicts else 2
 
 
-def shown(cells: Sequence[Cell]) -> Iterator[Any]:
+def show(cells: Sequence[Cell]) -> Iterator[Any]:
     """A table of the parameters that are not right everywhere, then the counts."""
     modes = [mode for mode in (False, True) if any(cell.patched is mode for cell in cells)]
     by_mode = {mode: [cell for cell in cells if cell.patched is mode] for mode in modes}
