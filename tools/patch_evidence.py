@@ -168,6 +168,8 @@ def prune() -> None:
         write(folder, {id_: rules for id_, rules in evidence.items() if id_ in known})
     for file in OTHER.glob("*/*.json"):
         found = json.loads(file.read_text())
+        if not isinstance(found, dict):  # that of requests names no patches
+            continue
         named = [cells for part in NAMING for cells in found.get(part, {}).values()]
         gone = {id_ for cells in named for ids in cells.values() for id_ in ids} - known
         if gone:
