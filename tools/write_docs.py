@@ -143,7 +143,7 @@ def chart() -> str:
 
 
 def catalogue() -> str:
-    """The text of docs/catalogue.md: a line for each patch, by folder."""
+    """The text of docs/catalogue.md: a row for each patch, by folder."""
     matrix, registry = matrix_file.load(), builtin()
     rows: dict[str, list[str]] = {name: [] for name in SECTIONS}
     safe = []
@@ -160,16 +160,23 @@ def catalogue() -> str:
         rows["git"].append(row(one.patch, one.affected))
     lines = [HEAD.format(count=len(registry.ids()), safe=" and ".join(safe))]
     for name, title in SECTIONS.items():
-        lines += [title, "", *rows[name], ""]
+        lines += [
+            title,
+            "",
+            "|patch|severity|effect|releases|",
+            "|---|---|---|---|",
+            *rows[name],
+            "",
+        ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def row(patch: Patch, affected: Mapping[str, str]) -> str:
-    """A patch's line of the index."""
+    """A patch's row of a table of the index."""
     link = f"[{patch.id}](../{patch.module.replace('.', '/')}.py)"
-    ranges = ", ".join(f"`{name}{range_}`" for name, range_ in affected.items())
-    severity = "" if patch.severity == words.WRONG_TEXT else f" ({patch.severity})"
-    return f"- {link}{severity}: {patch.summary}. {ranges}"
+    ranges = "<br>".join(f"`{name}{range_}`" for name, range_ in affected.items())
+    severity = "" if patch.severity == words.WRONG_TEXT else patch.severity
+    return f"|{link}|{severity}|{patch.summary}|{ranges}|"
 
 
 if __name__ == "__main__":

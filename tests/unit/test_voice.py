@@ -37,8 +37,8 @@ def pages() -> list[str]:
         text = path.read_text()
         if path.name == "CHANGELOG.md":
             text = text.partition("\n## Unreleased")[2].partition("\n## ")[0]
-        # The catalogue's items are the summaries.
-        text = re.sub(r"^- \[[\w-]+\]\(\.\./.*$", "", text, flags=re.MULTILINE)
+        # The catalogue's rows are the summaries.
+        text = re.sub(r"^\|\[[\w-]+\]\(\.\./.*$", "", text, flags=re.MULTILINE)
         found += voice.faulty(path.relative_to(ROOT), voice.prose(text))
     return found
 
