@@ -10,7 +10,8 @@ How
     language model. Each layer's mask then also shows a token the later tokens of its image. A
     prompt is cut into chunks only between images.
 Upstream
-    mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10.
+    mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10. Releases
+    up to 0.3.9, whose models accept no videos, are not repaired.
 Retire when
     The masks equal those of transformers, also in chunked prefill.
 """

@@ -10,7 +10,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own
+from ....probes.fixtures import require_own, require_parameter
 
 IMAGE = 60
 # Two images between texts.
@@ -23,6 +23,8 @@ def probe(target: Target) -> Result:
     require_own(target)
     # Other targets only carry what a language model reads.
     family = "gemma4" if ".gemma4" in target.module else "gemma3"
+    whole = importlib.import_module(f"mlx_vlm.models.{family}.{family}").Model
+    require_parameter(whole.get_input_embeddings, "pixel_values_videos")
     language = tiny("mlx-vlm", family).module
     shown = [SLIDING, FULL]
     if family == "gemma4":

@@ -10,7 +10,8 @@ How
     whole image, then the rows of the grid without padding, each with a newline at its end. They
     replace the image tokens one by one.
 Upstream
-    Not fixed in mlx-vlm 0.7.10.
+    Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9, which drop the sizes of images, are not
+    repaired.
 Retire when
     The embedding step inserts one feature per image token.
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
 from ....core.patch import Target
-from ....probes import Result
+from ....probes import NotApplicable, Result
 from ....probes.fixtures import own_class_of, require_own
 
 IMAGE, NEWLINE = 9, -1.0
@@ -24,7 +25,11 @@ def probe(target: Target) -> Result:
         target = target._replace(module="mlx_vlm.models.llava_next.llava_next", name="Model")
     import mlx.core as mx
 
-    model = build_model(own_class_of(target))
+    model_class = own_class_of(target)
+    accepted = inspect.signature(inspect.unwrap(model_class.get_input_embeddings)).parameters
+    if not {"image_sizes", "kwargs"} & set(accepted):
+        raise NotApplicable("this release's embeddings of images do not depend on their sizes")
+    model = build_model(model_class)
     names = [name for number, shape in enumerate(IMAGES) for name in arrange(number, shape)]
     ids = mx.array([[1, *[IMAGE] * len(names), 2]])
     # Each tile's pixels name it.

@@ -10,7 +10,7 @@ How
     all of its parameters; its draws depend on the seed and the token's position. Numbers out of
     range, and parameters that the release lacks, are refused with status 400.
 Upstream
-    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5 is not repaired.
+    Not fixed in mlx-vlm 0.7.10. The servers of mlx-vlm 0.5 to 0.6.3 are not repaired.
 Retire when
     The server passes all parameters of a request to its sampler.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.fixtures import require_names, require_own
 
 _ROWS, _VOCABULARY = 24, 32
 # Each leaves only the likeliest token.
@@ -21,6 +21,7 @@ _SEEDED: dict[str, Any] = {"min_p": 0.05, "seed": 7}
 def probe(target: Target) -> Result:
     """Red if another token is drawn, or if a seed does not repeat its draws."""
     require_own(target)
+    require_names(importlib.import_module(target.module), "make_sampler")
     import mlx.core as mx
 
     server: Any = importlib.import_module("mlx_vlm.server")
