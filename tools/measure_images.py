@@ -52,7 +52,7 @@ def main() -> None:
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     else:
         rows = run(options.python, [one.distribution], options.jobs, "--both")
-    found = measured(one, options.python, rows)
+    found = make_evidence(one, options.python, rows)
     if not options.no_needs:
         found["needs"] = needs(options.python, found, options.jobs)
     EVIDENCE.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = ""
     return measure_reference.run(python, models, jobs, mode, off, NAME)
 
 
-def measured(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
+def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
     """The evidence of one set, from its rows without and with the patches."""
     parts = {p: cells(r for r in rows if r["patched"] == (p == "with")) for p in PARTS}
     letters = {part: measure_reference.letters(own) for part, own in parts.items()}

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 def want(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(scenario.KEEP, str(tmp_path_factory.mktemp("images")))
-        with scenario.expected(ENTRY) as found:
+        with scenario.compute_expected(ENTRY) as found:
             for package in scenario.WITHOUT:
                 patch.setitem(sys.modules, package, None)
             yield found

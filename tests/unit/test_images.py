@@ -87,7 +87,7 @@ def test_field_is_added_to_a_copy(tmp_path):
 
 def test_cases_of_one_detail_are_together():
     off = {"square": 0.5, "wide": 0.5, "two": "TypeError: no", "odd": "3 for 4 tokens"}
-    assert scenario.told(off) == (
+    assert scenario.describe_off(off) == (
         "square, wide: off by 0.5; two: TypeError: no; odd: off by 3 for 4 tokens"
     )
     assert scenario.verdict({"a": 0.0, "b": "x"}).verdict == words.RED

@@ -45,14 +45,14 @@ def main() -> None:
         folder = Path(root) / name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            facts = made(published.entry(name), folder)
+            facts = make_entry(published.entry(name), folder)
         except Exception as error:
             facts = {"unmade": " ".join(f"{type(error).__name__}: {error}".split())[:240]}
         facts["transformers"] = transformers.__version__
         (folder / "stages.json").write_text(json.dumps(facts, indent=1))
 
 
-def made(one: published.Json, folder: Path) -> dict[str, Any]:
+def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     """Make an entry's folder and arrays; returns the facts about its cases."""
     import numpy as np
 
@@ -68,7 +68,7 @@ def made(one: published.Json, folder: Path) -> dict[str, Any]:
         told: dict[str, Any] = {}
         facts["cases"][case] = told
         try:
-            inputs = processed(one, processor, folder, case)
+            inputs = process_case(one, processor, folder, case)
         except Exception as error:
             told["refused"] = f"{type(error).__name__}: {error}"[:200]
             continue
@@ -89,7 +89,7 @@ def made(one: published.Json, folder: Path) -> dict[str, Any]:
                 continue
             arrays.update({f"{case}/{key}": value for key, value in (found | seen).items()})
     if "square/last" in arrays:
-        other = processed(one, processor, folder, "square", seed=1)
+        other = process_case(one, processor, folder, "square", seed=1)
         last, moved = arrays["square/last"], numpy(model(**other, use_cache=False).logits[0, -1])
         facts["moved"] = float(abs(moved - last).max() / abs(last).max())
     np.savez(folder / "stages.npz", **arrays)
@@ -165,7 +165,9 @@ def processors(home: Path) -> tuple[Any, Any]:
     return processor, default
 
 
-def processed(one: published.Json, processor: Any, folder: Path, case: str, seed: int = 0) -> Any:
+def process_case(
+    one: published.Json, processor: Any, folder: Path, case: str, seed: int = 0
+) -> Any:
     """The processor's inputs of a case's prompt."""
     images = open_images(one, folder, case, seed)
     prompt = published.prompt(one, len(pictures.CASES[case].images))

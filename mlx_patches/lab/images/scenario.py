@@ -67,7 +67,7 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
     outside = "transformers"
     for name in published.entries(family.name):
         try:
-            with expected(name) as want:
+            with compute_expected(name) as want:
                 outside = want.outside
                 for stage, cell in entry_cells(name, want):
                     found.append(cell)
@@ -120,13 +120,13 @@ class Expected:
         """Whether transformers' model ran on a case."""
         return f"{case}/decode" in self.arrays.files
 
-    def refused(self, case: str) -> bool:
+    def is_refused(self, case: str) -> bool:
         """Whether transformers' processor refuses a case."""
         return "refused" in self.facts["cases"][case]
 
 
 @contextmanager
-def expected(name: str) -> Iterator[Expected]:
+def compute_expected(name: str) -> Iterator[Expected]:
     """What transformers computes for an entry, in a process that has torch.
 
     Raises:
@@ -171,7 +171,7 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
     yield from compared.cells()
     if compared.differs_without_image:
         return
-    if published_config(want, "saved") != published_config(want, "published"):
+    if read_config(want, "saved") != read_config(want, "published"):
         try:
             loaded = Loaded(want.folder / "saved")
         except Exception as error:
@@ -180,7 +180,7 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
             yield "saved", Compared(one, want, loaded).model(("square", "two", "text"))
 
 
-def published_config(want: Expected, spelling: str) -> Any:
+def read_config(want: Expected, spelling: str) -> Any:
     """The config of an entry's folder in one of its spellings."""
     return json.loads((want.folder / spelling / "config.json").read_text())
 
@@ -199,7 +199,7 @@ class Compared:
         self.found: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
         for case in pictures.CASES:
-            if want.refused(case):
+            if want.is_refused(case):
                 continue
             try:
                 self.own[case] = loaded.inputs(self.prompt(case), self.images(case))
@@ -286,7 +286,7 @@ class Compared:
         if not seen and not off:
             return Cell(NOT_APPLICABLE, "in another layout, or none")
         if off:
-            return Cell(RED, told(off), worst)
+            return Cell(RED, describe_off(off), worst)
         return Cell(GREEN, f"equal{_BACKEND if backend else ''}", worst)
 
     def model(self, cases: Sequence[str]) -> Cell:
@@ -311,7 +311,7 @@ class Compared:
         moved = self.want.facts.get("moved", 0.0)
         if not off and moved < 10 * EQUAL and "square" in cases:
             return Cell(NOT_APPLICABLE, f"the image hardly moves the logits: {moved:.2g}")
-        return Cell(RED, told(off), worst) if off else Cell(GREEN, "equal", worst)
+        return Cell(RED, describe_off(off), worst) if off else Cell(GREEN, "equal", worst)
 
     def where(self, case: str) -> str:
         """The first stage whose features differ; parts with other shapes are not compared."""
@@ -416,7 +416,7 @@ class Compared:
                 got = _line(error)
             if got not in want:
                 off[f"{images} images"] = f"{got!r} for {want[0]!r}"[:160]
-        return Cell(RED, told(off)) if off else Cell(GREEN, "equal")
+        return Cell(RED, describe_off(off)) if off else Cell(GREEN, "equal")
 
     def fields(self) -> Cell:
         """Compare with the model whose config names each field that it leaves to a default."""
@@ -442,9 +442,9 @@ class Compared:
 
     def sampler(self, *cases: str) -> Sampler:
         """A sampler of transformers' tokens for these cases."""
-        return Sampler([(self.expected(c), self.want.get(c, "tokens")) for c in cases])
+        return Sampler([(self.logprobs(c), self.want.get(c, "tokens")) for c in cases])
 
-    def expected(self, case: str) -> Any:
+    def logprobs(self, case: str) -> Any:
         """Transformers' log-probabilities of each generated token."""
         import numpy as np
 
@@ -453,7 +453,7 @@ class Compared:
 
     def rows_off(self, case: str, rows: Sequence[Any]) -> float:
         """The largest difference of these log-probabilities, as a share of their scale."""
-        want = self.expected(case)
+        want = self.logprobs(case)
         if len(rows) != len(want):
             return float("inf")
         return max(row_off(row, one) for row, one in zip(rows, want, strict=True))
@@ -522,10 +522,10 @@ def verdict(off: Mapping[Any, Any], equal: float = EQUAL) -> Cell:
         return Cell(NOT_APPLICABLE, "no case")
     wrong = {c: one for c, one in off.items() if isinstance(one, str) or not one <= equal}
     worst = max((one for one in off.values() if not isinstance(one, str)), default=None)
-    return Cell(RED, told(wrong), worst) if wrong else Cell(GREEN, "equal", worst)
+    return Cell(RED, describe_off(wrong), worst) if wrong else Cell(GREEN, "equal", worst)
 
 
-def told(off: Mapping[str, Any]) -> str:
+def describe_off(off: Mapping[str, Any]) -> str:
     """The cases that are off, those of one detail together."""
     groups: dict[str, list[str]] = {}
     for case, one in off.items():
