@@ -363,9 +363,12 @@ def _images(report: Audit) -> list[str]:
     for one in worst(report):
         pictures = one.measured.pictures
         if pictures and one.shown:
-            count = len(one.shown) - len(one.fails_on_images(report.here()))
+            here = report.here()
+            unknown = len(one.unmeasured_images(here))
+            count = len(one.shown) - len(one.fails_on_images(here)) - unknown
             stages = f"{count} of {_many(len(one.shown), 'stage')}"
-            return [f"Images match {pictures.outside} in {stages}."]
+            more = f"; {unknown} not measured" if unknown else ""
+            return [f"Images match {pictures.outside} in {stages}{more}."]
         if pictures:
             return ["Images were not compared with transformers (--json has the reason)."]
     return []

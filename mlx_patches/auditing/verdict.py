@@ -200,7 +200,12 @@ class ModelVerdict:
 
     def fails_on_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The stages in which a single request with images is wrong in this environment."""
-        return self._open(self.shown, here)
+        unmeasured = self.unmeasured_images(here)
+        return tuple(one for one in self._open(self.shown, here) if one not in unmeasured)
+
+    def unmeasured_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+        """The stages that are wrong as released, if patches are in effect that may repair them."""
+        return tuple(one for one in self.shown if here.active and one.pair == "r")
 
     def exit_code(self, here: PatchState, fail_on: Collection[str] = words.FAIL_ON) -> int:
         """0 if right or repaired here, 1 if wrong here, 2 if not measured."""
@@ -216,8 +221,10 @@ class ModelVerdict:
         if self.verdict == NOT_MEASURED:
             return 2
         if self.result == words.CANNOT_BATCH:  # also if a patch refuses the batch
-            return int(FEATURE in fail_on)
-        return int(any(cell.severity in fail_on for cell in self.wrong_here(here)))
+            wrong = FEATURE in fail_on
+        else:
+            wrong = any(cell.severity in fail_on for cell in self.wrong_here(here))
+        return 1 if wrong else 2 if self.unmeasured_images(here) else 0
 
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: include every scenario."""
@@ -269,8 +276,9 @@ class ModelVerdict:
             "not_compared": pictures.why or None,
             "stages": [one.name for one in self.shown],
             "wrong": [one.name for one in self.shown if "r" in one.pair],
-            "wrong_with_patches": [one.name for one in self.shown if words.is_red(one.pair)],
+            "wrong_with_patches": [one.name for one in self.shown if one.is_red_with_patches],
             "wrong_here": [one.name for one in self.fails_on_images(here)],
+            "not_measured_here": [one.name for one in self.unmeasured_images(here)],
         }
 
     def _is_open(self, cell: CellVerdict, here: PatchState) -> bool:
@@ -416,14 +424,18 @@ def of_images(one: ModelVerdict, here: PatchState) -> str:
     """What a single request with images gets here; empty if it is right."""
     open_ = one.fails_on_images(here)
     if not open_:
-        return ""
-    still = [cell for cell in open_ if words.is_red(cell.pair)]
+        unmeasured = one.unmeasured_images(here)
+        return "with images was not measured with the patches" if unmeasured else ""
     text = "gives wrong answers to images"
     if any(cell.name in (outside.LOAD, outside.SAVED) and cell.crash for cell in open_):
         text = "does not load"
     elif all(cell.crash for cell in open_):
         text = "crashes on images"
-    return f"{text}, {'even with the patches' if still else 'which the patches repair'}"
+    if any(cell.is_red_with_patches for cell in open_):
+        return f"{text}, even with the patches"
+    if any(cell.pair == "r" for cell in open_):
+        return f"{text}, not measured with the patches"
+    return f"{text}, which the patches repair"
 
 
 def _is_solo(cell: outside.HeldCell) -> bool:

@@ -80,6 +80,11 @@ class HeldCell(NamedTuple):
         name, is_field, value = base.partition("=")
         return f"{name} {value}" if is_field else _ROPE + name.split()[0]
 
+    @property
+    def is_red_with_patches(self) -> bool:
+        """Whether it was measured with the patches, and is red."""
+        return self.pair.endswith("r", 1)
+
     def is_open(self, active: bool, missing: Collection[str]) -> bool:
         """Whether it is red if the patches are ``active``, except the ``missing`` ones."""
         if words.is_red(self.pair):

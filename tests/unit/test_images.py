@@ -163,6 +163,25 @@ def test_config_decides_on_images(evidence, config, said, code):
     assert bool(one.as_dict(IDLE)["images_solo"]["wrong_here"]) is bool(said)
 
 
+@pytest.fixture
+def half():
+    """A verdict on images that were measured without the patches only."""
+    cells = (outside.HeldCell("load", "g"), outside.HeldCell("model", "r"))
+    shown = outside.Pictures("transformers 9.9", (outside.Picture("gemma3", {}, "", cells),))
+    measured = Measured({"without": {"gemma3": {"plain": "g"}}}, pictures=shown)
+    return verdict.judge(measured, "mlx-vlm", "9.9", "gemma3")
+
+
+def test_images_that_were_not_measured_with_the_patches(half):
+    said = "gives wrong answers to images, not measured with the patches"
+    assert verdict.of_images(half, IDLE) == said and half.exit_code(IDLE) == 1
+    said = "with images was not measured with the patches"
+    assert verdict.of_images(half, ACTIVE) == said and half.exit_code(ACTIVE) == 2
+    images = half.as_dict(ACTIVE)["images_solo"]
+    assert images["not_measured_here"] == images["wrong"] == ["model"]
+    assert not images["wrong_with_patches"] and not images["wrong_here"]
+
+
 def test_missing_image_patch_counts(evidence):
     one = judged({"both": "vision"})
     assert "of-blocks" in one.patches

@@ -145,6 +145,8 @@ def test_all_commands_agree(release, monkeypatch, evidence):
         expected = expected_code(one.result, pairs[family], True, evidence, family)
         if wrong_beside(evidence["set"], family, "with"):
             expected = {1}
+        elif 1 not in expected and any(cell.pair == "r" for cell in one.shown):
+            expected = {2}  # images that the patches may repair
         assert one.exit_code(here) in expected, family
         if index % 7 == 0:
             assert mlx_patches.audit(family).exit_code() in expected, family
@@ -154,7 +156,7 @@ def wrong_beside(name, family, part):
     """Whether other text than that of its prefill is decoded, or images are wrong."""
     shown = outside.pictures(name, family)
     pairs = [cell.pair for cell in (shown.cells() if shown else ())]
-    if any(words.is_red(pair) if part == "with" else pair[0] == "r" for pair in pairs):
+    if any(pair.startswith("r", part == "with") for pair in pairs):
         return True
     found = alone(name)
     scenarios = ("own-prefill", outside.FEATURES, outside.CHUNKED)

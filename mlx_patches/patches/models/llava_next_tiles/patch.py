@@ -40,7 +40,7 @@ def keep_grids(config: Any, cls: Any, params: Any, /) -> Any:
     """The config object, with the grids that ``config.json`` names."""
     is_known = cls.__module__ in [f"mlx_vlm.models.{family}.config" for family in FAMILIES]
     if is_known and (grids := params.get("image_grid_pinpoints")):
-        setattr(config, _KEPT, grids)
+        config._image_grids = grids
     return config
 
 
