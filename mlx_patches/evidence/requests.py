@@ -46,11 +46,15 @@ def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
     """One sentence for each kind of wrong answers of a host: its parameters, and the repair."""
     for part in parts:
         kinds: dict[tuple[str, str], list[str]] = {}
-        left = {(row[0], row[1]) for row in part.get("with", {"rows": ()})["rows"] if row[2] in BAD}
+        patched = part.get("with", {"rows": ()})["rows"]
+        states = {
+            (row[0], row[1]): "refused with the patches" for row in patched if row[2] == REFUSED
+        }
+        states |= {(row[0], row[1]): "not repaired" for row in patched if row[2] in BAD}
         for endpoint, parameter, verdict, contexts, _ in part["without"]["rows"]:
             if verdict in BAD:
                 company = verdict == WRONG and contexts and SOLO not in contexts
-                state = "not repaired" if (endpoint, parameter) in left else "repaired"
+                state = states.get((endpoint, parameter), "repaired")
                 state = state if "with" in part else "not measured with the patches"
                 key = ("wrong only in company" if company else verdict, state)
                 names = kinds.setdefault(key, [])

@@ -48,4 +48,10 @@ def test_readable_calls_are_unchanged(stream, server):
     assert call_tools(server, ["f", "g"], stream=stream) == ("", ["f", "g"], "tool_calls")
 
 
+@BOTH
+def test_no_call_is_returned_with_tool_choice_none(stream, server):
+    answer = call_tools(server, ["f", UNREADABLE], stream=stream, tool_choice="none")
+    assert answer == (f"f{UNREADABLE}", [], "stop")
+
+
 MUTANTS = {"server-unread-calls": recoded(patch, find_reason=lambda reason, calls: reason)}

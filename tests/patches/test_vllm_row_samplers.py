@@ -77,6 +77,8 @@ def test_dropped_fields_reach_their_row(ungated):
     seeded = [context.run(generate, model, sent)[0] for sent in ([hot], [hot], [hot, GREEDY])]
     assert seeded[0] == seeded[1] == seeded[2]
     assert len({*seeded[0]}) == len(seeded[0])
+    context.run(FIELDS.set, {"top_k": 1})
+    assert context.run(generate, model, [hot])[0] == plain
     context.run(FIELDS.set, {"seed": True, "frequency_penalty": "1"})
     assert context.run(generate, model, [GREEDY])[0] == plain
 

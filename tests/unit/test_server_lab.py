@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from mlx_patches import MlxPatchesError, cli
 from mlx_patches.evidence import requests
-from mlx_patches.evidence.requests import ABSENT, IGNORED, RIGHT, WRONG
+from mlx_patches.evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
 from mlx_patches.lab.server import command, folder, measure, process, table, walks
 from mlx_patches.lab.server.oracle import SIGHTS, Language, penalize
 from mlx_patches.lab.server.parameters import ANY, Asked, parameters
@@ -284,9 +284,11 @@ def test_evidence_keeps_what_is_not_right(tmp_path):
         table.Cell("chat", "top_k", "solo", RIGHT),
         table.Cell("chat", "top_k", "joins another", WRONG, "ranks [3]"),
         table.Cell("chat", "n", "solo", IGNORED, "1 choices"),
+        table.Cell("chat", "typical_p", "solo", IGNORED, "ranks [3]"),
         table.Cell("chat", "top_k", "solo", RIGHT, "", True),
         table.Cell("chat", "top_k", "joins another", RIGHT, "", True),
         table.Cell("chat", "n", "solo", IGNORED, "1 choices", True),
+        table.Cell("chat", "typical_p", "solo", REFUSED, "HTTP 400", True),
     ]
     file = tmp_path / "their-server-1.2.json"
     for _ in range(2):
@@ -303,6 +305,7 @@ def test_evidence_keeps_what_is_not_right(tmp_path):
     assert list(requests.summary(parts)) == [
         "requests (--mllm): wrong only in company, repaired: top_k",
         "requests (--mllm): ignored, not repaired: n",
+        "requests (--mllm): ignored, refused with the patches: typical_p",
     ]
 
 

@@ -33,10 +33,19 @@ _BOTH = (
 # The parameters that each server ignores, by its package.
 IGNORED = {
     "mlx_vlm": frozenset({"n", *_BOTH}),
-    "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
+    "vllm_mlx": frozenset(
+        {"n", "logprobs", "top_logprobs", "typical_p", "repetition_context_size", *_BOTH}
+    ),
 }
 # Values without effect, besides false ones.
-_NEUTRAL = {"n": 1, "best_of": 1, "typical_p": 1, "length_penalty": 1, "function_call": "none"}
+_NEUTRAL = {
+    "n": 1,
+    "best_of": 1,
+    "typical_p": 1,
+    "length_penalty": 1,
+    "function_call": "none",
+    "repetition_context_size": 20,  # mlx-lm's default, which vllm-mlx uses
+}
 _ENDPOINTS = ("completion", "response", "message")
 
 

@@ -2,10 +2,11 @@
 
 Why
     The server drops a tool call that its parser cannot read, and still ends the answer with
-    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text.
+    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text. With
+    ``tool_choice: "none"`` it gets a call.
 How
     The text of such a call is returned as content. If no call of the answer is readable, it ends
-    with ``finish_reason: "stop"``.
+    with ``finish_reason: "stop"``. With ``tool_choice: "none"``, every call is returned as text.
 Upstream
     Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses elsewhere.
@@ -20,11 +21,19 @@ from ....core.verbs import Patch, wrap
 
 
 class Calls(list[Any]):
-    """Tool calls for a reply, the texts of unreadable ones, and whether the answer has any call."""
+    """Tool calls for a reply, their texts, and whether the answer has any call.
 
-    def __init__(self, calls: list[Any], unread: str, has_any: bool):
+    ``unread`` are the texts of unreadable calls, ``texts`` those of all.
+    """
+
+    def __init__(self, calls: list[Any], unread: str, texts: str, has_any: bool):
         super().__init__(calls)
-        self.unread, self.has_any = unread, has_any
+        self.unread, self.texts, self.has_any = unread, texts, has_any
+
+    def turn_into_text(self) -> None:
+        """Drop the calls; their texts are content."""
+        self.clear()
+        self.unread, self.has_any = self.texts, False
 
 
 def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[str]) -> Calls:
@@ -39,7 +48,7 @@ def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[
         found += calls
         unread += [] if calls else [text]
     formatter.has_any = bool(found) or getattr(formatter, "has_any", False)
-    return Calls(found, "".join(unread), formatter.has_any)
+    return Calls(found, "".join(unread), "".join(tool_calls), formatter.has_any)
 
 
 def reply_with_text(
@@ -53,6 +62,8 @@ def reply_with_text(
     """A reply, or a chunk of a stream, with the text of unreadable calls."""
     for calls in (*args, *options.values()):  # another patch's layer passes them by position
         if isinstance(calls, Calls):
+            if handler.body.get("tool_choice") == "none":
+                calls.turn_into_text()
             text += calls.unread
             finish_reason = find_reason(finish_reason, calls)
     return reply(handler, text, finish_reason, *args, **options)

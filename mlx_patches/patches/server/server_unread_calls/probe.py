@@ -24,11 +24,11 @@ def probe(target: Target) -> Result:
 
 
 def call_tools(
-    module: Any, texts: list[str], *, stream: bool, before: str = "", end: str = "stop"
+    module: Any, texts: list[str], *, stream: bool, before: str = "", end: str = "stop", **body: Any
 ) -> tuple[str, list[str], str]:
     """The text of an answer, the names of the tools that it calls, and its finish reason."""
     responses = make_call(module, texts, before=before, end=end)
-    chunks = post(module, responses, parser=parse, stream=stream)
+    chunks = post(module, responses, parser=parse, stream=stream, **body)
     choices = [chunk["choices"][0] for chunk in chunks]
     messages = [one.get("message") or one.get("delta") for one in choices]
     text = "".join(message.get("content") or "" for message in messages)

@@ -100,6 +100,7 @@ def add_fields(params: Any, /) -> None:
     """Add the parameters of the request that vllm-mlx drops."""
     for name in (*_XTC, *_PENALTIES):
         vars(params)[name] = read_number(name)
+    params.top_k = params.top_k or read_number("top_k") or 0  # /v1/messages drops it
     seed = read_number("seed")
     params.seed = seed if isinstance(seed, int) else None
 
