@@ -260,7 +260,7 @@ class ModelVerdict:
             }
             if images
             else None,
-            "images_solo": self._shown(here),
+            "images_solo": self._describe_images(here),
             "not_applicable": self.inapplicable,
             **fields(self, "patches", "traced", "note"),
             "metal_branches": list(self.measured.metal),
@@ -268,7 +268,7 @@ class ModelVerdict:
             **({"cells": [cell.as_dict() for cell in self.cells]} if cells else {}),
         }
 
-    def _shown(self, here: PatchState) -> dict[str, Any] | None:
+    def _describe_images(self, here: PatchState) -> dict[str, Any] | None:
         """The JSON form of single requests with images."""
         pictures = self.measured.pictures
         return pictures and {
