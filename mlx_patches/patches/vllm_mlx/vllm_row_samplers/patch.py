@@ -11,12 +11,12 @@ How
     ``host-request-parameters`` has read. Rows with the generator's settings use its sampler, so a
     batch of equal requests is sampled in one call as before.
 Upstream
-    Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row.
+    Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row. Not repaired with
+    mlx-lm below 0.31.2, which has another batch generator.
 Retire when
     The scheduler passes a sampler per row.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -107,7 +107,7 @@ def add_fields(params: Any, /) -> None:
 
 def replace_sampler(generator: Any, scheduler: Any, /, sampling_params: Any) -> Any:
     """A generator with the whole sampler of the request that it is made for."""
-    if "samplers" not in inspect.signature(generator.insert).parameters:
+    if not hasattr(generator, "_prompt_batch"):
         return generator  # of an earlier mlx-lm
     ends = [one for one in scheduler._get_stop_tokens() if isinstance(one, int)]
     sampler = make_sampler(sampling_params, ends)

@@ -4,7 +4,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.fixtures import require, require_names
 from ....probes.vllm_scheduler import Server, build_llama
 
 _PROMPT = [3, 7, 11]
@@ -24,6 +24,10 @@ def probe(target: Target) -> Result:
     """Red if a request's tokens differ in a batch, or if it ignores a setting."""
     require(target)
     model = build_llama()
+    server = Server(model)
+    server.add(list(_PROMPT), max_tokens=1)
+    server.scheduler.step()
+    require_names(server.scheduler.batch_generator, "_prompt_batch")
     greedy = generate(model, [{"temperature": 0.0}])[0]
     for settings, first in _PAIRS:
         for sent in ([settings], [first, settings], [first, settings, first]):
