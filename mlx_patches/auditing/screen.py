@@ -364,7 +364,7 @@ def _images(report: Audit) -> list[str]:
         pictures = one.measured.pictures
         if pictures and one.shown:
             here = report.here()
-            unknown = len(one.unmeasured_images(here))
+            unknown = len(one.list_unmeasured_images(here))
             count = len(one.shown) - len(one.fails_on_images(here)) - unknown
             stages = f"{count} of {_many(len(one.shown), 'stage')}"
             more = f"; {unknown} not measured" if unknown else ""

@@ -200,10 +200,10 @@ class ModelVerdict:
 
     def fails_on_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The stages in which a single request with images is wrong in this environment."""
-        unmeasured = self.unmeasured_images(here)
+        unmeasured = self.list_unmeasured_images(here)
         return tuple(one for one in self._open(self.shown, here) if one not in unmeasured)
 
-    def unmeasured_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
+    def list_unmeasured_images(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The stages that are wrong as released, if patches are in effect that may repair them."""
         return tuple(one for one in self.shown if here.active and one.pair == "r")
 
@@ -224,7 +224,7 @@ class ModelVerdict:
             wrong = FEATURE in fail_on
         else:
             wrong = any(cell.severity in fail_on for cell in self.wrong_here(here))
-        return 1 if wrong else 2 if self.unmeasured_images(here) else 0
+        return 1 if wrong else 2 if self.list_unmeasured_images(here) else 0
 
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: include every scenario."""
@@ -278,7 +278,7 @@ class ModelVerdict:
             "wrong": [one.name for one in self.shown if "r" in one.pair],
             "wrong_with_patches": [one.name for one in self.shown if one.is_red_with_patches],
             "wrong_here": [one.name for one in self.fails_on_images(here)],
-            "not_measured_here": [one.name for one in self.unmeasured_images(here)],
+            "not_measured_here": [one.name for one in self.list_unmeasured_images(here)],
         }
 
     def _is_open(self, cell: CellVerdict, here: PatchState) -> bool:
@@ -424,7 +424,7 @@ def of_images(one: ModelVerdict, here: PatchState) -> str:
     """What a single request with images gets here; empty if it is right."""
     open_ = one.fails_on_images(here)
     if not open_:
-        unmeasured = one.unmeasured_images(here)
+        unmeasured = one.list_unmeasured_images(here)
         return "with images was not measured with the patches" if unmeasured else ""
     text = "gives wrong answers to images"
     if any(cell.name in (outside.LOAD, outside.SAVED) and cell.crash for cell in open_):

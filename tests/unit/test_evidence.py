@@ -195,7 +195,7 @@ def test_chart_findings_and_page_agree():
 
 
 def test_catalogue_has_one_line_per_patch():
-    ids = re.findall(r"^- \[([\w-]+)\]", write_docs.catalogue(), re.MULTILINE)
+    ids = re.findall(r"^\|\[([\w-]+)\]", write_docs.catalogue(), re.MULTILINE)
     of_git = [one.patch.id for one in git_hosts.contributions(str)]
     assert sorted(ids) == sorted([*catalogue.builtin().ids(), *of_git])
 
