@@ -63,10 +63,10 @@ def served(kind, whole, prompts, last, fails):
         with running(kind, again, Processor(inputs, clients.see)) as generator:
             with pytest.raises(ValueError, match="one image per input"):
                 clients.answers(generator, texts)
-            clients._until(lambda: all(map(Client.left, clients.all)))
+            clients._until(lambda: all(map(Client.has_left, clients.all)))
             late = Client(generator, text, last)
             late.start()
-            clients._until(late.left)
+            clients._until(late.has_left)
     finally:
         clients.dismiss()
     errors = {row: one.error for row, one in enumerate(clients.all) if one.error}

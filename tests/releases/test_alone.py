@@ -35,8 +35,8 @@ def test_audit_agrees_with_probe_on_solo_defects(patch, target, family):
     own = [one for one in report.verdicts if one.distribution == target.distribution]
     assert own
     for one in own:
-        assert (patch.id in one.measured.alone) is seen.red
-        assert one.wrong_alone(report.here()) is bool(one.measured.alone)
+        assert (patch.id in one.measured.solo) is seen.red
+        assert one.wrong_alone(report.here()) is bool(one.measured.solo)
         assert not seen.red or one.exit_code(report.here()) == 1
 
 
@@ -46,7 +46,7 @@ def test_importing_model_is_right(family):
         report = mlx_patches.audit(family)
     except MlxPatchesError:
         pytest.skip(f"no model type {family} here")
-    assert not any(one.measured.alone for one in report.verdicts)
+    assert not any(one.measured.solo for one in report.verdicts)
 
 
 def test_only_model_patches_are_named():

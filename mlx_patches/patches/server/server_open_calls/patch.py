@@ -41,7 +41,6 @@ def fill_states(responses: Iterator[Any]) -> Iterator[Any]:
 PATCH = Patch(
     id="server-open-calls",
     every_model=True,
-    changes_alone=True,
     targets=wrap(
         "mlx_lm.server:ResponseGenerator.generate",
         keep_states,

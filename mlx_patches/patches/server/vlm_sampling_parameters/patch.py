@@ -128,7 +128,6 @@ PATCH = Patch(
     id="vlm-sampling-parameters",
     severity="wrong-text",
     every_model=True,
-    changes_alone=True,
     summary="mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k",
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),

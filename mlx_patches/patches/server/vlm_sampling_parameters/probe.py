@@ -21,7 +21,7 @@ _SEEDED: dict[str, Any] = {"min_p": 0.05, "seed": 7}
 def probe(target: Target) -> Result:
     """Red if another token is drawn, or if a seed does not repeat its draws."""
     require_own(target)
-    require_names(importlib.import_module(target.module), "make_sampler")
+    require_names(importlib.import_module("mlx_vlm.server.generation"), "make_sampler")
     import mlx.core as mx
 
     server: Any = importlib.import_module("mlx_vlm.server")

@@ -86,7 +86,6 @@ PATCH = Patch(
     id="vlm-schema-thinking",
     severity="wrong-text",
     every_model=True,
-    changes_alone=True,
     summary="mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking",
     targets=result(
         "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors",

@@ -146,7 +146,6 @@ PATCH = Patch(
     id="vllm-row-samplers",
     severity="wrong-text",
     every_model=True,
-    changes_alone=True,
     summary="vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored",
     targets=(
         *wrap(f"{_SCHEDULER}._ensure_batch_generator", ensure_generator),
