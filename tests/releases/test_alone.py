@@ -36,7 +36,7 @@ def test_audit_agrees_with_probe_on_solo_defects(patch, target, family):
     assert own
     for one in own:
         assert (patch.id in one.measured.solo) is seen.red
-        assert one.wrong_alone(report.here()) is bool(one.measured.solo)
+        assert one.wrong_solo(report.here()) is bool(one.measured.solo)
         assert not seen.red or one.exit_code(report.here()) == 1
 
 
