@@ -73,7 +73,7 @@ def served(kind, whole, prompts, last, fails):
     assert tuple(errors) == fails
     assert len(set(map(id, errors.values()))) == len(fails)
     assert not late.error
-    return [one.said for one in (*clients.all, late)]
+    return [one.output for one in (*clients.all, late)]
 
 
 @pytest.mark.parametrize(("first", "others"), [(20, ()), (2, (20,)), (2, (20, 22)), (2, (6, 22))])
