@@ -73,9 +73,11 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         package = target.module.partition(".")[0]
         fault = find_fault(error, package)
         # mlx-vlm 0.6.0 to 0.6.3 create Metal kernels when they are imported.
-        is_other = is_absent(error, package) or "No Metal back-end" in str(error)
+        is_lacking = is_absent(error, package)
+        is_other = is_lacking or "No Metal back-end" in str(error)
         verdict = NOT_RUN if fault else NOT_APPLICABLE if is_other else RED
-        row.update(verdict=verdict, detail=fault or engine.where(error), figure=None)
+        detail = str(error) if is_lacking else fault or engine.where(error)
+        row.update(verdict=verdict, detail=detail, figure=None)
     if manager is not None and patch.id in manager.failures:  # the probe ran unpatched code
         row.update(verdict=RED, detail=manager.failures[patch.id].last, figure=None)
     return row
