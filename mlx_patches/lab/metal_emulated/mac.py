@@ -84,9 +84,9 @@ def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``mx.compile``: functions that call a kernel, which cannot be traced, run untraced."""
 
     @functools.wraps(compile)
-    def call(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def compile_function(fun: Any = None, *args: Any, **kwargs: Any) -> Any:
         if fun is None:
-            return lambda fun: call(fun, *args, **kwargs)
+            return lambda fun: compile_function(fun, *args, **kwargs)
         fast, traced = compile(fun, *args, **kwargs), True
 
         @functools.wraps(fun, updated=())
@@ -101,7 +101,7 @@ def compile_or_run(compile: Callable[..., Any]) -> Callable[..., Any]:
 
         return call
 
-    return call
+    return compile_function
 
 
 def widen(operation: Callable[..., Any]) -> Callable[..., Any]:
