@@ -102,4 +102,6 @@ def test_config_decides(vision):
 def test_batch_and_chunks_equal_solo(run, ungated):
     ungated("image-rows", "gemma-image-blocks", "offset-alias", "frozen-state")
     cell = run(tiny("mlx-vlm", "gemma3"))
+    if cell.verdict == "n/a":  # the release batches no prompts with images
+        pytest.skip(cell.detail)
     assert cell.verdict == "green", cell.detail
