@@ -43,7 +43,7 @@ def verdicts_of_model(
             evidence.
         config: the model's own config; scenarios that need layers that it lacks are skipped.
         model_type: the model's name as the user typed it, which other families may implement.
-        own_code: how the model's folder runs its own code, of which no family's evidence tells.
+        own_code: how the model's folder runs its own code, which no family's evidence covers.
     """
     found, find = [], cache(source_file)
     for distribution, family in families.items():

@@ -110,7 +110,7 @@ def read_folder(path: Path) -> ModelFolder:
     if not isinstance(model_type, str) or not model_type:
         raise MlxPatchesError(f"{path / 'config.json'}: no model_type; is this a model's folder?")
     eos, problem = stop_ids(path, config)
-    return ModelFolder(path, model_type, config, eos, problem, find_own_code(path))
+    return ModelFolder(path, model_type, config, eos, problem, find_own_code(path, config))
 
 
 def find_unused_stops(folder: ModelFolder, package: str) -> list[int]:

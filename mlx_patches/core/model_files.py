@@ -29,13 +29,8 @@ _TEXT = {
     **dict.fromkeys(WINDOWS, int),
 }
 _CONFIG = {**_TEXT, "text_config": _TEXT, "model_file": str}
-_OWN_CODE = (
-    ("config.json", "model_file"),
-    ("config.json", "auto_map"),
-    ("tokenizer_config.json", "auto_map"),
-    ("processor_config.json", "auto_map"),
-    ("preprocessor_config.json", "auto_map"),
-)
+# Other files that may name code of the folder.
+_PROCESSORS = ("tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
 
 
@@ -92,15 +87,21 @@ def has_consent() -> bool:
     return os.environ.get(CONSENT, "").lower() in ("1", "true", "yes", "on")
 
 
-def find_own_code(folder: Path) -> str:
-    """The field and file by which a model's folder runs its own code; empty if it runs none."""
-    for file, field in _OWN_CODE:
+def find_own_code(folder: Path, config: dict[str, Any]) -> str:
+    """The field and file by which a model's folder runs its own code; empty if it runs none.
+
+    Args:
+        config: its ``config.json``.
+    """
+    for field in ("model_file", "auto_map"):
+        if config.get(field):
+            return f"{field} in config.json"
+    for file in _PROCESSORS:
         try:
-            value = read_object(folder / file).get(field)
+            if read_object(folder / file).get("auto_map"):
+                return f"auto_map in {file}"
         except MlxPatchesError:  # missing, or broken
             continue
-        if value:
-            return f"{field} in {file}"
     return ""
 
 
