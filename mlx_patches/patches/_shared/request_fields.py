@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+# The largest ``top_logprobs`` that an API allows.
+TOP_LOGPROBS = 20
 # Of the request that a task or its threads handle.
 FIELDS: ContextVar[Mapping[str, Any]] = ContextVar("mlx_patches_fields")
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from ....core.patch import Patch
 from ....core.verbs import after, before, result, wrap
+from ..._shared.request_fields import TOP_LOGPROBS
 from ..._shared.targets import vlm_generators
 
 # The arguments of a request that its sampler depends on, in any release.
@@ -29,10 +30,6 @@ _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "top_n_sigma", "p_less", "typical_p"),
     *("xtc_probability", "xtc_threshold", "seed"),
 )
-
-
-# The most that an API allows. All rows with top logprobs have as many, so that they can be joined.
-TOP_LOGPROBS = 20
 
 
 class Sampling(NamedTuple):
@@ -83,6 +80,7 @@ def read_sampling(generator: Any, args: Any) -> Sampling:
     settings = settings if sampler else (0, None)
     if not getattr(args, "logprobs", False):
         return Sampling(sampler, settings, 0)
+    # All rows with top logprobs have as many, so that they can be joined.
     top = max(generator.top_logprobs_k, TOP_LOGPROBS) if getattr(args, "top_logprobs", 0) else 0
     return Sampling(sampler, settings, 1 + top)
 

@@ -24,6 +24,7 @@ from typing import Any
 from ....core.errors import refusal
 from ....core.patch import Patch
 from ....core.verbs import result
+from ..._shared.request_fields import TOP_LOGPROBS
 from ..._shared.seeded import draw
 
 _GENERATION = "mlx_vlm.server.generation"
@@ -39,7 +40,6 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "xtc_probability": (0.0, 1.0),
     "xtc_threshold": (0.0, 0.5),
 }
-TOP_LOGPROBS = 20
 
 
 class PositionedSampler:
