@@ -65,14 +65,14 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
     seen = watch(model)
     for case in pictures.CASES:
-        told: dict[str, Any] = {}
-        facts["cases"][case] = told
+        outcome: dict[str, Any] = {}
+        facts["cases"][case] = outcome
         try:
             inputs = process_case(one, processor, folder, case)
         except Exception as error:
-            told["refused"] = f"{type(error).__name__}: {error}"[:200]
+            outcome["refused"] = f"{type(error).__name__}: {error}"[:200]
             continue
-        told["tokens"] = int(inputs["input_ids"].shape[1])
+        outcome["tokens"] = int(inputs["input_ids"].shape[1])
         for key, value in inputs.items():
             if hasattr(value, "numpy"):
                 arrays[f"{case}/in/{key}"] = numpy(value)
@@ -80,12 +80,12 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
             for key, value in pixels(one, default, folder, case).items():
                 if key.startswith("pixel_values"):
                     arrays[f"{case}/default/{key}"] = value
-        if pictures.CASES[case].runs and told["tokens"] <= LONGEST:
+        if pictures.CASES[case].runs and outcome["tokens"] <= LONGEST:
             seen.clear()
             try:
                 found = run(model, inputs, ids)
             except Exception as error:
-                told["failed"] = f"{type(error).__name__}: {error}"[:200]
+                outcome["failed"] = f"{type(error).__name__}: {error}"[:200]
                 continue
             arrays.update({f"{case}/{key}": value for key, value in (found | seen).items()})
     if "square/last" in arrays:

@@ -1,6 +1,6 @@
 """Compares the stages of a release with those of transformers, cell by cell.
 
-A processor's fault and a model's are told apart: ``pixels``, ``ids`` and ``grids`` compare the
+Processor faults and model faults are distinguished: ``pixels``, ``ids`` and ``grids`` compare the
 inputs, ``model`` computes with the inputs of transformers, and ``request`` with the release's own.
 """
 
@@ -163,8 +163,8 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
     except Exception as error:
         # Unless transformers writes the published folder, the lab's copy may be at fault.
         written = one["source"].startswith("convert_")
-        said = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
-        yield "load", Cell(RED if written else NOT_APPLICABLE, said)
+        reason = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
+        yield "load", Cell(RED if written else NOT_APPLICABLE, reason)
         return
     yield "load", Cell(GREEN, "loads")
     compared = Compared(one, want, loaded)
