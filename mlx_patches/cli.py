@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -707,18 +706,16 @@ def ps(as_json: bool) -> None:
 
 
 def _run_child(*arguments: str) -> Rows:
-    from .activation.children import child_environment, module_command
+    from .activation.children import module_command
+    from .lab import children
 
-    command, env = module_command("mlx_patches.probes.child", *arguments), child_environment()
+    done = children.run(module_command("mlx_patches.probes.child", *arguments), PROBE_SECONDS)
+    if done.code is None:
+        raise MlxPatchesError(f"the probe timed out after {PROBE_SECONDS} s")
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env
-        )
-        rows: Rows = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise MlxPatchesError(f"the probe timed out after {PROBE_SECONDS} s") from None
+        rows: Rows = json.loads(done.out)
     except ValueError:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        last = (done.errors.strip().splitlines() or [f"exit code {done.code}"])[-1]
         raise MlxPatchesError(f"the probe's process failed: {last}") from None
     return rows
 

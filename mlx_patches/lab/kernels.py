@@ -8,26 +8,40 @@ to compile function".
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ..activation.presence import is_ours_alone, lock
 
 FOLDERS = 64
+# What outlives a process: the lock, MLX's kernels, and folders such as this one's.
+KEPT, OURS = ("lock", "mlx"), "mlx_patches-"
 
 
 @contextmanager
 def kernel_folder() -> Iterator[Path]:
     """Yield a folder for a process's ``TMPDIR``, locked until the context ends.
 
-    The first free folder is reused, with the kernels in it. If none can be locked, the folder is
-    temporary.
+    The first free folder is reused, with the kernels in it; all else that is left there is removed.
+    If none can be locked, the folder is temporary.
     """
     with ExitStack() as stack:
         place = _claim(stack)
+        if place:
+            _clean(place)
+            stack.callback(_clean, place)
         yield place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+
+def _clean(place: Path) -> None:
+    for one in place.iterdir():
+        if one.name not in KEPT and not one.name.startswith(OURS):
+            shutil.rmtree(one, ignore_errors=True)
+            with suppress(OSError):
+                one.unlink()
 
 
 def _claim(stack: ExitStack) -> Path | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -22,12 +22,11 @@ from ..core.files import quote
 from ..core.model_files import CONSENT, read_config
 from ..core.model_types import implementations
 from ..core.packages import CORE, MODEL_PACKAGES
-from ..evidence.words import FLOAT32, RED, RESULTS, current_id
-from . import RELEASE, Family
+from ..evidence.words import FLOAT32, NOT_RUN, RED, RESULTS, current_id
+from . import RELEASE, Family, children
 from .child import BUILD
 from .images.scenario import NAME as IMAGES
 from .images.scenario import is_compared
-from .kernels import kernel_folder
 from .reference import NAME as REFERENCE
 from .shrink import odd_number
 
@@ -35,6 +34,8 @@ DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario name of the row of a process that crashed or timed out.
 PROCESS = "process"
 TIMED_OUT = "timed out"
+# The signals of a release's own crash; others come from outside.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 SECONDS = 120.0
 # The start of each line in a row file.
 _BEGINS = '{"environment": "'
@@ -244,40 +245,23 @@ def tasks(
     ]
 
 
-def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[Row]:
+def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
     """Run one task and return its rows; a crash or timeout adds a red row with the place.
 
-    Args:
-        beside: other tasks run at the same time, so that it needs a separate kernel folder.
+    The row is not red, but ``NOT_RUN``, if the process was killed or failed outside a scenario.
     """
-    with (
-        kernel_folder() if beside else nullcontext() as kernels,
-        subprocess.Popen(
-            task.command(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=exact_environment(kernels),
-        ) as process,
-    ):
-        try:
-            out, errors = process.communicate(timeout=seconds)
-            end = describe_end(process.returncode, errors)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, errors = process.communicate()
-            end = f"{TIMED_OUT} after {seconds:g} s"
-        except BaseException:
-            process.kill()
-            raise
+    code, out, errors = children.run(task.command(), seconds, exact_environment())
+    late = f"{TIMED_OUT} after {seconds:g} s"
+    end = late if code is None else describe_end(code, errors)
     cells = [cell for cell in map(_cell, out.splitlines()) if cell]
     names = [str(cell["scenario"]) for cell in cells]
     missing = [name for name in task.scenarios if name not in names]
     if missing and BUILD not in names:
         detail = f"{end or 'ended early'}, in {missing[0]}" + ("" if names else " or before")
         device = cells[-1]["device"] if cells else ""
+        verdict = RED if code is None or -code in CRASHES or not code else NOT_RUN
         cells.append(
-            {"scenario": task.ends[-1], "verdict": RED, "detail": detail, "device": device}
+            {"scenario": task.ends[-1], "verdict": verdict, "detail": detail, "device": device}
         )
     place = (environment(), str(task.family), task.patched)
     return [
@@ -286,14 +270,13 @@ def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[
     ]
 
 
-def exact_environment(kernels: Path | None) -> dict[str, str]:
+def exact_environment() -> dict[str, str]:
     """The environment of a lab process: only the lab's patches, exact products.
 
     GPUs that support TF32 multiply float32 with ten bits, and results for other batch shapes then
-    differ by more than the lab's tolerance. ``kernels``: the process's kernel folder, if any.
+    differ by more than the lab's tolerance.
     """
-    own = {"TMPDIR": str(kernels)} if kernels else {}
-    return child_environment() | {"MLX_ENABLE_TF32": "0"} | own
+    return child_environment() | {"MLX_ENABLE_TF32": "0"}
 
 
 @cache
@@ -344,7 +327,7 @@ def run(
     file = _append(out) if out else None
     pool = ThreadPoolExecutor(max(1, jobs))
     try:
-        one = one or partial(measure, seconds=seconds, beside=jobs > 1)
+        one = one or partial(measure, seconds=seconds)
         futures = {pool.submit(one, task): task for task in left}
         for future in as_completed(futures):
             fresh = future.result()
@@ -354,7 +337,9 @@ def run(
             rows += fresh
             report(futures[future], fresh)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        children.end_all()  # those of an interrupted run
+        pool.shutdown()
         if file:
             file.close()
     return rows

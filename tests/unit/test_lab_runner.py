@@ -67,7 +67,6 @@ def test_each_cell_is_a_row(child):
             "crashed: signal 11, in extend",
         ),
         ("say('left-padded'); time.sleep(60)", "timed out after 2 s, in extend"),
-        ("say('left-padded'); raise OSError('x')", "exit code 1: OSError: x, in extend"),
         ("say('left-padded')", "ended early, in extend"),
         ("os.kill(os.getpid(), signal.SIGABRT)", "crashed: signal 6, in left-padded or before"),
         ("say('left-padded'); print('{\"scen', end='')", "ended early, in extend"),
@@ -78,6 +77,19 @@ def test_missing_cells_are_one_red_cell(child, script, detail):
     rows = runner.measure(task(), seconds=2)
     assert (rows[-1].scenario, rows[-1].verdict, rows[-1].detail) == ("process", "red", detail)
     assert len(rows) == 1 + detail.endswith("extend")
+
+
+@pytest.mark.parametrize(
+    ("script", "detail"),
+    [
+        ("say('left-padded'); raise OSError('x')", "exit code 1: OSError: x, in extend"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "crashed: signal 9, in left-padded or before"),
+    ],
+)
+def test_process_that_was_killed_or_failed_did_not_run(child, script, detail):
+    child(script)
+    rows = runner.measure(task())
+    assert (rows[-1].scenario, rows[-1].verdict, rows[-1].detail) == ("process", "not-run", detail)
 
 
 @pytest.mark.parametrize("variable", ["MLX_PATCHES", "MLX_ENABLE_TF32"])

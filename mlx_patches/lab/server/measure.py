@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...core.errors import MlxPatchesError
+from ..children import temporary_folder
 from . import folder
 from .client import CHAT
 from .oracle import Language
@@ -25,7 +25,7 @@ MODEL, VISION, OTHER = "model", "vision", "other"
 def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
     """Write the models; yields the function that starts the server anew, and the other's folder."""
     images = f"{{{VISION}}}" in command
-    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+    with temporary_folder() as temporary, contextlib.ExitStack() as stack:
         folders = {name: Path(temporary, name) for name in (VISION if images else MODEL, OTHER)}
         for name, path in folders.items():
             folder.save(path, Language(other=name == OTHER), images)

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -89,15 +88,13 @@ def run(command: str, folders: dict[str, Path], patched: bool, log: Path) -> Ite
         raise MlxPatchesError(f"--server: {words[0]} is not in this environment: install it")
     if patched:
         words = module_command("mlx_patches", "run", "--", *words)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, log.open("wb") as out:
-        # Servers keep prefix caches below the home folder, and list the models of the hub's cache.
-        cache = {"HOME": home, "HF_HUB_CACHE": home, "HF_HUB_OFFLINE": "1"}
+    with log.open("wb") as out:
         supervisor = subprocess.Popen(
-            module_command("mlx_patches.lab.server.supervise", *words),
+            module_command("mlx_patches.lab.supervise", "--server", *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=out,
-            env=environment | cache,
+            env=environment,
             start_new_session=True,
         )
         group = 0

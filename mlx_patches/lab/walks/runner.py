@@ -15,8 +15,7 @@ from typing import Any
 from ...activation.children import module_command
 from ...core.files import printable
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
-from .. import runner
-from ..kernels import kernel_folder
+from .. import children, runner
 from ..runner import Row, Task, describe_end
 from .program import parse
 from .walk import reason
@@ -167,29 +166,24 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
     def stop() -> None:
         nonlocal late
         late = True
-        process.kill()
+        child.end()
 
-    with kernel_folder() as kernels, tempfile.TemporaryFile("w+") as errors:
-        env = runner.exact_environment(kernels)
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env
-        ) as process:
-            try:
-                for event in _events(process, patience, stop):
-                    if "walk" in event:
-                        seed, line = event["walk"], event["line"]
-                        walked.walks += 1
-                    elif "over" in event:
-                        over = True
-                    else:
-                        _add_event(walked, line, event)
-                        line = ""
-            except BaseException:
-                process.kill()
-                raise
+    with tempfile.TemporaryFile("w+") as errors:
+        streams = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        with children.start(command, runner.exact_environment(), **streams) as child:
+            for event in _events(child.process, patience, stop):
+                if "walk" in event:
+                    seed, line = event["walk"], event["line"]
+                    walked.walks += 1
+                elif "over" in event:
+                    over = True
+                else:
+                    _add_event(walked, line, event)
+                    line = ""
+            code = child.wait()
         errors.seek(0)
         end = f"does not end: stopped after {patience:g} s" if late else ""
-        end = end or describe_end(process.returncode, errors.read())
+        end = end or describe_end(code, errors.read())
     if line:
         _add_event(walked, line, {"failure": end or "ended early"})
     elif seed is None and not over:
