@@ -54,7 +54,7 @@ format: $(VENV)/ready
 # Measure every patch on every release set that has no evidence yet (long, resumable).
 # SET='mlx-lm 0.33.0': only on this new set, and only code that no other set has.
 SHARD ?= 1/1
-WHICH = $(if $(SET),--distinct --set '$(SET)',--shard $(SHARD))
+WHICH = $(if $(SET),--distinct --again --set '$(SET)',--shard $(SHARD))
 matrix: $(VENV)/ready
 	$(VENV)/bin/python tools/measure_matrix.py $(WHICH)
 

@@ -603,6 +603,7 @@ def _show_lab(
         from .auditing.tables import show
 
         show(*(report.show_reference if reference else report.show_rows)(rows))
+    runner.check_ran(rows)
     sys.exit(runner.exit_code(rows))
 
 

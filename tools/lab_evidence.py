@@ -6,12 +6,12 @@ measured without patches and with every patch that the release admits.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import evidence_file
 import release_sets
 from release_sets import ROOT, ReleaseSet
 
@@ -79,15 +79,16 @@ def file_of(one: ReleaseSet, place: Place = PLAIN) -> Path:
     return EVIDENCE / store.file_name(one.slug, *place)
 
 
-def save(one: ReleaseSet, evidence: dict[str, Any], place: Place = PLAIN) -> None:
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file_of(one, place).write_text(json.dumps(evidence, indent=1) + "\n")
+def save(
+    one: ReleaseSet, evidence: dict[str, Any], place: Place = PLAIN, before: Any = None
+) -> None:
+    """Write a set's evidence for one device and dtype; see ``evidence_file.save``."""
+    evidence_file.save(file_of(one, place), evidence, before)
 
 
 def evidence_of(one: ReleaseSet, place: Place = PLAIN) -> dict[str, Any]:
     """A set's evidence for one device and dtype; empty if there is none."""
-    file = file_of(one, place)
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    found: dict[str, Any] = evidence_file.read(file_of(one, place))
     return found
 
 

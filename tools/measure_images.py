@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import measure_reference
 import release_sets
 from measure_reference import Cells, Rows
@@ -26,7 +27,7 @@ from release_sets import ROOT
 from mlx_patches.evidence.words import GREEN, LETTERS, RED
 from mlx_patches.lab.images import published
 from mlx_patches.lab.images.scenario import NAME, RAISED, STAGES
-from mlx_patches.lab.record import PARTS
+from mlx_patches.lab.record import PARTS, check_ended
 from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "images"
@@ -52,12 +53,12 @@ def main() -> None:
         rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
     else:
         rows = run(options.python, [one.distribution], options.jobs, "--both")
+    check_ended(rows)
     found = make_evidence(one, options.python, rows)
     if not options.no_needs:
         found["needs"] = needs(options.python, found, options.jobs)
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    evidence_file.save(file, found)
     print(f"{file.relative_to(ROOT)}: {len(found['kinds'])} kinds of model")
 
 

@@ -49,11 +49,12 @@ from lab_evidence import (
 )
 from release_sets import ROOT, ReleaseSet
 
+from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence import code, store
 from mlx_patches.evidence.store import cell_pairs
 from mlx_patches.evidence.words import CPU, DEVICES, DTYPES, FLOAT32
 from mlx_patches.lab import runner
-from mlx_patches.lab.record import details, letters
+from mlx_patches.lab.record import PARTS, details, letters
 
 SECONDS = 3600
 EVERY_PATCH = ["--patched", "--every-patch"]
@@ -112,7 +113,10 @@ def main() -> None:
             chosen, again = replace(only, families=take_known(one)), True
             if not chosen.families:
                 continue
-        measure(one, parts, options.jobs, again, chosen, likely, place)
+        try:
+            measure(one, parts, options.jobs, again, chosen, likely, place)
+        except MlxPatchesError as error:
+            raise SystemExit(f"{one.name}: {error}") from None
     mark_code()
     findings.write(lab_evidence.load())
 
@@ -130,7 +134,8 @@ def measure(
 
     With ``likely``, also which patches each repaired cell needs; these patches are tried first.
     """
-    evidence = evidence_of(one, place) or {"set": one.name, **place.facts}
+    before = evidence_of(one, place)
+    evidence = {"set": one.name, **place.facts, **before}
     todo = [part for part in parts if again or part not in evidence]
     wanted = bool(todo) or (not parts and (again or "needs" not in evidence))
     if place.is_emulated and not only.families:  # the others run there what they run on a CPU
@@ -146,7 +151,10 @@ def measure(
         if todo:
             if not place.is_emulated:
                 check_devices({runner.device(str(python))}, place.device)
-            evidence["versions"] = release_sets.versions(python)
+            versions = release_sets.versions(python)
+            if any(part in before and (part not in todo or only != ALL) for part in PARTS):
+                release_sets.check_versions(one, before["versions"], versions)
+            evidence["versions"] = versions
         for part in todo:
             rows = lab.cells(part)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):
@@ -166,7 +174,7 @@ def measure(
             }
             traced = update_cells(evidence.get("needs", {}), lab.trace(repaired, likely), only)
             evidence["needs"] = dict(sorted(traced.items()))
-    save(one, evidence, place)
+    save(one, evidence, place, before)
     results = list(family_results(evidence).values())
     print(one.name, {name: results.count(name) for name in sorted(set(results))}, flush=True)
 

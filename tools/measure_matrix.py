@@ -19,10 +19,12 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import declarations
+import evidence_file
 import matrix_file
 import patch_evidence
 import release_sets
@@ -53,9 +55,6 @@ def main() -> None:
         patch_evidence.take(options.take)
     if not options.write:
         sets = options.shard.of(list(release_sets.load().values()))
-        if options.distinct:  # what was seen before is of another probe or patch
-            for id_ in options.patches or ():
-                patch_evidence.forget_patch(catalogue.builtin().get(id_))
         if options.sets:
             sets = [one for one in sets if one.name in options.sets]
         started = time.monotonic()
@@ -63,6 +62,24 @@ def main() -> None:
         print_unmeasured(options.patches, (time.monotonic() - started) / max(len(sets), 1))
     patch_evidence.prune()
     matrix_file.write()
+
+
+@dataclass
+class Measured:
+    """What was measured on a set: each patch's cells, and the versions of the set's packages."""
+
+    name: str
+    cells: dict[str, Cells] = field(default_factory=dict)
+    versions: dict[str, str] | None = None
+
+    def add(self) -> None:
+        """Add it to the evidence."""
+        for id_, cells in self.cells.items():
+            patch_evidence.add(catalogue.builtin().get(id_), self.name, cells)
+            verdicts = {cell["without"] for cell in cells.values()} or {"absent"}
+            print(f"{self.name}: {id_}: {' and '.join(sorted(verdicts))} without it", flush=True)
+        if self.versions:
+            patch_evidence.add_versions({self.name: self.versions})
 
 
 class Measuring:
@@ -80,30 +97,54 @@ class Measuring:
         self.patches = patches
         self.again = again
         self.distinct = distinct
-        self._writing = threading.Lock()
+        self._turn = threading.Lock()
         self._seen: set[tuple[Any, ...]] = set()
 
     def run(self, sets: Iterable[ReleaseSet], jobs: int) -> None:
-        """Measure the sets, ``jobs`` at a time."""
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(self.measure, sets))
+        """Measure the sets, ``jobs`` at a time, and add what was measured of each to the evidence.
 
-    def measure(self, one: ReleaseSet) -> None:
-        """Measure what is to be measured on a set, and add it to the evidence."""
-        builtin = catalogue.builtin()
-        todo = [
-            patch.id
+        A named patch is measured anew with ``distinct``: what was seen before is of another probe
+        or patch, and is dropped once every set was measured.
+        """
+        anew = self.patches if self.distinct else None
+        with ThreadPoolExecutor(jobs) as pool:
+            found = pool.map(self.measure if anew else self._record, sets)
+            if anew:
+                measured = list(found)
+                with evidence_file.lock():
+                    for id_ in anew:
+                        patch_evidence.forget_patch(catalogue.builtin().get(id_))
+                    for one in measured:
+                        one.add()
+            else:
+                list(found)
+
+    def _record(self, one: ReleaseSet) -> None:
+        measured = self.measure(one)
+        with evidence_file.lock():
+            measured.add()
+
+    def measure(self, one: ReleaseSet) -> Measured:
+        """Measure what is to be measured on a set."""
+        builtin, found = catalogue.builtin(), Measured(one.name)
+        own = [
+            patch
             for patch in builtin
             if any(t.distribution == one.distribution and not t.supports for t in patch.targets)
-            and (self.patches is None or patch.id in self.patches)
-            and (self.again or not patch_evidence.is_measured(patch, one.name))
         ]
+        measured = [patch.id for patch in own if patch_evidence.is_measured(patch, one.name)]
+        wanted = [p.id for p in own if self.patches is None or p.id in self.patches]
+        todo = [id_ for id_ in wanted if self.again or id_ not in measured]
         if usual := [id_ for id_ in todo if not builtin.get(id_).mlx]:
             with release_sets.environment(one) as python:
+                found.versions = release_sets.versions(python)
+                if {*measured} - {*todo}:
+                    before = patch_evidence.read_versions().get(one.name)
+                    release_sets.check_versions(one, before, found.versions)
                 if self.distinct:
-                    usual = self._with_new_code(one, python, usual)
+                    usual = self._with_new_code(one, python, usual, found)
                 rows = run_probes(one, python, usual) if usual else []
-                self._add(one, usual, rows, release_sets.versions(python))
+                found.cells |= {id_: cells_of(id_, rows) for id_ in usual}
         for id_ in todo:
             if mlx := builtin.get(id_).mlx:  # whatever MLX the set's date gives
                 rows = []
@@ -112,9 +153,12 @@ class Measuring:
                         rows = run_probes(one, python, [id_])
                 except release_sets.Unsolvable:
                     pass  # the release accepts no MLX that has the defect
-                self._add(one, [id_], rows, None)
+                found.cells[id_] = cells_of(id_, rows)
+        return found
 
-    def _with_new_code(self, one: ReleaseSet, python: Path, todo: list[str]) -> list[str]:
+    def _with_new_code(
+        self, one: ReleaseSet, python: Path, todo: list[str], measured: Measured
+    ) -> list[str]:
         """The patches of whose targets this set has other code than the sets before it.
 
         On a set that was never measured, a patch whose targets' code was all seen on other sets
@@ -130,33 +174,13 @@ class Measuring:
             supporting = {target.path for target in patch.targets if target.supports}
             here = [code for code in found[id_] if code[1] and code[0] not in supporting]
             if all(code in known for code in here):
-                with self._writing:
-                    cells = {code[0]: known[code] for code in here}
-                    patch_evidence.add(patch, one.name, cells)
+                measured.cells[id_] = {code[0]: known[code] for code in here}
                 del found[id_]
         todo = list(found)
-        with self._writing:
+        with self._turn:
             new = [id_ for id_ in todo if (id_, *found[id_]) not in self._seen]
             self._seen |= {(id_, *found[id_]) for id_ in new}
         return new
-
-    def _add(
-        self,
-        one: ReleaseSet,
-        todo: list[str],
-        rows: list[tuple[dict[str, Any], dict[str, Any]]],
-        versions: dict[str, str] | None,
-    ) -> None:
-        """Add the results of some patches to their evidence."""
-        with self._writing:
-            for id_ in todo:
-                patch = catalogue.builtin().get(id_)
-                cells = cells_of(id_, rows)
-                patch_evidence.add(patch, one.name, cells)
-                verdicts = {cell["without"] for cell in cells.values()} or {"absent"}
-                print(f"{one.name}: {id_}: {' and '.join(sorted(verdicts))} without it", flush=True)
-            if todo and versions:
-                patch_evidence.add_versions({one.name: versions})
 
 
 def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> Cells:
@@ -207,6 +231,17 @@ def run_probes(
     """
     without = child(one, python, patches)
     with_ = child(one, python, patches, "--patched", "--force")
+    targets = {
+        (id_, target.path)
+        for id_ in patches
+        for target in catalogue.builtin().get(id_).targets
+        if target.distribution == one.distribution
+    }
+    for rows in (without, with_):
+        if {(row["patch"], row["target"]) for row in rows} != targets:
+            raise SystemExit(
+                f"{one.name}: the probes did not all end; nothing was recorded, measure again"
+            )
     for row in (*without, *with_):
         if row["verdict"] == NOT_RUN:
             raise SystemExit(
@@ -222,7 +257,12 @@ def child(
     arguments = [argument for patch in patches for argument in ("--patch", patch)]
     command = ["-m", "mlx_patches.probes.child", *arguments]
     command += ["--distribution", one.distribution, *flags]
-    return json.loads(release_sets.run(python, *command))  # type: ignore[no-any-return]
+    try:
+        return json.loads(release_sets.run(python, *command))  # type: ignore[no-any-return]
+    except ValueError:
+        raise SystemExit(
+            f"{one.name}: the probes printed no rows; nothing was recorded, measure again"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import release_sets
 from release_sets import ROOT
 
@@ -30,7 +31,7 @@ from mlx_patches.core.patch import Patch
 from mlx_patches.evidence import outside
 from mlx_patches.evidence.words import GREEN, LETTERS, RED
 from mlx_patches.lab import reference
-from mlx_patches.lab.record import PARTS
+from mlx_patches.lab.record import PARTS, check_ended
 from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "reference"
@@ -64,12 +65,12 @@ def main() -> None:
         text = options.rows.read_text().splitlines() if options.rows else []
         rows = list(map(json.loads, text))
         rows = rows or run(python, [one.distribution], options.jobs, "--both")
+        check_ended(rows)
         found = build_evidence(one, python, rows)
         if not options.no_needs:
             found["needs"] = needs(python, one.distribution, list_repaired(rows), options.jobs)
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    evidence_file.save(file, found)
     print(f"{file.relative_to(ROOT)}: {len(found['without'])} model types")
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import release_sets
 import shards
 from release_sets import ROOT
@@ -29,6 +30,8 @@ from shards import Shard
 from mlx_patches.activation import settings
 from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL
 from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED, current_id
+from mlx_patches.lab.record import check_ended
+from mlx_patches.lab.runner import judge_end
 from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "solo"
@@ -79,7 +82,8 @@ def measure(
     """Run the scenarios without and with the patches, and write the set's file."""
     slug = release_sets.find(name).slug
     file = EVIDENCE / f"{slug}.json"
-    found = json.loads(file.read_text()) if file.exists() else {"set": name}
+    before = evidence_file.read(file)
+    found = {"set": name, **evidence_file.read(file)}
     found["versions"] = release_sets.versions(Path(python))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
@@ -92,7 +96,9 @@ def measure(
         def of_shard(index: int) -> Rows:
             own = [*command, "--shard", f"{index}/{jobs}"]
             done = subprocess.run(own, stdout=subprocess.PIPE, env=variables, check=True)
-            return list(map(json.loads, done.stdout.splitlines()))
+            rows = list(map(json.loads, done.stdout.splitlines()))
+            check_ended(rows)
+            return rows
 
         with ThreadPoolExecutor(jobs) as pool:
             return [row for found in pool.map(of_shard, range(1, jobs + 1)) for row in found]
@@ -101,8 +107,7 @@ def measure(
         add(found, part, scenarios, rows(part, scenarios, only))
     if PREFILL in scenarios:
         found["needs"] = needs(found, name.split()[0], partial(rows, PARTS[1], [PREFILL]))
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    evidence_file.save(file, found, before)
     print(f"{file.relative_to(ROOT)}: {', '.join(scenarios)}")
 
 
@@ -191,9 +196,10 @@ def fork_family(
         signal.alarm(limit)
         try:
             child.main(arguments)
-        finally:
             sys.stdout.flush()
             os._exit(0)
+        finally:
+            os._exit(1)
     os.close(write)
     with open(read) as file:
         rows = [json.loads(line) for line in file if line.endswith("\n")]
@@ -201,7 +207,8 @@ def fork_family(
     said = {row["scenario"] for row in rows}
     missing = [] if "build" in said else [one for one in scenarios if one not in said]
     end = f"ended by signal {status & 127}" if status & 127 else "ended early"
-    rows += [{"scenario": one, "verdict": RED, "detail": end} for one in missing]
+    verdict = judge_end(-(status & 127) or status >> 8)
+    rows += [{"scenario": one, "verdict": verdict, "detail": end} for one in missing]
     for row in rows:
         print(json.dumps({**row, "family": name}), flush=True)
 

@@ -11,11 +11,11 @@ variant does not change. Needs uv.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import release_sets
 from findings import VARIED
 from lab_evidence import Only, has_models
@@ -46,13 +46,12 @@ def measure(one: ReleaseSet, variants: Iterable[str], jobs: int) -> None:
     file = VARIED / f"{one.slug}.json"
     evidence: dict[str, Any] = {"set": one.name, "variants": {}}
     if file.exists():
-        evidence = json.loads(file.read_text())
-    VARIED.mkdir(parents=True, exist_ok=True)
+        evidence = evidence_file.read(file)
     with release_sets.environment(one) as python:
         evidence["versions"] = release_sets.versions(python)
         for variant in variants:
             evidence["variants"][variant] = measure_variant(one, python, variant, jobs)
-            file.write_text(json.dumps(evidence, indent=1) + "\n")
+            evidence_file.save(file, evidence)
             count = len(evidence["variants"][variant]["without"])
             print(one.name, variant, f"{count} families", flush=True)
 

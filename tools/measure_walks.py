@@ -16,12 +16,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import evidence_file
 import release_sets
 from release_sets import ROOT
 
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.evidence.words import GREEN, RED
-from mlx_patches.lab.runner import Row, read_rows
+from mlx_patches.lab.runner import Row, check_ran, read_rows
 
 EVIDENCE = ROOT / "tools" / "evidence" / "walks"
 COUNTS = ("walks", "sequences")
@@ -38,13 +39,13 @@ def main() -> None:
         raise SystemExit(f"{missing[0]}: no such file")
     try:
         rows = [row for file in options.rows for row in read_rows(file)]
+        check_ran(rows)
     except MlxPatchesError as error:
         raise SystemExit(str(error)) from None
-    EVIDENCE.mkdir(parents=True, exist_ok=True)
     file = EVIDENCE / f"{one.slug}.json"
-    before = json.loads(file.read_text()) if file.exists() else {}
+    before = evidence_file.read(file)
     found = build_evidence(one.name, rows, before, options.more)
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    evidence_file.save(file, found, before)
     print(f"{file.relative_to(ROOT)}: {len(found['families'])} families")
 
 

@@ -5,7 +5,7 @@
                                               measured since the last commit, as Markdown
 
 A new mlx-lm, mlx-vlm or vllm-mlx becomes a release set, dated today. Users of any set may install
-a new mlx, so it re-dates the newest set of each distribution and deletes that set's evidence. The
+a new mlx, so it re-dates the newest set of each distribution, which is then measured again. The
 index is read through pip; this needs the network.
 """
 
@@ -39,13 +39,14 @@ def main() -> None:
     seen = tomllib.loads(WATCHED.read_text())
     added, again, newer = news(sets, seen, list_releases)
     today = datetime.date.today().isoformat()
+    if today < (last := max(one.date for one in sets.values())):
+        sys.exit(
+            f"the clock says {today}, but a set is of {last}: set the clock; nothing was added"
+        )
     SETS.write_text(with_sets(SETS.read_text(), added, again, today))
     for name, version in newer.items():
         old = WATCHED.read_text()
         WATCHED.write_text(old.replace(f'{name} = "{seen[name]}"', f'{name} = "{version}"'))
-    for name in again:
-        patch_evidence.forget_set(name)
-        (lab_evidence.EVIDENCE / f"{sets[name].slug}.json").unlink(missing_ok=True)
     said = [*added, *(f"{name} {version}" for name, version in newer.items())]
     print("\n".join(said) or "nothing new")
     if output := os.environ.get("GITHUB_OUTPUT"):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import release_sets
 from packaging.version import Version
 
+from mlx_patches.core.files import write as write_whole
 from mlx_patches.core.patch import Patch
 from mlx_patches.patches import catalogue
 
@@ -75,7 +75,7 @@ def write(folder: Path, evidence: dict[str, Any]) -> None:
         text = json.dumps(evidence, indent=1)
         # Releases stand on one line.
         text = re.sub(r"\[\s+([^][{}]+?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
-        file.write_text(text + "\n")
+        write_whole(file, text + "\n")
     else:
         file.unlink(missing_ok=True)
 
@@ -107,18 +107,6 @@ def forget_patch(patch: Patch) -> None:
     write(folder, {id_: rules for id_, rules in read(folder).items() if id_ != patch.id})
 
 
-def forget_set(name: str) -> None:
-    """Drop what was measured on a release set, so that it is measured again."""
-    distribution, release = name.split()
-    for folder in folders():
-        evidence = read(folder)
-        for rules in evidence.values():
-            if one := rules.get(distribution):
-                measured = [other for other in one["measured"] if other != release]
-                one.update(results=dict(_without(one, release)), measured=measured)
-        write(folder, evidence)
-
-
 def read_versions() -> dict[str, dict[str, str]]:
     """The versions of the packages in each set that was measured at any time."""
     return json.loads(VERSIONS.read_text()) if VERSIONS.exists() else {}  # type: ignore[no-any-return]
@@ -126,7 +114,7 @@ def read_versions() -> dict[str, dict[str, str]]:
 
 def add_versions(versions: dict[str, dict[str, str]]) -> None:
     """Keep the versions of the packages with which release sets were measured."""
-    VERSIONS.write_text(json.dumps({**read_versions(), **versions}, indent=1) + "\n")
+    write_whole(VERSIONS, json.dumps({**read_versions(), **versions}, indent=1) + "\n")
 
 
 def read_known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -140,24 +128,26 @@ def read_known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[st
 
 
 def take(folder: Path) -> None:
-    """Add what other checkouts, the folders in ``folder``, measured and this one did not.
+    """Add what other checkouts, the folders in ``folder``, measured since they were as this one.
 
     Of the lab's evidence, which has a file for each release set, theirs replace ours.
     """
-    builtin = catalogue.builtin()
+    builtin, before = catalogue.builtin(), {one["set"]: one["patches"] for one in load()}
+    versions = read_versions()
     for checkout in filter(Path.is_dir, folder.iterdir()):
         for file in checkout.rglob(NAME):
             for id_, rules in read(file.parent).items():
                 for distribution, one in rules.items():
                     for release in one["measured"]:
-                        name = f"{distribution} {release}"
-                        if not is_measured(builtin.get(id_), name):
-                            add(builtin.get(id_), name, _cells(one, release))
+                        name, cells = f"{distribution} {release}", _cells(one, release)
+                        if before.get(name, {}).get(id_) != cells:
+                            add(builtin.get(id_), name, cells)
         theirs = checkout / "tools" / "evidence"
         if (file := theirs / VERSIONS.name).exists():
-            add_versions(json.loads(file.read_text()))
+            found = json.loads(file.read_text()).items()
+            add_versions({name: one for name, one in found if one != versions.get(name)})
         for file in theirs.glob("lab/*.json"):
-            shutil.copy(file, OTHER / "lab")
+            write_whole(OTHER / "lab" / file.name, file.read_text())
 
 
 def prune() -> None:
@@ -175,7 +165,7 @@ def prune() -> None:
         if gone:
             for cells in named:
                 cells.update({name: [i for i in ids if i in known] for name, ids in cells.items()})
-            file.write_text(json.dumps(found, indent=1) + "\n")
+            write_whole(file, json.dumps(found, indent=1) + "\n")
 
 
 def is_measured(patch: Patch, name: str) -> bool:

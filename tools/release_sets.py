@@ -47,6 +47,21 @@ _ANY_AGE = (
 _MLX = ("mlx", "mlx-cpu", "mlx-metal")
 
 
+# Prints the first requirement of a distribution that is not installed, or in another version.
+LACKING = """
+import importlib.metadata as m, re, sys
+from packaging.requirements import Requirement
+for text in m.requires(sys.argv[1]) or ():
+    one = Requirement(text)
+    name = re.sub(r"[-_.]+", "-", one.name.lower())
+    if name in sys.argv[2:] or one.marker and not one.marker.evaluate({"extra": ""}):
+        continue
+    found = [d.version for d in m.distributions(name=name)][:1]
+    if not found or not one.specifier.contains(found[0], prereleases=True):
+        sys.exit(print(f"{text}, but {name} is {(found or ['missing'])[0]}"))
+"""
+
+
 class Unsolvable(SystemExit):
     """No versions of a set's packages accept each other."""
 
@@ -137,7 +152,8 @@ def make(
         overrides.write_text(text)
         for step in steps:
             done = subprocess.run(step, capture_output=True, text=True)
-            if "No solution found" in done.stderr:
+            is_offered = "there is no version of" not in done.stderr  # else the index lacks one
+            if "No solution found" in done.stderr and is_offered:
                 raise Unsolvable(f"{one.name}: {done.stderr.strip()[-500:]}")
             if done.returncode:
                 raise SystemExit(f"{one.name}: {done.stderr.strip()[-500:]}")
@@ -157,7 +173,11 @@ def lock(folder: Path) -> Iterator[None]:
 def environment(one: ReleaseSet) -> Iterator[Path]:
     """Make a temporary environment of a set; yields its Python."""
     with tempfile.TemporaryDirectory(prefix=f"{one.slug}-") as folder:
-        yield make(one, Path(folder))
+        python = make(one, Path(folder))
+        left_out = [name for name in NEVER if name not in one.keeps]
+        if lacking := run(python, "-c", LACKING, one.distribution, *left_out).strip():
+            raise SystemExit(f"{one.name}: the environment is broken: {lacking}")
+        yield python
 
 
 def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
@@ -200,6 +220,23 @@ def versions(python: Path) -> dict[str, str]:
     return json.loads(run(python, "-c", code))  # type: ignore[no-any-return]
 
 
+def check_versions(
+    one: ReleaseSet, before: Mapping[str, str] | None, now: Mapping[str, str]
+) -> None:
+    """Check that a set is measured with the packages of the evidence that stays.
+
+    Raises:
+        SystemExit: it is not.
+    """
+    for name in sorted({*(before or now), *now}):
+        pair = [versions.get(name, "missing") for versions in (before or now, now)]
+        if pair[0] != pair[1]:
+            raise SystemExit(
+                f"{one.name}: {name} is {pair[1]} here, its evidence is of {pair[0]}; nothing was"
+                " recorded: measure all of the set again"
+            )
+
+
 def run(
     python: Path,
     *arguments: str,
@@ -207,19 +244,16 @@ def run(
     codes: tuple[int, ...] = (0,),
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Run Python in an environment, with more variables; returns its standard output."""
-    from mlx_patches.lab.kernels import kernel_folder
+    """Run Python in an environment, with more variables; returns its standard output.
 
-    command = [str(python), *arguments]
-    with kernel_folder() as kernels:
-        env = {**os.environ, "TMPDIR": str(kernels), **variables}
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=env)
-        except subprocess.TimeoutExpired:
-            raise SystemExit(
-                f"{python}: {' '.join(arguments[:4])}: not done after {seconds} s"
-            ) from None
-    if done.returncode not in codes:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {last}")
-    return done.stdout
+    Raises:
+        SystemExit: it did not end within so many seconds, was killed, or has another exit code.
+    """
+    from mlx_patches.lab import children
+
+    done = children.run([str(python), *arguments], seconds, {**os.environ, **variables})
+    if done.code not in codes:
+        last = (done.errors.strip().splitlines() or [f"ended with {done.code}"])[-1]
+        why = f"not done after {seconds} s" if done.code is None else last
+        raise SystemExit(f"{python}: {' '.join(arguments[:4])}: {why}")
+    return done.out

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
 from ..core.contribution import Host
 from ..core.distributions import canonical
 from ..core.errors import MlxPatchesError
+from ..core.files import write
 from ..core.packages import SERVERS
 from .profiles import choose
 from .settings import OFF, SAFE, STRICT, SWITCH
@@ -92,9 +91,9 @@ def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
     choose(profile)
     path = _path()
     try:
-        _write(path, line(limit, profile))
+        write(path, line(limit, profile))
         if sys.version_info >= START_FROM and limit is None and profile == SAFE:
-            _write(path.with_name(START_NAME), "mlx_patches.activation.boot:start\n")
+            write(path.with_name(START_NAME), "mlx_patches.activation.boot:start\n")
         else:
             path.with_name(START_NAME).unlink(missing_ok=True)
     except OSError as error:
@@ -103,22 +102,6 @@ def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
             " mlx_patches.apply() in your program"
         ) from None
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file atomically: a process that starts meanwhile executes the old or the new one.
-
-    A link at the path is replaced; its target is unchanged.
-    """
-    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=path.parent)
-    try:
-        with open(descriptor, "w") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def disable() -> Path | None:

@@ -21,7 +21,7 @@ _COLOURED = {"status", "here", "without", "with"}
 _STYLES = {
     **dict.fromkeys(("applied", "pending", "green", "right"), "green"),
     **dict.fromkeys(("fixed-upstream", "not-affected", "absent", "n/a"), "dim"),
-    **dict.fromkeys(("insensitive", "not-built", "not-run"), "yellow"),
+    **dict.fromkeys(("insensitive", "not-built", "not-emulated", "not-run"), "yellow"),
 }
 
 

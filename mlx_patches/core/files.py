@@ -34,6 +34,24 @@ def read(path: Path, limit: int, what: str) -> bytes:
     return content
 
 
+def write(path: Path, text: str) -> None:
+    """Replace a file atomically: who reads it meanwhile gets the old or the new one.
+
+    A link at the path is replaced; its target is unchanged.
+    """
+    import tempfile  # not at start-up
+
+    descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
 def read_packaged(path: Path) -> bytes:
     """The content of a file of this package, which may be in a zip.
 

@@ -22,28 +22,36 @@ class NotApplicable(Exception):
     """The release lacks the code that is tested; the message names that code."""
 
 
+class BrokenEnvironment(Exception):
+    """The environment, not the release, kept a test from running; the message has the reason."""
+
+
 def is_absent(error: BaseException, package: str) -> bool:
     """Whether an error is an import of a module that this package, or another of ours, lacks."""
-    return isinstance(error, ModuleNotFoundError) and _top(error) in (package, *DISTRIBUTIONS)
+    return isinstance(error, ModuleNotFoundError) and _is_ours(error, package)
 
 
-def find_fault(error: BaseException, package: str) -> str:
+def find_fault(error: BaseException, package: str = "") -> str:
     """Why an error, or its cause, is the environment's and not the package's; empty if it is not.
 
-    A dependency is missing, memory or disk is full, or MLX cannot compile its own kernels.
+    A dependency is missing or broken, memory or disk is full, or MLX cannot compile its kernels.
     """
     for one in _causes(error):
-        if isinstance(one, ModuleNotFoundError) and not is_absent(one, package):
+        if isinstance(one, BrokenEnvironment):
+            return str(one)
+        if isinstance(one, ImportError) and not _is_ours(one, package):
             return f"{one}: install it"
-        if isinstance(one, MemoryError) or getattr(one, "errno", 0) == errno.ENOSPC:
+        is_full = getattr(one, "errno", 0) == errno.ENOSPC or "No space left" in str(one)
+        if isinstance(one, MemoryError) or is_full:
             return f"no memory or disk space is left: {one}"
         if "Compile::eval_cpu" in str(one):
             return "MLX cannot compile its kernels: its C++ compiler fails"
     return ""
 
 
-def _top(error: ImportError) -> str:
-    return (error.name or "").partition(".")[0]
+def _is_ours(error: ImportError, package: str) -> bool:
+    top = (error.name or "").partition(".")[0]
+    return bool(top) and top in (package, *DISTRIBUTIONS)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

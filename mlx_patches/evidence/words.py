@@ -16,7 +16,8 @@ from typing import NamedTuple
 logger = logging.getLogger("mlx_patches")
 
 GREEN, RED = "green", "red"
-INSENSITIVE, NOT_BUILT, NOT_RUN = "insensitive", "not-built", "not-run"
+INSENSITIVE, NOT_BUILT = "insensitive", "not-built"
+NOT_RUN, NOT_EMULATED = "not-run", "not-emulated"
 
 # Where a cell was measured: the dtype of the weights, and the device that MLX computed on.
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
@@ -37,10 +38,11 @@ VARIANTS = (
     *("tied", "untied", "sinks", "dense", "experts"),
 )
 
-# The results of a cell, the worst first, and their letters in the evidence. ``NOT_RUN`` has none: a
-# kernel could not be emulated, and the evidence lacks the cell.
+# The results of a cell, the worst first, and their letters in the evidence. Two have none: of
+# ``NOT_RUN`` the environment is at fault, and no evidence is written; of ``NOT_EMULATED`` a kernel,
+# and the evidence lacks the cell.
 NOT_APPLICABLE = "n/a"
-RESULTS = (RED, NOT_RUN, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
+RESULTS = (RED, NOT_RUN, NOT_EMULATED, NOT_BUILT, INSENSITIVE, GREEN, NOT_APPLICABLE)
 LETTERS = {GREEN: "g", RED: "r", NOT_APPLICABLE: "n", INSENSITIVE: "i", NOT_BUILT: "x"}
 
 # The results of a family in a release set: ``repaired`` is red without the patches, green with

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..core.model_files import read_config
-from ..evidence.results import find_fault
+from ..evidence.results import BrokenEnvironment, find_fault
 from ..evidence.words import (
     CPU,
     CUDA,
@@ -27,6 +27,7 @@ from ..evidence.words import (
     METAL,
     METAL_EMULATED,
     NOT_BUILT,
+    NOT_EMULATED,
     NOT_RUN,
     RED,
 )
@@ -88,8 +89,8 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         model, blunt = build_family(
             family, options.config, options.weights, options.dtype, options.variant
         )
-    except NotBuilt as reason:
-        fault = find_fault(reason, family.package)
+    except (NotBuilt, BrokenEnvironment) as reason:
+        fault = find_fault(reason)
         cell, facts = of_kernels(Cell(NOT_RUN, fault) if fault else Cell(NOT_BUILT, str(reason)))
         print_cell(out, BUILD, cell, **place, **facts, dtype=options.dtype)
         return
@@ -140,7 +141,7 @@ def emulate_metal() -> Journal | None:
 def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
     """The cell adjusted for its emulated kernels, and the call sites of the kernels that ran.
 
-    The verdict is ``NOT_RUN`` if a kernel could not be emulated, and red if one had undefined
+    The verdict is ``NOT_EMULATED`` if a kernel could not be emulated, and red if one had undefined
     behavior, even if the output is right. Elements that a kernel never writes stay NaN; reported
     only for red cells, since masked elements may stay unwritten.
     """
@@ -150,7 +151,7 @@ def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
     facts = {"kernels": " ".join(sorted(journal.launched))}
     detail = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
     if journal.not_run:
-        cell = Cell(NOT_RUN, next(iter(journal.not_run)))
+        cell = Cell(NOT_EMULATED, next(iter(journal.not_run)))
     elif journal.faults:
         cell = replace(cell, verdict=RED, detail=detail)
     elif journal.unwritten and cell.verdict == RED:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
-from ..evidence.words import GREEN, NOT_APPLICABLE, RED
+from ..evidence.words import GREEN, RED
 from . import Cell, engine
 from .served import Ask, serving
 from .threads import in_a_thread
@@ -45,8 +45,8 @@ def cells(distribution: str, patched: bool) -> Iterator[tuple[str, Cell]]:
     try:
         with serving(distribution, patched) as ask:
             yield "server", compare_draws(five(partial(answer, ask)))
-    except NotApplicable as reason:
-        yield "server", Cell(NOT_APPLICABLE, str(reason))
+    except Exception as error:
+        yield "server", engine.judge_error(error)
 
 
 def five(drawn: Callable[[int | None], Any]) -> Any:
@@ -57,7 +57,7 @@ def five(drawn: Callable[[int | None], Any]) -> Any:
 def compare_draws(drawn: Any) -> Cell:
     """Red if draws that should differ are equal, or the reverse; see ``five``."""
     if isinstance(drawn, Exception):
-        return Cell(RED, engine.where(drawn))
+        return engine.judge_error(drawn)
     free, more, first, again, other = drawn
     wrong = [
         fault

@@ -21,9 +21,11 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
+from ..core.errors import is_refusal
 from ..core.packages import MODELS
-from ..evidence.results import NotApplicable
-from . import Family, LabModel
+from ..evidence.results import BrokenEnvironment, NotApplicable, find_fault
+from ..evidence.words import NOT_APPLICABLE, NOT_RUN, RED
+from . import Cell, Family, LabModel
 
 OWN = PurePath(__file__).parents[1]
 # Config fields of special tokens: the image token, the token before an image, then the others.
@@ -419,8 +421,23 @@ def forget(model: LabModel) -> None:
             setattr(model.module, name, None)
 
 
+def judge_error(error: Exception) -> Cell:
+    """The cell of a scenario that raised an exception."""
+    if fault := find_fault(error):
+        return Cell(NOT_RUN, fault)
+    if isinstance(error, NotApplicable) or is_refusal(error):
+        return Cell(NOT_APPLICABLE, str(error))
+    return Cell(RED, where(error))
+
+
 def where(error: BaseException) -> str:
-    """Format an exception with its innermost line in an installed package or a patch."""
+    """Format an exception with its innermost line in an installed package or a patch.
+
+    Raises:
+        BrokenEnvironment: the environment is at fault, so it is no detail of a result.
+    """
+    if fault := find_fault(error):
+        raise BrokenEnvironment(fault) from error
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if _package_file(frame.filename)]
     frame = (inside or frames)[-1]

@@ -14,6 +14,7 @@ from typing import Any
 from .. import __version__
 from ..core import distributions
 from ..core.errors import MlxPatchesError
+from ..core.files import write
 from ..core.packages import DISTRIBUTIONS, MODEL_PACKAGES, MODELS
 from ..evidence.words import (
     DEVICES,
@@ -21,6 +22,7 @@ from ..evidence.words import (
     LETTERS,
     METAL_EMULATED,
     NOT_BUILT,
+    NOT_EMULATED,
     NOT_RUN,
     RED,
     SCENARIOS,
@@ -28,7 +30,7 @@ from ..evidence.words import (
 )
 from .child import BUILD
 from .metal_emulated.sites import split_by_reached
-from .runner import Row, Task
+from .runner import CRASHED, PROCESS, TIMED_OUT, Row, Task
 
 # The packages whose versions the evidence names.
 MEASURED = ("mlx", *DISTRIBUTIONS.values(), "transformers")
@@ -45,11 +47,25 @@ _LARGEST = 16 * 2**20
 Cells = dict[str, dict[str, str]]
 
 
-def letters(rows: Iterable[Mapping[str, Any]]) -> Cells:
-    """Family to scenario to the cell's letter."""
+def check_ended(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Check that every process measured all it was to measure, so that its rows are evidence.
+
+    Raises:
+        MlxPatchesError: one timed out, crashed, was killed, or lacked something.
+    """
+    for row in rows:
+        is_late = row["detail"].startswith((TIMED_OUT, CRASHED))
+        if row["verdict"] == NOT_RUN or row["scenario"] == PROCESS or is_late:
+            where = f"{row['family']}, {row['scenario']}"
+            raise MlxPatchesError(f"{where}: {row['detail']}; nothing was recorded, measure again")
+
+
+def letters(rows: Sequence[Mapping[str, Any]]) -> Cells:
+    """Family to scenario to the cell's letter; see ``check_ended``."""
+    check_ended(rows)
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
-        if row["verdict"] != NOT_RUN:
+        if row["verdict"] != NOT_EMULATED:
             found[row["family"].partition(":")[2]][row["scenario"]] = LETTERS[row["verdict"]]
     return dict(found)
 
@@ -134,7 +150,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
         MlxPatchesError: it cannot be written.
     """
     try:
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -24,7 +24,8 @@ from ..core.errors import MlxPatchesError
 from ..core.model_files import WINDOWS
 from ..core.model_types import remapping
 from ..evidence.outside import OLD, PLAIN, THETA, WINDOW
-from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
+from ..evidence.results import find_fault
+from ..evidence.words import GREEN, NOT_APPLICABLE, NOT_RUN, RED, RESULTS
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
 from .shrink import FACTORS, rope_width, shrink_values
@@ -344,6 +345,8 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
     try:
         model = load(family, folder)
     except NotBuilt as error:
+        if fault := find_fault(error):
+            return Cell(NOT_RUN, fault)
         cause = error.__cause__ or error
         text = " ".join(str(cause).split())[:200]  # the names of weights are in later lines
         return Cell(RED, f"does not load: {type(cause).__name__}: {text}")
@@ -356,7 +359,7 @@ def _cell(family: Family, folder: Path, want: Logits) -> Cell:
         for token in tokens[start:]:
             decoded += model.call([[token]], cache)[0].tolist()
     except Exception as error:
-        return Cell(RED, engine.where(error))
+        return engine.judge_error(error)
     return compare(want, {"": whole, "a decode after a prefill is ": decoded})
 
 

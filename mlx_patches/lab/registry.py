@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from ..core.errors import is_refusal
-from ..evidence.results import NotApplicable
 from . import Cell, LabModel, engine
 from .rows import Row, compare
 
@@ -27,12 +25,8 @@ def scenario(name: str, into: dict[str, Scenario] = REGISTERED) -> Callable[[Run
             try:
                 seen = run(model)
                 return seen if isinstance(seen, Cell) else compare(model, seen)
-            except NotApplicable as reason:
-                return Cell("n/a", str(reason))
             except Exception as error:
-                if is_refusal(error):  # a patch's refusal, in one sentence
-                    return Cell("n/a", str(error))
-                return Cell("red", engine.where(error))
+                return engine.judge_error(error)
             finally:
                 engine.unmark()
 

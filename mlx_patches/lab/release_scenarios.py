@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..evidence.results import NotApplicable
-from ..evidence.words import NOT_APPLICABLE, RED, RESULTS
+from ..evidence.words import NOT_RUN, RED, RESULTS
 from . import Cell, draws, engine, stops, streamed
 
 Cells = Iterator[tuple[str, Cell]]
@@ -28,12 +27,12 @@ def cells(scenario: str, distribution: str, patched: bool) -> Cells:
         for name, cell in RELEASE_SCENARIOS[scenario](distribution, patched):
             found[name] = cell
             yield f"{scenario}:{name}", cell
-    except NotApplicable as reason:
-        found[""] = Cell(NOT_APPLICABLE, str(reason))
     except Exception as error:
-        found[""] = Cell(RED, engine.where(error))
+        found[""] = engine.judge_error(error)
     verdict = min((cell.verdict for cell in found.values()), key=RESULTS.index)
     same = {name: cell for name, cell in found.items() if cell.verdict == verdict}
     named = f": {', '.join(same)}" if verdict == RED and any(same) else ""
-    detail = f"{len(same)} of {len(found)} cases{named}" if any(found) else found[""].detail
+    detail = f"{len(same)} of {len(found)} cases{named}"
+    if verdict == NOT_RUN or not any(found):
+        detail = next(iter(same.values())).detail
     yield scenario, Cell(verdict, detail)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import platform
 import signal
 import subprocess
 import sys
@@ -15,6 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..activation.children import child_environment, module_command
+from ..activation.presence import lock
+from ..activation.settings import DISABLE, ENABLE, PROFILE
 from ..auditing.models import read_folder
 from ..core import distributions
 from ..core.errors import MlxPatchesError
@@ -33,7 +38,7 @@ from .shrink import odd_number
 DISTRIBUTIONS = tuple(MODEL_PACKAGES.values())
 # The scenario name of the row of a process that crashed or timed out.
 PROCESS = "process"
-TIMED_OUT = "timed out"
+TIMED_OUT, CRASHED = "timed out", "crashed"
 # The signals of a release's own crash; others come from outside.
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 SECONDS = 120.0
@@ -70,6 +75,22 @@ class Task:
         """The scenario names of rows after which a process has no more rows."""
         return (self.reference,) if self.reference else (BUILD, PROCESS)
 
+    @property
+    def setup(self) -> str:
+        """What its results depend on besides the installed packages: one line."""
+        from .. import __version__
+
+        found = [f"mlx-patches {__version__}, Python {platform.python_version()}"]
+        found += [str(one)] if (one := distributions.find("transformers")) else []
+        found += ["every patch"] if self.every_patch else []
+        names = (DISABLE, ENABLE, PROFILE, CONSENT)
+        found += [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+        if folder := self.weights or self.config:
+            files = sorted(one for one in folder.rglob("*") if one.is_file())
+            stats = [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+            found.append(f"folder {hashlib.sha256(repr(stats).encode()).hexdigest()[:12]}")
+        return ", ".join(found)
+
     def command(self) -> list[str]:
         """The child process's command line."""
         command = module_command("mlx_patches.lab.child", str(self.family))
@@ -94,7 +115,8 @@ class Row:
     ``environment`` lists the installed packages, ``config`` is the model's folder. ``device`` is
     the device that MLX computed on, empty if the process ended before it reported one, ``dtype``
     the dtype of the weights, and ``variant`` the variant of the tiny config, if any. ``kernels``
-    lists the call sites of the emulated kernels that ran, separated by spaces.
+    lists the call sites of the emulated kernels that ran, separated by spaces, and ``setup`` is the
+    task's.
     """
 
     environment: str
@@ -109,6 +131,7 @@ class Row:
     dtype: str = FLOAT32
     variant: str = ""
     kernels: str = ""
+    setup: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The form in files and in JSON output."""
@@ -259,15 +282,11 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
     if missing and BUILD not in names:
         detail = f"{end or 'ended early'}, in {missing[0]}" + ("" if names else " or before")
         device = cells[-1]["device"] if cells else ""
-        verdict = RED if code is None or -code in CRASHES or not code else NOT_RUN
-        cells.append(
-            {"scenario": task.ends[-1], "verdict": verdict, "detail": detail, "device": device}
-        )
+        end_cell = {"scenario": task.ends[-1], "verdict": judge_end(code), "detail": detail}
+        cells.append({**end_cell, "device": device})
     place = (environment(), str(task.family), task.patched)
-    return [
-        Row(*place, **{"dtype": task.dtype, **cell}, config=task.folder, variant=task.variant)
-        for cell in cells
-    ]
+    own = {"config": task.folder, "variant": task.variant, "setup": task.setup}
+    return [Row(*place, **{"dtype": task.dtype, **cell}, **own) for cell in cells]
 
 
 def exact_environment() -> dict[str, str]:
@@ -317,7 +336,7 @@ def run(
     known = read_rows(out) if out else []
     rows, left = [], []
     for task in tasks:
-        held = [row for row in known if _answers(row, task)]
+        held = [row for row in known if _answers(row, task) and _is_final(row, seconds)]
         names = {row.scenario for row in held}
         if names >= set(task.scenarios) or names & {*task.ends}:
             rows += held
@@ -390,10 +409,15 @@ def _is(family: Family, name: str) -> bool:
     return name in (family.name, str(family), family.distribution)
 
 
+def judge_end(code: int | None) -> str:
+    """The verdict if a process ended early, with this exit code or, if None, too late."""
+    return RED if code is None or -code in CRASHES or not code else NOT_RUN
+
+
 def describe_end(code: int, errors: str) -> str:
     """How a process failed; empty if its exit code is 0."""
     if code < 0:
-        return f"crashed: signal {-code}"
+        return f"{CRASHED}: signal {-code}"
     last = (errors.strip().splitlines() or [""])[-1]
     return f"exit code {code}: {last}" if code else ""
 
@@ -412,12 +436,30 @@ def _cell(line: str) -> dict[str, Any] | None:
 def _answers(row: Row, task: Task) -> bool:
     return bool(
         (row.family, row.patched) == (str(task.family), task.patched)
-        and (row.config, row.variant) == (task.folder, task.variant)
+        and (row.config, row.variant, row.setup) == (task.folder, task.variant, task.setup)
         and row.environment == environment()
         and (task.weights or row.dtype == task.dtype)
         and (not row.device or row.device == (task.device or device()))
         and row.scenario.partition(":")[0] in (*task.scenarios, *task.ends)
     )
+
+
+def _is_final(row: Row, seconds: float) -> bool:
+    """Whether the same task would not give another row with this time limit."""
+    late = row.detail.startswith(TIMED_OUT)
+    within = row.detail.startswith(f"{TIMED_OUT} after {seconds:g} s")
+    return row.verdict != NOT_RUN and (not late or within)
+
+
+def check_ran(rows: Iterable[Row]) -> None:
+    """Check that the environment kept no scenario from running.
+
+    Raises:
+        MlxPatchesError: it did; the message has the first one and the reason.
+    """
+    for row in rows:
+        if row.verdict == NOT_RUN:
+            raise MlxPatchesError(f"{row.family}, {row.scenario} did not run: {row.detail}")
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -460,10 +502,11 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
 
 def _append(path: Path) -> TextIO:
     try:
-        with open(path, "a+b") as file:
-            file.seek(0)
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)  # drops a truncated line
-        return open(path, "a", encoding="utf-8")
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+        if not lock(file.fileno()):
+            raise MlxPatchesError(f"{path}: another lab writes to it; give --out another file")
+        file.buffer.seek(0)
+        file.buffer.truncate(file.buffer.read().rfind(b"\n") + 1)  # drops a truncated line
+        return file
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import random
+import re
 import socket
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ from typing import Any
 
 from ..activation.children import child_environment, module_command
 from ..core.packages import package_of
-from ..evidence.results import NotApplicable
+from ..evidence.results import BrokenEnvironment, NotApplicable, is_absent
 from .build import draw_weights
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 from .whole import with_vision_tower
@@ -112,13 +113,22 @@ def serving(distribution: str, patched: bool) -> Iterator[Ask]:
                 yield ready(process, f"http://127.0.0.1:{port}", folder)
             except TimeoutError as late:
                 log.seek(0)
-                last = (log.read().strip().splitlines() or [""])[-1]
-                raise NotApplicable(f"the server does not start: {last}") from late
+                raise why_not_started(log.read(), process.poll()) from late
             finally:
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(10)
                 process.kill()
+
+
+def why_not_started(log: str, code: int | None) -> Exception:
+    """What a server raised that does not answer; ``code`` is its exit code if it ended."""
+    last = (log.strip().splitlines() or [""])[-1]
+    text = f"the server does not start: {last}"
+    if lacking := re.search(r"No module named '([\w.]+)'|(Import|ModuleNotFound)Error: ", last):
+        error: Exception = ModuleNotFoundError(text, name=lacking[1])
+        return NotApplicable(text) if is_absent(error, "") else error
+    return BrokenEnvironment(text) if code is None or code < 0 else RuntimeError(text)
 
 
 def ready(process: subprocess.Popen[Any], url: str, model: str) -> Ask:

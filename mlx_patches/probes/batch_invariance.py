@@ -29,7 +29,7 @@ def tiny(distribution: str, family: str, seed: int = 0, **fields: Any) -> Any:
     try:
         return build(Family(distribution, family), seed, edit=edit if fields else None)
     except NotBuilt as reason:
-        raise NotApplicable(str(reason)) from None
+        raise NotApplicable(str(reason)) from reason
 
 
 def family_of(target: Target) -> str:

@@ -67,13 +67,11 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
         result = getattr(importlib.import_module(module), name)(target)
         verdict = RED if result.red else GREEN
         row.update(verdict=verdict, detail=result.detail, figure=result.figure)
-    except NotApplicable as error:
-        row.update(verdict=NOT_APPLICABLE, detail=str(error), figure=None)
     except Exception as error:
         package = target.module.partition(".")[0]
         fault = find_fault(error, package)
+        is_lacking = isinstance(error, NotApplicable) or is_absent(error, package)
         # mlx-vlm 0.6.0 to 0.6.3 create Metal kernels when they are imported.
-        is_lacking = is_absent(error, package)
         is_other = is_lacking or "No Metal back-end" in str(error)
         verdict = NOT_RUN if fault else NOT_APPLICABLE if is_other else RED
         detail = str(error) if is_lacking else fault or engine.where(error)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
+from ..evidence.results import BrokenEnvironment
 from ..lab.metal_emulated.library import missing
-from . import NotApplicable
 
 
 @contextmanager
@@ -13,7 +13,7 @@ def metal_branch(module: ModuleType) -> Iterator[None]:
     """Let an imported module that checked for Metal run its Metal-only code.
 
     Raises:
-        NotApplicable: this machine has no Metal and cannot emulate it.
+        BrokenEnvironment: this machine has no Metal and cannot emulate it.
     """
     import mlx.core as mx
 
@@ -22,7 +22,7 @@ def metal_branch(module: ModuleType) -> Iterator[None]:
     with ExitStack() as stack:
         if not mx.metal.is_available():
             if reason := missing():
-                raise NotApplicable(reason)
+                raise BrokenEnvironment(reason)
             stack.enter_context(mac.emulate_metal())
             stack.callback(vars(module).__setitem__, "_HAS_METAL", module._HAS_METAL)
             vars(module)["_HAS_METAL"] = True

@@ -491,7 +491,7 @@ def test_mlx_patch_uses_newest_mlx(accepted, tmp_path, monkeypatch):
 
     def child(one, python, patches, *flags):
         verdict = "green" if flags else "red"
-        row = {"target": "m:f", "body": "b", "verdict": verdict, "detail": "said"}
+        row = {"target": place, "body": "b", "verdict": verdict, "detail": "said"}
         return [{"patch": id_, **row} for id_ in patches]
 
     monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path)
@@ -499,11 +499,12 @@ def test_mlx_patch_uses_newest_mlx(accepted, tmp_path, monkeypatch):
     monkeypatch.setattr(measure_matrix, "child", child)
     monkeypatch.setattr(release_sets, "environment", environment)
     patch = patch_of(target("f", distribution="mlx-lm"), id="of-mlx", mlx=("0.31.2", "0.32.0"))
+    place = patch.targets[0].path
     monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(patch))
-    measure_matrix.Measuring().measure(release_sets.load()["mlx-lm 0.31.3"])
+    measure_matrix.Measuring().measure(release_sets.load()["mlx-lm 0.31.3"]).add()
     (said,) = patch_evidence.load()
     cell = {"body": "b", "without": "red", "with": "green", "detail": "said"}
-    assert said["patches"] == {"of-mlx": {"m:f": cell} if accepted else {}}
+    assert said["patches"] == {"of-mlx": {place: cell} if accepted else {}}
     (mlx,) = made
     assert mlx.endswith("==0.32.0")
 
@@ -514,7 +515,7 @@ def test_new_set_measures_only_new_code(body, probed, tmp_path, monkeypatch):
 
     def child(one, python, patches, *flags):
         run.extend(flag for flag in [flags] if flag != ("--code",))
-        row = {"patch": "a-patch", "target": "m:f", "body": body, "detail": "new"}
+        row = {"patch": "a-patch", "target": place, "body": body, "detail": "new"}
         return [row | {"verdict": "green" if flags else "red"}]
 
     monkeypatch.setattr(patch_evidence, "PATCHES", tmp_path)
@@ -524,11 +525,12 @@ def test_new_set_measures_only_new_code(body, probed, tmp_path, monkeypatch):
     monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
     monkeypatch.setattr(release_sets, "versions", lambda python: {})
     patch = patch_of(target("f", distribution="mlx-lm"), id="a-patch")
+    place = patch.targets[0].path
     monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(patch))
     seen = {"body": "b", "without": "red", "with": "green", "detail": "old"}
-    patch_evidence.add(patch, "mlx-lm 0.1", {"m:f": seen})
+    patch_evidence.add(patch, "mlx-lm 0.1", {place: seen})
     new = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
-    measure_matrix.Measuring(distinct=True).measure(new)
+    measure_matrix.Measuring(distinct=True).run([new], 1)
     assert len(run) == probed
     (cell,) = patch_evidence.load()[-1]["patches"]["a-patch"].values()
     assert cell == seen | ({"body": "c", "detail": "new"} if probed else {})

@@ -42,7 +42,7 @@ def task(name="llama", patched=False, scenarios=NAMES):
 
 
 def row(family="mlx-lm:llama", patched=False, scenario="left-padded", verdict="green"):
-    return Row("mlx-lm 1.0", family, patched, scenario, verdict)
+    return Row("mlx-lm 1.0", family, patched, scenario, verdict, setup=task().setup)
 
 
 def seen(rows):
@@ -55,7 +55,7 @@ ALL = "\nfor name in ('left-padded', 'extend', 'filter'): say(name)"
 def test_each_cell_is_a_row(child):
     child("say('left-padded', 'red', 'differs', 0.5); say('extend', 'n/a'); say('filter')")
     rows = runner.measure(task(patched=True))
-    assert rows[0] == Row("mlx-lm 1.0", "mlx-lm:llama", True, "left-padded", "red", "differs", 0.5)
+    assert rows[0] == replace(row(patched=True, verdict="red"), detail="differs", figure=0.5)
     assert seen(rows) == {"left-padded": "red", "extend": "n/a", "filter": "green"}
 
 
@@ -166,6 +166,56 @@ def test_rows_of_other_run_do_not_count(child, tmp_path, other):
     assert seen(runner.run([task()], out=out)) == dict.fromkeys(NAMES, "green")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "detail"),
+    [("not-run", "No module named 'x': install it"), ("red", "timed out after 9 s, in extend")],
+)
+def test_family_that_did_not_run_is_run_again(child, tmp_path, verdict, detail):
+    out = tmp_path / "cells.jsonl"
+    kept = {**row(scenario="process", verdict=verdict).as_dict(), "detail": detail}
+    out.write_text(json.dumps(kept) + "\n")
+    child(ALL)
+    expected = dict.fromkeys(NAMES, "green")
+    assert seen(runner.run([task()], seconds=30, out=out)) == expected
+    child("raise SystemExit('not run again')")
+    assert seen(runner.run([task()], seconds=30, out=out)) == expected
+
+
+@pytest.mark.parametrize("change", ["every patch", "version", "disabled", "folder"])
+def test_rows_of_other_setup_do_not_count(child, tmp_path, monkeypatch, change):
+    out, folder = tmp_path / "cells.jsonl", tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    one = replace(task(patched=True), config=folder)
+    child(ALL)
+    runner.run([one], out=out)
+    child("say('left-padded', 'red'); say('extend', 'red'); say('filter', 'red')")
+    assert {r.verdict for r in runner.run([one], out=out)} == {"green"}
+    if change == "every patch":
+        one = replace(one, every_patch=True)
+    elif change == "version":
+        monkeypatch.setattr("mlx_patches.__version__", "0.0")
+    elif change == "disabled":
+        monkeypatch.setenv("MLX_PATCHES_DISABLE", "offset-alias")
+    else:
+        (folder / "config.json").write_text('{"layers": 2}')
+    assert {r.verdict for r in runner.run([one], out=out)} == {"red"}
+
+
+def test_file_of_another_running_lab_is_refused(child, tmp_path):
+    out = tmp_path / "cells.jsonl"
+    child(ALL)
+    with runner._append(out), pytest.raises(MlxPatchesError, match="another lab writes to it"):
+        runner.run([task()], out=out)
+
+
+@pytest.mark.parametrize("mode", [(), ("--json",)])
+def test_command_with_a_missing_package_ends_in_a_line(two_families, child, mode):
+    child("say('left-padded', 'not-run', \"No module named 'x': install it\")")
+    with pytest.raises(MlxPatchesError, match="left-padded did not run: No module named 'x'"):
+        raise command("--model", "llama", "--scenario", "left-padded", *mode).exception
+
+
 @pytest.mark.parametrize("ended", ["process", "build"])
 def test_ended_family_is_not_run_again(child, tmp_path, ended):
     out = tmp_path / "cells.jsonl"
@@ -215,11 +265,14 @@ def test_summary_counts_worst_cells():
         row("d", scenario="extend", verdict="n/a"),
         row("e", verdict="green"),
         row("e", scenario="extend", verdict="not-run"),
+        row("f", verdict="green"),
+        row("f", scenario="extend", verdict="not-emulated"),
     ]
     counts = runner.summary(rows)
     assert counts["without"] == {
         "red": 1,
         "not-run": 1,
+        "not-emulated": 1,
         "not-built": 1,
         "insensitive": 1,
         "green": 1,

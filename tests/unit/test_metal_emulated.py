@@ -83,8 +83,8 @@ GREEN, RED, NONE = (Cell(verdict, "said") for verdict in ("green", "red", "n/a")
         ({"faults": "said"}, RED, "red", "said"),
         ({"unwritten": "k leaves 3"}, GREEN, "green", "said"),
         ({"unwritten": "k leaves 3"}, RED, "red", "said; k leaves 3"),
-        ({"not_run": "k did not compile"}, GREEN, "not-run", "k did not compile"),
-        ({"not_run": "no", "faults": "k reads outside"}, RED, "not-run", "no"),
+        ({"not_run": "k did not compile"}, GREEN, "not-emulated", "k did not compile"),
+        ({"not_run": "no", "faults": "k reads outside"}, RED, "not-emulated", "no"),
     ],
 )
 def test_cell_includes_kernel_results(journal, noted, before, verdict, detail):
@@ -108,7 +108,7 @@ def row(**more):
 
 
 def test_skipped_cell_is_no_evidence():
-    rows = [row().as_dict(), row(scenario="trim", verdict="not-run", detail="k").as_dict()]
+    rows = [row().as_dict(), row(scenario="trim", verdict="not-emulated", detail="k").as_dict()]
     assert record.letters(rows) == {"a": {"merge": "g"}}
     assert record.details(rows) == {}
 

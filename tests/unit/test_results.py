@@ -2,7 +2,6 @@
 
 import errno
 
-import measure_matrix
 import pytest
 
 from mlx_patches.core.patch import Patch, Target
@@ -16,6 +15,7 @@ def wrap(error, cause):
     return error
 
 
+APPLIES = "from mlx_patches.probes import NotApplicable"
 LACKS = ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
 
 
@@ -30,7 +30,11 @@ LACKS = ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
         (MemoryError("1 TB"), "no memory or disk space is left: 1 TB"),
         (RuntimeError("[Compile::eval_cpu] Failed"), "MLX cannot compile its kernels"),
         (ValueError("shapes differ"), ""),
-        (ImportError("cannot import name 'x'"), ""),
+        (ImportError("cannot import name 'x'", name="mlx_lm.models"), ""),
+        (ImportError("cannot import name 'x'", name="transformers"), "cannot import name 'x'"),
+        (ImportError("undefined symbol", name="mlx.core"), "undefined symbol: install it"),
+        (ImportError("needs the PIL library"), "needs the PIL library: install it"),
+        (RuntimeError("ld: No space left on device"), "no memory or disk space is left"),
     ],
     ids=str,
 )
@@ -55,6 +59,8 @@ def test_module_that_imports_a_missing_package(tmp_path, monkeypatch):
         ("import a_missing_dependency", "not-run"),
         ("import mlx_lm.a_missing_module", "n/a"),
         ("raise ValueError('wrong')", "red"),
+        (f"{APPLIES}\n    raise NotApplicable('not built')", "n/a"),
+        (f"{APPLIES}\n    raise NotApplicable('not built') from ImportError('no PIL')", "not-run"),
     ],
 )
 def test_verdict_of_probe_that_raises(tmp_path, monkeypatch, line, verdict):
@@ -64,11 +70,3 @@ def test_verdict_of_probe_that_raises(tmp_path, monkeypatch, line, verdict):
     target = Target("mlx-lm", "mlx_lm.server", "main", lambda original: original)
     patch = Patch("one", "mlx-lm: a summary", (target,), module="a_patch", probe="a_probe:probe")
     assert child.probe_target(patch, target)["verdict"] == verdict
-
-
-def test_nothing_is_recorded_after_a_fault(monkeypatch):
-    row = {"patch": "one", "verdict": "not-run", "detail": "No module named 'uvicorn': install it"}
-    monkeypatch.setattr(measure_matrix, "child", lambda *arguments: [row])
-    one = type("Set", (), {"name": "mlx-lm 1.0"})
-    with pytest.raises(SystemExit, match=r"mlx-lm 1\.0: one: No module .* nothing was recorded"):
-        measure_matrix.run_probes(one, "python", ["one"])

@@ -64,7 +64,7 @@ def test_rows_of_other_variant_do_not_count(sources):
         runner.tasks(mode="unpatched", scenarios=["merge"], variant=name) for name in ("", "yarn")
     )
     place = ("mlx-lm 1.0", "mlx-lm:scaled", False, "merge", "green")
-    row = runner.Row(*place, variant="yarn")
+    row = runner.Row(*place, variant="yarn", setup=task.setup)
     assert runner._answers(row, task)
     assert not runner._answers(runner.Row(*place), task)
     assert not runner._answers(row, plain)

@@ -211,9 +211,18 @@ def test_unbuildable_family(walked):
     assert (found.row().verdict, found.row().detail) == ("not-built", "too large")
 
 
-def test_failure_before_first_walk_is_red(walked):
-    row = walked("sys.exit('no module')").row()
-    assert (row.verdict, row.detail) == ("red", "before the first walk: exit code 1: no module")
+@pytest.mark.parametrize(
+    ("script", "verdict", "detail"),
+    [
+        ("os.kill(os.getpid(), 11)", "red", "before the first walk: crashed: signal 11"),
+        ("sys.exit('no module')", "not-run", "exit code 1: no module"),
+        ("walk(0); os.kill(os.getpid(), 9)", "not-run", "crashed: signal 9"),
+        ("walk(0); say(verdict='not-run', detail='no x'); say(over=True)", "not-run", "no x"),
+    ],
+)
+def test_failure_outside_of_a_walk(walked, script, verdict, detail):
+    row = walked(script).row()
+    assert (row.verdict, row.detail) == (verdict, detail)
 
 
 def test_refused_walks_are_not_applicable(walked):

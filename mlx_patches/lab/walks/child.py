@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ...evidence.results import NotApplicable
-from ...evidence.words import INSENSITIVE, NOT_APPLICABLE, NOT_BUILT
+from ...evidence.results import BrokenEnvironment, NotApplicable, find_fault
+from ...evidence.words import INSENSITIVE, NOT_APPLICABLE, NOT_BUILT, NOT_RUN
 from .. import Family, LabModel, NotBuilt
 from ..child import apply, build_family, device, first_failure
 from . import program as programs
@@ -40,8 +40,12 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        for event in walks(options):
-            print(json.dumps(event), file=out, flush=True)
+        try:
+            for event in walks(options):
+                print(json.dumps(event), file=out, flush=True)
+        except BrokenEnvironment as fault:
+            for event in ({"verdict": NOT_RUN, "detail": str(fault)}, {"over": True}):
+                print(json.dumps(event), file=out, flush=True)
 
 
 def walks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -52,6 +56,8 @@ def walks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         model, blunt = build_family(Family(*options.family.split(":", 1)))
         may = kinds(model)
     except (NotBuilt, NotApplicable) as why:
+        if fault := find_fault(why):
+            raise BrokenEnvironment(fault) from why
         verdict = NOT_BUILT if isinstance(why, NotBuilt) else NOT_APPLICABLE
         yield {"verdict": verdict, "detail": str(why)}
         yield {"over": True}

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...activation.children import module_command
 from ...core.files import printable
-from ...evidence.words import GREEN, NOT_APPLICABLE, RED
+from ...evidence.words import GREEN, NOT_APPLICABLE, NOT_RUN, RED
 from .. import children, runner
 from ..runner import Row, Task, describe_end
 from .program import parse
@@ -54,11 +54,12 @@ class Walked:
     verdict: str = GREEN
     detail: str = ""
     device: str = ""
+    setup: str = ""
 
     def row(self) -> Row:
         """Summarize the walks in one cell."""
         verdict, detail = self.verdict, self.detail
-        if self.reds:
+        if self.reds and verdict != NOT_RUN:
             verdict, red = RED, sum(red.walks for red in self.reds)
             detail = f"{red} of {self.walks} walks: {self.reds[0].failure}"
         elif not detail and self.walks == self.refused:
@@ -67,7 +68,7 @@ class Walked:
             # Refused walks prove nothing: a family without batching has thousands of them.
             detail = f"{self.walks - self.refused} walks, {self.sequences} sequences"
         place = (runner.environment(), self.family, self.patched)
-        return Row(*place, WALKS, verdict, detail, device=self.device)
+        return Row(*place, WALKS, verdict, detail, device=self.device, setup=self.setup)
 
     def lines(self) -> Iterator[str]:
         """For each reason, a line that reports it and a command that replays it."""
@@ -146,7 +147,7 @@ def replay(
 
 
 def _none_yet(task: Task) -> Walked:
-    return Walked(str(task.family), task.patched, task.every_patch)
+    return Walked(str(task.family), task.patched, task.every_patch, setup=task.setup)
 
 
 def command(task: Task, *more: str) -> list[str]:
@@ -184,7 +185,10 @@ def _process(command: Sequence[str], walked: Walked, patience: float) -> int | N
         errors.seek(0)
         end = f"does not end: stopped after {patience:g} s" if late else ""
         end = end or describe_end(code, errors.read())
-    if line:
+    is_killed = runner.judge_end(code) == NOT_RUN and (code < 0 or seed is None)
+    if is_killed and not over and not late:
+        walked.verdict, walked.detail = NOT_RUN, end
+    elif line:
         _add_event(walked, line, {"failure": end or "ended early"})
     elif seed is None and not over:
         walked.verdict, walked.detail = RED, f"before the first walk: {end or 'ended early'}"

@@ -1,0 +1,251 @@
+"""A fault in a step of measuring never changes evidence, and is reported in one line."""
+
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import evidence_file
+import lab_evidence
+import measure_lab
+import measure_matrix
+import new_releases
+import patch_evidence
+import pytest
+import release_sets
+
+from mlx_patches.patches import catalogue
+
+from .conftest import patch_of, registry_of, target
+
+ONE = release_sets.ReleaseSet("mlx-lm 0.2", "2026-01-01", {})
+PATCH = patch_of(target("f", distribution="mlx-lm"), id="a-patch")
+PLACE = PATCH.targets[0].path
+CELL = {"body": "b", "without": "red", "with": "green", "detail": "said"}
+VERSIONS = {"mlx": "1.0", "mlx-lm": "0.2"}
+MEASURED = {
+    "set": ONE.name,
+    "versions": VERSIONS,
+    "without": {"llama": {"merge": "r"}},
+    "with": {"llama": {"merge": "g"}},
+    "needs": {"llama": {"merge": ["a-patch"]}},
+}
+GREEN = {"family": "mlx-lm:llama", "scenario": "merge", "verdict": "green", "detail": ""}
+
+
+@pytest.fixture
+def evidence(tmp_path, monkeypatch):
+    """Evidence of a patch and of the lab; calling it returns the content of every file."""
+    place = tmp_path / "evidence"
+    place.mkdir()
+    monkeypatch.setattr(patch_evidence, "PATCHES", place)
+    monkeypatch.setattr(patch_evidence, "VERSIONS", place / "versions.json")
+    monkeypatch.setattr(patch_evidence, "folder_of", lambda patch: place)
+    monkeypatch.setattr(lab_evidence, "EVIDENCE", place)
+    monkeypatch.setattr(evidence_file, "FOLDER", place)
+    monkeypatch.setattr(release_sets, "environment", lambda one: contextlib.nullcontext("python"))
+    monkeypatch.setattr(release_sets, "versions", lambda python: VERSIONS)
+    monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(PATCH))
+    for name in ("mlx-lm 0.1", ONE.name):
+        patch_evidence.add(PATCH, name, {PLACE: CELL})
+    patch_evidence.add_versions({ONE.name: VERSIONS})
+    lab_evidence.save(ONE, MEASURED)
+    return lambda: {file.name: file.read_text() for file in sorted(place.iterdir())}
+
+
+def row(verdict="green", detail="other", place=PLACE):
+    return {"patch": "a-patch", "target": place, "body": "b", "verdict": verdict, "detail": detail}
+
+
+def measure_patch(**options):
+    options = {"patches": ["a-patch"], "again": True} | options
+    measure_matrix.Measuring(**options).run([ONE], 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([row("not-run", "No module named 'uvicorn': install it")], "install it; nothing was rec"),
+        ([], "did not all end; nothing was recorded"),
+        ([row(place="m:other")], "did not all end; nothing was recorded"),
+    ],
+    ids=["a package is missing", "no rows", "other rows"],
+)
+@pytest.mark.parametrize("distinct", [False, True])
+def test_probes_that_did_not_run(evidence, monkeypatch, rows, said, distinct):
+    def child(one, python, patches, *flags):
+        return [row()] if "--code" in flags else rows
+
+    before = evidence()
+    monkeypatch.setattr(measure_matrix, "child", child)
+    with pytest.raises(SystemExit, match=said):
+        measure_patch(distinct=distinct)
+    assert evidence() == before
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "ended with -9"),
+        ("import time; time.sleep(60)", "not done after 2 s"),
+        ("print('[{')", "printed no rows; nothing was recorded"),
+        ("raise OSError(28, 'No space left on device')", "No space left on device"),
+    ],
+    ids=["killed", "timed out", "cut short", "disk full"],
+)
+def test_process_of_probes_that_ends(evidence, monkeypatch, script, said):
+    before, run = evidence(), release_sets.run
+    monkeypatch.setattr(
+        release_sets, "run", lambda *_: run(Path(sys.executable), "-c", script, seconds=2)
+    )
+    with pytest.raises(SystemExit, match=said):
+        measure_patch()
+    assert evidence() == before
+
+
+def test_other_mlx_than_of_the_evidence_that_stays(evidence, monkeypatch):
+    other = patch_of(target("g", distribution="mlx-lm"), id="another-patch")
+    monkeypatch.setattr(catalogue, "builtin", lambda: registry_of(PATCH, other))
+    patch_evidence.add(other, ONE.name, {other.targets[0].path: CELL})
+    before = evidence()
+    monkeypatch.setattr(release_sets, "versions", lambda python: VERSIONS | {"mlx": "1.1"})
+    with pytest.raises(SystemExit, match=r"mlx is 1\.1 here, its evidence is of 1\.0"):
+        measure_patch()
+    with pytest.raises(SystemExit, match=r"mlx is 1\.1 here, its evidence is of 1\.0"):
+        measure_lab.measure(ONE, ("with",), 1, again=True)
+    assert evidence() == before
+
+
+def test_environment_that_lacks_a_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(release_sets, "make", lambda one, folder: Path(sys.executable))
+    with release_sets.environment(release_sets.ReleaseSet("pytest 1", "", {})):
+        pass
+    site = tmp_path / "a_package-1.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: a-package\nVersion: 1\nRequires-Dist: pytest<1\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    broken = release_sets.environment(release_sets.ReleaseSet("a-package 1", "", {}))
+    with pytest.raises(SystemExit, match="is broken: pytest<1, but pytest is "), broken:
+        pass
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"verdict": "not-run", "detail": "No module named 'x': install it"},
+        {"scenario": "process", "verdict": "red", "detail": "timed out after 120 s, in merge"},
+        {"scenario": "process", "verdict": "not-run", "detail": "crashed: signal 9, in merge"},
+    ],
+    ids=lambda change: change["detail"],
+)
+def test_lab_that_did_not_run(evidence, monkeypatch, change):
+    before = evidence()
+    monkeypatch.setattr(measure_lab.Lab, "cells", lambda lab, part: [GREEN | change])
+    monkeypatch.setattr(measure_lab.runner, "device", lambda python: "cpu")
+    with pytest.raises(Exception, match=f"{change['detail']}; nothing was recorded"):
+        measure_lab.measure(ONE, ("without", "with"), 1, again=True)
+    assert evidence() == before
+
+
+def full_disk(name, path):
+    raise OSError(28, "No space left on device")
+
+
+def test_full_disk(evidence, monkeypatch):
+    before = evidence()
+    monkeypatch.setattr(measure_matrix, "child", lambda *_: [row()])
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        measure_patch()
+    with pytest.raises(OSError, match="No space left"):
+        lab_evidence.save(ONE, {"set": ONE.name})
+    assert evidence() == before
+
+
+def test_lab_of_which_another_wrote_the_evidence(evidence, monkeypatch):
+    def cells(lab, part):
+        lab_evidence.save(ONE, MEASURED | {"without": {"llama": {"merge": "g"}}})
+        return [GREEN]
+
+    monkeypatch.setattr(measure_lab.Lab, "cells", cells)
+    monkeypatch.setattr(measure_lab.runner, "device", lambda python: "cpu")
+    with pytest.raises(SystemExit, match="changed meanwhile; nothing was recorded"):
+        measure_lab.measure(ONE, ("without", "with"), 1, again=True, likely=None)
+    assert lab_evidence.evidence_of(ONE)["without"] == {"llama": {"merge": "g"}}
+
+
+def test_two_at_once_lose_nothing(evidence, monkeypatch):
+    read = patch_evidence.read
+    monkeypatch.setattr(patch_evidence, "read", lambda folder: (read(folder), time.sleep(0.01))[0])
+    monkeypatch.setattr(measure_matrix, "child", lambda *_: [row()])
+    sets = [release_sets.ReleaseSet(f"mlx-lm 1.{n}", "2026-01-01", {}) for n in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: measure_matrix.Measuring().run([one], 1), sets))
+    assert all(patch_evidence.is_measured(PATCH, one.name) for one in sets)
+    assert {one.name for one in sets} < {*patch_evidence.read_versions()}
+
+
+@pytest.mark.parametrize("today", ["2020-01-01", "2999-01-01"])
+def test_clock(monkeypatch, tmp_path, today):
+    sets = tmp_path / "sets.toml"
+    sets.write_text(new_releases.SETS.read_text())
+    before = sets.read_text()
+    monkeypatch.setattr(new_releases, "SETS", sets)
+    monkeypatch.setattr(sys, "argv", ["new_releases.py"])
+    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
+    monkeypatch.setattr(new_releases, "list_releases", lambda name: ["0.0.1"])
+    date = SimpleNamespace(today=lambda: datetime.date.fromisoformat(today))
+    monkeypatch.setattr(new_releases, "datetime", SimpleNamespace(date=date))
+    if today < "2026":
+        with pytest.raises(SystemExit, match="the clock says 2020-01-01"):
+            new_releases.main()
+    else:
+        new_releases.main()  # nothing new: no set gets a date
+    assert sets.read_text() == before
+
+
+def test_taking_what_was_measured_again(evidence, tmp_path):
+    """In the workflow each job has a checkout, with the old evidence of what others measure."""
+    other = json.loads(evidence()["evidence.json"])
+    (result,) = other["a-patch"]["mlx-lm"]["results"][PLACE]
+    result["releases"] = ["0.1"]
+    new = {**result, "without": "green", "releases": ["0.2"]}
+    other["a-patch"]["mlx-lm"]["results"][PLACE].append(new)
+    for name, content in (("1", other), ("2", json.loads(evidence()["evidence.json"]))):
+        folder = tmp_path / "taken" / name
+        folder.mkdir(parents=True)
+        (folder / "evidence.json").write_text(json.dumps(content))
+    patch_evidence.take(tmp_path / "taken")
+    cells = {one["set"]: one["patches"]["a-patch"][PLACE] for one in patch_evidence.load()}
+    assert [cells[name]["without"] for name in ("mlx-lm 0.1", "mlx-lm 0.2")] == ["red", "green"]
+
+
+def test_cut_short_artifact_is_refused(evidence, tmp_path):
+    before = evidence()
+    folder = tmp_path / "taken" / "1"
+    folder.mkdir(parents=True)
+    (folder / "evidence.json").write_text(before["evidence.json"][:-20])
+    with pytest.raises(SystemExit, match="not evidence of a patch"):
+        patch_evidence.take(tmp_path / "taken")
+    assert evidence() == before
+
+
+def test_killed_tool_leaves_whole_files(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from mlx_patches.core.files import write\n"
+        "while True: write(Path(sys.argv[1]), '[' + '1,' * 400_000 + '1]'); print(flush=True)\n"
+    )
+    file = tmp_path / "evidence.json"
+    with subprocess.Popen([sys.executable, "-c", code, file], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.readline()
+        process.kill()
+    assert len(json.loads(file.read_text())) == 400_001

@@ -1,0 +1,44 @@
+"""Files of evidence, which are replaced whole and by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mlx_patches.core.files import write
+
+FOLDER = Path(__file__).parent / "evidence"
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Hold the lock on all evidence, while a file is read, changed and written."""
+    folder = os.open(FOLDER, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def read(file: Path) -> Any:
+    """A file's content; an empty object if there is no file."""
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def save(file: Path, content: Any, before: Any = None) -> None:
+    """Write a file, unless it is no longer as it was ``before`` it was measured.
+
+    Raises:
+        SystemExit: another process wrote it meanwhile.
+    """
+    with lock():
+        if before is not None and read(file) != before:
+            raise SystemExit(f"{file}: changed meanwhile; nothing was recorded, measure again")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(file, json.dumps(content, indent=1) + "\n")
