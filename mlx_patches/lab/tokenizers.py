@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..patches._shared.byte_letters import LETTERS, spell_bytes
-
+# The letters of bytes in byte-level vocabularies, by byte: printable ones stay, as in GPT-2.
+_SHIFTED = itertools.count(256)
+LETTERS = [
+    chr(byte if chr(byte).isprintable() and byte != 32 else next(_SHIFTED)) for byte in range(256)
+]
 SPACE = "\u2581"
 EOS = "</s>"
 # The tokens of images and videos in prompts.
@@ -31,6 +35,11 @@ _CHARACTERS = [
     *"éï",
 ]
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def spell_bytes(text: str) -> str:
+    """The letters of a text's bytes."""
+    return "".join(LETTERS[byte] for byte in text.encode())
 
 
 class Kind(NamedTuple):

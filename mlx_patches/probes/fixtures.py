@@ -151,11 +151,11 @@ def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
 
     Deleted patches are skipped: no supported release has their defects any more.
     """
+    from ..activation.session import session
     from ..core.manager import Manager
-    from ..patches import catalogue
     from .child import open_gate
 
-    registry = catalogue.builtin()
+    registry = session().registry
     found = [registry.get(id_) for id_ in patches if id_ in registry]
     manager = Manager(open_gate(*found))
     try:

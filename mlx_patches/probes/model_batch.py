@@ -56,16 +56,21 @@ def has_part(model: object, target: Target) -> bool:
 def run_padded(model: Any, size: int = CHUNK) -> list[list[Any]]:
     """Each row's logits in a left-padded batch, after its prompt and after each step."""
     from ..lab import engine
-    from ..patches._shared.rows import recurrent
 
     longest = max(map(len, PROMPTS))
     padding = [longest - len(prompt) for prompt in PROMPTS]
     cache = engine.batch_cache(model, padding)
-    if len(list(recurrent(cache))) < len(list(recurrent(model.make_cache()))):
+    if len(list_recurrent(cache)) < len(list_recurrent(model.make_cache())):
         raise NotApplicable("the release does not batch recurrent caches")
     table = [[0] * pad + prompt for pad, prompt in zip(padding, PROMPTS, strict=True)]
     out = feed_chunks(model, cache, table, size)
     return decode_steps(model, cache, [[row[-1]] for row in out])
+
+
+def list_recurrent(cache: Sequence[Any]) -> list[Any]:
+    """The recurrent caches of a model, also those inside lists of caches."""
+    layers = [part for layer in cache for part in getattr(layer, "caches", (layer,))]
+    return [one for one in layers if hasattr(one, "cache") and not hasattr(one, "update_and_fetch")]
 
 
 def feed_chunks(model: Any, cache: Any, table: Sequence[Sequence[int]], size: int = CHUNK) -> Any:

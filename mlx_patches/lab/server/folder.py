@@ -9,7 +9,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from ...patches._shared.byte_letters import LETTERS, spell_bytes
+from ..tokenizers import LETTERS, spell_bytes
 from .oracle import (
     END,
     EOS,

@@ -169,8 +169,8 @@ def prefix_cache(small: bool) -> Any:
         os.environ.pop(name, None)
     try:
         make = importlib.import_module("mlx_vlm.apc").APCManager
-    except ImportError:
-        raise NotApplicable("this release has no prefix cache") from None
+    except ImportError as error:
+        raise NotApplicable("this release has no prefix cache") from error
     if not small:
         return make()
     os.environ |= SMALL

@@ -5,9 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ....lab.streamed import difference, streams
-from ....lab.tokenizers import ADDED, KINDS, TEKKEN, vocabulary, write
+from ....lab.tokenizers import ADDED, KINDS, LETTERS, TEKKEN, vocabulary, write
 from ....probes.kit import NotApplicable, Result, Target, module_of, require_names
-from ..._shared.byte_letters import LETTERS
 
 BYTE_LEVEL, PIECES = "byte-level", "sentencepiece"
 # Stands for an id beyond the vocabulary.

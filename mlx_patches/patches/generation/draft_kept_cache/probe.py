@@ -4,10 +4,10 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.batch_invariance import tiny
-from ..._shared.arrays import mx
 
 _PROMPT = [5, 9, 2, 7]
 _MORE = [11, 12, 13]

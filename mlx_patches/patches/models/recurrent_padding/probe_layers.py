@@ -19,8 +19,7 @@ from ....probes.kit import (
     tiny,
     with_patches,
 )
-from ....probes.model_batch import PROMPTS, TOLERANCE
-from ..._shared.rows import recurrent
+from ....probes.model_batch import PROMPTS, TOLERANCE, list_recurrent
 from .batch import announce_padding, may_start_rows
 from .patch import MAMBA2
 
@@ -55,7 +54,7 @@ def compare_joined(target: Target, model: Any) -> float:
     prompts = [prompt[:1] for prompt in PROMPTS]
     cache, fed = (make_batch(model) for _ in range(2))
     model.call(prompts, fed)
-    for held, written in zip(recurrent(cache), recurrent(fed), strict=True):
+    for held, written in zip(list_recurrent(cache), list_recurrent(fed), strict=True):
         held.cache[:] = map(mx.zeros_like, written.cache)
     model.call(prompts, cache)
     return measure_rows(target, model, cache, prompts)
@@ -65,7 +64,7 @@ def make_batch(model: Any) -> list[Any]:
     """Make the caches of a batch without padding, which only ``announce_padding`` announces."""
     engine.forget(model)
     cache = engine.batch_cache(model, [0] * len(PROMPTS))
-    for layer in recurrent(cache):
+    for layer in list_recurrent(cache):
         layer.left_padding = layer.lengths = None
     return cache
 
@@ -77,7 +76,7 @@ def measure_rows(target: Target, model: Any, cache: Any, prompts: Sequence[Any])
         engine.forget(model)
         own = model.make_cache()
         model.call([prompt], own)
-        for held, solo in zip(recurrent(cache), recurrent(own), strict=True):
+        for held, solo in zip(list_recurrent(cache), list_recurrent(own), strict=True):
             for state, expected in pair_states(target, held.cache, solo.cache):
                 worst = max(worst, measure_distance(state[row : row + 1], expected))
     return worst

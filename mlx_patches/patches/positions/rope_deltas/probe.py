@@ -30,7 +30,7 @@ from ....probes.kit import (
     tiny_of,
     with_patches,
 )
-from ..._shared.rows import recurrent
+from ....probes.model_batch import list_recurrent
 from . import kept_deltas, probe_kept, probe_record
 
 _STEPS = 4
@@ -82,7 +82,7 @@ def run_merged(model: Any) -> list[Any]:
 
 def run_padded(model: Any) -> list[Any]:
     """Run them as a left-padded batch, except for hybrids, whose recurrent layers have defects."""
-    if any(True for _ in recurrent(model.make_cache())):
+    if list_recurrent(model.make_cache()):
         return []
     engine.forget(model)
     rows = rows_of(model, LENGTHS)

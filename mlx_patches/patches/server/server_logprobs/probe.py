@@ -4,11 +4,11 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 from ....probes.lm_server import CHAT, COMPLETIONS, make_response, post
-from ..._shared.arrays import mx
 
 _LOGPROBS = [-0.25 - 37 * token % 64 for token in range(64)]
 _ANSWER = [3, 1, 0]

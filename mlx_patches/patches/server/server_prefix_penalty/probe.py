@@ -5,11 +5,11 @@ import inspect
 from types import SimpleNamespace
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.patch import Target
 from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 from ....probes.lm_server import make_context, make_generator
-from ..._shared.arrays import mx
 
 PROMPT = [3, 1, 4, 1, 5]
 
