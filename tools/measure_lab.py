@@ -148,13 +148,12 @@ def measure(
         return
     with release_sets.environment(one) as python:
         lab = Lab(one, python, jobs, only, place)
-        if todo:
-            if not place.is_emulated:
-                check_devices({runner.device(str(python))}, place.device)
-            versions = release_sets.versions(python)
-            if any(part in before and (part not in todo or only != ALL) for part in PARTS):
-                release_sets.check_versions(one, before["versions"], versions)
-            evidence["versions"] = versions
+        versions = release_sets.versions(python)
+        if any(part in before and (part not in todo or only != ALL) for part in PARTS):
+            release_sets.check_versions(one, before["versions"], versions)
+        evidence["versions"] = versions
+        if todo and not place.is_emulated:
+            check_devices({runner.device(str(python))}, place.device)
         for part in todo:
             rows = lab.cells(part)
             for name, found in ((part, letters(rows)), (f"details_{part}", details(rows))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -45,36 +46,51 @@ def verdicts_of_model(
         model_type: the model's name as the user typed it, which other families may implement.
         own_code: how the model's folder runs its own code, which no family's evidence covers.
     """
-    found, find = [], cache(source_file)
+    found = []
     for distribution, family in families.items():
         here = current.installed(distribution)
         if here is None:
             continue
         where = installed_code.match_family(here, family)
-        evidence = store.load_set(where.set)
-        note = _note(current, where.note(here), evidence)
+        facts = _measured(current, here, family, where, needs, model_type)
+        evidence = facts.evidence
         module = f"{package_of_models(distribution)}.{family}"
         if evidence and config is not None and not may_slide(config, module):
-            evidence = _without_windows(current, evidence, family)
+            facts = replace(facts, evidence=_without_windows(current, evidence, family))
         if measured is not None:
-            evidence = _with_own(measured.get(distribution), evidence, family)
-            note = str(evidence["note"]) if evidence else ""
-        ids = partial(_likely, current, distribution, family, needs)
-        metal = _metal(where, family)
-        if metal is None:
-            metal = metal_branches(package_of_models(distribution), family, find)
-        solo = [  # without them, a single request gets wrong output
-            patch.id
-            for patch in current.registry.wrong_alone.get(family, ())
-            if any(needs(patch, t) for t in patch.targets if t.distribution == distribution)
-        ]
-        beside = outside.beside(where.set, family, model_type)
-        facts = Measured(evidence, note, (*metal,), (*solo,), *beside)
+            evidence = _with_own(measured.get(distribution), facts.evidence, family)
+            facts = replace(facts, evidence=evidence, note=str(evidence["note"]) if evidence else "")
         if own_code:
             why = f"this folder runs its own code ({own_code}); --measure runs it with {CONSENT}=1"
             facts = Measured((measured or {}).get(distribution), why)
+        ids = partial(_likely, current, distribution, family, needs)
         found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)
+
+
+def _measured(
+    current: Session,
+    here: Installed,
+    family: str,
+    where: installed_code.Match,
+    needs: Needs,
+    model_type: str = "",
+) -> Measured:
+    """All that was measured of a family of an installed release, for every kind of report."""
+    evidence = store.load_set(where.set)
+    note = _note(current, where.note(here), evidence)
+    marked = store.metal_branches(where.set)
+    if marked is None:
+        metal = metal_branches(package_of_models(here.name), family, cache(source_file))
+    else:
+        metal = (*marked.get(family, ()),)
+    solo = [  # without them, a single request gets wrong output
+        patch.id
+        for patch in current.registry.wrong_alone.get(family, ())
+        if any(needs(patch, t) for t in patch.targets if t.distribution == here.name)
+    ]
+    beside = outside.beside(where.set, family, model_type)
+    return Measured(evidence, note, metal, (*solo,), *beside)
 
 
 def _with_own(
@@ -117,21 +133,12 @@ def _without_windows(
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     """The verdicts on every family that was measured in an installed release."""
-
-    @cache  # many families share one entry
-    def ids(distribution: str, entry: tuple[str, ...]) -> list[str]:
-        return possible(current, distribution, entry, needs)
-
     found = []
     for here in _find_installed(current):
         for family, where in installed_code.match_families(here):
-            evidence = store.load_set(where.set)
-            note = _note(current, where.note(here), evidence)
-            entry = current.gate.patches_for(family, here.name)
-            likely = partial(ids, here.name, tuple(entry))
-            metal = _metal(where, family) or ()
-            facts = Measured(evidence, note, (*metal,), (), *outside.beside(where.set, family))
-            found.append(judge(facts, here.name, here.version, family, likely))
+            facts = _measured(current, here, family, where, needs)
+            ids = partial(_likely, current, here.name, family, needs)
+            found.append(judge(facts, here.name, here.version, family, ids))
     return tuple(found)
 
 
@@ -193,12 +200,6 @@ def find_needs(current: Session) -> Needed:
 def _find_installed(current: Session) -> list[Installed]:
     """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
-
-
-def _metal(where: installed_code.Match, family: str) -> Sequence[str] | None:
-    """A family's modules with Metal-only code, if its code was measured."""
-    marked = store.metal_branches(where.set)
-    return None if marked is None else marked.get(family, ())
 
 
 def possible(

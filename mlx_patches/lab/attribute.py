@@ -1,9 +1,10 @@
 """Which patches a family needs: ``python -m mlx_patches.lab.attribute FAMILY --scenario NAME``.
 
 No named scenario is red with every patch applied. A scenario needs a patch if removing that patch
-turns it red. If removing any single patch does not, several patches repair it, and the first that
-does so without the others counts. ``--beside-entry`` keeps the patches that ``apply()`` requests
-for the model and finds the ones missing from them. Prints a JSON object, scenario to ids.
+turns it red. Where several patches repair a defect, removing one of them does not; so the scenario
+is run with only the found patches, and while it is red, the first others that turn it green are
+added. ``--beside-entry`` keeps the patches that ``apply()`` requests for the model and finds the
+ones missing from them. Prints a JSON object, scenario to ids.
 """
 
 from __future__ import annotations
@@ -90,12 +91,26 @@ def find_needed(
     others = [one for one in applied if one not in likely]
     suspects = list(likely) if likely and not_red(tried, scenario, without=others) else applied
     missed = missing(tried, scenario, suspects)
-    if missed:
-        return missed
-    for one in suspects:
-        if not_red(tried, scenario, without=[other for other in applied if other != one]):
-            return [one]
-    return []
+    return [*missed, *find_enough(tried, scenario, [*likely, *others], missed)]
+
+
+def find_enough(tried: Tried, scenario: str, applied: list[str], found: list[str]) -> list[str]:
+    """The first patches that, beside the found ones, keep a scenario from being red.
+
+    Each trial leaves out a part of the others, a half at first, and at last a single one.
+    """
+    if not_red(tried, scenario, without=[one for one in applied if one not in found]):
+        return []
+    kept = [one for one in applied if one not in found]
+    size = len(kept)
+    while size > 1:
+        size = (size + 1) // 2
+        for start in reversed(range(0, len(kept), size)):
+            left = [*kept[:start], *kept[start + size :]]
+            without = [one for one in applied if one not in (*found, *left)]
+            if not_red(tried, scenario, without):
+                kept = left
+    return kept
 
 
 def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:

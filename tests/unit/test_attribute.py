@@ -83,3 +83,24 @@ def test_companion_patch_is_found(effect, monkeypatch):
     found = attribute.attribute(FAMILY, ["trim"], kept=["first"])
     assert found == {"trim": ["needed"]}
     assert effect[0] == set(IDS)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "found"),
+    [
+        (lambda on: "needed" in on and on & {"third", "fourth"}, (), ["needed", "fourth"]),
+        (lambda on: "needed" in on and on & {"third", "fourth"}, ("third",), ["needed", "third"]),
+        (lambda on: on & {"first", "fourth"}, (), ["first"]),
+        (lambda on: on >= {"first", "third"} or on >= {"needed", "fourth"}, (), ["fourth", "needed"]),
+        (lambda on: True, (), []),
+    ],
+)
+def test_found_patches_are_enough(effect, monkeypatch, rule, expected, found):
+    """Also where several patches repair a defect, so that none of them is missed alone."""
+    on = effect[0]
+    cells = {"trim": lambda model: Cell("green" if rule(on) else "red")}
+    monkeypatch.setattr(scenarios, "SCENARIOS", cells)
+    assert attribute.attribute(FAMILY, ["trim"], expected=expected) == {"trim": found}
+    assert rule({*found})
+    if found:
+        assert not any(rule({*found} - {one}) for one in found)
