@@ -12,12 +12,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import mlx_patches
 from mlx_patches.auditing import screen
+from mlx_patches.auditing.audit import Audit
+from mlx_patches.auditing.verdict import ModelVerdict, headline
 from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.core.packages import MODEL_PACKAGES
 from mlx_patches.evidence import store
@@ -29,6 +32,7 @@ def main() -> None:
     subprocess.run([sys.executable, "-m", "mlx_patches", "audit", "-q"], check=False)
     seconds = time.perf_counter() - start
     plain = mlx_patches.audit()
+    overview = {(one.distribution, one.family): one for one in plain.verdicts}
     longest = screen.rows(screen.lines(plain))
     installed = {one.name: one.version for one in plain.distributions}
     words: Counter[str] = Counter()
@@ -44,7 +48,9 @@ def main() -> None:
             longest = max(longest, screen.rows(screen.lines(report)))
             expected = verdict_of(family_result(store.pairs_of(evidence or {}, family)))
             own = [one for one in report.verdicts if one.distribution == distribution]
-            if [one.verdict for one in own if one.family == family] == [expected]:
+            if differs := disagrees(plain, overview.get((distribution, family)), report, own):
+                differ.append(f"{distribution}:{family}: {differs}")
+            elif [one.verdict for one in own if one.family == family] == [expected]:
                 words[f"{expected}, exit {own[0].exit_code(report.here())}"] += 1
             else:
                 differ.append(
@@ -56,6 +62,24 @@ def main() -> None:
     print(f"longest screen: {longest} lines; mlx-patches audit: {seconds:.2f} s")
     print("\n".join(differ))
     sys.exit(bool(differ) or longest > screen.HEIGHT or "mlx" in sys.modules)
+
+
+def disagrees(
+    plain: Audit, listed: ModelVerdict | None, report: Audit, own: Sequence[ModelVerdict]
+) -> str:
+    """Where the overview, the table of models or ``needs`` differ from a model's own audit."""
+    for one in (one for one in own if listed and one.family == listed.family):
+        now = one.as_dict(report.here())
+        then = listed.as_dict(plain.here())
+        if keys := [key for key in now if now[key] != then[key]]:
+            return f"the overview has another {keys[0]}: {then[keys[0]]}, not {now[keys[0]]}"
+        if headline(one, report.here()) != headline(listed, plain.here()):
+            return "the overview has another headline"
+        needed = {need.patch for need in mlx_patches.needs(one.family)}
+        table = {*plain.models.get(one.family, {}).get(one.distribution, ())}
+        if not {*one.patches} <= needed or (one.result and table != {*one.patches}):
+            return f"needs: {sorted(needed)}; table: {sorted(table)}; audit: {sorted(one.patches)}"
+    return ""
 
 
 if __name__ == "__main__":

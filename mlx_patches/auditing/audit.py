@@ -303,13 +303,15 @@ def audit(
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     reached = measured.list_reached(report.families if report else {})
     if report is None:
-        ids, verdicts = relevant, measured.verdicts_of_all(current, needed)
+        verdicts = measured.verdicts_of_all(current, needed)
+        ids, every = relevant, verdicts
     else:
         config = report.folder.config if report.folder else None
         verdicts = measured.verdicts_of_model(
             *(current, report.families, needed, evidence, config, report.model_type),
             own_code=report.folder.own_code if report.folder else "",
         )
+        every = measured.verdicts_of_all(current, needed) if models else ()
         named = {id_ for row in report.rows.values() for id_ in row}
         named |= measured.always_met(current, reached)
         named |= {id_ for one in verdicts for id_ in one.patches}
@@ -334,7 +336,7 @@ def audit(
         warnings=tuple(one for one in matrix.warnings if one.matches(versions, devices)),
         outcomes=outcomes,
         models=measured.find_affected(
-            current.gate, current.registry, needed, measured.find_needs(current)
+            current.gate, current.registry, needed, measured.list_patches(every)
         )
         if models
         else {},

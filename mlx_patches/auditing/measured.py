@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -56,10 +56,11 @@ def verdicts_of_model(
         evidence = facts.evidence
         module = f"{package_of_models(distribution)}.{family}"
         if evidence and config is not None and not may_slide(config, module):
-            facts = replace(facts, evidence=_without_windows(current, evidence, family))
+            evidence = _without_windows(current, evidence, family)
+            facts = replace(facts, evidence=evidence)
         if measured is not None:
-            evidence = _with_own(measured.get(distribution), facts.evidence, family)
-            facts = replace(facts, evidence=evidence, note=str(evidence["note"]) if evidence else "")
+            evidence = _with_own(measured.get(distribution), evidence, family)
+            facts = replace(facts, evidence=evidence, note=evidence["note"] if evidence else "")
         if own_code:
             why = f"this folder runs its own code ({own_code}); --measure runs it with {CONSENT}=1"
             facts = Measured((measured or {}).get(distribution), why)
@@ -153,7 +154,7 @@ def find_affected(
     Targets in other families, or in distributions that the model does not use, are ignored.
 
     Args:
-        measured: the result of ``needed_here``.
+        measured: the result of ``list_patches``.
     """
 
     @cache
@@ -180,20 +181,12 @@ def find_affected(
     return affected
 
 
-def find_needs(current: Session) -> Needed:
-    """The patches that models needed in the lab, if it measured the installed code."""
-
-    @cache  # most families were measured in one set
-    def read_needs(where: installed_code.Match) -> Mapping[str, Sequence[str]]:
-        evidence = store.load_set(where.set)
-        return store.list_needed(evidence) if evidence else {}
-
+def list_patches(verdicts: Iterable[ModelVerdict]) -> Needed:
+    """The patches of each measured family's verdict."""
     found: dict[str, dict[str, Sequence[str]]] = {}
-    for here in _find_installed(current):
-        for family, where in installed_code.match_families(here):
-            ids = read_needs(where).get(family)
-            if ids is not None:
-                found.setdefault(here.name, {})[family] = ids
+    for one in verdicts:
+        if one.result:
+            found.setdefault(one.distribution, {})[one.family] = one.patches
     return found
 
 

@@ -14,7 +14,15 @@ from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit, find_fixed
 from .installed_code import find_gone, instead
-from .verdict import CellVerdict, ModelVerdict, headline, scenarios_of, with_patches, worst_first
+from .verdict import (
+    CellVerdict,
+    ModelVerdict,
+    PatchState,
+    headline,
+    scenarios_of,
+    with_patches,
+    worst_first,
+)
 
 WIDTH, HEIGHT = 80, 20
 # The indentation of a wrapped fact's further lines.
@@ -168,7 +176,7 @@ def facts(report: Audit) -> Iterator[str]:
         families = f"{wrong} of {len(own)} model families"
         changed = f"; {new} not measured (different code)" if new else ""
         repaired = with_patches(still) if wrong else ""
-        more = f"{repaired}{_images_of(own)}{changed}"
+        more = f"{repaired}{_images_of(own)}{_solo_of(own)}{changed}"
         yield f"{release}: {families} wrong as released{_effects_of(own)}{more}"
     if count := len(report.refusing):
         patches = _many(count, "optional security patch", "es")
@@ -183,6 +191,16 @@ def _images_of(verdicts: Sequence[ModelVerdict]) -> str:
         return ""
     still = sum(any(words.is_red(cell.pair) for cell in one.measured.images) for one in wrong)
     return f"; images in a batch: wrong in {len(wrong)} of {len(measured)}{with_patches(still)}"
+
+
+def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
+    """How many families are wrong in a single request."""
+    released = PatchState(False, frozenset(id_ for one in verdicts for id_ in one.patches))
+    wrong = [one for one in verdicts if one.is_wrong_solo(released)]
+    still = sum(one.is_wrong_solo(PatchState(active=True)) for one in wrong)
+    if not wrong:
+        return ""
+    return f"; single requests: wrong in {len(wrong)} of {len(verdicts)}{with_patches(still)}"
 
 
 def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:

@@ -170,6 +170,10 @@ class ModelVerdict:
         """Whether a single request gets wrong output in this environment, whatever the config."""
         return any(here.lacks(id_, self) for id_ in self.measured.solo)
 
+    def is_wrong_solo(self, here: PatchState) -> bool:
+        """Whether a single request is wrong here, with a config that the model has."""
+        return self.wrong_solo(here) or bool(self.fails_solo(here) or self.fails_on_images(here))
+
     def differs_solo(self, here: PatchState) -> tuple[outside.HeldCell, ...]:
         """The configs in which a single request is wrong in this environment."""
         return self._open(self.defects, here)
@@ -229,9 +233,7 @@ class ModelVerdict:
     def as_dict(self, here: PatchState, cells: bool = True) -> dict[str, Any]:
         """The JSON form; ``cells``: include every scenario."""
         held, prefill, images = self.measured.held, self.measured.prefill, self.measured.images
-        wrong_solo = self.wrong_solo(here) or bool(
-            self.fails_solo(here) or self.fails_on_images(here)
-        )
+        wrong_solo = self.is_wrong_solo(here)
         solo = held and {
             "held_against": held.outside,
             "configs": len(held.cells),

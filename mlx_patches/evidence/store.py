@@ -143,18 +143,6 @@ def metal_branches(name: str) -> Mapping[str, Sequence[str]] | None:
         return found.get(name)
 
 
-def list_needed(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Family to the patches that its cells need; families with an untraced cell are skipped."""
-    found = {}
-    for family, pairs in cell_pairs(evidence).items():
-        needs = evidence.get("needs", {}).get(family, {})
-        # A red cell that was not measured with the patches may need any of them.
-        known = all(name in needs for name, pair in pairs.items() if pair in ("r", "rg"))
-        if known and words.family_result(pairs) != words.NOT_BUILT:
-            found[family] = list(dict.fromkeys(id_ for ids in needs.values() for id_ in ids))
-    return found
-
-
 def cell_pairs(evidence: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Family to scenario to its letters: without patches and, if measured, with them."""
     return {family: pairs_of(evidence, family) for family in evidence["without"]}

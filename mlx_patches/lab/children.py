@@ -100,4 +100,5 @@ def end_all() -> None:
 def temporary_folder() -> Iterator[Path]:
     """Yield a folder that is removed when the context or this process ends, in any way."""
     with start((), stdout=subprocess.PIPE, text=True) as child:
+        assert child.process.stdout is not None
         yield Path(child.process.stdout.readline().strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import platform
@@ -286,7 +287,7 @@ def measure(task: Task, seconds: float = SECONDS) -> list[Row]:
         cells.append({**end_cell, "device": device})
     place = (environment(), str(task.family), task.patched)
     own = {"config": task.folder, "variant": task.variant, "setup": task.setup}
-    return [Row(*place, **{"dtype": task.dtype, **cell}, **own) for cell in cells]
+    return [Row(*place, **{"dtype": task.dtype, **cell, **own}) for cell in cells]
 
 
 def exact_environment() -> dict[str, str]:
@@ -502,11 +503,11 @@ def _rows(path: Path, text: str) -> Iterator[Row]:
 
 def _append(path: Path) -> TextIO:
     try:
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+        file = open(path, "a+b")  # noqa: SIM115
         if not lock(file.fileno()):
             raise MlxPatchesError(f"{path}: another lab writes to it; give --out another file")
-        file.buffer.seek(0)
-        file.buffer.truncate(file.buffer.read().rfind(b"\n") + 1)  # drops a truncated line
-        return file
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)  # drops a truncated line
+        return io.TextIOWrapper(file, encoding="utf-8")
     except OSError as error:
         raise MlxPatchesError(f"{path}: cannot be written: {error.strerror}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
-from mlx_patches.core import fingerprint  # noqa: E402
+from mlx_patches.core import fingerprint
 
 
 def names(scope, before=""):

@@ -1,10 +1,10 @@
 import pytest
 
 from mlx_patches.auditing import measured as auditing
-from mlx_patches.evidence import store
+from mlx_patches.auditing.verdict import ModelVerdict
 from mlx_patches.matrix.gate import Gate
 
-from .conftest import letters, matrix_for, patch_of, registry_of, target
+from .conftest import matrix_for, patch_of, registry_of, target
 
 CACHE = "class KVCache:\n    def update(self):\n        pass\n"
 
@@ -77,15 +77,10 @@ def test_measurement_outranks_entry(releases):
     assert table(patch, rows) == {"a": {"mlx-lm": ("fix",)}}
 
 
-def test_needed_patches_of_family():
-    pairs = {
-        "sound": {"merge": "gg"},
-        "repaired": {"merge": "rg", "trim": "rg", "state": "gg"},
-        "vague": {"merge": "rg", "trim": "rg"},
-        "not-repaired": {"merge": "rr"},
-        "never-tried": {"merge": "r"},
-        "absent": {"build": "x"},
-    }
-    needs = {"repaired": {"merge": ["x", "y"], "trim": ["y"]}, "vague": {"merge": ["x"]}}
-    known = {"sound": [], "repaired": ["x", "y"], "not-repaired": []}
-    assert store.list_needed({**letters(pairs), "needs": needs}) == known
+def test_patches_of_verdicts_are_listed():
+    verdicts = [
+        ModelVerdict("a", "mlx-lm", "1.0", "repaired", patches=("x", "y")),
+        ModelVerdict("b", "mlx-lm", "1.0", "green"),
+        ModelVerdict("c", "mlx-lm", "1.0", "", patches=("x",)),  # not measured: its entry counts
+    ]
+    assert auditing.list_patches(verdicts) == {"mlx-lm": {"a": ("x", "y"), "b": ()}}

@@ -91,7 +91,11 @@ def test_companion_patch_is_found(effect, monkeypatch):
         (lambda on: "needed" in on and on & {"third", "fourth"}, (), ["needed", "fourth"]),
         (lambda on: "needed" in on and on & {"third", "fourth"}, ("third",), ["needed", "third"]),
         (lambda on: on & {"first", "fourth"}, (), ["first"]),
-        (lambda on: on >= {"first", "third"} or on >= {"needed", "fourth"}, (), ["fourth", "needed"]),
+        (
+            lambda on: on >= {"first", "third"} or on >= {"needed", "fourth"},
+            (),
+            ["fourth", "needed"],
+        ),
         (lambda on: True, (), []),
     ],
 )

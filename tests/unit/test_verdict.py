@@ -50,7 +50,6 @@ def release(site, monkeypatch):
     )
     # The table of affected models has its own tests, and takes most of an audit's time.
     monkeypatch.setattr(audit.measured, "find_affected", lambda *arguments: {})
-    monkeypatch.setattr(audit.measured, "find_needs", lambda current: {})
     # No package declares a host; to look reads the metadata of every package of the tests.
     monkeypatch.setattr(audit.contributions, "hosts", lambda blocked: {})
     monkeypatch.setattr(distributions, "_packages", {})
