@@ -6,7 +6,9 @@ the order of this file: the last ones are short, so that no core waits long at t
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -96,6 +98,10 @@ DATA = ("added_names", "docs", "downstream", "evidence", "floors", "fuzz", "matr
 # Not tagged, since `make test-all` has to be short and few machines have the newest one yet: run by
 # name, and in a job of the workflow.
 OTHERS = ["3.12", "3.14"]
+# CPython 3.14 as an npm package, and what tests need in it: packages of pure Python.
+PYODIDE = "pyodide@314.0.7"
+IN_PYODIDE = ("hypothesis==6.112.0", "pytest", "packaging", "click", "rich", "wrapt",
+    "importlib-metadata", "pyyaml", "httpx")  # fmt: skip
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 CASES = tomllib.loads((ROOT / "tests/hosts/cases.toml").read_text())
 # Hosts whose sets the sessions above use anyway, and the tag of their session.
@@ -148,6 +154,39 @@ def unit_slow(session: nox.Session, python: str) -> None:
     """The tests that `unit` leaves out on this Python."""
     interpreter = str(pure_environment(session, python))
     session.run(interpreter, "-m", "pytest", "-q", *WORKERS, "-m", "slow", "tests/unit", WALK)
+
+
+@nox.session(venv_backend="none", tags=["rest"])
+def pythons(session: nox.Session) -> None:
+    """Check that fingerprints and tests without MLX are the same on the other Pythons.
+
+    Without a Python 3.14, it runs them in Pyodide, which is CPython 3.14 for node.
+    """
+    commands = {}
+    for version in (PYTHONS[-1], OTHERS[-1]):
+        if interpreter := pure_environment(session, version):
+            commands[version] = [interpreter]
+        elif version == OTHERS[-1] and shutil.which("npm") and shutil.which("node"):
+            folder = ROOT / ".nox" / "pyodide"
+            session.run(
+                "npm", "install", "--silent", "--prefix", str(folder), PYODIDE, external=True
+            )
+            target = ("--target", str(folder / "site"), "--python", sys.executable)
+            uv(session, "pip", "install", "--quiet", *target, *IN_PYODIDE)
+            script = str(ROOT / "tests" / "pythons" / "pyodide.mjs")
+            place = str(folder / "node_modules" / "pyodide")
+            commands[version] = ["node", "--stack-size=3900", script, place]
+        else:
+            message = f"neither Python {version} nor node with npm is on this machine"
+            session.error(message) if os.environ.get("CI") else session.skip(message)
+    site = [Path(release_environment(session, name)).parents[1] for name in QUICK]
+    found = [str(one) for folder in site for one in folder.glob("lib/*/site-packages/mlx_[lv]*m")]
+    env = {
+        "MLX_PATCHES_PYTHONS": json.dumps(commands),
+        "MLX_PATCHES_SOURCES": os.pathsep.join(found),
+    }
+    here = str(pure_environment(session, HERE))
+    session.run(here, "-m", "pytest", "-q", *session.posargs, "tests/pythons", env=env)
 
 
 def pure_environment(session: nox.Session, python: str) -> str | None:

@@ -52,7 +52,7 @@ def verdicts_of_model(
         if here is None:
             continue
         where = installed_code.match_family(here, family)
-        facts = _measured(current, here, family, where, needs, model_type)
+        facts = collect_facts(current, here, family, where, needs, model_type)
         evidence = facts.evidence
         module = f"{package_of_models(distribution)}.{family}"
         if evidence and config is not None and not may_slide(config, module):
@@ -69,7 +69,7 @@ def verdicts_of_model(
     return tuple(found)
 
 
-def _measured(
+def collect_facts(
     current: Session,
     here: Installed,
     family: str,
@@ -137,7 +137,7 @@ def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     found = []
     for here in _find_installed(current):
         for family, where in installed_code.match_families(here):
-            facts = _measured(current, here, family, where, needs)
+            facts = collect_facts(current, here, family, where, needs)
             ids = partial(_likely, current, here.name, family, needs)
             found.append(judge(facts, here.name, here.version, family, ids))
     return tuple(found)

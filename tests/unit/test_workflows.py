@@ -57,6 +57,17 @@ def test_every_release_set_has_a_job():
     ]
 
 
+def test_every_python_of_the_classifiers_is_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [one.rpartition(" ")[2] for one in project["classifiers"] if " :: 3." in one]
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    versions = [step["with"]["python-version"] for job in jobs.values() for step in job["steps"]
+        if "setup-python" in step.get("uses", "")]  # fmt: skip
+    tested = {*" ".join(versions).split(), *jobs["pythons"]["strategy"]["matrix"]["python"]}
+    assert {*named} <= tested
+    assert jobs["newest"]["steps"][1]["with"]["python-version"] == named[-1]
+
+
 RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
 
 
