@@ -521,18 +521,20 @@ def test_forked_child_ignores_held_lock(session, monkeypatch):
 
 
 @pytest.mark.parametrize("on", (True, False))
+@pytest.mark.parametrize("frozen", (True, False))
 @pytest.mark.parametrize("call", ("apply()", "apply(['no-such-patch'])"))
-def test_garbage_collector_is_unchanged(on, call):
+def test_garbage_collector_is_unchanged(on, frozen, call):
     code = f"""
 import gc, mlx_patches
 gc.{"enable" if on else "disable"}()
+{"gc.freeze()" if frozen else ""}
 try:
     mlx_patches.{call}
 except mlx_patches.MlxPatchesError:
     pass
-print(gc.isenabled())
+print(gc.isenabled(), gc.get_freeze_count() > 0)
 """
-    assert printed(code)[0] == [str(on)]
+    assert printed(code)[0] == [f"{on} {frozen}"]
 
 
 def test_annotations_resolve():
