@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..core.packages import MODELS
+from ..patches._shared.arrays import mx
 
 # Attributes are followed only on objects of these packages.
 _OWNERS = (*MODELS, "mlx_patches")
@@ -23,8 +24,6 @@ def layers(cache: Iterable[Any]) -> list[Any]:
 
 def arrays(held: Any) -> list[Any]:
     """Every array in a cache or a list of caches, without duplicates."""
-    import mlx.core as mx
-
     found: dict[int, Any] = {}
     seen: set[int] = set()
     stack = [held]
@@ -58,8 +57,6 @@ def graph_size(held: Any) -> int:
 
 def count_edges(*arrays: Any) -> int:
     """Count the edges of the arrays' unevaluated graph."""
-    import mlx.core as mx
-
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)
     return text.getvalue().count("->")
@@ -67,7 +64,5 @@ def count_edges(*arrays: Any) -> int:
 
 def float_types(layer: Any) -> set[str]:
     """The names of the floating dtypes in a layer's cache."""
-    import mlx.core as mx
-
     kinds = {one.dtype for one in arrays(layer) if mx.issubdtype(one.dtype, mx.floating)}
     return {str(kind).rpartition(".")[2] for kind in kinds}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..evidence.words import GREEN, INSENSITIVE, RED
+from ..patches._shared.arrays import mx
 from . import Cell, Generated, Tolerance
 
 
@@ -53,8 +54,6 @@ def _distances(
     Then the solo run's margin between its two likeliest tokens, and whether the batch's likeliest
     token differs.
     """
-    import mlx.core as mx
-
     positions = sorted(row.keys() & expected.keys())
     here = mx.stack([row[position] for position in positions])
     there = mx.stack([expected[position] for position in positions])
@@ -72,8 +71,6 @@ def _distances(
 
 def pick_rank(logits: Any, rank: int) -> int:
     """The token of this rank in logits (vocabulary,); 0 is the likeliest."""
-    import mlx.core as mx
-
     return int((mx.argsort(logits)[-1 - rank] if rank else mx.argmax(logits)).item())
 
 
@@ -92,8 +89,6 @@ def compare_generated(
     The cell is insensitive if all differences are within the engine's rounding: if all logits are
     small, rounded log-probabilities of different tokens can be equal.
     """
-    import mlx.core as mx
-
     worst, blunt = 0.0, ""
     for row, (tokens, logits) in enumerate(zip(batch, solo, strict=True)):
         if len(tokens) != len(logits):

@@ -14,6 +14,7 @@ from typing import Any
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED
+from ..patches._shared.arrays import mx
 from . import Cell, engine
 from .served import Ask, serving
 from .threads import in_a_thread
@@ -74,8 +75,6 @@ def compare_draws(drawn: Any) -> Cell:
 
 def draw(make: Callable[..., Any], options: dict[str, Any], seed: int | None) -> list[int]:
     """Draw COUNT tokens with a sampler."""
-    import mlx.core as mx
-
     if seed is not None:
         mx.random.seed(seed)
     sampler, logits = make(temp=1.0, **options), mx.arange(TOKENS)[None] / TOKENS

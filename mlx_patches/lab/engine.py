@@ -23,6 +23,7 @@ from typing import Any
 
 from ..core.packages import MODELS
 from ..evidence.results import NotApplicable
+from ..patches._shared.arrays import mx
 from . import Family, LabModel
 
 OWN = PurePath(__file__).parents[1]
@@ -58,8 +59,6 @@ class Image:
 
     def at(self, places: Sequence[int]) -> Any:
         """The position ids at these places; past the prompt, those of the last token."""
-        import mlx.core as mx
-
         last = len(self.tokens) - 1
         return self.positions[..., mx.array([min(place, last) for place in places])]
 
@@ -79,8 +78,6 @@ def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
 
 
 def _pad_left(layer: Any, padding: Sequence[int]) -> None:
-    import mlx.core as mx
-
     if hasattr(layer, "caches"):
         for part in layer.caches:
             _pad_left(part, padding)
@@ -152,8 +149,6 @@ def extend(cache: list[Any], other: list[Any]) -> list[Any]:
 
 def keep(cache: list[Any], rows: Sequence[int]) -> None:
     """Keep only these rows."""
-    import mlx.core as mx
-
     for layer in cache:
         _having(layer, "filter").filter(mx.array(list(rows), mx.int32))
 
@@ -223,8 +218,6 @@ def own_positions(model: LabModel) -> int:
 
     0 if it passes none with a prompt: the model then keeps or computes them.
     """
-    import mlx.core as mx
-
     if not _hands_positions(model.family):
         return 0
     if model.family not in _dimensions:
@@ -282,8 +275,6 @@ def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) 
     Raises:
         NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
     """
-    import mlx.core as mx
-
     if not any(hasattr(model.module, name) for name in REMEMBERED[:2]):
         raise NotApplicable("the model keeps no rope deltas")
     if not hasattr(model.module, "get_rope_index"):
@@ -322,8 +313,6 @@ def position_kwargs(
         new: whether the call feeds the start of the prompts.
         images: per row, its prompt with an image, or None.
     """
-    import mlx.core as mx
-
     if not hasattr(model.module, "get_rope_index"):
         return {}
     column = mx.array(list(deltas), mx.int32)[:, None]
@@ -352,8 +341,6 @@ def position_kwargs(
 
 def embed(model: LabModel, image: Image | None) -> None:
     """Set the attributes that the embedding code sets; ``image`` None: a text prompt."""
-    import mlx.core as mx
-
     if image is None:
         for name, dropped in _list_remembered(model.family):
             if dropped:
@@ -506,8 +493,6 @@ def _restore_copy(layer: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    import mlx.core as mx
-
     if not isinstance(value, mx.array):
         return value
     copied = mx.array(value)

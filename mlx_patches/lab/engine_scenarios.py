@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..evidence.results import NotApplicable
+from ..patches._shared.arrays import mx
 from . import Cell, Generated, LabModel, engine, generators, offline
 from .compare import compare_generated
 from .registry import scenario
@@ -166,14 +167,10 @@ def penalize(tokens: Any, logits: Any) -> Any:
         tokens: the row's token ids so far, of shape (length,).
         logits: of shape (1, vocabulary).
     """
-    import mlx.core as mx
-
     seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
     return mx.where(seen, logits - mx.abs(logits).max(), logits)
 
 
 def second_best(logprobs: Any) -> Any:
     """A sampler that takes the second likeliest token: (rows, vocabulary) to (rows,)."""
-    import mlx.core as mx
-
     return mx.argsort(logprobs, axis=-1)[..., -2]

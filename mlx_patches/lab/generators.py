@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..evidence.results import NotApplicable
+from ..patches._shared.arrays import mx
 from . import Generated, LabModel
 from .engine import (
     GROUP,
@@ -191,8 +192,6 @@ def force_tokens(
         called: the model that the release calls.
         options: further arguments.
     """
-    import mlx.core as mx
-
     output: list[Any] = []
 
     def sampler(logprobs: Any) -> Any:
@@ -211,8 +210,6 @@ def read_answer(answer: Any) -> Generated:
     The lab requests as many top log-probabilities as there are text tokens. If a model's
     vocabulary is larger, the list is incomplete and ignored.
     """
-    import mlx.core as mx
-
     own, every, top = (
         getattr(answer, name, None) for name in ("token_logprob", "logprobs", "top_logprobs")
     )
@@ -304,8 +301,6 @@ class VlmGenerator(_LmGenerator):
 
     def answers(self) -> list[Any]:
         """Take a step; returns the release's responses, one per row with a new token."""
-        import mlx.core as mx
-
         if self.by_row:
             return _generation(self.release.next())
         reads = self.release.unprocessed_prompts[: self.release.prefill_batch_size]
@@ -317,8 +312,6 @@ class VlmGenerator(_LmGenerator):
         return _generation(self.release.next(inputs_embeds=embeds))
 
     def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
-        import mlx.core as mx
-
         own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
         grid = {} if image is None else {"image_grid_thw": image.grid}
         own |= grid

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..evidence.results import NotApplicable
+from ..patches._shared.arrays import mx
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
 from .generators import Endless, TextOnly
@@ -39,8 +40,6 @@ def batch_generate(
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
         padding_side: the side that the tokenizer pads on, whichever side the release requests.
     """
-    import mlx.core as mx
-
     generate = getattr(importlib.import_module(model.family.package), "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
@@ -103,8 +102,6 @@ class WholeModel:
         """
         if self.shell is not None:
             return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
-        import mlx.core as mx
-
         base = self.model.family.part("models.base")
         own: dict[str, Any] = {}
         grid = kwargs.get("image_grid_thw")
@@ -125,7 +122,6 @@ def shell(model: LabModel) -> Any:
 
     None if it cannot compute the embeddings of a text.
     """
-    import mlx.core as mx
     import mlx.nn as nn
 
     kind = getattr(model.family.module(), "Model", None)
@@ -180,8 +176,6 @@ class _Numbers:
 
     def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
         """Token ids and their mask, both of shape (prompts, tokens), and the inputs of images."""
-        import mlx.core as mx
-
         rows = [read_ids(prompt) for prompt in text]
         longest = max(map(len, rows))
         ids, mask = [], []

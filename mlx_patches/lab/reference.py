@@ -25,6 +25,7 @@ from ..core.model_files import WINDOWS
 from ..core.model_types import remapping
 from ..evidence.outside import OLD, PLAIN, THETA, WINDOW
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
+from ..patches._shared.arrays import mx
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
 from .shrink import FACTORS, rope_width, shrink_values
@@ -272,8 +273,6 @@ def _prefix_vision(path: Path) -> None:
 
     Transformers restores these names only in models that it loaded, and it made this one.
     """
-    import mlx.core as mx
-
     old, new = "vision_tower.", "vision_tower.vision_model."
     weights = {name.replace(old, new): value for name, value in mx.load(str(path)).items()}
     mx.eval(weights)  # read the file now, since it is overwritten next

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..patches._shared.arrays import mx
 from . import Cell, LabModel, engine, generators
 from .compare import differences, pick_rank
 
@@ -191,8 +192,6 @@ def generate_solo(
 
     ``rank``: which token is chosen, 0 for the likeliest. ``image``: the prompt, if it holds one.
     """
-    import mlx.core as mx
-
     row = Row(tuple(prompt), (len(prompt),), image=image)
     cache = prefill_solo(model, row)
     generated: list[Any] = []
@@ -270,8 +269,6 @@ def _call(
 
     ``places`` and ``new``: see ``engine.position_kwargs``.
     """
-    import mlx.core as mx
-
     deltas = [row.delta for row in rows]
     images = [row.image for row in rows]
     kwargs = engine.position_kwargs(model, deltas, places, new, images)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..evidence.results import NotApplicable
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
+from ..patches._shared.arrays import mx
 from . import (
     Cell,
     LabModel,
@@ -231,8 +232,6 @@ def images(model: LabModel) -> Sequence[Row]:
 @scenario("growth")
 def growth(model: LabModel) -> Cell:
     """The lazy graph left in the caches must not grow with each token that a batch decodes."""
-    import mlx.core as mx
-
     # A window that begins to slide only in the second span would add nodes there.
     full = min(model.window or 0, LARGEST) + 1
     rows = rows_of(model, [max(CUT, full)] * 2)

@@ -19,6 +19,7 @@ from typing import Any
 from ..activation.children import child_environment, module_command
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
+from ..patches._shared.arrays import mx
 from .build import draw_weights
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 from .whole import with_vision_tower
@@ -67,7 +68,6 @@ Ask = Callable[..., tuple[str, str]]
 
 def save(distribution: str, folder: Path) -> None:
     """Write a tiny model that generates pairs of letters, never a special token."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     config = CONFIGS[distribution]

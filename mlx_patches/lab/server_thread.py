@@ -19,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 from ..evidence.results import NotApplicable
+from ..patches._shared.arrays import mx
 from . import Generated
 from .generators import Endless, read_answer
 from .shrink import VOCABULARY
@@ -52,8 +53,6 @@ def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Ge
         TimeoutError: a client is still waiting.
         Exception: the error that the first failed client received.
     """
-    import mlx.core as mx
-
     kind = response_generator()
     inputs = {f"row {row}": one.inputs for row, one in enumerate(prompts)}
     mx.eval(list(inputs.values()))

@@ -16,6 +16,7 @@ from typing import Any
 from ..evidence.outside import PREFILL
 from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, RED
+from ..patches._shared.arrays import mx
 from . import Cell, LabModel, engine
 from .build import build
 from .compare import differences
@@ -161,8 +162,6 @@ def run_edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]
 
 def same(logits: Any, others: Any) -> bool:
     """Whether a changed config was accepted and left the logits unchanged."""
-    import mlx.core as mx
-
     return others is not None and bool(mx.array_equal(logits, others).item())
 
 
@@ -228,8 +227,6 @@ def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None
 
 def run_prefill(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
     """The log-probabilities (length, vocabulary) of a text from a single call."""
-    import mlx.core as mx
-
     ids, cache = mx.array([list(text)]), model.make_cache()
     if model.family.distribution == "mlx-lm":
         out = model.module(ids, cache=cache)
@@ -261,8 +258,6 @@ def run_steps(
         cache: the model's caches; None for empty ones.
         start: the number of tokens in the cache.
     """
-    import mlx.core as mx
-
     options = {
         "prefill_step_size": chunk,
         "prompt_cache": model.make_cache() if cache is None else cache,
@@ -290,8 +285,6 @@ READ = ("pixel_values", "mask")
 
 def inputs_of(ids: Any, image: engine.Image | None) -> dict[str, Any]:
     """The arguments of ``generate_step`` for a prompt; an image has its grid and zero pixels."""
-    import mlx.core as mx
-
     mask = mx.ones_like(ids)
     if image is None:
         return {"pixel_values": None, "mask": mask}

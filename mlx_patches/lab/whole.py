@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ..evidence.words import FLOAT32
+from ..patches._shared.arrays import mx
 from . import Family, LabModel, NotBuilt
 from .build import (
     cast_weights,
@@ -54,8 +55,6 @@ class Prompt(Request):
     @property
     def inputs(self) -> Inputs:
         """What the release's processor would return for the prompt."""
-        import mlx.core as mx
-
         ids = mx.array([list(self.prompt)])
         return {"input_ids": ids, "attention_mask": mx.ones_like(ids), **(self.shown or {})}
 
@@ -77,8 +76,6 @@ class Images:
 
     def inputs(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
         """The embedding step's inputs for the images of a prompt with these tokens."""
-        import mlx.core as mx
-
         drawn = [self.draw(seed) for seed in seeds]
         places = {name: mx.array(PLACES[name](tokens)) for name in self.placed}
         joined = places | {
@@ -201,8 +198,6 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
 
     ``own["image"]``: a form's name, or a form of only this family; if absent, all are tried.
     """
-    import mlx.core as mx
-
     only = own.get("image", "")
     named = {name: own[name] for name in ("most", "listed") if name in own}
     named["placed"] = tuple(own.get("placed", ()))
@@ -255,7 +250,6 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
 
 def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
     """Make a function that draws pixels of a shape; ``more`` is added to them."""
-    import mlx.core as mx
 
     def draw(seed: int) -> Inputs:
         return {"pixel_values": mx.random.normal(shape, key=mx.random.key(seed)), **more}
@@ -287,7 +281,6 @@ def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -
 
 def _find_moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], bool]:
     """Which tokens' embeddings other pixels change, and whether they change other outputs."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     one, other = (embed_prompt(model, tokens, images.inputs(tokens, [seed])) for seed in (1, 2))
@@ -305,8 +298,6 @@ def _find_moved(model: Any, tokens: list[int], images: Images) -> tuple[list[boo
 
 def embed_prompt(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
     """The output of the whole model's embedding step for a prompt."""
-    import mlx.core as mx
-
     ids = mx.array([list(tokens)])
     inputs = {"pixel_values": None, "mask": mx.ones_like(ids), **image}
     made = model.get_input_embeddings(ids, inputs.pop("pixel_values"), **inputs)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.patch import Target
+from ..patches._shared.arrays import mx
 from . import NotApplicable, Result
 
 TOLERANCE = 1e-3
@@ -75,8 +76,6 @@ def measure_batch(
     The prompts are prefilled as one left-padded batch. Then each step feeds every row the next
     token of its continuation.
     """
-    import mlx.core as mx
-
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
     padded = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
@@ -93,8 +92,6 @@ def _run_rows(
     model: Any, cache: list[Any], prompts: list[list[int]], continuations: Sequence[Sequence[int]]
 ) -> list[Any]:
     """The rows' last logits after the prompts, and after each step."""
-    import mlx.core as mx
-
     outputs = []
     steps = ([[token] for token in tokens] for tokens in zip(*continuations, strict=True))
     for tokens in (prompts, *steps):
@@ -105,8 +102,6 @@ def _run_rows(
 
 def measure_distance(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays, relative to the scale of the second; may be NaN."""
-    import mlx.core as mx
-
     return float((mx.abs(actual - expected).max() / mx.abs(expected).max()).item())
 
 
@@ -151,8 +146,6 @@ def random_rows(lengths: Sequence[int], steps: int) -> tuple[list[list[int]], li
 
 def compare_splits(model: Any, ways: Sequence[Sequence[int]]) -> float:
     """The largest difference of the last logits between the first split and the others."""
-    import mlx.core as mx
-
     ((text,), _) = random_rows([sum(ways[0])], 0)
     outputs = []
     for chunks in ways:

@@ -13,6 +13,7 @@ from unittest import mock
 
 from ..core.patch import Target
 from ..evidence.results import is_absent
+from ..patches._shared.arrays import mx
 from . import NotApplicable, Result
 
 
@@ -81,8 +82,6 @@ def make_batch(cache_class: Any, left_padding: list[int], window: int = 8) -> An
 
 def make_keys_and_values(batch: int, tokens: int) -> Any:
     """Keys and values (batch, 1, tokens, 64), as wide as a quantization group."""
-    import mlx.core as mx
-
     return mx.ones((batch, 1, tokens, 64)), mx.ones((batch, 1, tokens, 64))
 
 
@@ -177,8 +176,6 @@ def make_bare_generator(module: Any, **state: Any) -> Any:
 
 def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
     """A ``PromptProcessingBatch`` of mlx-vlm for prompts whose rests are not processed yet."""
-    import mlx.core as mx
-
     given: dict[str, Any] = {
         "uids": list(range(len(rests))),
         "input_ids": [list(rest) for rest in rests],
@@ -222,8 +219,6 @@ def restore_cache(cache: Any) -> Any:
 
 def make_fed_cache(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... in one chunk; returns the cache."""
-    import mlx.core as mx
-
     tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
     cache.update_and_fetch(tokens, tokens)
     return cache
@@ -231,8 +226,6 @@ def make_fed_cache(cache: Any, length: int) -> Any:
 
 def feed_one_by_one(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
-    import mlx.core as mx
-
     for token in range(1, length + 1):
         step = mx.full((1, 1, 1, 1), float(token))
         cache.update_and_fetch(step, step)

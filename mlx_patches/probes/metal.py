@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
 from ..lab.metal_emulated.library import missing
+from ..patches._shared.arrays import mx
 from . import NotApplicable
 
 
@@ -15,8 +16,6 @@ def metal_branch(module: ModuleType) -> Iterator[None]:
     Raises:
         NotApplicable: this machine has no Metal and cannot emulate it.
     """
-    import mlx.core as mx
-
     from ..lab.metal_emulated import mac
 
     with ExitStack() as stack:

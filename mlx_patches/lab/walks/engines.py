@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...evidence.results import NotApplicable
+from ...patches._shared.arrays import mx
 from .. import Generated, LabModel, engine
 from ..engine import Image
 from ..engine_scenarios import penalize, second_best
@@ -239,7 +240,5 @@ def sampler_of(model: LabModel, number: int, row: int) -> tuple[Sampler | None, 
     """A row's sampler by its number, and the rank of the token that it takes."""
     if number != ANY:
         return (second_best, 1) if number else (None, 0)
-    import mlx.core as mx
-
     chance = random.Random(row)
     return lambda logprobs: mx.array([chance.randrange(1, model.vocabulary)]), None

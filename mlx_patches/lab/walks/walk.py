@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...evidence.results import NotApplicable
+from ...patches._shared.arrays import mx
 from .. import LabModel, engine, rows
 from ..cache_arrays import layers
 from ..engine import MARKS, unless_refused
@@ -218,8 +219,6 @@ class Walk:
             self._keep(row, *one.copy(row.uid))
 
     def _save(self, operation: Operation) -> None:
-        import mlx.core as mx
-
         if kept := self._finish(operation["row"]):
             caches = importlib.import_module("mlx_lm.models.cache")
             with tempfile.TemporaryDirectory() as folder:

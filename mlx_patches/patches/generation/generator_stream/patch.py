@@ -20,6 +20,7 @@ from threading import get_ident
 from typing import Any
 
 from ....core.verbs import Patch, result
+from ..._shared.arrays import mx
 
 Defaults = tuple[Any, Any]
 
@@ -67,8 +68,6 @@ def read_defaults() -> Defaults:
 
 def write_defaults(defaults: Defaults) -> None:
     """Set the default device and stream of this thread."""
-    import mlx.core as mx
-
     device, stream = defaults
     mx.set_default_device(device)
     mx.set_default_stream(stream)

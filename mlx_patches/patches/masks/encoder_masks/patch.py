@@ -17,6 +17,7 @@ from typing import Any
 
 from ....core.patch import Patch
 from ....core.verbs import result
+from ..._shared.arrays import mx
 
 # A weight of 0 in any type.
 LEAST = -30000
@@ -32,8 +33,6 @@ def limit_mask(mask: Any) -> Any:
 
     mlx-embeddings passes masks of integers, which become float16 in its attention.
     """
-    import mlx.core as mx
-
     if mask.dtype in (mx.float32, mx.bfloat16):
         return mask
     return mx.maximum(mask, mx.array(LEAST, mask.dtype))
