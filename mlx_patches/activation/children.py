@@ -5,8 +5,6 @@ of the measured model, whose files would then shadow the environment's packages.
 ``PYTHONPATH`` stay in effect.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

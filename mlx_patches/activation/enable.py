@@ -1,7 +1,5 @@
 """Writes the file that activates the patches in an environment, and removes it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -4,8 +4,6 @@ A patch belongs to a profile by its folder below ``mlx_patches/patches``, or by 
 (``Patch.profiles``), as patches that reject input do.
 """
 
-from __future__ import annotations
-
 from ..core.errors import MlxPatchesError
 from ..core.patch import Patch
 from ..core.record import Record

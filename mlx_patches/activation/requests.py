@@ -5,8 +5,6 @@ nest and overlap, in threads and in tasks: the end of one removes the patches th
 holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..core.patch import Patch

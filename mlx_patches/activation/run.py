@@ -4,8 +4,6 @@ The command's own interpreter starts with our ``sitecustomize`` first on its pat
 the ``sitecustomize`` that it shadows. Child processes inherit the path.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex

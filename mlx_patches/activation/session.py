@@ -4,8 +4,6 @@ Our locks are not held while entry points load, hooks run or factories run: each
 and an import may wait for another thread that needs the lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Decides whether the command line prints in colour, without the slow import of rich."""
 
-from __future__ import annotations
-
 import os
 
 

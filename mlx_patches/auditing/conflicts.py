@@ -1,7 +1,5 @@
 """Finds functions that other packages replaced, and checks whether the replacements still fit."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

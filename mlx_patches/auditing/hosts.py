@@ -1,7 +1,5 @@
 """The known host servers, and the audit's report on one of them in this environment."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every patch with its state in this environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The verdicts on the models of the installed releases, from the evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Model types: the installed packages that implement one, and the model's folder."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence

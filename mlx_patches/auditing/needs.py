@@ -1,7 +1,5 @@
 """The patches that a model needs on the installed releases."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks whether an environment can be audited; an unreadable one must not pass."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import sys

@@ -1,7 +1,5 @@
 """Recommends releases in which a model is right, from the lab's evidence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

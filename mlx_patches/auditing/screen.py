@@ -1,7 +1,5 @@
 """The output of ``mlx-patches audit``: at most 20 lines of 80 columns, the verdict first."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections import Counter

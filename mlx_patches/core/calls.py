@@ -5,8 +5,6 @@ position, the others by the released function's own names. The compiled function
 one's signature, so reading an argument needs no look-up per call.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -6,8 +6,6 @@ its error, and no call at that attribute has ever succeeded with it. A ``securit
 withdrawn.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from .guard import Failure

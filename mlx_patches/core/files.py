@@ -1,7 +1,5 @@
 """Reads untrusted files with a size limit, and packaged files; quotes text for safe printing."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

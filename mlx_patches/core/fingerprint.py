@@ -4,8 +4,6 @@ Docstrings, positions, comments and formatting are ignored, and the hash is the 
 supported Python, so evidence measured on one applies to the others.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect

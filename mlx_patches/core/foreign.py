@@ -1,7 +1,5 @@
 """Finds other packages that wrapped or replaced a patched function, or still hold the original."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterable, Mapping

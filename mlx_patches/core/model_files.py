@@ -1,7 +1,5 @@
 """Reads the JSON files next to a model's weights, and the stop tokens in them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The packages that we patch or check, and their distributions."""
 
-from __future__ import annotations
-
 # Import package to distribution. Start-up waits for the first import of one of these packages.
 DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx"}
 # The packages that hold model code.

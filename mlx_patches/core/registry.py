@@ -4,8 +4,6 @@ A table of declarations lists every patch's place and targets, so that start-up 
 of them and import only the modules of the patches that it applies.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -14,8 +14,6 @@ release's names. The check ``when`` reads arguments in the same way. Further key
 ``Patch``, ``Target``, ``around`` and ``refusal`` from here as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

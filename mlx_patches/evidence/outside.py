@@ -9,8 +9,6 @@ of ``lab --reference``. A cell is one config of a model type, with the letters o
 A broken file raises ``MlxPatchesError``.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import ChainMap

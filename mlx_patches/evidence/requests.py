@@ -3,8 +3,6 @@
 One file per release of a host, with a part for each command line that was measured.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

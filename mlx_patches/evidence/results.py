@@ -1,7 +1,5 @@
 """The result of a probe, and whose fault an error is: the release's, or the environment's."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass

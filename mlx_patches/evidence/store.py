@@ -6,8 +6,6 @@ Measurements on other devices or dtypes than a CPU in float32 are in separate fi
 dtype in their names. A broken file raises ``MlxPatchesError``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -6,8 +6,6 @@ does so without the others counts. ``--beside-entry`` keeps the patches that ``a
 for the model and finds the ones missing from them. Prints a JSON object, scenario to ids.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

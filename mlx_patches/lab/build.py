@@ -1,7 +1,5 @@
 """Build a tiny language model of a family with random weights, from the installed release only."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

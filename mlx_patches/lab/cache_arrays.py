@@ -1,7 +1,5 @@
 """The contents of a batch's caches: layers, arrays, dtypes and the unevaluated graph."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Compare a row's logits or tokens in a batch with those of its solo run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Servers do not sample in the thread that imported the release.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Iterator

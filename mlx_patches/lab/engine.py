@@ -5,8 +5,6 @@ installed release's engine, and raises NotApplicable if the release or the kind 
 support it.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

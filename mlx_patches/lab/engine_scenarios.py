@@ -3,8 +3,6 @@
 Each compares the rows of a batch with their solo runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Measure a user's config for the audit; the result has the evidence format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -5,8 +5,6 @@ the projector and the server's embedding step run too. They run only if named, f
 ``mlx-patches lab --scenario features``.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 It has the format of ``evidence.store``: one release set, device and dtype, one letter per cell.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,6 @@ loads the folder with its own loader, and both compute the logits of one prompt.
 compared in several configs; needs the extra ``reference``.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import itertools

@@ -1,7 +1,5 @@
 """The rows of a batch: how scenarios feed them, and the logits of their solo runs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

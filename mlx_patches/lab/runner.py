@@ -1,7 +1,5 @@
 """Runs the lab: a child process for each family, without and with the patches."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

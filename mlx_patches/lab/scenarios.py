@@ -7,8 +7,6 @@ the model's own cache. ``engine_scenarios`` has the scenarios of the release's e
 samples the tokens itself.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A release's server around a tiny model, in a separate process, queried over loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

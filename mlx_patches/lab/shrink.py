@@ -1,7 +1,5 @@
 """Makes a small config from a family's dataclass, by field name and type."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

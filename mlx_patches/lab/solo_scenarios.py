@@ -3,8 +3,6 @@
 They run only if named: ``mlx-patches lab --scenario own-prefill``.
 """
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

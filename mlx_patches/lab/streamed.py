@@ -1,7 +1,5 @@
 """The scenario ``streamed``: a release's streamed text equals its tokens decoded at once."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Runs a call in a new thread, like servers run a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Thread

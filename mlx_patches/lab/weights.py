@@ -1,7 +1,5 @@
 """Loads a user's model, with its weights, from a local folder."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ of a family's images, and how many prompt tokens each takes, is found by trying:
 other pixels change the embeddings of its tokens, and of no token before it.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import importlib

@@ -4,8 +4,6 @@ It is one self-contained HTML file. ``content`` collects its data, ``page`` inse
 the template beside this module, and a script in the page builds the tables.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

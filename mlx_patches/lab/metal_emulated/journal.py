@@ -1,7 +1,5 @@
 """Records what the emulated kernels did since a cell began."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

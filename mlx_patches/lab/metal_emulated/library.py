@@ -1,7 +1,5 @@
 """Compiles a kernel's C++ and caches the result across processes."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

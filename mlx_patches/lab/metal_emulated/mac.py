@@ -1,7 +1,5 @@
 """Makes MLX report a Mac while it computes on a CPU."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Buffers for kernels, with guard pages that detect access out of bounds."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import mmap

@@ -1,7 +1,5 @@
 """The places at which a release makes kernels, read from its files, and which of them ran."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ and number of dimensions if the source names them, then the outputs, then the at
 source names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

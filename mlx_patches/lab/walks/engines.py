@@ -1,7 +1,5 @@
 """Adapters that let a walk drive a release's batch engine, and their capabilities."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

@@ -1,7 +1,5 @@
 """Compare the rows of a walk with solo runs that are fed the engine's tokens."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ The first part names the family and the engine's options. Every value is an inte
 0. Any operation can be removed: an operation whose row or cache is missing does nothing.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Start the processes that run walks; after a crash or a hang, continue with the next walk."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile

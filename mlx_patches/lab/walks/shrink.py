@@ -1,7 +1,5 @@
 """Shrink a red walk: fewer operations, fewer options, smaller numbers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

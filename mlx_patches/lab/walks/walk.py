@@ -1,7 +1,5 @@
 """Run a walk: perform its operations on the release's engine, then check its rows."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import random
