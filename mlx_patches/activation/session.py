@@ -348,10 +348,7 @@ class Session:
         return package is None or self.installed(package) is not None
 
     def _find_wanted(
-        self,
-        patches: Iterable[str] | None,
-        models: Iterable[str] | None,
-        profile: str | None,
+        self, patches: Iterable[str] | None, models: Iterable[str] | None, profile: str | None
     ) -> tuple[list[Patch], bool]:
         """The patches that a call requests, and whether it follows the models' entries."""
         ids, types = self._ids(patches), self._models(models)

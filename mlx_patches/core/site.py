@@ -22,15 +22,7 @@ from .calls import compile_check
 from .errors import MlxPatchesError, is_refusal
 from .fingerprint import accessors
 from .foreign import covers, describe, function_of, relink, wrapper_above
-from .guard import (
-    CALL_REFUSED,
-    Chain,
-    Composition,
-    Failure,
-    Policy,
-    as_refusal,
-    name_patch,
-)
+from .guard import CALL_REFUSED, Chain, Composition, Failure, Policy, as_refusal, name_patch
 from .patch import MISSING, Attribute, Target, may_return_none
 from .record import Record
 

@@ -11,19 +11,21 @@ A place is ``package.module:Qualified.name``; ``places`` is one or several. The 
 named function are the arguments that it reads: those before a ``/`` by position, the others by the
 release's names. The check ``when`` reads arguments in the same way. Further keywords are those of
 ``Target``. A repair that needs more than that wraps the function instead. A patch imports
-``Patch``, ``Target``, ``around`` and ``refusal`` from here as well.
+``Patch``, ``Target``, ``around``, ``refusal`` and their types from here as well.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from .calls import ByName, Function, Parameters
+from .calls import ByName, Parameters
+from .calls import Function as Function
 from .errors import refusal as refusal
 from .packages import DISTRIBUTIONS, MODELS
-from .patch import Factory, replace_function
+from .patch import Factory as Factory
 from .patch import Patch as Patch
 from .patch import Target as Target
 from .patch import around as around
+from .patch import replace_function
 
 Places = str | Iterable[str]
 

@@ -16,15 +16,7 @@ from ..evidence.words import BFLOAT16, FLOAT32
 from ..patches._shared.arrays import mx
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .cache_arrays import layers
-from .shrink import (
-    LAYERS,
-    VOCABULARY,
-    WINDOW,
-    grow_config,
-    instance,
-    shrink_config,
-    small_config,
-)
+from .shrink import LAYERS, VOCABULARY, WINDOW, grow_config, instance, shrink_config, small_config
 from .variants import vary
 
 OVERRIDES: dict[str, Any] = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
@@ -105,11 +97,7 @@ def build_undrawn(
 
 
 def lab_model(
-    family: Family,
-    model: Any,
-    config: dict[str, Any],
-    tolerance: Tolerance,
-    dtype: str = FLOAT32,
+    family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance, dtype: str = FLOAT32
 ) -> LabModel:
     """Wrap a language model and its config for the scenarios."""
     inner = config.get("text_config") or {}

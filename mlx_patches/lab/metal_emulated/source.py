@@ -69,10 +69,7 @@ class Source:
         return [what for what in BESIDE if f"{name}_{what}" in self.body]
 
     def text(
-        self,
-        inputs: Sequence[Input],
-        outputs: Sequence[str],
-        template: Sequence[tuple[str, Any]],
+        self, inputs: Sequence[Input], outputs: Sequence[str], template: Sequence[tuple[str, Any]]
     ) -> str:
         """Write the C++ of one instance.
 

@@ -127,10 +127,7 @@ def walk(task: Task, seconds: float, seed: int = 0, patience: float = runner.SEC
 
 
 def replay(
-    line: str,
-    mode: str = "both",
-    every_patch: bool = False,
-    patience: float = runner.SECONDS,
+    line: str, mode: str = "both", every_patch: bool = False, patience: float = runner.SECONDS
 ) -> list[Walked]:
     """Run the walk on a line; for ``mode`` and ``every_patch`` see ``runner.tasks``.
 

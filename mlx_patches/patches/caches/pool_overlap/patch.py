@@ -208,13 +208,7 @@ def save_windows(done: bool, /, c: Any, prefix: str, arrays: Any) -> bool:
 
 
 def load_windows(
-    cache: Any,
-    /,
-    path: Any,
-    tensor_entries: Any,
-    data_start: Any,
-    prefix: str,
-    eval_targets: Any,
+    cache: Any, /, path: Any, tensor_entries: Any, data_start: Any, prefix: str, eval_targets: Any
 ) -> Any:
     """A cache from a file of the prefix cache, with its last windows."""
     entries = [tensor_entries.get(name) for name in _names(prefix)]

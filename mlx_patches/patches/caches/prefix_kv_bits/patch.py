@@ -16,15 +16,14 @@ Retire when
 
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.quantized import holds_quantized
 from ..._shared.targets import GENERATORS
 
 
-def quantize_hits(build: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+def quantize_hits(build: Function, generator: Any, *args: Any, **kwargs: Any) -> Any:
     """Build a batch of prompts with hits, its caches quantized like those of other batches."""
     bits, generator.kv_bits = generator.kv_bits, None
     try:

@@ -14,10 +14,10 @@ Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.arrays import mx
 from ..._shared.prompt_files import load_entry, save_entry
 
@@ -25,9 +25,7 @@ from ..._shared.prompt_files import load_entry, save_entry
 SHAPES = "_mlx_patches_empty_arrays"
 
 
-def save_filled(
-    save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
-) -> None:
+def save_filled(save: Function, file_name: str, cache: Sequence[Any], metadata: Any = None) -> None:
     """Save the caches; if the release raises because of empty arrays, save them filled."""
     try:
         return save_entry(save, file_name, cache, metadata, SHAPES, {})
@@ -68,7 +66,7 @@ def fill_empty(layer: Any) -> Any:
     return filled
 
 
-def load_filled(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+def load_filled(load: Function, file_name: str, return_metadata: bool = False) -> Any:
     """Load the caches; the arrays that ``save_filled`` filled are empty again."""
     return load_entry(load, file_name, return_metadata, SHAPES, restore_empty)
 

@@ -15,10 +15,10 @@ Retire when
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.prompt_files import load_entry, save_entry
 from ..._shared.targets import LM_CACHES
 
@@ -30,7 +30,7 @@ REST = ("window_size", "offset")
 
 
 def save_as_arrays(
-    save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
+    save: Function, file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
     """Save the caches, each ``LayerCache`` as an ``ArraysCache``."""
     sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
@@ -53,7 +53,7 @@ def convert_to_arrays(cache: Any) -> Any:
     return arrays
 
 
-def load_layers(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+def load_layers(load: Function, file_name: str, return_metadata: bool = False) -> Any:
     """Load the caches; those that ``save_as_arrays`` converted are a ``LayerCache`` again."""
     return load_entry(load, file_name, return_metadata, SIZES, restore_layers)
 

@@ -16,10 +16,10 @@ Retire when
     None of these families is red in the lab's ``features`` scenarios.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, argument, before, result, wrap
+from ....core.verbs import Function, Patch, argument, before, result, wrap
 from ..._shared.targets import vlm_generators
 
 _HUNYUAN = "hunyuan_vl"
@@ -64,7 +64,7 @@ def has_images_next(generator: Any, /) -> bool:
     return bool(waiting) and is_affected(generator.model) and count_texts(generator) is not None
 
 
-def start_image(step: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+def start_image(step: Function, generator: Any, *args: Any, **kwargs: Any) -> Any:
     """A step of the generator in which it starts only text prompts, or one with an image."""
     if not has_images_next(generator):  # another patch's check let this layer run
         return step(generator, *args, **kwargs)

@@ -21,11 +21,10 @@ import functools
 import gc
 import inspect
 import threading
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.verbs import Function, Patch, Target
 from ..._shared.targets import SAMPLERS
 
 
@@ -36,7 +35,7 @@ class Compiled(threading.local):
     both are found through the garbage collector.
     """
 
-    def __init__(self, compiled: Callable[..., Any]):
+    def __init__(self, compiled: Function):
         import mlx.core as mx
 
         held = gc.get_referents(inspect.unwrap(compiled))
@@ -47,7 +46,7 @@ class Compiled(threading.local):
             self.call = mx.compile(functions[0], inputs=state, outputs=state)
 
 
-def compile_per_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def compile_per_thread(compiled: Function) -> Function:
     """A function that runs a compiled one with the random state of the calling thread."""
     own = Compiled(compiled)
 

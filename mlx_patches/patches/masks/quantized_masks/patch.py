@@ -18,14 +18,13 @@ Retire when
 
 import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Function, Patch, Target, around
 from ..._shared.targets import BASES, at
 
 
-def make_padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
+def make_padded_mask(original: Function, cache: Any, *args: Any, **kwargs: Any) -> Any:
     """The mask that a float batch with the same padding would have."""
     batch = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
     return batch.make_mask(cache, *args, **kwargs)
@@ -37,7 +36,7 @@ class Packed(tuple[Any, ...]):
     shape: tuple[int, ...]
 
 
-def return_shapes(original: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+def return_shapes(original: Function, cache: Any, keys: Any, values: Any) -> Any:
     """Update a cache, and return its keys and values with the ``shape`` that models read."""
     held = original(cache, keys, values)
     return tuple(
@@ -54,13 +53,13 @@ def add_shape(parts: Any, width: int) -> Any:
     return packed
 
 
-def attend_as_before(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def attend_as_before(original: Function, *args: Any, **kwargs: Any) -> Any:
     """The release's own attention."""
     return original(*args, **kwargs)
 
 
 def attend(
-    original: Callable[..., Any],
+    original: Function,
     queries: Any,
     q_keys: Any,
     q_values: Any,

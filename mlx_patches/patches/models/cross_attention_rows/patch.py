@@ -17,10 +17,9 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.verbs import Function, Patch, Target
 from ..._shared.arrays import mx
 from ..._shared.image_states import ImageStates
 from ..._shared.row_calls import bind_call, find_argument
@@ -31,7 +30,7 @@ STATES = "cross_attention_states"
 MASK, SHOWN = "cross_attention_mask", "full_text_row_masked_out_mask"
 
 
-def keep_states(call: Callable[..., Any]) -> Callable[..., Any]:
+def keep_states(call: Function) -> Function:
     """Factory of the language model's call, in which a batch's rows see their images."""
     signature = inspect.signature(call)
 

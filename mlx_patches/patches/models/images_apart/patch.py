@@ -15,10 +15,10 @@ Retire when
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.arrays import mx
 
 # The axis of patches in each family's pixels.
@@ -30,11 +30,11 @@ BODIES = {
 }
 
 
-def call_by_image(axis: int) -> Callable[..., Any]:
+def call_by_image(axis: int) -> Function:
     """A wrapper that calls the vision tower once per image of a prompt."""
 
     def call_tower(
-        call: Callable[..., Any], tower: Any, pixels: Any, grid_thw: Any, *rest: Any, **more: Any
+        call: Function, tower: Any, pixels: Any, grid_thw: Any, *rest: Any, **more: Any
     ) -> Any:
         parts = list(split_images(pixels, grid_thw, axis))
         if len(parts) < 2:

@@ -12,16 +12,15 @@ Retire when
     mlx-vlm skips them too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, vlm_family, wrap
+from ....core.verbs import Function, Patch, vlm_family, wrap
 
 _LAYER = "MllamaCrossAttentionDecoderLayer.__call__"
 
 
 def skip_without_image(
-    call: Callable[..., Any],
+    call: Function,
     layer: Any,
     hidden_states: Any,
     cross_attention_states: Any,

@@ -21,10 +21,10 @@ Retire when
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, Target, wrap
+from ....core.verbs import Function, Patch, Target, wrap
 from ..._shared.arrays import mx
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 
@@ -33,7 +33,7 @@ MODULE = "mlx_vlm.models.unlimited_ocr.language"
 _ONE_TO_COME = -1
 
 
-def define_call(original: Any) -> Callable[..., Any]:
+def define_call(original: Any) -> Function:
     """The model's inherited call, with a mask that hides what a ring would drop."""
 
     def __call__(
@@ -61,7 +61,7 @@ def define_call(original: Any) -> Callable[..., Any]:
     return __call__
 
 
-def start_generation(generate: Callable[..., Any], prompts: Any, *args: Any, **kwargs: Any) -> Any:
+def start_generation(generate: Function, prompts: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``PromptProcessingBatch.generate``; all tokens so far then count as prompt."""
     caches = getattr(prompts, "prompt_cache", ())  # the original leaves an empty list
     batch = generate(prompts, *args, **kwargs)

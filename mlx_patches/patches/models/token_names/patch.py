@@ -12,16 +12,15 @@ Retire when
     The probe is green without the patch for every supported release.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Function, Patch, Target, around
 
 GIVEN = "inputs"  # mlx-vlm's name for the tokens of a chunk
 _FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
 
 
-def call_with_tokens(call: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def call_with_tokens(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a language model with its tokens (rows, length) as the first argument."""
     if is_named(model, *args, **kwargs):
         args = (kwargs.pop(GIVEN),)

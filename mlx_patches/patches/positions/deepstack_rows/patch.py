@@ -23,10 +23,10 @@ Retire when
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.arrays import mx
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
@@ -40,7 +40,7 @@ TABLE = "_mlx_patches_deepstack"
 Arguments = Mapping[str, Any]
 
 
-def split_with_numbers(split: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
+def split_with_numbers(split: Function, arguments: Arguments | None, count: int) -> Any:
     """Split the arguments of all prompts into those of each, with numbered features."""
     mask = (arguments or {}).get(MASK)
     if arguments and mask is not None and mask.shape[0] == count:
@@ -107,7 +107,7 @@ def may_have_features(*args: Any, **kwargs: Any) -> bool:
     return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
 
 
-def call_with_fed(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_with_fed(call: Function) -> Function:
     """Factory of the language model's call, with lists of the features of the tokens fed."""
 
     @functools.wraps(call)

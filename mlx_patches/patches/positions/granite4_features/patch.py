@@ -20,10 +20,10 @@ Retire when
     The release's embedding step returns the features of each row.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 from ..._shared.arrays import mx
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import Rows, change_prompts
@@ -78,7 +78,7 @@ def has_features(deepstack_visual_embeds: Any) -> bool:
 
 
 def call_with_fed(
-    call: Callable[..., Any],
+    call: Function,
     model: Any,
     inputs: Any,
     inputs_embeds: Any = None,

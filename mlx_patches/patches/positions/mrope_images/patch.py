@@ -16,10 +16,10 @@ Retire when
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, vlm_family, wrap
+from ....core.verbs import Function, Patch, vlm_family, wrap
 from ..._shared.arrays import mx
 from ..._shared.targets import MROPE
 
@@ -28,7 +28,7 @@ Part = tuple[list[int], Any]
 
 
 def index_each_image(
-    index: Callable[..., Any],
+    index: Function,
     model: Any,
     input_ids: Any,
     image_grid_thw: Any = None,
@@ -74,7 +74,7 @@ def find_images(text: Sequence[int], image: int) -> list[int]:
     return [at for at, (last, token) in pairs if token == image and last != image]
 
 
-def join_parts(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any) -> Any:
+def join_parts(index: Function, model: Any, parts: Sequence[Part], like: Any) -> Any:
     """Position ids (3, 1, tokens) of a row, continued from part to part."""
     found: list[Any] = []
     for tokens, grids in parts:

@@ -15,10 +15,9 @@ Retire when
     The probe is green without the patch for every supported release.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Function, Patch, Target, around
 from ..._shared.arrays import mx
 
 
@@ -30,9 +29,7 @@ def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
     return stored is not None and 1 < stored.size < inputs.shape[0]
 
 
-def call_with_one(
-    call: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
-) -> Any:
+def call_with_one(call: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the language model with one delta instead of those of too few rows."""
     if has_too_few(model, inputs, *args, **kwargs):
         model._rope_deltas = make_delta(model._rope_deltas)

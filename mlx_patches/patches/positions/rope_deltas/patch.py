@@ -28,10 +28,10 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch
+from ....core.verbs import Function, Patch
 from ..._shared.arrays import mx
 from ..._shared.row_record import (
     RowRecord,
@@ -53,7 +53,7 @@ FAMILIES = tuple(sorted((*MROPE, "qwen3_5_moe")))
 GRIDS = ("image_grid_thw", "video_grid_thw")
 
 
-def call_with_positions(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_with_positions(call: Function) -> Function:
     """Factory of the language model's call, with the positions of each row."""
     # The place of ``cache`` among the arguments after the model and the token ids.
     place = list(inspect.signature(call).parameters).index("cache") - 2
