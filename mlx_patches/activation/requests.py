@@ -43,7 +43,6 @@ class Requests:
         return [one for one in self.held if one.by_model]
 
     def drop(self, request: Request) -> None:
-        """End a request."""
         self.held = tuple(one for one in self.held if one is not request)
 
     def keep(self, request: Request) -> None:

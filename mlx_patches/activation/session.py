@@ -139,7 +139,6 @@ class Session:
         dry_run: bool = False,
         profile: str | None = None,
     ) -> Report:
-        """See ``mlx_patches.apply``."""
         wanted, by_model = self._find_wanted(patches, models, profile)
         if dry_run:
             named = self._entries_of(_models_imported()) if by_model else ()
@@ -151,7 +150,6 @@ class Session:
         return report
 
     def restore(self, patches: Iterable[str] | None = None) -> Report:
-        """See ``mlx_patches.restore``."""
         ids = self._ids(patches)
         if ids is None:
             boot.stop()
@@ -172,7 +170,6 @@ class Session:
         models: Iterable[str] | None = None,
         profile: str | None = None,
     ) -> Iterator[Report]:
-        """See ``mlx_patches.patched``."""
         wanted, by_model = self._find_wanted(patches, models, profile)
         request = Request(by_model)
         try:
@@ -231,7 +228,6 @@ class Session:
         return _report(outcomes)
 
     def _drop(self, request: Request) -> None:
-        """End a request, and remove the patches that no other one holds."""
         with self.manager.lock:
             self._requests.drop(request)
             self._unwatch()

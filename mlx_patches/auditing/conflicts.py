@@ -52,7 +52,6 @@ class Foreign:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return fields(self, *self.__slots__)
 
 

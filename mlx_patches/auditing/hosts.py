@@ -68,7 +68,6 @@ class HostReport:
         return bool(self.broken or self.unmet or self.open or self.blocked)
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         own = fields(self, "unmet", "repaired", "open", "blocked", "advice", "requests")
         return fields(self.installed, "name", "version") | own
 

@@ -33,7 +33,6 @@ class Listed(NamedTuple):
     outcomes: tuple[Outcome, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         shown = ("distribution", "target", "status", "reason")
         targets = [fields(one, *shown) for one in self.outcomes]
         return {**fields(self, *self._fields[:-1]), "targets": targets}

@@ -189,7 +189,6 @@ def find_needs(current: Session) -> Needed:
 
 
 def _find_installed(current: Session) -> list[Installed]:
-    """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
 

@@ -27,12 +27,10 @@ class Need(NamedTuple):
     reason: str
 
     def as_dict(self) -> dict[str, str]:
-        """The JSON form."""
         return self._asdict()
 
 
 def needs(model: str) -> tuple[Need, ...]:
-    """See ``mlx_patches.needs``."""
     current = session()
     found = implementations(model)
     if not found:

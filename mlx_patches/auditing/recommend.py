@@ -73,7 +73,6 @@ class Recommendation:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         solo = {name: list(found) for name, found in self.wrong_solo.items()}
         return {
             **fields(self, "distribution", "family", "green", "repaired", "red"),
@@ -126,7 +125,6 @@ def recommend(
 
 
 def list_families() -> list[str]:
-    """Every family that the lab measured."""
     sets = load_summary()["sets"].values()
     return list(dict.fromkeys(name for one in sets for name in one["families"]))
 

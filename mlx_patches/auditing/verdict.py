@@ -149,7 +149,6 @@ class ModelVerdict:
 
     @property
     def release(self) -> str:
-        """The installed package and its version."""
         return f"{self.distribution} {self.version}"
 
     @property

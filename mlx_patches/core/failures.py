@@ -32,12 +32,10 @@ class Failures:
         return self._counts[kind] == 1
 
     def at(self, path: str) -> int:
-        """How many failures there were at a target."""
         return sum(count for kind, count in self._counts.items() if kind[0] == path)
 
     @property
     def count(self) -> int:
-        """How many failures there were."""
         return self._counts.total()
 
     def __str__(self) -> str:

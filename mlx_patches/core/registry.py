@@ -145,7 +145,6 @@ class Registry:
         return self._ranks.get(patch_id, len(self._ranks))
 
     def hint(self, name: str) -> str:
-        """A suggestion for a mistyped id; see ``did_you_mean``."""
         return did_you_mean(name, self.ids())
 
     def distribution(self, patch_id: str) -> str | None:

@@ -334,7 +334,6 @@ class Site:
             yield from chain.cells()
 
     def current(self) -> Any:
-        """The current value of the attribute."""
         return vars(self.owner).get(self.attribute, MISSING)
 
 
@@ -359,7 +358,6 @@ class Aliases:
         self._changes: list[tuple[str, Any, Any, ModuleType]] = []
 
     def add(self, attribute: str, old: Any, new: Any, owner: ModuleType) -> None:
-        """Replace ``old`` in the next pass."""
         self._changes.append((attribute, old, new, owner))
 
     def rebind(self) -> None:

@@ -238,7 +238,6 @@ def _lm_model(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """An mlx-lm model and its config."""
     module = family.module()
     args = module.ModelArgs
     names = inspect.signature(args).parameters

@@ -61,6 +61,5 @@ def count_edges(*arrays: Any) -> int:
 
 
 def float_types(layer: Any) -> set[str]:
-    """The names of the floating dtypes in a layer's cache."""
     kinds = {one.dtype for one in arrays(layer) if mx.issubdtype(one.dtype, mx.floating)}
     return {str(kind).rpartition(".")[2] for kind in kinds}

@@ -146,13 +146,11 @@ def extend(cache: list[Any], other: list[Any]) -> list[Any]:
 
 
 def keep(cache: list[Any], rows: Sequence[int]) -> None:
-    """Keep only these rows."""
     for layer in cache:
         _having(layer, "filter").filter(mx.array(list(rows), mx.int32))
 
 
 def extract(cache: list[Any], row: int) -> list[Any]:
-    """The cache of one row, extracted from the batch."""
     return [_having(layer, "extract").extract(row) for layer in cache]
 
 
@@ -425,7 +423,6 @@ def _package_file(path: str) -> str | None:
 
 
 def generate_module(model: LabModel) -> ModuleType:
-    """The release's generation module."""
     return model.family.part("generate")
 
 

@@ -30,7 +30,6 @@ SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
 
 @scenario("engine")
 def engine_(model: LabModel) -> Cell:
-    """Compare the batch generator, with a row inserted late, with greedy solo runs."""
     return run_joined(model, model, steps(model))
 
 

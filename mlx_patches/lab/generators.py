@@ -91,7 +91,6 @@ def refuses_bits(model: LabModel, bits: int) -> bool:
 
 
 def nucleus(model: LabModel, top_p: float) -> Sampler:
-    """Return the release's top-p sampler."""
     utils = model.family.part("sample_utils")
     if model.family.distribution == "mlx-lm":
         sampler: Sampler = utils.make_sampler(temp=1.0, top_p=top_p)
@@ -231,7 +230,6 @@ class _LmGenerator:
         self.count = count
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Insert text prompts."""
         return self.insert_requests([Request(0, prompt, self.count) for prompt in prompts])
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
@@ -246,11 +244,9 @@ class _LmGenerator:
         )
 
     def remove(self, uid: int) -> None:
-        """Remove a row whose client disconnected."""
         self.release.remove([uid])
 
     def answers(self) -> list[Any]:
-        """Take a step; returns the release's responses, one per row with a new token."""
         return _generation(self.release.next())
 
     def next(self) -> list[tuple[int, Generated]]:
@@ -296,11 +292,9 @@ class VlmGenerator(_LmGenerator):
         return int(uid)
 
     def remove(self, uid: int) -> None:
-        """Remove a row whose client disconnected."""
         self.release.remove(uid)
 
     def answers(self) -> list[Any]:
-        """Take a step; returns the release's responses, one per row with a new token."""
         if self.by_row:
             return _generation(self.release.next())
         reads = self.release.unprocessed_prompts[: self.release.prefill_batch_size]
@@ -343,7 +337,6 @@ class TextOnly:
         n_to_process: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the logits of the tokens, in the release's output type."""
         base = self._model.family.part("models.base")
         if inputs_embeds is not None and self._embeds:
             kwargs["inputs_embeds"] = self._model.module.model.embed_tokens(inputs)
@@ -351,7 +344,6 @@ class TextOnly:
 
     @property
     def language_model(self) -> TextOnly:
-        """This object."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -371,5 +363,4 @@ class Endless:
         """Ignore the ids."""
 
     def __call__(self, token: Any) -> bool:
-        """False: there is no stop token."""
         return False

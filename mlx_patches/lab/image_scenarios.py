@@ -100,7 +100,6 @@ def compare_with_solo(
 
 
 def whole_of(model: LabModel) -> Whole:
-    """The family's whole model."""
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release takes no images")
     try:

@@ -47,7 +47,6 @@ class Row:
         return list(self.text[self.fed - count : self.fed])
 
     def record(self, logits: Any) -> None:
-        """Store the logits of the last token that was fed."""
         self.logits[self.fed - 1] = logits
 
 
@@ -93,13 +92,11 @@ def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> 
 
 
 def record_logits(rows: Sequence[Row], logits: Any) -> None:
-    """Store the logits of each row's last token."""
     for index, row in enumerate(rows):
         row.record(logits[index, -1])
 
 
 def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed each row one token per step, for ``count`` steps."""
     for _ in range(count):
         feed(model, rows, cache, 1)
 
@@ -168,12 +165,10 @@ def padding_of(rows: Sequence[Row]) -> list[int]:
 
 
 def chunk_sizes(length: int, size: int) -> list[int]:
-    """The chunk sizes of a prompt's prefill."""
     return [min(size, length - start) for start in range(0, length, size)]
 
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
-    """Compare the rows' logits in the batch with their solo runs."""
     logits = [row.logits for row in rows]
     return differences(logits, [solo(model, row) for row in rows], model.tolerance)
 

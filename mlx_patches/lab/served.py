@@ -85,7 +85,6 @@ def save(distribution: str, folder: Path) -> None:
 
 
 def make_model(distribution: str, config: dict[str, Any]) -> Any:
-    """A model of the release."""
     if distribution == "mlx-vlm":
         return with_vision_tower(config)
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")

@@ -178,7 +178,6 @@ class Client(threading.Thread):
             self.error = error
 
     def has_left(self) -> bool:
-        """Whether the client has arrived and left."""
         return self.ident is not None and not self.is_alive()
 
 
@@ -228,7 +227,6 @@ class Detokenizer:
         self.row = self.count = 0
 
     def reset(self) -> None:
-        """Start the next row's text."""
         self.row, self.count = next(self.rows), 0
 
     def add_token(self, token: int) -> None:

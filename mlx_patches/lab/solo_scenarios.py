@@ -175,7 +175,6 @@ def scalars(model: LabModel) -> dict[str, Any]:
 
 
 def fill_defaults(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """The config with its defaults filled in."""
     return {**settings, **config}
 
 

@@ -100,7 +100,6 @@ def whole(text: str) -> str:
 
 
 def load_tokenizer(distribution: str, folder: Path) -> Any:
-    """A folder's tokenizer, loaded by the release."""
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")
     load = getattr(utils, "load", None) or utils.load_tokenizer
     return load(folder)

@@ -31,7 +31,6 @@ class Journal:
     not_run: dict[str, None] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Drop all events."""
         for noted in (self.launched, self.faults, self.unwritten, self.not_run):
             noted.clear()
 

@@ -42,7 +42,6 @@ class Guarded:
         return bool(self.base <= address < self.base + self.whole)
 
     def free(self) -> None:
-        """Free the memory."""
         _libc().munmap(self.base, self.whole)
 
 

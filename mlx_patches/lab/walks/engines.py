@@ -61,7 +61,6 @@ class Row:
 
     @property
     def tokens(self) -> list[int]:
-        """The generated tokens."""
         return [one.token for one in self.output]
 
     @property
@@ -95,12 +94,10 @@ class LmEngine:
         return list(self.release.insert_segments([row.segments for row in rows], counts, **own))
 
     def copy(self, uid: int) -> tuple[Any, ...]:
-        """Copy a row's cache and text."""
         found: tuple[Any, ...] = tuple(self.release.extract_cache([uid])[uid])
         return found
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
-        """Remove a row; returns its cache and text if ``keep`` is set."""
         return tuple(self.release.remove([uid], return_prompt_caches=keep).get(uid, ()))
 
 
@@ -142,7 +139,6 @@ class VlmEngine:
         return list(self.generator.insert_requests(requests))
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
-        """Remove a row; returns None if the release reports failure and the row continues."""
         return () if self.release.remove(uid) else None
 
 

@@ -71,7 +71,6 @@ class Program:
 
     @property
     def sequences(self) -> int:
-        """The number of rows it adds."""
         return sum(operation.verb == "add" for operation in self.operations)
 
     def __str__(self) -> str:
@@ -206,7 +205,6 @@ class _Drawing:
         return Operation(verb, {name: value for name, value in settings.items() if value})
 
     def recent(self) -> int:
-        """A recently added row."""
         return self.chance.randint(max(1, self.rows - 5), self.rows)
 
     def length(self) -> int:

@@ -99,7 +99,6 @@ class Walk:
         self._drain(*self.engines)
 
     def close(self) -> None:
-        """Close the engines and reset the model."""
         for number in [*self.engines]:
             self._close(number)
         engine.unmark()

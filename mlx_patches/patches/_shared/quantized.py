@@ -188,7 +188,6 @@ def map_arrays(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def slice_tokens(tree: Any, end: int) -> Any:
-    """The first ``end`` tokens of every array."""
     return map_arrays(lambda part: part[:, :, :end], tree)
 
 

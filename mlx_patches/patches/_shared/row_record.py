@@ -85,7 +85,6 @@ def write_record(cache: Any, record: RowRecord | None) -> None:
 
 
 def update_record(cache: Any, **changes: Any) -> None:
-    """Replace some fields of a cache's record."""
     write_record(cache, replace(read_record(cache) or _NOTHING, **changes))
 
 

@@ -22,12 +22,10 @@ from ..._shared.targets import CACHES, at
 
 
 def read_states(cache: Any) -> list[Any]:
-    """The states of the caches in a ``CacheList``."""
     return [inner.state for inner in cache.caches]
 
 
 def put_states(cache: Any, saved: Any) -> None:
-    """Set the state of each cache in a ``CacheList``."""
     for inner, state in zip(cache.caches, saved, strict=True):
         inner.state = state
 
@@ -39,7 +37,6 @@ def read_meta_states(cache: Any) -> tuple[list[str], list[Any]]:
 
 
 def put_meta_states(cache: Any, saved: Any) -> None:
-    """Set the ``meta_state`` of each cache in a ``CacheList``."""
     for inner, meta in zip(cache.caches, saved[1], strict=True):
         inner.meta_state = meta
 

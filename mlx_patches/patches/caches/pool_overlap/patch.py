@@ -182,7 +182,6 @@ def add_to_snapshot(snapshot: Any, cache: Any, /) -> Any:
 
 
 def restore_from_snapshot(cache: Any, snapshot: Any, /) -> None:
-    """Restore the last windows of a snapshot."""
     kv, gate, ends = snapshot.get(WINDOWS, (None, None, ()))
     write_windows(cache, None if kv is None else Windows(kv, gate, tuple(ends)))
 

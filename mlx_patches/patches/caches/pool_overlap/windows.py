@@ -64,7 +64,6 @@ def read_windows(cache: Any) -> Windows | None:
 
 
 def write_windows(cache: Any, windows: Windows | None) -> None:
-    """Set a cache's record; remove it for None."""
     if windows is None:
         cache.__dict__.pop(WINDOWS, None)
     else:

@@ -64,7 +64,6 @@ def quantize_layer(cache: Any, empty: Any, batch: Any) -> Any:
 
 
 def has_kv_bits(generator: Any, /) -> bool:
-    """Whether a generator quantizes its caches."""
     return generator.kv_bits is not None
 
 

@@ -75,7 +75,6 @@ def read_prefix(pick: dict[str, Any], layers: int) -> Tensors:
 
 
 def get_shape(tensor: Any) -> Shape:
-    """The heads and the width of keys or values."""
     return tensor.shape[1], tensor.shape[-1]
 
 

@@ -16,7 +16,6 @@ from ..._shared.targets import CACHES, VLM_CACHES, at
 
 
 def extract(cache: Any, idx: int) -> Any:
-    """Extract one row as a ``QuantizedKVCache``."""
     return contract.extract(cache, idx, make_solo(cache))
 
 
@@ -108,7 +107,6 @@ def dequantize_prompts(caches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any
 
 
 def holds_quantized(caches: Sequence[Any]) -> bool:
-    """Whether any of these caches is a ``QuantizedKVCache``."""
     return any(map(find_quantized_class, set(map(type, caches))))
 
 
@@ -118,7 +116,6 @@ def find_quantized_class(kind: type) -> type | None:
 
 
 def count_tokens(cache: Any) -> int:
-    """The number of tokens that a quantized solo cache holds."""
     return int(cache.offset)
 
 

@@ -45,7 +45,6 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | Non
 
 
 def extract(cache: Any, idx: int) -> Any:
-    """Extract one row as a ``TurboQuantKVCache``."""
     return contract.extract(cache, idx, copy_codecs(make_solo(cache), cache))
 
 

@@ -69,7 +69,6 @@ def advance_from_start(
 
 
 def has_padding(cache: Any, N: int) -> bool:
-    """Whether a cache has left padding or lengths to count."""
     held = cache.__dict__
     return held.get("left_padding") is not None or held.get("lengths") is not None
 
@@ -82,7 +81,6 @@ def is_continued(note: Counted, since: object, left: Any, lengths: Any) -> bool:
 def start_count(
     cache: Any, last: Counted | None, since: object, left: Any, lengths: Any
 ) -> Counted:
-    """Start a count at this padding."""
     changes = 0 if last is None else last.changes + 1
     if changes % CHANGES == CHANGES - 1 and cache.cache[0] is not None:
         # The state depends on the padding from here on, so the next step evaluates both.

@@ -18,7 +18,6 @@ def hide_right_padding(mask: Any, cache: Any, N: int, /) -> Any:
 
 
 def has_both(cache: Any, /) -> bool:
-    """Whether a cache has both left padding and lengths."""
     # Not read from ``__dict__``: mlx-vlm 0.6.16 computes them from a number.
     return all(getattr(cache, name, None) is not None for name in PADDING)
 

@@ -25,7 +25,6 @@ def remember_merged(batch: Any, /, caches: Sequence[Any]) -> Any:
 
 
 def remember_filtered(cache: Any, /, batch_indices: Any) -> None:
-    """Remember the number of rows that are left."""
     remember_rows(cache, len(batch_indices))
 
 
@@ -95,7 +94,6 @@ ARRAYS_EXTEND = Patch(
 
 
 def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Filter the states, and the padding as well."""
     padding = read_padding(cache)
     keep(cache, batch_indices)
     # Computed from the padding before the call: the release may keep, filter or drop it. Written
@@ -104,7 +102,6 @@ def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: 
 
 
 def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """Add another batch's rows, and their padding as well."""
     sides = (cache, other)
     padding, rows = [read_padding(side) for side in sides], [count_rows(side) for side in sides]
     extend(cache, other)

@@ -35,7 +35,6 @@ _BATCH = "BatchRotatingKVCache"
 
 
 def convert_to_int(value: Any) -> Any:
-    """The ``int`` that a value represents; the value itself if it represents none."""
     if type(value) is int:
         return value
     number = value
@@ -192,7 +191,6 @@ def put_meta_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
 
 
 def parse_bool(saved: Any, default: bool) -> bool:
-    """The bool that a text represents; the default for anything else."""
     return saved == "True" if saved in ("False", "True") else default
 
 

@@ -40,7 +40,6 @@ def read_keep(cache: Any) -> int:
 
 
 def has_keep(cache: Any, /) -> bool:
-    """Whether a batch cache has a ``keep``."""
     return "keep" in cache.__dict__
 
 
@@ -74,12 +73,10 @@ def clamp_before_finalize(cache: Any, /) -> Any:
 
 
 def clamp_padding(cache: Any) -> None:
-    """Set negative left padding to 0: the release keeps counting down without padding."""
     cache.left_padding = mx.maximum(cache.left_padding, 0)
 
 
 def is_padded(cache: Any) -> bool:
-    """Whether right padding is pending."""
     return cache.__dict__.get("_lengths") is not None
 
 
@@ -161,7 +158,6 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
 
 
 def set_row_keep(row: Any, batch: Any, /) -> Any:
-    """An extracted row, with the batch's ``keep``."""
     row.keep = read_keep(batch)
     return row
 

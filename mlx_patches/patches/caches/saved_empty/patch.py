@@ -45,7 +45,6 @@ def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def is_empty(leaf: Any) -> bool:
-    """Whether a leaf of a cache's state is an array without elements."""
     return isinstance(leaf, mx.array) and leaf.size == 0
 
 

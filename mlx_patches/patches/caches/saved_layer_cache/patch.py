@@ -40,7 +40,6 @@ def save_as_arrays(
 
 
 def is_layer_cache(cache: Any) -> bool:
-    """Whether a cache is a ``LayerCache`` of DeepSeek V4.1."""
     kind = type(cache)
     return (kind.__module__, kind.__name__) == (MODEL, "LayerCache")
 
@@ -65,7 +64,6 @@ def restore_layers(cache: list[Any], sizes: Mapping[str, int]) -> None:
 
 
 def make_layer_cache(arrays: Sequence[Any], window_size: int) -> Any:
-    """A ``LayerCache`` with this state."""
     cache = importlib.import_module(MODEL).LayerCache(window_size)
     *held, offset = arrays
     names = [name for name in vars(cache) if name not in REST]

@@ -22,7 +22,6 @@ def in_batch_generate() -> bool:
 
 
 def generate_unpadded(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Generate a batch, and record its masks for the batch generator."""
     masks: list[Any] = []
     token = _masks.set(masks)
     try:

@@ -53,7 +53,6 @@ def has_common_padding(batch: Any) -> bool:
 
 
 def is_padded(batch: Any) -> bool:
-    """Whether a row is right-padded."""
     return any(batch._right_pad_per_row or ())
 
 

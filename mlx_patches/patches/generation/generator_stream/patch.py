@@ -59,7 +59,6 @@ def close(tokens: Any, thread: int) -> None:
 
 
 def read_defaults() -> Defaults:
-    """The default device and stream of this thread."""
     import mlx.core as mx
 
     device = mx.default_device()
@@ -67,7 +66,6 @@ def read_defaults() -> Defaults:
 
 
 def write_defaults(defaults: Defaults) -> None:
-    """Set the default device and stream of this thread."""
     device, stream = defaults
     mx.set_default_device(device)
     mx.set_default_stream(stream)

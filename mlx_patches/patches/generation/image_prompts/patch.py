@@ -37,7 +37,6 @@ _ARGUMENTS = 3
 
 
 def is_affected(model: Any) -> bool:
-    """Whether a model, or a language model, belongs to one of the families."""
     package, _, rest = type(model).__module__.partition(".models.")
     return package == "mlx_vlm" and rest.partition(".")[0] in FAMILIES
 
@@ -53,7 +52,6 @@ def count_texts(generator: Any) -> int | None:
 
 
 def has_image(sequence: Sequence[Any]) -> bool:
-    """Whether a waiting sequence's prompt has an image."""
     arguments = sequence[_ARGUMENTS] or {}
     return any(arguments.get(name) is not None for name in IMAGE)
 

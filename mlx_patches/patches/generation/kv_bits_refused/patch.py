@@ -55,7 +55,6 @@ def drop_bits_of_both(kv_bits: Any, model: Any, draft_model: Any, kv_group_size:
 
 
 def supports_bits(model: Any, bits: int, group_size: int) -> bool:
-    """Whether a model can be called after its caches were quantized."""
     key = bits, group_size
     return try_once(model, key, lambda: try_quantized(model, *key))
 
@@ -133,7 +132,6 @@ def try_quantized_vlm(model: Any, quantize: Callable[..., Any], options: dict[st
 def init_supported(
     init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Make mlx-vlm's batch generator; with float caches if its model does not support others."""
     init(generator, model, *args, **keep_batch_options(model, type(generator).__module__, kwargs))
 
 
@@ -188,7 +186,6 @@ def drops_answers(model: Any) -> bool:
 
 
 def accepts(model: Any, caches: Any) -> bool:
-    """Whether a model accepts a token with these caches. Its own attributes stay unchanged."""
     # A module is a dict of its arrays.
     own = [vars(model), *([model] if isinstance(model, dict) else [])]
     before = [dict(part) for part in own]
@@ -207,7 +204,6 @@ def accepts(model: Any, caches: Any) -> bool:
 
 @cache
 def warn(model: str) -> None:
-    """Log a warning, once per model class."""
     logger.warning("mlx_patches: %s cannot read quantized caches: kv_bits is ignored", model)
 
 

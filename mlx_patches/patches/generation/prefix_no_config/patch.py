@@ -35,7 +35,6 @@ def read_empty_config(read: Function, generator: Any, *args: Any) -> Any:
 
 
 def lacks_config(generator: Any, /) -> bool:
-    """Whether a generator's model has no config."""
     return not hasattr(generator.model, "config")
 
 

@@ -31,7 +31,6 @@ def spare_last_layer(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Quantize the caches of all layers except those that stay in floats."""
     if kv_bits is None:
         return
     count = count_quantized(len(prompt_cache))

@@ -31,14 +31,12 @@ def warn_if_limited(generator: Any, /, max_kv_size: Any) -> None:
 
 
 def keeps_first(generator: Any) -> bool:
-    """Whether the caches of rows and of a batch keep first tokens."""
     batch = sys.modules["mlx_lm.models.cache"].BatchRotatingKVCache
     return hasattr(batch, "keep") and not hasattr(generator, "_make_new_cache")
 
 
 @cache
 def warn(size: int) -> None:
-    """Warn, once per size, that a batch drops the first tokens of longer rows."""
     logger.warning(
         "mlx_patches: BatchGenerator(max_kv_size=%s) keeps the newest tokens of each row, and not"
         " the first four as generate() does: longer rows will differ",

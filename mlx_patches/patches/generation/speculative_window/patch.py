@@ -47,7 +47,6 @@ def count_trimmable(layer: Any) -> int:
 
 
 def cut_window(layer: Any, count: int) -> None:
-    """Cut the last tokens off a window whose tokens are in order."""
     layer._idx -= count
     layer.offset -= count
     layer.keys, layer.values = (side[:, :, : layer._idx] for side in (layer.keys, layer.values))

@@ -175,7 +175,6 @@ def fetch_code(
 
 
 def run_code(run: Function, class_name: Any, module_path: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a file of that folder, with consent."""
     if not _is_allowed():
         refuse(*os.path.split(module_path))
     return run(class_name, module_path, *args, **kwargs)

@@ -22,7 +22,6 @@ _SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
 
 
 def drop_spare(model: Any, weights: Weights) -> Weights:
-    """A checkpoint without its spare tensors."""
     return {name: value for name, value in weights.items() if not is_spare(model, name)}
 
 

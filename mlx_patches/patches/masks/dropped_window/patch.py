@@ -34,7 +34,6 @@ def keep_window(config: Any, cls: Any, params: dict[str, Any], /) -> Any:
 
 
 def set_windows(model: Any, config: Any, /) -> None:
-    """Keep the window in each layer that has one."""
     window, every = getattr(config, _KEPT, (None, 1))
     if window:
         for layer in model.layers[::every]:
@@ -50,7 +49,6 @@ def hide_beyond_window(attention: Any, x: Any, /, mask: Any, cache: Any) -> Any:
 
 
 def has_window(attention: Any, /) -> bool:
-    """Whether a layer keeps a window."""
     return _KEPT in vars(attention)
 
 

@@ -24,7 +24,6 @@ LEAST = -30000
 
 
 def limit_masks(masks: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Masks without minus infinity."""
     return tuple(map(limit_mask, masks))
 
 

@@ -40,7 +40,6 @@ def probe(target: Target) -> Result:
 
 
 def build(module: str, dtype: str) -> Any:
-    """A tiny model with random weights of this type."""
     from mlx.utils import tree_map
 
     released: Any = importlib.import_module(module)

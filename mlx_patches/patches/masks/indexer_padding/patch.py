@@ -36,7 +36,6 @@ def make_text_mask(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: 
 
 
 def has_padding(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: Any) -> bool:
-    """Whether a call without a mask has padding."""
     if attention_mask is not None or not cache:
         return False
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]

@@ -54,7 +54,6 @@ def add_shape(parts: Any, width: int) -> Any:
 
 
 def attend_as_before(original: Function, *args: Any, **kwargs: Any) -> Any:
-    """The release's own attention."""
     return original(*args, **kwargs)
 
 

@@ -46,7 +46,6 @@ def choose_best(scores: Any, count: int) -> Any:
 
 
 def take_scores(scores: Any, chosen: Any) -> Any:
-    """The scores of the chosen experts."""
     return mx.take_along_axis(scores, chosen, axis=-1)
 
 

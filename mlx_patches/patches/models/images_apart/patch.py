@@ -54,7 +54,6 @@ def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]
 
 
 def join_features(features: list[Any]) -> Any:
-    """Join the features of all images; each may be an array or a list of arrays."""
     if isinstance(features[0], list):
         return list(itertools.chain.from_iterable(features))
     return mx.concatenate(features)

@@ -25,7 +25,6 @@ _OWN = ("value_scale", "v_scale")
 
 
 def keep_scale(args: Any, params: Params) -> None:
-    """Copy the value scale from ``config.json`` to a config object."""
     if isinstance(params.get(_KEY), (int, float)):
         args.attention_value_scale = params[_KEY]
 

@@ -47,7 +47,6 @@ def call_with_positions(
     cache: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Run the language model with the positions of its rows."""
     given = (mask, kwargs.get("attention_mask"), kwargs.get("position_ids"))
     if inputs.shape[0] > 1 and cache and all(value is None for value in given):
         first: Any = next((layer for layer in cache if layer is not None), None)
@@ -57,7 +56,6 @@ def call_with_positions(
 
 
 def is_even_decode(cache: Any, length: int) -> bool:
-    """Whether this is a decode step of rows of equal length, for which the release is right."""
     module = importlib.import_module(MODULE)
     return bool(module._can_skip_uniform_batch_decode_mask(cache, length))
 
@@ -194,13 +192,11 @@ def put_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
 
 
 def initialize_cache(cache: Any) -> None:
-    """Initialize a cache that was made without ``__init__``."""
     if "kv_cache" not in vars(cache):
         type(cache).__init__(cache, [0])
 
 
 def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
-    """Append the rows of another batch."""
     start_index(cache, other)
     extend(cache, other)
 

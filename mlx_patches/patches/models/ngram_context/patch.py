@@ -20,7 +20,6 @@ from ..._shared.arrays import mx
 
 
 def pad_context(embedding: Any, /, cache: Any) -> None:
-    """Pad the context in a cache to its full width."""
     if cache is not None:
         pad_tokens(cache, embedding.n - 1)
 

@@ -84,7 +84,6 @@ def end_prompts(caches: Sequence[Any]) -> None:
 
 
 def is_ring(cache: Any) -> bool:
-    """Whether a cache is a ``RingSlidingKVCache``."""
     return hasattr(cache, "prefill_length") and hasattr(cache, "_ring_pos")
 
 

@@ -106,5 +106,4 @@ class AtPositions(Overlay):
         self._positions = positions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The decoder's output."""
         return self._whole(*args, **{**kwargs, POSITIONS: self._positions})

@@ -71,7 +71,6 @@ def has_positions(bound: inspect.BoundArguments) -> bool:
 
 
 def extend_table(layer: Any, length: int) -> Any:
-    """A layer whose RoPE tables have at least ``length`` positions."""
     embedding = layer.self_attn.rotary_emb
 
     def make_table(x: Any, seq_len: int) -> Any:

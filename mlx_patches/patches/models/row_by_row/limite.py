@@ -20,7 +20,6 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Callable[..., Any]:
-    """The call of an attention with RoPE and mask by row."""
     # Queries and keys have the tokens of all rows, (tokens, heads, width).
     own = offset.positions(length).reshape(-1)
     by_row = with_parts(attention, rotary=lambda q, k, positions: attention.rotary(q, k, own))

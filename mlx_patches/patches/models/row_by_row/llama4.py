@@ -22,7 +22,6 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
 
 
 def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
-    """Attention with RoPE or scales by each row's positions."""
     if attention.use_rope:
         return with_row_rope(attention, offset.rows)
     if not attention.attn_temperature_tuning:

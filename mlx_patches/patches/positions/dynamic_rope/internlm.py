@@ -21,7 +21,6 @@ from ..._shared.arrays import mx
 
 
 def set_rope(attention: Any, args: Any, /) -> None:
-    """Set an attention layer's RoPE by its config."""
     rope, scaling = attention.rope, args.rope_scaling or {}
     if not hasattr(rope, "original_base"):  # another patch has replaced it
         return

@@ -68,12 +68,10 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
 
 
 def is_by_row(arguments: Mapping[str, Any]) -> bool:
-    """Whether the arguments have features (rows, tokens, features, width)."""
     return has_features(arguments.get(FEATURES))
 
 
 def has_features(deepstack_visual_embeds: Any) -> bool:
-    """Whether a call passes features of each row."""
     return getattr(deepstack_visual_embeds, "ndim", 0) == 4
 
 

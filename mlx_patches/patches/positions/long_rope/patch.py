@@ -33,7 +33,6 @@ def rotate_rows(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
 
 
 def is_long(ends: Any, limit: int) -> Any:
-    """Whether each row (rows,) has more tokens than the limit."""
     return ends > limit
 
 

@@ -68,7 +68,6 @@ def split_rows(texts: Sequence[list[int]], grids: Any, image: int) -> Iterator[l
 
 
 def find_images(text: Sequence[int], image: int) -> list[int]:
-    """The place of each image's first token."""
     before = [None, *text[:-1]]
     pairs = enumerate(zip(before, text, strict=True))
     return [at for at, (last, token) in pairs if token == image and last != image]

@@ -21,7 +21,6 @@ from ..._shared.arrays import mx
 
 
 def set_frequencies(attention: Any, config: Any, /) -> None:
-    """Set the frequencies of a layer's RoPE by its config."""
     scaling = config.rope_scaling
     if isinstance(scaling, dict) and scaling.get("truncate") is False:
         rope = attention.rope
