@@ -45,14 +45,7 @@ DEFAULT = "batch,server"
 
 
 def choose(names: str) -> Profile:
-    """The union of profiles.
-
-    Args:
-        names: separated by commas or spaces.
-
-    Raises:
-        MlxPatchesError: one is unknown, or none is named.
-    """
+    """The union of profiles, whose names are separated by commas or spaces."""
     wanted = names.replace(",", " ").split()
     for name in wanted or [names]:
         if name not in PROFILES:

@@ -68,10 +68,7 @@ class Session:
 
     @functools.cached_property
     def enabled(self) -> tuple[str, ...]:
-        """The optional patches that ``MLX_PATCHES_ENABLE`` names.
-
-        Unknown ids are logged and skipped: a typo must not stop a host.
-        """
+        """The optional patches that ``MLX_PATCHES_ENABLE`` names; a typo is only logged."""
         known = []
         for id_ in settings.read_enabled():
             try:

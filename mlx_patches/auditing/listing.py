@@ -39,11 +39,7 @@ class Listed(NamedTuple):
 
 
 def list_patches(profile: str | None = None) -> list[Listed]:
-    """Every patch, in the registry's order, or those of some profiles.
-
-    Args:
-        profile: names of profiles, separated by commas or spaces.
-    """
+    """Every patch, in the registry's order, or those of profiles, separated by commas."""
     registry = session().registry
     wanted = None if profile is None else set(profile.replace(",", " ").split())
     seen: dict[str, list[Outcome]] = {}

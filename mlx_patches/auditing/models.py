@@ -98,11 +98,7 @@ def _hub_cache() -> Path:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read a model's folder.
-
-    Raises:
-        MlxPatchesError: ``config.json`` is missing or cannot be used.
-    """
+    """Read a model's folder."""
     config = read_config(path)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:

@@ -16,11 +16,7 @@ from .modules import package_of_models
 
 
 def session_of_readable() -> Session:
-    """The session of an environment whose metadata can be read.
-
-    Raises:
-        MlxPatchesError: the metadata of a package cannot be read.
-    """
+    """The session; MlxPatchesError if the metadata of a package cannot be read."""
     try:
         current = session()
         for distribution in DISTRIBUTIONS.values():

@@ -88,15 +88,11 @@ class Recommendation:
 def recommend(
     families: Mapping[str, str], host: str | None = None, summary: Mapping[str, Any] | None = None
 ) -> list[Recommendation]:
-    """Recommend release sets.
+    """Recommend release sets, for a host only those that its ``Requires-Dist`` admits.
 
     Args:
         families: distribution to the family (module) that implements the model in it.
-        host: a distribution whose ``Requires-Dist`` the sets must satisfy.
         summary: the lab's summary; the packaged one by default.
-
-    Raises:
-        MlxPatchesError: there is no evidence, or the host is not installed.
     """
     summary = summary if summary is not None else load_summary()
     limits = host_limits(host) if host else {}
@@ -130,11 +126,7 @@ def list_families() -> list[str]:
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence in the wheel.
-
-    Raises:
-        MlxPatchesError: it is missing or broken.
-    """
+    """The summary of the lab's evidence in the wheel."""
     with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(read_packaged(SUMMARY))
         summary["sets"]
@@ -142,11 +134,7 @@ def load_summary() -> dict[str, Any]:
 
 
 def host_limits(host: str) -> dict[str, str]:
-    """Distribution to the specifier that an installed host requires in this environment.
-
-    Raises:
-        MlxPatchesError: the host is not installed.
-    """
+    """Distribution to the specifier that an installed host requires in this environment."""
     import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet

@@ -59,11 +59,7 @@ def verdict(report: Audit) -> str:
 
 
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
-    """The lines of the screen.
-
-    Args:
-        height: the largest number of lines; None for no limit.
-    """
+    """The lines of the screen, at most ``height`` unless that is None."""
     head, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
     bottom = commands(report)

@@ -33,11 +33,7 @@ def read(path: Path, limit: int, what: str) -> bytes:
 
 
 def read_packaged(path: Path) -> bytes:
-    """The content of a file of this package, which may be in a zip.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The content of a file of this package, which may be in a zip."""
     loader: Any = __spec__.loader
     content: bytes = loader.get_data(os.fspath(path))
     return content

@@ -86,11 +86,7 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def hash_module(content: bytes) -> str:
-    """Fingerprint of a whole source file.
-
-    Raises:
-        SyntaxError, ValueError: it cannot be parsed.
-    """
+    """Fingerprint of a whole source file."""
     return _hash([ast.parse(content)])
 
 

@@ -89,13 +89,7 @@ def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dic
     """Find other modules, functions, partials and closures that still refer to an original.
 
     Searches the whole heap, which takes up to a second in a large process: run on request only.
-
-    Args:
-        originals: path to the original function of a module.
-        ours: our own objects that refer to an original; they are ignored.
-
-    Returns:
-        Path to the description of one holder; paths without a holder are skipped.
+    ``ours`` are our own objects that refer to an original. Returns path to one holder, described.
     """
     held = _find_holders(originals, ours)
     if held:  # perhaps only by uncollected garbage

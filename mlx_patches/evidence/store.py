@@ -34,11 +34,7 @@ def folder() -> Path:
 
 
 def load(place: Path | None = None) -> list[dict[str, Any]]:
-    """All evidence, releases oldest first.
-
-    Raises:
-        MlxPatchesError: a file is broken, or there is none.
-    """
+    """All evidence, releases oldest first."""
     from packaging.version import Version
 
     place = place or folder()

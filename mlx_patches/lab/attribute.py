@@ -44,12 +44,7 @@ def attribute(
     expected: Sequence[str] = (),
     kept: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """Map each scenario to the patches that it needs; every patch is applied afterwards.
-
-    Args:
-        expected: patches to try first.
-        kept: patches that stay in effect and are not reported.
-    """
+    """Map each scenario to the patches it needs, besides ``kept``; tries ``expected`` first."""
     import mlx_patches
 
     from .scenarios import SCENARIOS
@@ -81,10 +76,7 @@ class Tried(NamedTuple):
 def find_needed(
     tried: Tried, scenario: str, applied: list[str], likely: Sequence[str] = ()
 ) -> list[str]:
-    """The applied patches that a scenario needs.
-
-    ``likely``: the patches that other scenarios of the model need, tried first.
-    """
+    """The applied patches that a scenario needs; ``likely`` ones are tried first."""
     others = [one for one in applied if one not in likely]
     suspects = list(likely) if likely and not_red(tried, scenario, without=others) else applied
     missed = missing(tried, scenario, suspects)
@@ -113,9 +105,6 @@ def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
     """Whether the scenario is not red without these patches, which stay unapplied.
 
     It may be green or not applicable: a patch may refuse an unsupported case.
-
-    Raises:
-        MlxPatchesError: the patches in effect differ from those requested.
     """
     from .scenarios import SCENARIOS, forget_solo_runs
 
@@ -127,13 +116,8 @@ def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:
     """Restore everything, then apply all other patches: earlier trials must leave no trace.
 
-    Args:
-        without: ids of the patches to skip.
-        everything: the (patch, target) pairs in effect with every patch applied.
-
-    Raises:
-        MlxPatchesError: the patches in effect differ from those requested; later trials would
-            attribute the effect of one patch to others.
+    ``everything`` has the (patch, target) pairs in effect with every patch. If others are in effect
+    now, later trials would attribute the effect of one patch to others.
     """
     import mlx_patches
 

@@ -12,13 +12,7 @@ from . import Cell, Generated, Tolerance
 def differences(
     batch: Sequence[Mapping[int, Any]], solo: Sequence[Mapping[int, Any]], tolerance: Tolerance
 ) -> Cell:
-    """Compare logits row by row, at every position present in both.
-
-    Args:
-        batch: per row, position to logits (vocabulary,) in the batch.
-        solo: the same from solo runs.
-        tolerance: the largest differences of a green cell.
-    """
+    """Compare logits (vocabulary,) by position, row by row, at every shared position."""
     worst, place, most = 0.0, "", 0.0
     clear = agreed = 0
     for index, (row, expected) in enumerate(zip(batch, solo, strict=True)):

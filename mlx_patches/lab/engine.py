@@ -259,17 +259,9 @@ def _embedding(family: Family) -> ast.Module:
 
 
 def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) -> Image:
-    """A prompt with images in place of some of its text.
+    """A prompt with images of (height, width) merged patches in place of some of its text.
 
     The model computes the position ids, because the shift after an image depends on the family.
-
-    Args:
-        model: a model that keeps rope deltas.
-        text: token ids, as many as the prompt will have.
-        patches: the height and width of each image, in merged patches.
-
-    Raises:
-        NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
     """
     if not any(hasattr(model.module, name) for name in REMEMBERED[:2]):
         raise NotApplicable("the model keeps no rope deltas")

@@ -138,10 +138,7 @@ def compare_with_solo(
     output: Sequence[Sequence[Generated]],
     ranks: Sequence[int] = (),
 ) -> Cell:
-    """Compare the batch generator's output with solo runs of the requests.
-
-    ``ranks``: see ``compare_generated``.
-    """
+    """Compare requests with solo runs; ``ranks``: see ``compare_generated``."""
     expected = [
         generate_solo(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
         for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
@@ -158,12 +155,7 @@ def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | No
 
 
 def penalize(tokens: Any, logits: Any) -> Any:
-    """A logits processor that penalizes every earlier token.
-
-    Args:
-        tokens: the row's token ids so far, of shape (length,).
-        logits: of shape (1, vocabulary).
-    """
+    """A logits processor that penalizes every earlier token of a row."""
     seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
     return mx.where(seen, logits - mx.abs(logits).max(), logits)
 

@@ -45,11 +45,7 @@ def generate(
 
 
 def limit_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
-    """Return a function that makes a row's caches like the release does for ``max_kv_size``.
-
-    Raises:
-        NotApplicable: the batch generator has no such limit, or the model ignores it.
-    """
+    """Return a function that makes a row's caches like the release does for ``max_kv_size``."""
     generator = getattr(generate_module(model), "BatchGenerator", None)
     if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
         raise NotApplicable("the release's batch generator takes no max_kv_size")
@@ -142,10 +138,7 @@ class Request:
 def run_requests(
     model: LabModel, requests: Sequence[Request], **options: Any
 ) -> list[list[Generated]]:
-    """Return the tokens of each request, run in the release's batch generator.
-
-    ``options`` are arguments of the generator.
-    """
+    """Return each request's tokens; ``options`` are arguments of the batch generator."""
     generator = make_generator(model, max(one.asked for one in requests), **options)
     taken = inspect.signature(generator.release.insert).parameters
     for name in (name for one in requests for name in one.own if name not in taken):
@@ -182,14 +175,8 @@ def force_tokens(
 ) -> list[Any]:
     """The log-probabilities before each of these tokens, in the release's ``generate_step``.
 
-    One more follows if the release computes a step ahead.
-
-    Args:
-        model: the lab's model, which names the release.
-        tokens: what the sampler returns, whatever the logits are.
-        prompt: token ids, in the shape that the release expects.
-        called: the model that the release calls.
-        options: further arguments.
+    The sampler returns the tokens whatever the logits are. One more follows if the release
+    computes a step ahead.
     """
     output: list[Any] = []
 

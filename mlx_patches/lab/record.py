@@ -75,11 +75,7 @@ def kernels(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
 
 
 def check_tasks(tasks: Sequence[Task], path: Path) -> None:
-    """Refuse tasks whose results cannot be written as evidence, before anything runs.
-
-    Raises:
-        MlxPatchesError: the tasks or the path cannot be used; the message has the reason.
-    """
+    """Refuse tasks whose results cannot be written as evidence, before anything runs."""
     names = sorted({task.family.distribution for task in tasks})
     if len(names) > 1:
         flags = " or ".join(f"--model {name}" for name in names)
@@ -98,11 +94,7 @@ def check_tasks(tasks: Sequence[Task], path: Path) -> None:
 
 
 def evidence(rows: Sequence[Row]) -> dict[str, Any]:
-    """The rows of a run, both without and with the patches, as evidence.
-
-    Raises:
-        MlxPatchesError: nothing was measured, or several devices were.
-    """
+    """A run's rows as evidence; refused unless they are of one package, device and dtype."""
     names = {row.family.partition(":")[0] for row in rows}
     devices = {row.device for row in rows if row.device}
     dtypes = {row.dtype for row in rows}
@@ -126,11 +118,7 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write evidence.
-
-    Raises:
-        MlxPatchesError: it cannot be written.
-    """
+    """Write evidence."""
     try:
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

@@ -46,11 +46,7 @@ class Refused(Exception):
 
 
 def check() -> None:
-    """Raise if the packages of the extra are not installed.
-
-    Raises:
-        MlxPatchesError: one is missing; the message names the extra.
-    """
+    """Raise MlxPatchesError if the packages of the extra are not installed."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise MlxPatchesError(
@@ -227,11 +223,7 @@ def other_theta(ropes: Config) -> Config:
 
 
 def _compare_config(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
-    """The cell of one config, and transformers' logits.
-
-    Raises:
-        Refused: transformers cannot make or run a model of this config.
-    """
+    """The cell of one config, and transformers' logits; Refused if it makes no model of it."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             made, want = _save_model(kind, config, Path(folder))
@@ -364,10 +356,7 @@ def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
-    """Compare the logits of a prompt with the reference's.
-
-    ``seen``: a description for the message, to the logits.
-    """
+    """Compare logits of a prompt, by description, with the reference's."""
     scale, worst = max(abs(value) for row in want for value in row), 0.0
     for what, got in seen.items():
         off = [distance / scale for distance in _distances(want, got)]
@@ -380,10 +369,7 @@ def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
 
 
 def _distances(want: Logits, got: Logits) -> list[float]:
-    """The largest difference at each token; infinite if a number is missing or not finite.
-
-    The release may pad the vocabulary.
-    """
+    """The largest difference at each token; infinite if a number is missing or not finite."""
 
     def distance(one: float, other: float) -> float:
         return abs(one - other) if math.isfinite(other) else math.inf

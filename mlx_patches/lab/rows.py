@@ -258,10 +258,7 @@ def _call(
     places: Sequence[Sequence[int]] | None,
     new: bool,
 ) -> Any:
-    """The logits of a table of tokens, of shape (rows, length, vocabulary).
-
-    ``places`` and ``new``: see ``engine.position_kwargs``.
-    """
+    """Logits (rows, length, vocabulary); for ``places`` see ``engine.position_kwargs``."""
     deltas = [row.delta for row in rows]
     images = [row.image for row in rows]
     kwargs = engine.position_kwargs(model, deltas, places, new, images)

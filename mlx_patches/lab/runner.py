@@ -120,12 +120,7 @@ def environment() -> str:
 
 
 def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
-    """The families to run: the named ones, or all that are installed.
-
-    Raises:
-        MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
-            be used.
-    """
+    """The families to run: the named ones, or all that are installed."""
     installed = [name for name in DISTRIBUTIONS if distributions.find(name)]
     if not installed:
         raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
@@ -243,11 +238,7 @@ def tasks(
 
 
 def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[Row]:
-    """Run one task and return its rows; a crash or timeout adds a red row with the place.
-
-    Args:
-        beside: other tasks run at the same time, so that it needs a separate kernel folder.
-    """
+    """Run one task; a crash or timeout adds a red row. ``beside``: other tasks run as well."""
     with (
         kernel_folder() if beside else nullcontext() as kernels,
         subprocess.Popen(
@@ -296,10 +287,7 @@ def exact_environment(kernels: Path | None) -> dict[str, str]:
 
 @cache
 def device(python: str = sys.executable) -> str:
-    """The device that MLX computes on in an environment; empty if MLX cannot run.
-
-    A child process detects it, because this process never imports MLX.
-    """
+    """The device of an environment, found by a child that may import MLX; empty if none."""
     code = "from mlx_patches.lab.child import device; print(device())"
     command = [python, "-P", "-c", code]
     done = subprocess.run(
@@ -434,11 +422,7 @@ def _answers(row: Row, task: Task) -> bool:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows that the lab wrote to a file; none if the file does not exist.
-
-    Raises:
-        MlxPatchesError: it cannot be read, or a line is not a row; names the line.
-    """
+    """Read the rows that the lab wrote to a file; none if it does not exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -47,11 +47,7 @@ def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Ge
     """Return the tokens that the clients of this model's running generator get, by prompt.
 
     The first prompt starts without the others, and its tokens count the steps: the others arrive
-    while it is decoded, all prompts of one step at once.
-
-    Raises:
-        TimeoutError: a client is still waiting.
-        Exception: the error that the first failed client received.
+    while it is decoded, all prompts of one step at once. Raises the first failed client's error.
     """
     kind = response_generator()
     inputs = {f"row {row}": one.inputs for row, one in enumerate(prompts)}

@@ -82,10 +82,7 @@ _BY_TYPE = {int: 2, float: 1.0, bool: False, str: "", dict: {}, list: [], tuple:
 
 
 def small_config(cls: type, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Keyword arguments for a small instance of a config dataclass.
-
-    Nested config dataclasses become nested dictionaries of the same kind.
-    """
+    """Arguments, with nested dictionaries, for a small instance of a config dataclass."""
     overrides = overrides or {}
     config: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
@@ -140,10 +137,7 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Any:
-    """A transformers config made small, without a class of the release that describes its fields.
-
-    ``names``: a field's name to its standard name, if they differ.
-    """
+    """A transformers config made small; ``names``: a field's standard name, if it differs."""
     names = names or {}
     layers, kept = _layers(config, names)
     small = {
@@ -190,10 +184,7 @@ def _narrow_rope(rope: Any, ratio: float) -> Any:
 
 
 def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """A small config with these sizes, including nested configs.
-
-    A list with one entry per layer is repeated until every layer has one.
-    """
+    """A small config, also its nested ones, with these sizes; lists by layer are repeated."""
     layers = int(sizes.get("num_hidden_layers", LAYERS))
     grown: dict[str, Any] = {}
     for name, value in config.items():

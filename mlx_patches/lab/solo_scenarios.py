@@ -247,13 +247,7 @@ def run_steps(
 ) -> dict[int, Any]:
     """The log-probabilities by position that ``generate_step`` passes to its sampler.
 
-    Args:
-        text: token ids; the first ``length`` are the prompt.
-        length: the length of the prompt.
-        chunk: the chunk size of the prefill.
-        image: the prompt, if it contains an image.
-        cache: the model's caches; None for empty ones.
-        start: the number of tokens in the cache.
+    The first ``length`` tokens are the prompt, of which ``cache`` holds those before ``start``.
     """
     options = {
         "prefill_step_size": chunk,

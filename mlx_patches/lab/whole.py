@@ -108,11 +108,7 @@ def with_vision_tower(config: Mapping[str, Any]) -> Any:
 
 
 def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
-    """A family's whole model, with weights of the dtype, drawn from the seed.
-
-    Raises:
-        NotBuilt: the family has no vision tower, or none of the known images fits it.
-    """
+    """A family's whole model, with weights of the dtype, drawn from the seed."""
     own = DATA["family"].get(family.name, {})
     overrides = overrides_of(family.distribution, family.name)
     if reason := own.get("not-built") or overrides.get("not-built"):
@@ -256,10 +252,7 @@ def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
 
 
 def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens of an image: those that its pixels change, and ``still`` that they do not.
-
-    Empty if the image does not fit.
-    """
+    """An image's tokens: those that its pixels change, and ``still`` others; or none."""
     best: list[int] = []
     still, ends = own.get("still", 0), own.get("ends", 1)
     for count in counts:

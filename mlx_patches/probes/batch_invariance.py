@@ -15,11 +15,7 @@ VOCABULARY = 64
 
 
 def tiny(distribution: str, family: str, seed: int = 0, **fields: Any) -> Any:
-    """The lab's tiny model of a family, with these fields in its text model's config.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """The lab's tiny model of a family, with these fields in its text model's config."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
 
@@ -51,11 +47,7 @@ def tiny_of(target: Target) -> Any:
 
 
 def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
-    """The caches of a left-padded batch, even in a release without a batch engine.
-
-    Raises:
-        NotApplicable: the release cannot batch one of the model's caches.
-    """
+    """The caches of a left-padded batch, even in a release without a batch engine."""
 
     def to_batch(layer: Any) -> Any:
         caches, kind = importlib.import_module(type(layer).__module__), type(layer).__name__

@@ -11,11 +11,7 @@ from . import NotApplicable
 
 @contextmanager
 def metal_branch(module: ModuleType) -> Iterator[None]:
-    """Let an imported module that checked for Metal run its Metal-only code.
-
-    Raises:
-        NotApplicable: this machine has no Metal and cannot emulate it.
-    """
+    """Let an imported module that checked for Metal run its Metal-only code."""
     from ..lab.metal_emulated import mac
 
     with ExitStack() as stack:

@@ -42,11 +42,7 @@ def missing() -> str:
 
 
 def load(text: str, name: str) -> Any:
-    """Compile a kernel's C++ and load its function ``emulated``.
-
-    Raises:
-        NotRun: it does not compile; the message has the compiler's first error.
-    """
+    """Compile a kernel's C++ and load its function ``emulated``."""
     if reason := missing():
         raise NotRun(reason)
     command = [str(compiler()), *FLAGS]

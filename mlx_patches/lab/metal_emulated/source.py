@@ -71,13 +71,7 @@ class Source:
     def text(
         self, inputs: Sequence[Input], outputs: Sequence[str], template: Sequence[tuple[str, Any]]
     ) -> str:
-        """Write the C++ of one instance.
-
-        Args:
-            inputs: the inputs of the call.
-            outputs: the types of the outputs' elements.
-            template: names and values; a type is a string.
-        """
+        """Write the C++ of one instance; a type in ``template`` is a string."""
         parameters: list[str] = []
         values: list[str] = []
 

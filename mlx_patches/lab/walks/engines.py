@@ -155,11 +155,7 @@ def start(model: LabModel, options: Mapping[str, int], prefix: Any = None) -> En
 
 
 def prefix_cache(small: bool) -> Any:
-    """An mlx-vlm prefix cache, small enough for a walk to fill or with default settings.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """An mlx-vlm prefix cache, small enough for a walk to fill or with default settings."""
     for name in SMALL:
         os.environ.pop(name, None)
     try:
@@ -174,11 +170,7 @@ def prefix_cache(small: bool) -> Any:
 
 
 def kinds(model: LabModel) -> list[frozenset[str]]:
-    """The operations and settings supported here, one set per kind of walk.
-
-    Raises:
-        NotApplicable: the release has no batch engine that walks can drive.
-    """
+    """The operations and settings supported here, one set per kind of walk."""
     release = start(model, {}).release
     insert = inspect.signature(release.insert).parameters
     rows = {"processor"} if "logits_processors" in insert else set()

@@ -79,11 +79,7 @@ class Program:
 
 
 def parse(line: str) -> Program:
-    """Parse a line.
-
-    Raises:
-        MlxPatchesError: the line is invalid; the message names the first wrong part.
-    """
+    """Parse a line; the error names its first wrong part."""
     head, *rest = (part.split() for part in line.split(";"))
     if not head or not re.fullmatch(r"[a-z-]+:\w+", head[0]):
         raise _wrong(line.partition(";")[0], "it starts with no family such as mlx-lm:llama")
@@ -121,13 +117,9 @@ def _pairs(settings: Mapping[str, int]) -> list[str]:
 
 
 def draw(family: str, seed: int, kinds: Sequence[frozenset[str]], window: int) -> Program:
-    """Draw a random program; successive seeds cycle through the kinds.
+    """Draw a random program; successive seeds cycle through the kinds of ``engines.kinds``.
 
-    Args:
-        family: the family's name in the line.
-        seed: the same seed gives the same program.
-        kinds: the supported operations and settings; see ``engines.kinds``.
-        window: the smallest sliding window of the model; prompts near its length are likely.
+    Prompts near the length of ``window``, the smallest one of the model, are likely.
     """
     return _Drawing(random.Random(seed), kinds[seed % len(kinds)], window).program(family)
 

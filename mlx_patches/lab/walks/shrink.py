@@ -12,10 +12,7 @@ NAMES = {"row", "text", "after"}
 
 
 def shrink(program: Program, is_red: IsRed, seconds: float) -> Program:
-    """The smallest program found in this time that is still red.
-
-    ``is_red``: whether a program is red for the same reason.
-    """
+    """The smallest program found in this time that is red for the same reason."""
     end = time.monotonic() + seconds
 
     def in_time(tried: Program) -> bool:

@@ -39,11 +39,7 @@ class Kept:
 
 
 def run(model: LabModel, program: Program) -> list[str]:
-    """Run a walk and describe its failures; empty if there are none.
-
-    Raises:
-        NotApplicable: the release refuses an operation.
-    """
+    """Run a walk and describe its failures; empty if there are none."""
     walk = Walk(model, program)
     try:
         with engines.small_steps(program.options.get("grow", 0)), unless_refused():

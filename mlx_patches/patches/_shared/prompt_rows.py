@@ -13,11 +13,7 @@ _IDS, _ARGUMENTS = 1, 3
 
 
 def change_prompts(change: Callable[[Rows, list[int]], Rows]) -> tuple[Target, ...]:
-    """Targets of the two functions that join prompts' arguments.
-
-    ``change`` gets each prompt's arguments and length, and returns the arguments to join; the
-    same sequence if nothing changes.
-    """
+    """Targets that join prompts' arguments, which ``change(rows, lengths)`` replaces."""
 
     def merge(original: Callable[..., Any], rows: Rows, ids: Any, *rest: Any) -> Any:
         return original(change(rows, list(map(len, ids))), ids, *rest)

@@ -143,11 +143,7 @@ def nbytes(cache: Any) -> int:
 def quantize_alike(
     rows: Sequence[Any], quantize: Callable[[Any, dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The settings that quantized rows share, and the rows quantized with them, except empty ones.
-
-    Raises:
-        ValueError: the rows' settings differ, or no row is quantized.
-    """
+    """The settings that quantized rows share, and all written rows quantized with them."""
     found = [read_settings(row) for row in rows if holds_quantized(row)]
     if not found or any(other != found[0] for other in found):
         raise ValueError(f"rows of one batch must be quantized alike, not as {found}")
@@ -225,11 +221,7 @@ def make_blank_rows(part: Any, rows: int) -> Any:
 
 
 def merge_quantized(cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge solo caches into a quantized batch cache of class ``cls``; float rows are quantized.
-
-    Raises:
-        ValueError: the rows differ in bits or group size, or none is quantized.
-    """
+    """Merge solo caches into a quantized batch of class ``cls``; float rows are quantized."""
     settings, rows = quantize_alike(caches, lambda row, settings: row.to_quantized(**settings))
     return merge(lambda padding: cls(padding, **settings), rows)
 

@@ -26,11 +26,7 @@ _LEAVES = {"lora_a", "lora_b", "m"}
 
 
 def load_checked(load: Function, model: Any, adapter_path: Any) -> Any:
-    """The model, with the adapter in a folder loaded.
-
-    Raises:
-        ValueError: a tensor of the adapter is not in the model, or has another shape there.
-    """
+    """The model with a folder's adapter; ValueError if a tensor does not fit it."""
 
     def load_weights(weights: Function, file: Any, *args: Any, **kwargs: Any) -> Any:
         # Later releases check the tensors, and pass them here instead of a file name.

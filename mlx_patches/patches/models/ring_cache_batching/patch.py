@@ -129,11 +129,7 @@ def define_merge(original: Any) -> Any:
 
 
 def unroll_ring(ring: Any) -> Any:
-    """Convert a ring to a plain cache: every token at its position, zeros for dropped tokens.
-
-    Raises:
-        ValueError: the ring's write position shows that it was fed several tokens at once.
-    """
+    """A ring as a plain cache: tokens at their positions, zeros for dropped ones."""
     row = importlib.import_module("mlx_vlm.models.cache").KVCache()
     row.keys, row.values, row.offset = ring.keys, ring.values, ring.offset
     prompt, window = ring.prefill_length, ring.window_size
