@@ -113,7 +113,11 @@ class Audit:
         return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
 
     def ignoring(self, patches: Iterable[str]) -> Audit:
-        """The report, with the defects of these patches marked as left open by choice."""
+        """The report, with the defects of these patches marked as left open by choice.
+
+        Raises:
+            MlxPatchesError: an id is unknown.
+        """
         ids = {session().registry.find_declared(id_).id for id_ in patches}
         outcomes = [
             one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
@@ -227,7 +231,11 @@ class Audit:
         return 1 if found & set(fail_on) else 2 if unknown or new else 0
 
     def as_dict(self, cells: bool = False) -> dict[str, Any]:
-        """The JSON form (docs/audit-json.md); ``cells``: also every family's scenarios."""
+        """The JSON form; docs/audit-json.md describes it.
+
+        Args:
+            cells: include every scenario of every family; a model's verdicts always have them.
+        """
         here, cells = self.here(), cells or self.model is not None
         return {
             "schema": JSON_SCHEMA,

@@ -1,4 +1,4 @@
-"""Which patches a family needs: ``python -m mlx_patches.lab.attribute FAMILY --scenario NAME``.
+"""Which patches a family needs: ``python tools/attribute.py FAMILY --scenario NAME``.
 
 No named scenario is red with every patch applied. A scenario needs a patch if removing that patch
 turns it red. If removing any single patch does not, several patches repair it, and the first that
@@ -13,15 +13,15 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..core.errors import MlxPatchesError
-from ..evidence.words import DTYPES, FLOAT32, METAL_EMULATED, RED
-from . import Family, LabModel
-from .child import build_family, emulate, every_patch
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.evidence.words import DTYPES, FLOAT32, METAL_EMULATED, RED
+from mlx_patches.lab import Family, LabModel
+from mlx_patches.lab.child import build_family, emulate, every_patch
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the patches that each named scenario needs."""
-    parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.attribute")
+    parser = argparse.ArgumentParser(prog="tools/attribute.py")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32)
@@ -46,8 +46,7 @@ def attribute(
 ) -> dict[str, list[str]]:
     """Map each scenario to the patches it needs, besides ``kept``; tries ``expected`` first."""
     import mlx_patches
-
-    from .scenarios import SCENARIOS
+    from mlx_patches.lab.scenarios import SCENARIOS
 
     mlx_patches.apply(patches=every_patch())
     model = build_family(family, dtype=dtype)[0]
@@ -106,7 +105,7 @@ def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 
     It may be green or not applicable: a patch may refuse an unsupported case.
     """
-    from .scenarios import SCENARIOS, forget_solo_runs
+    from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 
     apply_all_but(without, tried.everything)
     forget_solo_runs()
@@ -141,7 +140,7 @@ def in_effect() -> list[tuple[str, str]]:
 
 def list_requested(family: Family) -> frozenset[str]:
     """The patches that ``apply()`` requests for a family."""
-    from ..activation.session import session
+    from mlx_patches.activation.session import session
 
     current = session()
     entry = current.gate.patches_for(family.name, family.distribution)
