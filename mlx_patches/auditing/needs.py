@@ -1,5 +1,7 @@
 """The patches that a model needs on the installed releases."""
 
+from __future__ import annotations
+
 from functools import partial
 from typing import NamedTuple
 
@@ -27,6 +29,7 @@ class Need(NamedTuple):
     reason: str
 
     def as_dict(self) -> dict[str, str]:
+        """The JSON form."""
         return self._asdict()
 
 

@@ -1,5 +1,7 @@
 """The outcome of each patch in this process, with the reason."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
