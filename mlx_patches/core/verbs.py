@@ -11,16 +11,18 @@ A place is ``package.module:Qualified.name``; ``places`` is one or several. The 
 named function are the arguments that it reads: those before a ``/`` by position, the others by the
 release's names. The check ``when`` reads arguments in the same way. Further keywords are those of
 ``Target``. A repair that needs more than that wraps the function instead. A patch imports
-``Patch``, ``Target``, ``around``, ``refusal`` and their types from here as well.
+``Patch``, ``Target``, ``around``, ``refusal``, their types and ``mx`` from here as well.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
+from .arrays import mx as mx
 from .calls import ByName, Parameters
 from .calls import Function as Function
 from .errors import refusal as refusal
 from .packages import DISTRIBUTIONS, MODELS
+from .patch import Attribute as Attribute
 from .patch import Factory as Factory
 from .patch import Patch as Patch
 from .patch import Target as Target
@@ -113,8 +115,6 @@ def by_rows(places: Places, is_batch: Function, **options: Any) -> tuple[Target,
     def call(released: Function, rows: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_batch(rows):  # another patch's check may let this one run
             return released(rows, *args, **kwargs)
-        import mlx.core as mx
-
         return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
 
     return _targets(places, around(call), is_batch, **options)

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from ..evidence.words import BFLOAT16, FLOAT32
-from ..patches._shared.arrays import mx
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .cache_arrays import layers
 from .shrink import LAYERS, VOCABULARY, WINDOW, grow_config, instance, shrink_config, small_config

@@ -4,8 +4,8 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.packages import MODELS
-from ..patches._shared.arrays import mx
 
 # Attributes are followed only on objects of these packages.
 _OWNERS = (*MODELS, "mlx_patches")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.words import GREEN, INSENSITIVE, RED
-from ..patches._shared.arrays import mx
 from . import Cell, Generated, Tolerance
 
 

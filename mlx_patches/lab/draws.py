@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED
-from ..patches._shared.arrays import mx
 from . import Cell, engine
 from .served import Ask, serving
 from .threads import in_a_thread

@@ -19,9 +19,9 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.packages import MODELS
 from ..evidence.results import NotApplicable
-from ..patches._shared.arrays import mx
 from . import Family, LabModel
 
 OWN = PurePath(__file__).parents[1]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
-from ..patches._shared.arrays import mx
 from . import Cell, Generated, LabModel, engine, generators, offline
 from .compare import compare_generated
 from .registry import scenario

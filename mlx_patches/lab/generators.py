@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
-from ..patches._shared.arrays import mx
 from . import Generated, LabModel
 from .engine import (
     GROUP,

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
-from ..patches._shared.arrays import mx
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
 from .generators import Endless, TextOnly

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.errors import MlxPatchesError
 from ..core.model_files import WINDOWS
 from ..core.model_types import remapping
 from ..evidence.outside import OLD, PLAIN, THETA, WINDOW
 from ..evidence.words import GREEN, NOT_APPLICABLE, RED, RESULTS
-from ..patches._shared.arrays import mx
 from . import EXACT, Cell, Family, LabModel, NotBuilt, engine
 from .offline import shell
 from .shrink import FACTORS, rope_width, shrink_values

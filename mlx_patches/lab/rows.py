@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..patches._shared.arrays import mx
+from ..core.arrays import mx
 from . import Cell, LabModel, engine, generators
 from .compare import differences, pick_rank
 

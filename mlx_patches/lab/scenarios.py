@@ -11,9 +11,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
-from ..patches._shared.arrays import mx
 from . import (
     Cell,
     LabModel,

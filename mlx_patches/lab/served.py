@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..activation.children import child_environment, module_command
+from ..core.arrays import mx
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
-from ..patches._shared.arrays import mx
 from .build import draw_weights
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 from .whole import with_vision_tower

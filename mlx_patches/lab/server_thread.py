@@ -18,8 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
-from ..patches._shared.arrays import mx
 from . import Generated
 from .generators import Endless, read_answer
 from .shrink import VOCABULARY

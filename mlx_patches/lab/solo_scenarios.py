@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.outside import PREFILL
 from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, RED
-from ..patches._shared.arrays import mx
 from . import Cell, LabModel, engine
 from .build import build
 from .compare import differences

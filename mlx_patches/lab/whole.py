@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.words import FLOAT32
-from ..patches._shared.arrays import mx
 from . import Family, LabModel, NotBuilt
 from .build import (
     cast_weights,

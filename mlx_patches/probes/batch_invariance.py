@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.patch import Target
-from ..patches._shared.arrays import mx
 from . import NotApplicable, Result
 
 TOLERANCE = 1e-3

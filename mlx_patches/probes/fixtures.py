@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from ..core.arrays import mx
 from ..core.patch import Target
 from ..evidence.results import is_absent
-from ..patches._shared.arrays import mx
 from . import NotApplicable, Result
 
 

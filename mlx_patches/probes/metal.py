@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
+from ..core.arrays import mx
 from ..lab.metal_emulated.library import missing
-from ..patches._shared.arrays import mx
 from . import NotApplicable
 
 

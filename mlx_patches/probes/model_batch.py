@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.patch import Target
-from ..patches._shared.arrays import mx
 from . import NotApplicable, Result
 from .batch_invariance import measure_distance, tiny_of
 

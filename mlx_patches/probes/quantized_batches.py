@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ..patches._shared.arrays import mx
+from ..core.arrays import mx
 from . import NotApplicable
 
 HEADS, WIDTH, BITS = 2, 32, 4

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from ..patches._shared.arrays import mx
+from ..core.arrays import mx
 
 
 def make_silent_generator(chunks: Iterable[str]) -> Any:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.arrays import mx
 from ...evidence.results import NotApplicable
-from ...patches._shared.arrays import mx
 from .. import Generated, LabModel, engine
 from ..engine import Image
 from ..engine_scenarios import penalize, second_best

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...core.arrays import mx
 from ...evidence.words import RED
-from ...patches._shared.arrays import mx
 from .. import Cell, LabModel, engine, rows
 from ..compare import compare_generated
 from ..engine_scenarios import penalize

@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ...core.arrays import mx
 from ...evidence.results import NotApplicable
-from ...patches._shared.arrays import mx
 from .. import LabModel, engine, rows
 from ..cache_arrays import layers
 from ..engine import MARKS, unless_refused

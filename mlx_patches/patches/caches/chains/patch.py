@@ -3,8 +3,7 @@
 from typing import Any
 
 from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, read_stored
-from ....core.verbs import after
-from ..._shared.arrays import mx
+from ....core.verbs import after, mx
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 

@@ -4,9 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Factory, Patch
-from ....core.verbs import everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Factory, Patch, everywhere, mx, wrap
 from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import CACHES, around_setter, at
 

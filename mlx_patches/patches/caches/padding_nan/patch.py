@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, everywhere, mx, wrap
 
 # The cache attribute for (the ``left_padding`` array that was read, the column at which it ends).
 _NOTE = "_mlx_patches_padding_end"

@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....core.verbs import Patch, after, argument, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, argument, mx, result, wrap
 from ..._shared.targets import VLM_CACHES, around_setter, at
 from .windows import (
     ENTRY,

@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 
 # A prompt's prefix: the keys and values of each layer.
 Tensors = list[tuple[Any, Any]]

@@ -4,10 +4,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Attribute, Patch, Target, argument, everywhere, mx, wrap
 from ..._shared import quantized as contract
-from ..._shared.arrays import mx
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
 from ..._shared.targets import CACHES, VLM_CACHES, at

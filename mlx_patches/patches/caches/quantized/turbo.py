@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, Target, wrap
+from ....core.verbs import Patch, Target, mx, wrap
 from ..._shared import quantized as contract
-from ..._shared.arrays import mx
 from ..._shared.rows import make_solo
 from ..._shared.targets import around_setter, at
 

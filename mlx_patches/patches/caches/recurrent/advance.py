@@ -4,8 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch, around
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, around, mx
 from ..._shared.handles import make_handle
 from ..._shared.targets import CACHES, at
 from .contract import write_padding

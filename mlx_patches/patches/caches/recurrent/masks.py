@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, everywhere, mx, result, wrap
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------

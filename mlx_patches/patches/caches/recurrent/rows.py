@@ -4,8 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, after, everywhere, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, everywhere, mx, result, wrap
 from .contract import (
     concatenate_padding,
     count_rows,

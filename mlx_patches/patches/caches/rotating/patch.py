@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, read_stored
-from ....core.verbs import argument, everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import argument, everywhere, mx, wrap
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import CACHES, around_setter
 

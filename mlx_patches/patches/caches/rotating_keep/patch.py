@@ -25,9 +25,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch
-from ....core.verbs import argument, everywhere, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Attribute, Patch, argument, everywhere, mx, result, wrap
 from ..._shared.rows import cut_to_window
 from ..._shared.targets import CACHES, at
 

@@ -17,8 +17,7 @@ Retire when
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 from ..._shared.prompt_files import load_entry, save_entry
 
 # The entry of a file's metadata: the shape of each array without elements, by its name.

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 from ..._shared.targets import vlm_generators
 
 # A row's prompt within its padding, as (first token, one past the last).

@@ -21,8 +21,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
 def end_padding(remove: Function, batch: Any, *args: Any, **kwargs: Any) -> Any:

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 
 
 class SplitCaches(list[Any]):

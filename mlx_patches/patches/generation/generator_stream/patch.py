@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
-from ....core.verbs import Patch, result
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, result
 
 Defaults = tuple[Any, Any]
 

@@ -25,8 +25,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.verbs import Patch, argument, around
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, around, mx
 from ..._shared.kept import Kept
 from ..._shared.targets import GENERATORS, at
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.verbs import Function, Patch, refusal, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, refusal, wrap
 from ..._shared.parts import Overlay
 
 _LEAVES = {"lora_a", "lora_b", "m"}

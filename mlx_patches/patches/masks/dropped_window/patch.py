@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, after, argument, family, result
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, argument, family, mx, result
 from ..._shared.configs import FROM_DICT
 
 _KEPT = "_dropped_window"

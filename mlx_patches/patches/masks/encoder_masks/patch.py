@@ -15,9 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, result
 
 # A weight of 0 in any type.
 LEAST = -30000

@@ -18,8 +18,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, argument, vlm_family
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, mx, vlm_family
 
 Span = tuple[int, int]
 

@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
 def blur_axis(blur: Function, image: Any, sigma: float, axis: int) -> Any:

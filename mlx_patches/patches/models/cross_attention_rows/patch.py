@@ -19,8 +19,7 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, Target, mx
 from ..._shared.image_states import ImageStates
 from ..._shared.row_calls import bind_call, find_argument
 from ..._shared.row_record import cache_targets, read_record, update_record

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, family, tensors, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, family, mx, tensors, wrap
 from ..._shared.experts import run_experts
 
 Weights = dict[str, Any]

@@ -18,8 +18,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 # The axis of patches in each family's pixels.
 AXES = {"kimi_k25": 0, "paddleocr_vl": 1}

@@ -18,8 +18,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 from ..._shared.experts import run_experts
 
 _BLOCK = "Lfm2MoeSparseMoeBlock"

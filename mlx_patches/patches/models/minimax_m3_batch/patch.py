@@ -26,8 +26,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, Target, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, Target, mx, wrap
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter

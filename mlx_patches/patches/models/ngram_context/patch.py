@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, after, family, vlm_family
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, family, mx, vlm_family
 
 
 def pad_context(embedding: Any, /, cache: Any) -> None:

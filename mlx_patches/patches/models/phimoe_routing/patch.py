@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, family, mx, wrap
 from ..._shared.experts import run_experts
 
 # ``router_jitter_noise`` of the published configs.

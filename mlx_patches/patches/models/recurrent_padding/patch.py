@@ -34,9 +34,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from ....core.verbs import Factory, Function, Patch, Target, around
+from ....core.verbs import Factory, Function, Patch, Target, around, mx
 from ..._shared import rows as cache_rows
-from ..._shared.arrays import mx
 from ..._shared.row_calls import Span, bind_call, find_argument, find_shape
 from .batch import (
     announce_padding,

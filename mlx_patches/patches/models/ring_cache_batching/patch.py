@@ -24,8 +24,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, Target, mx, wrap
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"

@@ -38,9 +38,8 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, vlm_family, wrap
+from ....core.verbs import Function, Patch, Target, mx, vlm_family, wrap
 from ..._shared import rows as cache_rows
-from ..._shared.arrays import mx
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
     RowPart,

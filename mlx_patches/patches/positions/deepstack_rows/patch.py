@@ -26,8 +26,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
 from ..._shared.targets import at, vlm_models

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, after, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, after, family, mx, wrap
 
 
 def set_rope(attention: Any, args: Any, /) -> None:

@@ -17,8 +17,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, family, mx, wrap
 
 
 def rotate_internlm(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:

@@ -23,8 +23,7 @@ Retire when
 from collections.abc import Mapping
 from typing import Any
 
-from ....core.verbs import Function, Patch, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, result, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import Rows, change_prompts
 

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
 def rotate_rows(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:

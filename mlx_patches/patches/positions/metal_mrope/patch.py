@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, argument, refusal
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, mx, refusal
 
 
 def lacks_positions(rope: Any, /, q: Any, position_ids: Any) -> bool:

@@ -18,8 +18,7 @@ Retire when
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Function, Patch, vlm_family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, vlm_family, wrap
 
 # Each row's offset and the number of tokens, while a model runs a batch.
 _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)

@@ -19,8 +19,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, vlm_family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, vlm_family, wrap
 from ..._shared.targets import MROPE
 
 # Tokens, and the sizes of the images among them.

@@ -17,8 +17,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, Target, around, mx
 
 
 def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:

@@ -31,8 +31,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx
 from ..._shared.row_record import (
     RowRecord,
     cache_targets,

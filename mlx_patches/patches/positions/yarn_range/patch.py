@@ -16,8 +16,7 @@ Retire when
 import math
 from typing import Any
 
-from ....core.verbs import Patch, after, family
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, family, mx
 
 
 def set_frequencies(attention: Any, config: Any, /) -> None:
