@@ -52,7 +52,8 @@ def verdict(report: Audit) -> str:
     only = f", only in {report.host} processes" if report.host else ""
     state = "the installed releases have no known defect"
     if needed:
-        state = f"{_all(needed)} repaired here{only}"
+        known = "the one known defect is" if needed == 1 else f"all {needed} known defects are"
+        state = f"{known} repaired here{only}"
     if report.exit_code() == 2:
         return f"{whose}{state[0].upper()}{state[1:]}, but some of the code was not measured"
     return f"{whose}Nothing to do: {state}"
@@ -403,10 +404,6 @@ def _wrap(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     """The texts as lines of at most ``width`` columns; a longer word is broken."""
     wrap = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False).wrap
     return [line for text in texts for line in wrap(text)]
-
-
-def _all(count: int) -> str:
-    return "the one known defect is" if count == 1 else f"all {count} known defects are"
 
 
 def _many(count: int, word: str, plural: str = "s") -> str:

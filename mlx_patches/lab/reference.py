@@ -118,7 +118,7 @@ def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
             except Refused:
                 continue
             # A config that does not change transformers' logits proves nothing.
-            if not any(_same(want, one) for one in seen):
+            if not any(max(_distances(want, one)) < 1e-6 for one in seen):
                 yield name + OLD * (old and rope), cell
         seen.append(want)
 
@@ -320,10 +320,6 @@ def old_rope(config: Config) -> Config:
     if kind == "longrope":  # published folders have it in the config itself
         config["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
     return config
-
-
-def _same(one: Logits, other: Logits) -> bool:
-    return max(_distances(one, other)) < 1e-6
 
 
 def _cell(family: Family, folder: Path, want: Logits) -> Cell:

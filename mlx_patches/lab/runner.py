@@ -137,11 +137,12 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
         return found
     wanted: set[Family] = set()
     for name in models:
-        named = {family for family in found if _is(family, name)}
-        named |= {
-            family
-            for family in found
-            if (family.distribution, family.name) in implementations(name).items()
+        of_type = implementations(name).items()
+        named = {
+            one
+            for one in found
+            if name in (one.name, str(one), one.distribution)
+            or (one.distribution, one.name) in of_type
         }
         if not named:
             raise MlxPatchesError(f"no family {name!r} in this environment ({environment()})")
@@ -385,10 +386,6 @@ def why_unbuilt(folder: Path, rows: Sequence[Row]) -> str:
         return ""
     why = f"{field} ({rows[0].detail})" if field else rows[0].detail
     return f"{folder / 'config.json'}: {why}"
-
-
-def _is(family: Family, name: str) -> bool:
-    return name in (family.name, str(family), family.distribution)
 
 
 def describe_end(code: int, errors: str) -> str:

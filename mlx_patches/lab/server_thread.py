@@ -125,7 +125,8 @@ class Clients:
     def dismiss(self) -> None:
         """End the waiting clients: a release forgets some when another's request fails."""
         for request in filter(None, self.asked):
-            queue_of(request).put(RuntimeError("the server has stopped"))
+            queue = request[0] if isinstance(request, tuple) else request.rqueue
+            queue.put(RuntimeError("the server has stopped"))
         for client in self.all:
             if client.ident is not None:
                 client.join(1)
@@ -142,11 +143,6 @@ class Clients:
                 counts = ", ".join(f"{len(one.output)} of {one.prompt.count}" for one in self.all)
                 raise TimeoutError(f"no answer in {SECONDS:g} s; tokens by row: {counts}")
             time.sleep(0.001)
-
-
-def queue_of(request: Any) -> Any:
-    """The queue from which a request's client reads its answer."""
-    return request[0] if isinstance(request, tuple) else request.rqueue
 
 
 class Client(threading.Thread):

@@ -4,6 +4,7 @@ They run only if named: ``mlx-patches lab --scenario own-prefill``.
 """
 
 import itertools
+import operator
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -136,7 +137,7 @@ def config_fields(model: LabModel) -> Cell:
             for name in sorted(settings):
                 if same(varied, run_edited(model, partial(change_field, name=name, change=change))):
                     still.append(f"{name} of {kind}")
-    fill = partial(fill_defaults, scalars(model))
+    fill = partial(operator.or_, scalars(model))
     whole = run_edited(model, fill)
     for name in scalars(model) if whole is not None else ():
         if same(whole, run_edited(model, partial(change_field, name=name, change=fill))):
@@ -172,10 +173,6 @@ def scalars(model: LabModel) -> dict[str, Any]:
         for name, value in {**settings, **(model.config.get("text_config") or {})}.items()
         if isinstance(value, (bool, int, float)) and not any(one in name for one in UNREAD)
     }
-
-
-def fill_defaults(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    return {**settings, **config}
 
 
 def change_field(
