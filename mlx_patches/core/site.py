@@ -9,8 +9,6 @@ A site of a function, method, class method, static method or property installs f
 unguarded.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterator, Sequence
@@ -70,8 +68,8 @@ class Site:
         owner: Any,
         original: Any,
         policy: Policy,
-        aliases: Aliases,
-        lost: Site | None = None,
+        aliases: "Aliases",
+        lost: "Site | None" = None,
     ):
         self.path = path
         self.owner = owner

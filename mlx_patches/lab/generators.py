@@ -3,8 +3,6 @@
 mlx-lm and mlx-vlm call theirs differently; the wrappers here share one interface.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -147,7 +145,7 @@ def run_requests(
 
 
 @unless_refused()
-def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Generated]]:
+def run_in(generator: "_LmGenerator", requests: Sequence[Request]) -> list[list[Generated]]:
     """Return the tokens of each request, run in this generator."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
@@ -330,7 +328,7 @@ class TextOnly:
         return base.LanguageModelOutput(logits=self._model.call(inputs, cache, **kwargs))
 
     @property
-    def language_model(self) -> TextOnly:
+    def language_model(self) -> "TextOnly":
         return self
 
     def __getattr__(self, name: str) -> Any:

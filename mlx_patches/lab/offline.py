@@ -5,8 +5,6 @@ real tokenizers do. The family's model computes the embeddings of a text if it c
 its vision part; if not, the language model reads the token ids.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Sequence
@@ -195,7 +193,7 @@ class _Numbers:
         return str(messages)
 
     @property
-    def detokenizer(self) -> _Numbers:
+    def detokenizer(self) -> "_Numbers":
         return self
 
     def reset(self) -> None:

@@ -5,8 +5,6 @@ release's: the queue, the embedding step, the insertion, the steps, the returned
 handling of clients that disconnect. There is no HTTP, and no file is loaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib
@@ -61,7 +59,7 @@ def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Ge
 
 
 @contextlib.contextmanager
-def running(kind: Any, build: Callable[[], Whole], processor: Processor) -> Iterator[Any]:
+def running(kind: Any, build: Callable[[], Whole], processor: "Processor") -> Iterator[Any]:
     """Run a release's generator, whose thread ends with the context."""
     import mlx.core as mx
 
@@ -125,13 +123,12 @@ class Clients:
     def dismiss(self) -> None:
         """End the waiting clients: a release forgets some when another's request fails."""
         for request in filter(None, self.asked):
-            queue = request[0] if isinstance(request, tuple) else request.rqueue
-            queue.put(RuntimeError("the server has stopped"))
+            queue_of(request).put(RuntimeError("the server has stopped"))
         for client in self.all:
             if client.ident is not None:
                 client.join(1)
 
-    def _comes(self, client: Client) -> None:
+    def _comes(self, client: "Client") -> None:
         # The thread that reads the queue is held, so the queue grows.
         before = self.generator.requests.qsize()
         client.start()
@@ -143,6 +140,11 @@ class Clients:
                 counts = ", ".join(f"{len(one.output)} of {one.prompt.count}" for one in self.all)
                 raise TimeoutError(f"no answer in {SECONDS:g} s; tokens by row: {counts}")
             time.sleep(0.001)
+
+
+def queue_of(request: Any) -> Any:
+    """The queue from which a request's client reads its answer."""
+    return request[0] if isinstance(request, tuple) else request.rqueue
 
 
 class Client(threading.Thread):

@@ -6,8 +6,6 @@ that the release returns. In a file it is an entry of the caller's metadata of
 ``save_prompt_cache``, the only part of the file that the release does not interpret.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +43,7 @@ class RowRecord:
     images: ImageStates | None = None
     turn: Any = None
 
-    def filter_rows(self, indices: Any) -> RowRecord:
+    def filter_rows(self, indices: Any) -> "RowRecord":
         """The record of these rows, ``indices`` being a list or an array of numbers."""
         columns = {name: held[indices] for name, held in self.columns().items()}
         prompts: tuple[Any, ...] = ()

@@ -1,7 +1,5 @@
 """Each row's offset, for models that use a cache's offset as a single number."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -35,7 +33,7 @@ class RowOffset(int):
 
     rows: Any
 
-    def __new__(cls, columns: int, rows: Any) -> RowOffset:
+    def __new__(cls, columns: int, rows: Any) -> "RowOffset":
         """Take the arguments of the class."""
         self = super().__new__(cls, columns)
         self.rows, self._made = rows, {}
