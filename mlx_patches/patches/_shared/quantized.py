@@ -28,25 +28,25 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.patch import Factory, Target
+from ...core.verbs import Factory, Target, define
 from .arrays import mx
-from .targets import Place
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
 
 
-def make_targets(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
-    """Targets at attributes that a release's batch class may lack, by name."""
+def make_targets(kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
+    """Targets at attributes that a release's batch class, ``module:name``, may lack."""
+    name = kind.partition(":")[2]
     return tuple(
-        Target(
-            *place,
-            f"{kind}.{name}",
+        target
+        for method, factory in factories.items()
+        for target in define(
+            f"{kind}.{method}",
             factory,
-            fingerprint_of=(f"{kind}.{name}", f"{kind}.update_and_fetch"),
+            fingerprint_of=(f"{name}.{method}", f"{name}.update_and_fetch"),
             defines_new_attribute=True,
         )
-        for name, factory in factories.items()
     )
 
 

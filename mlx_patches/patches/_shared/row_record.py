@@ -247,5 +247,5 @@ def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
     factories: dict[str, Any] = dict.fromkeys(saved, around_setter(restore_record, save_record))
     if distribution == "mlx-lm":
         factories |= _FILES
-    place = LM_CACHES if distribution == "mlx-lm" else VLM_CACHES
-    return (*_ENTRY.targets(place, *kinds), *at((place,), factories, supports=True))
+    module = LM_CACHES if distribution == "mlx-lm" else VLM_CACHES
+    return (*_ENTRY.targets(module, *kinds), *at((module,), factories, supports=True))

@@ -20,7 +20,7 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, wrap
 from ..._shared.quantized import holds_quantized
-from ..._shared.targets import GENERATORS
+from ..._shared.targets import vlm_generators
 
 
 def quantize_hits(build: Function, generator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ PATCH = Patch(
     every_model=True,
     severity="crash",
     targets=wrap(
-        (f"{module}:BatchGenerator._build_mixed_prompt_batch" for _, module in GENERATORS),
+        vlm_generators("BatchGenerator._build_mixed_prompt_batch"),
         quantize_hits,
         fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
         when=has_kv_bits,

@@ -4,11 +4,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Attribute, Patch, Target, argument, everywhere, mx, wrap
+from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, wrap
 from ..._shared import quantized as contract
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
-from ..._shared.targets import CACHES, VLM_CACHES, at
 
 # -- a batch of quantized rows ---------------------------------------------------------------
 
@@ -17,14 +16,15 @@ def extract(cache: Any, idx: int) -> Any:
     return contract.extract(cache, idx, make_solo(cache))
 
 
+_BATCH = f"mlx_vlm.models.cache:{CLASS}"
+
 BATCH_QUANTIZED = Patch(
     id="batch-quantized",
     severity="crash",
     every_model=True,
     targets=(
         *contract.make_targets(
-            VLM_CACHES,
-            CLASS,
+            _BATCH,
             {
                 "prepare": lambda original: contract.prepare,
                 "finalize": lambda original: contract.finalize,
@@ -33,16 +33,13 @@ BATCH_QUANTIZED = Patch(
                 "nbytes": lambda original: property(contract.nbytes),
             },
         ),
-        *wrap(
-            f"mlx_vlm.models.cache:{CLASS}.extend",
-            contract.extend,
-            fingerprint_of=(f"{CLASS}.extend",),
-        ),
-        Target(
-            *VLM_CACHES,
-            f"{CLASS}._right_padding",
+        *wrap(f"{_BATCH}.extend", contract.extend, fingerprint_of=(f"{CLASS}.extend",)),
+        *define(
+            f"{_BATCH}._right_padding",
             lambda original: Attribute("_right_padding", contract.read_right_padding),
-            tuple(f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")),
+            fingerprint_of=tuple(
+                f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")
+            ),
             defines_new_attribute=True,
         ),
     ),
@@ -137,9 +134,9 @@ QUANTIZED_MERGE = Patch(
     severity="crash",
     every_model=True,
     targets=(
-        *at(
-            CACHES,
-            {"QuantizedKVCache.merge": lambda original: classmethod(merge_from_quantized)},
+        *define(
+            everywhere("models.cache:QuantizedKVCache.merge"),
+            lambda original: classmethod(merge_from_quantized),
             fingerprint_of=(
                 "QuantizedKVCache.merge",
                 "QuantizedKVCache.update_and_fetch",
@@ -154,10 +151,8 @@ QUANTIZED_MERGE = Patch(
             when=has_other_classes,
         ),
         *argument("mlx_lm.generate:_merge_caches", "caches", dequantize_prompts),
-        Target(
-            "mlx-lm",
-            "mlx_lm.models.cache",
-            "QuantizedKVCache.__len__",
+        *define(
+            "mlx_lm.models.cache:QuantizedKVCache.__len__",
             lambda original: count_tokens,
             fingerprint_of=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
             defines_new_attribute=True,

@@ -4,9 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, around, mx
+from ....core.verbs import Patch, around, define, everywhere, mx
 from ..._shared.handles import make_handle
-from ..._shared.targets import CACHES, at
 from .contract import write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
@@ -96,7 +95,9 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
-    targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
+    targets=define(
+        everywhere("models.cache:ArraysCache.advance"), count_from_start, when=has_padding
+    ),
     probe=".probe_advance:probe",
     doc="""mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token until
     Metal aborts.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target
-from ..._shared.targets import LM_CACHES, around_setter
+from ....core.verbs import Function, Patch, define
+from ..._shared.targets import around_setter
 from .contract import PADDING
 
 
@@ -18,9 +18,8 @@ ARRAYS_RESTORED = Patch(
     id="arrays-restored",
     severity="crash",
     targets=(
-        Target(
-            *LM_CACHES,
-            "ArraysCache.state",
+        *define(
+            "mlx_lm.models.cache:ArraysCache.state",
             around_setter(complete_restored),
             fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
         ),

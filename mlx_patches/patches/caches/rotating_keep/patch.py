@@ -25,9 +25,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Attribute, Patch, argument, everywhere, mx, result, wrap
+from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, result, wrap
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES, at
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -198,9 +197,9 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     targets=(
-        *at(
-            CACHES,
-            {f"{_BATCH}.keep": lambda original: Attribute("keep", read_keep)},
+        *define(
+            everywhere(f"models.cache:{_BATCH}.keep"),
+            lambda original: Attribute("keep", read_keep),
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
             defines_new_attribute=True,
         ),

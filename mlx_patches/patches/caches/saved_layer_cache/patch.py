@@ -47,7 +47,7 @@ def is_layer_cache(cache: Any) -> bool:
 def convert_to_arrays(cache: Any) -> Any:
     """An ``ArraysCache`` of the arrays of a cache's state."""
     state = cache.state
-    arrays = importlib.import_module(LM_CACHES[1]).ArraysCache(len(state))
+    arrays = importlib.import_module(LM_CACHES).ArraysCache(len(state))
     arrays.cache = list(state)
     return arrays
 

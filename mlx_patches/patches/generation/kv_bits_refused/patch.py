@@ -25,9 +25,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.verbs import Patch, argument, around, mx
+from ....core.verbs import Patch, argument, around, define, mx
 from ..._shared.kept import Kept
-from ..._shared.targets import GENERATORS, at
+from ..._shared.targets import vlm_generators
 
 logger = logging.getLogger("mlx_patches")
 
@@ -223,10 +223,10 @@ PATCH = Patch(
             drop_bits_of_both,
             fingerprint_of=("speculative_generate_step", "maybe_quantize_kv_cache"),
         ),
-        *at(GENERATORS, {"generate_step": around(generate_supported)}, when=has_bits),
-        *at(
-            GENERATORS,
-            {"BatchGenerator.__init__": around(init_supported)},
+        *define(vlm_generators("generate_step"), around(generate_supported), when=has_bits),
+        *define(
+            vlm_generators("BatchGenerator.__init__"),
+            around(init_supported),
             fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
             when=has_bits,
         ),

@@ -24,8 +24,7 @@ import threading
 from types import FunctionType
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target
-from ..._shared.targets import SAMPLERS
+from ....core.verbs import Function, Patch, define
 
 
 class Compiled(threading.local):
@@ -59,15 +58,16 @@ def compile_per_thread(compiled: Function) -> Function:
 
 _EVERYWHERE = ("apply_top_k", "apply_min_p", "apply_top_p", "apply_xtc", "categorical_sampling")
 _NAMES = {
-    "mlx-lm": _EVERYWHERE,
-    "mlx-vlm": (*_EVERYWHERE, "_apply_top_k", "_apply_min_p", "_typical_p"),
+    "mlx_lm": _EVERYWHERE,
+    "mlx_vlm": (*_EVERYWHERE, "_apply_top_k", "_apply_min_p", "_typical_p"),
 }
 
 PATCH = Patch(
     id="sampling-threads",
     every_model=True,
     mlx=("0.31.2", "0.32.0"),
-    targets=tuple(
-        Target(*place, name, compile_per_thread) for place in SAMPLERS for name in _NAMES[place[0]]
+    targets=define(
+        [f"{package}.sample_utils:{name}" for package in _NAMES for name in _NAMES[package]],
+        compile_per_thread,
     ),
 )

@@ -16,7 +16,7 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target
+from ....core.verbs import Function, Patch, define, lm_family
 
 
 def select_keys(call: Function) -> Function:
@@ -43,5 +43,5 @@ def without_heads(mask: Any) -> Any:
 PATCH = Patch(
     id="indexer-mask",
     severity="crash",
-    targets=(Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", select_keys),),
+    targets=define(lm_family("deepseek_v32", "Indexer.__call__"), select_keys),
 )

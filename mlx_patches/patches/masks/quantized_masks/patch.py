@@ -20,8 +20,7 @@ import importlib
 import inspect
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around
-from ..._shared.targets import BASES, at
+from ....core.verbs import Function, Patch, around, define, everywhere, wrap
 
 
 def make_padded_mask(original: Function, cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,21 +92,22 @@ def _attention(original: Any) -> Any:
 PATCH = Patch(
     id="quantized-masks",
     targets=(
-        *(
-            Target("mlx-vlm", module, f"{name}.make_mask", around(make_padded_mask))
-            for module, name in (
-                ("mlx_vlm.models.cache", "BatchQuantizedKVCache"),
-                ("mlx_vlm.turboquant", "BatchTurboQuantKVCache"),
-            )
+        *wrap(
+            (
+                "mlx_vlm.models.cache:BatchQuantizedKVCache.make_mask",
+                "mlx_vlm.turboquant:BatchTurboQuantKVCache.make_mask",
+            ),
+            make_padded_mask,
         ),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.cache",
-            "BatchQuantizedKVCache.update_and_fetch",
-            around(return_shapes),
+        *wrap(
+            "mlx_vlm.models.cache:BatchQuantizedKVCache.update_and_fetch",
+            return_shapes,
             # Only ``update_and_fetch`` is the same in releases whose models read no shape.
-            ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
+            fingerprint_of=(
+                "BatchQuantizedKVCache.update_and_fetch",
+                "BatchQuantizedKVCache.make_mask",
+            ),
         ),
-        *at(BASES, {"quantized_scaled_dot_product_attention": _attention}),
+        *define(everywhere("models.base:quantized_scaled_dot_product_attention"), _attention),
     ),
 )

@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, result
+from ....core.verbs import Function, Patch, define, result
 from ..._shared.parts import Overlay
 
 # The slots of a layer's cache: three convolutions' states, and the recurrence's.
@@ -80,6 +80,6 @@ PATCH = Patch(
     severity="crash",
     targets=(
         *result(f"{_MODULE}:Model.make_cache", split_slots),
-        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", show_two_slots),
+        *define(f"{_MODULE}:KimiDeltaAttention.__call__", show_two_slots),
     ),
 )

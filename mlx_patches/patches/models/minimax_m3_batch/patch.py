@@ -26,7 +26,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, Target, mx, wrap
+from ....core.verbs import Patch, define, mx, wrap
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter
@@ -218,7 +218,7 @@ PATCH = Patch(
             f"{MODULE}:MiniMaxAttention._sparse_decode_attention", attend_to_blocks, supports=True
         ),
         *wrap(f"{MODULE}:{_CACHE}.offset", read_offset),
-        Target("mlx-vlm", MODULE, f"{_CACHE}.state", around_setter(put_state)),
+        *define(f"{MODULE}:{_CACHE}.state", around_setter(put_state)),
         *wrap(
             f"{MODULE}:{_CACHE}.extend",
             extend_index_keys,

@@ -24,7 +24,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, mx, wrap
+from ....core.verbs import Function, Patch, define, mx, wrap
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
@@ -156,14 +156,17 @@ PATCH = Patch(
     id="ring-cache-batching",
     formerly="ring-rows",
     targets=(
-        Target("mlx-vlm", MODULE, "LanguageModel.__call__", define_call, ("LanguageModel",), True),
-        Target(
-            "mlx-vlm",
-            MODULE,
-            "RingSlidingKVCache.merge",
+        *define(
+            f"{MODULE}:LanguageModel.__call__",
+            define_call,
+            fingerprint_of=("LanguageModel",),
+            defines_new_attribute=True,
+        ),
+        *define(
+            f"{MODULE}:RingSlidingKVCache.merge",
             define_merge,
-            ("RingSlidingKVCache",),
-            True,
+            fingerprint_of=("RingSlidingKVCache",),
+            defines_new_attribute=True,
         ),
         *wrap(
             "mlx_vlm.generate.ar:PromptProcessingBatch.generate", start_generation, supports=True

@@ -38,7 +38,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, mx, vlm_family, wrap
+from ....core.verbs import Function, Patch, define, lm_family, mx, vlm_family, wrap
 from ..._shared import rows as cache_rows
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
@@ -216,16 +216,15 @@ BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 PATCH = Patch(
     id="row-by-row",
     targets=(
-        Target("mlx-lm", "mlx_lm.models.afm7", "Model.__call__", FACTORIES["afm7"]),
+        *define(lm_family("afm7", "Model.__call__"), FACTORIES["afm7"]),
         *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{family}.language",
-                "LanguageModel.__call__",
-                factory,
-                BODIES.get(family, ()),
-            )
+            target
             for family, factory in FACTORIES.items()
+            for target in define(
+                vlm_family(family, "LanguageModel.__call__"),
+                factory,
+                fingerprint_of=BODIES.get(family, ()),
+            )
         ),
         *wrap(vlm_family("limite", "_causal_window_mask"), limite.build_mask, supports=True),
     ),

@@ -14,10 +14,10 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around
+from ....core.verbs import Function, Patch, around, define, vlm_family
 
 GIVEN = "inputs"  # mlx-vlm's name for the tokens of a chunk
-_FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
+_FAMILIES = "phi phixtral qwen recurrent_gemma stablelm zaya1_vl"
 
 
 def call_with_tokens(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -35,15 +35,8 @@ def is_named(model: Any, *args: Any, **kwargs: Any) -> bool:
 PATCH = Patch(
     id="token-names",
     severity="crash",
-    targets=tuple(
-        # Not a verb: the release's own parameters reject the call.
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.language",
-            "LanguageModel.__call__",
-            around(call_with_tokens),
-            when=is_named,
-        )
-        for family in _FAMILIES
+    # Not ``wrap``: the release's own parameters reject the call.
+    targets=define(
+        vlm_family(_FAMILIES, "LanguageModel.__call__"), around(call_with_tokens), when=is_named
     ),
 )

@@ -26,10 +26,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, mx, wrap
+from ....core.verbs import Function, Patch, define, mx, vlm_family, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
-from ..._shared.targets import at, vlm_models
+from ..._shared.targets import vlm_generators
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
@@ -146,18 +146,12 @@ def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
 PATCH = Patch(
     id="deepstack-rows",
     targets=(
-        *at(
-            vlm_models("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"),
-            {"LanguageModel.__call__": call_with_fed},
+        *define(
+            vlm_family("qwen3_vl qwen3_vl_moe qwen3_omni_moe", "LanguageModel.__call__"),
+            call_with_fed,
             when=may_have_features,
         ),
         *change_prompts(lambda rows, lengths: number_features(rows, lengths)),
-        *wrap(
-            [
-                f"mlx_vlm.{name}:_split_prompt_kwargs_per_row"
-                for name in ("generate", "generate.ar")
-            ],
-            split_with_numbers,
-        ),
+        *wrap(vlm_generators("_split_prompt_kwargs_per_row"), split_with_numbers),
     ),
 )

@@ -17,7 +17,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around, mx
+from ....core.verbs import Function, Patch, around, define, mx, vlm_family
 
 
 def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
@@ -40,10 +40,11 @@ def make_delta(stored: Any) -> Any:
     return mx.zeros((1, 1), stored.dtype)
 
 
-_PLACE = ("mlx-vlm", "mlx_vlm.models.qwen3_5.language")
 PATCH = Patch(
     id="minicpm-deltas",
     severity="crash",
-    targets=(Target(*_PLACE, "LanguageModel.__call__", around(call_with_one), when=has_too_few),),
+    targets=define(
+        vlm_family("qwen3_5", "LanguageModel.__call__"), around(call_with_one), when=has_too_few
+    ),
     probe=".probe_minicpm:probe",
 )
