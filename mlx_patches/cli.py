@@ -1,7 +1,5 @@
 """The command ``mlx-patches``."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """Writes the file that activates the patches in an environment, and removes it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig
@@ -53,11 +51,7 @@ def line(limit: Host | None = None, profile: str = SAFE) -> str:
 
 
 def limit_to(host: str) -> Host:
-    """Return how an installed host's processes are started, according to its metadata.
-
-    Raises:
-        MlxPatchesError: it is not installed, or installs no command.
-    """
+    """How an installed host's processes are started, according to its metadata."""
     import importlib_metadata
 
     from .contributions import hosts
@@ -84,11 +78,7 @@ def limit_to(host: str) -> Host:
 
 
 def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
-    """Write the file, for all processes or those of one host; returns its path.
-
-    Raises:
-        MlxPatchesError: site-packages cannot be written, or there is no such profile.
-    """
+    """Write the file, for all processes or those of one host; returns its path."""
     choose(profile)
     path = _path()
     try:
@@ -122,11 +112,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def disable() -> Path | None:
-    """Remove the file; returns its path, or None if there was none.
-
-    Raises:
-        MlxPatchesError: it cannot be removed.
-    """
+    """Remove the file; returns its path, or None if there was none."""
     path = _path()
     try:
         path.with_name(START_NAME).unlink(missing_ok=True)

@@ -4,8 +4,6 @@ The command's own interpreter starts with our ``sitecustomize`` first on its pat
 the ``sitecustomize`` that it shadows. Child processes inherit the path.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex
@@ -44,15 +42,7 @@ class Launch:
 
 
 def launch(command: Sequence[str], profile: str = "") -> Launch:
-    """Prepare a command line that starts a command with the patches.
-
-    Args:
-        profile: the profile; by default that of ``MLX_PATCHES_PROFILE``, or ``safe``.
-
-    Raises:
-        MlxPatchesError: there is no such command, or it is a Python program whose environment has
-            no mlx_patches, or there is no such profile.
-    """
+    """Prepare a command that runs with the patches of a profile, by default the usual one."""
     profile = profile or settings.profile() or SAFE
     choose(profile)
     # The commands of an environment that is not activated are next to our interpreter.
@@ -167,11 +157,7 @@ def _require_package(interpreter: Sequence[str]) -> None:
 
 
 def execute(launch: Launch) -> None:
-    """Replace this process with the command; does not return.
-
-    Raises:
-        MlxPatchesError: it cannot be started.
-    """
+    """Replace this process with the command; does not return."""
     on = f"patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are active"
     print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
     sys.stdout.flush()

@@ -4,8 +4,6 @@ Our locks are not held while entry points load, hooks run or factories run: each
 and an import may wait for another thread that needs the lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -70,10 +68,7 @@ class Session:
 
     @functools.cached_property
     def enabled(self) -> tuple[str, ...]:
-        """The optional patches that ``MLX_PATCHES_ENABLE`` names.
-
-        Unknown ids are logged and skipped: a typo must not stop a host.
-        """
+        """The optional patches that ``MLX_PATCHES_ENABLE`` names; a typo is only logged."""
         known = []
         for id_ in settings.read_enabled():
             try:
@@ -141,7 +136,6 @@ class Session:
         dry_run: bool = False,
         profile: str | None = None,
     ) -> Report:
-        """See ``mlx_patches.apply``."""
         wanted, by_model = self._find_wanted(patches, models, profile)
         if dry_run:
             named = self._entries_of(_models_imported()) if by_model else ()
@@ -153,7 +147,6 @@ class Session:
         return report
 
     def restore(self, patches: Iterable[str] | None = None) -> Report:
-        """See ``mlx_patches.restore``."""
         ids = self._ids(patches)
         if ids is None:
             boot.stop()
@@ -174,7 +167,6 @@ class Session:
         models: Iterable[str] | None = None,
         profile: str | None = None,
     ) -> Iterator[Report]:
-        """See ``mlx_patches.patched``."""
         wanted, by_model = self._find_wanted(patches, models, profile)
         request = Request(by_model)
         try:
@@ -233,7 +225,6 @@ class Session:
         return _report(outcomes)
 
     def _drop(self, request: Request) -> None:
-        """End a request, and remove the patches that no other one holds."""
         with self.manager.lock:
             self._requests.drop(request)
             self._unwatch()
@@ -350,10 +341,7 @@ class Session:
         return package is None or self.installed(package) is not None
 
     def _find_wanted(
-        self,
-        patches: Iterable[str] | None,
-        models: Iterable[str] | None,
-        profile: str | None,
+        self, patches: Iterable[str] | None, models: Iterable[str] | None, profile: str | None
     ) -> tuple[list[Patch], bool]:
         """The patches that a call requests, and whether it follows the models' entries."""
         ids, types = self._ids(patches), self._models(models)

@@ -70,7 +70,6 @@ class ModelReport:
         return tuple(dict.fromkeys(unused))
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return {
             "model_type": self.model_type,
             "folder": str(self.folder.path) if self.folder else None,

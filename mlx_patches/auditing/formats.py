@@ -1,7 +1,5 @@
 """Output formats of the audit: JSON, Markdown, SARIF, and a bug report."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Every patch with its state in this environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -35,18 +33,13 @@ class Listed(NamedTuple):
     outcomes: tuple[Outcome, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         shown = ("distribution", "target", "status", "reason")
         targets = [fields(one, *shown) for one in self.outcomes]
         return {**fields(self, *self._fields[:-1]), "targets": targets}
 
 
 def list_patches(profile: str | None = None) -> list[Listed]:
-    """Every patch, in the registry's order, or those of some profiles.
-
-    Args:
-        profile: names of profiles, separated by commas or spaces.
-    """
+    """Every patch, in the registry's order, or those of profiles, separated by commas."""
     registry = session().registry
     wanted = None if profile is None else set(profile.replace(",", " ").split())
     seen: dict[str, list[Outcome]] = {}

@@ -1,7 +1,5 @@
 """The output of ``mlx-patches audit``: at most 20 lines of 80 columns, the verdict first."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections import Counter
@@ -54,18 +52,15 @@ def verdict(report: Audit) -> str:
     only = f", only in {report.host} processes" if report.host else ""
     state = "the installed releases have no known defect"
     if needed:
-        state = f"{_all(needed)} repaired here{only}"
+        known = "the one known defect is" if needed == 1 else f"all {needed} known defects are"
+        state = f"{known} repaired here{only}"
     if report.exit_code() == 2:
         return f"{whose}{state[0].upper()}{state[1:]}, but some of the code was not measured"
     return f"{whose}Nothing to do: {state}"
 
 
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
-    """The lines of the screen.
-
-    Args:
-        height: the largest number of lines; None for no limit.
-    """
+    """The lines of the screen, at most ``height`` unless that is None."""
     head, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
     bottom = commands(report)
@@ -409,10 +404,6 @@ def _wrap(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     """The texts as lines of at most ``width`` columns; a longer word is broken."""
     wrap = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False).wrap
     return [line for text in texts for line in wrap(text)]
-
-
-def _all(count: int) -> str:
-    return "the one known defect is" if count == 1 else f"all {count} known defects are"
 
 
 def _many(count: int, word: str, plural: str = "s") -> str:

@@ -1,7 +1,5 @@
 """Finds other packages that wrapped or replaced a patched function, or still hold the original."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterable, Mapping
@@ -91,13 +89,7 @@ def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dic
     """Find other modules, functions, partials and closures that still refer to an original.
 
     Searches the whole heap, which takes up to a second in a large process: run on request only.
-
-    Args:
-        originals: path to the original function of a module.
-        ours: our own objects that refer to an original; they are ignored.
-
-    Returns:
-        Path to the description of one holder; paths without a holder are skipped.
+    ``ours`` are our own objects that refer to an original. Returns path to one holder, described.
     """
     held = _find_holders(originals, ours)
     if held:  # perhaps only by uncollected garbage

@@ -475,11 +475,7 @@ class Manager:
     def _remove(
         self, site: Site, patch: str, kept: Callable[[str], bool] = lambda patch_id: False
     ) -> str | None:
-        """Remove a patch's layer from a site; the caller rebinds.
-
-        Returns:
-            Why that failed, or an empty string; None if the patch is ``kept``.
-        """
+        """Remove a patch's layer; returns why that failed, None if the patch is ``kept``."""
         while True:
             before = site.composed
             composed = site.compose_without(patch)

@@ -261,11 +261,7 @@ def detach_dict(instance: Any) -> dict[str, Any]:
 
 
 def read_stored(instance: Any, name: str) -> Any:
-    """The value in an instance's ``__dict__`` under a name.
-
-    Raises:
-        AttributeError: there is none.
-    """
+    """The value in an instance's ``__dict__`` under a name, or AttributeError."""
     try:
         return instance.__dict__[name]
     except KeyError:

@@ -3,8 +3,6 @@
 The gate decides both in the same way, so an audit of files agrees with a patched process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 One file per release of a host, with a part for each command line that was measured.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -30,11 +28,7 @@ def folder() -> Path:
 
 
 def load(name: str, version: str, place: Path | None = None) -> list[dict[str, Any]]:
-    """The parts of a host's release; none if it was not measured.
-
-    Raises:
-        MlxPatchesError: the file is broken.
-    """
+    """The parts of a host's release; none if it was not measured."""
     if not re.fullmatch(r"[\w-]+ [\w.+!-]{1,100}", f"{name} {version}"):
         return []
     file = (place or folder()) / f"{name}-{version}.json"

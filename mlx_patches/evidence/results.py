@@ -1,9 +1,6 @@
 """The result of a probe, and whose fault an error is: the release's, or the environment's."""
 
-from __future__ import annotations
-
 import errno
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.packages import DISTRIBUTIONS
@@ -24,7 +21,9 @@ class NotApplicable(Exception):
 
 def is_absent(error: BaseException, package: str) -> bool:
     """Whether an error is an import of a module that this package, or another of ours, lacks."""
-    return isinstance(error, ModuleNotFoundError) and _top(error) in (package, *DISTRIBUTIONS)
+    if not isinstance(error, ModuleNotFoundError):
+        return False
+    return (error.name or "").partition(".")[0] in (package, *DISTRIBUTIONS)
 
 
 def find_fault(error: BaseException, package: str) -> str:
@@ -32,21 +31,13 @@ def find_fault(error: BaseException, package: str) -> str:
 
     A dependency is missing, memory or disk is full, or MLX cannot compile its own kernels.
     """
-    for one in _causes(error):
+    one: BaseException | None = error
+    while one is not None:
         if isinstance(one, ModuleNotFoundError) and not is_absent(one, package):
             return f"{one}: install it"
         if isinstance(one, MemoryError) or getattr(one, "errno", 0) == errno.ENOSPC:
             return f"no memory or disk space is left: {one}"
         if "Compile::eval_cpu" in str(one):
             return "MLX cannot compile its kernels: its C++ compiler fails"
+        one = one.__cause__
     return ""
-
-
-def _top(error: ImportError) -> str:
-    return (error.name or "").partition(".")[0]
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

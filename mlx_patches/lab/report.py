@@ -1,7 +1,5 @@
 """The terminal and JSON output of a run of the lab."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Runs the lab: a child process for each family, without and with the patches."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -122,12 +120,7 @@ def environment() -> str:
 
 
 def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
-    """The families to run: the named ones, or all that are installed.
-
-    Raises:
-        MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
-            be used.
-    """
+    """The families to run: the named ones, or all that are installed."""
     installed = [name for name in DISTRIBUTIONS if distributions.find(name)]
     if not installed:
         raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
@@ -144,11 +137,12 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
         return found
     wanted: set[Family] = set()
     for name in models:
-        named = {family for family in found if _is(family, name)}
-        named |= {
-            family
-            for family in found
-            if (family.distribution, family.name) in implementations(name).items()
+        of_type = implementations(name).items()
+        named = {
+            one
+            for one in found
+            if name in (one.name, str(one), one.distribution)
+            or (one.distribution, one.name) in of_type
         }
         if not named:
             raise MlxPatchesError(f"no family {name!r} in this environment ({environment()})")
@@ -245,11 +239,7 @@ def tasks(
 
 
 def measure(task: Task, seconds: float = SECONDS, beside: bool = False) -> list[Row]:
-    """Run one task and return its rows; a crash or timeout adds a red row with the place.
-
-    Args:
-        beside: other tasks run at the same time, so that it needs a separate kernel folder.
-    """
+    """Run one task; a crash or timeout adds a red row. ``beside``: other tasks run as well."""
     with (
         kernel_folder() if beside else nullcontext() as kernels,
         subprocess.Popen(
@@ -298,10 +288,7 @@ def exact_environment(kernels: Path | None) -> dict[str, str]:
 
 @cache
 def device(python: str = sys.executable) -> str:
-    """The device that MLX computes on in an environment; empty if MLX cannot run.
-
-    A child process detects it, because this process never imports MLX.
-    """
+    """The device of an environment, found by a child that may import MLX; empty if none."""
     code = "from mlx_patches.lab.child import device; print(device())"
     command = [python, "-P", "-c", code]
     done = subprocess.run(
@@ -401,10 +388,6 @@ def why_unbuilt(folder: Path, rows: Sequence[Row]) -> str:
     return f"{folder / 'config.json'}: {why}"
 
 
-def _is(family: Family, name: str) -> bool:
-    return name in (family.name, str(family), family.distribution)
-
-
 def describe_end(code: int, errors: str) -> str:
     """How a process failed; empty if its exit code is 0."""
     if code < 0:
@@ -436,11 +419,7 @@ def _answers(row: Row, task: Task) -> bool:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows that the lab wrote to a file; none if the file does not exist.
-
-    Raises:
-        MlxPatchesError: it cannot be read, or a line is not a row; names the line.
-    """
+    """Read the rows that the lab wrote to a file; none if it does not exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,7 +1,5 @@
 """A release's server around a tiny model, in a separate process, queried over loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..activation.children import child_environment, module_command
+from ..core.arrays import mx
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
 from .build import draw_weights
@@ -67,7 +66,6 @@ Ask = Callable[..., tuple[str, str]]
 
 def save(distribution: str, folder: Path) -> None:
     """Write a tiny model that generates pairs of letters, never a special token."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     config = CONFIGS[distribution]
@@ -87,7 +85,6 @@ def save(distribution: str, folder: Path) -> None:
 
 
 def make_model(distribution: str, config: dict[str, Any]) -> Any:
-    """A model of the release."""
     if distribution == "mlx-vlm":
         return with_vision_tower(config)
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")

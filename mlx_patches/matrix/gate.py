@@ -1,7 +1,5 @@
 """The gate: turns matrix, installed version and fingerprint into a verdict with a reason."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -113,11 +113,7 @@ STACKED = [
 
 
 def builtin() -> Registry:
-    """A registry of the built-in patches.
-
-    Raises:
-        MlxPatchesError: the table is damaged, or of another version of this package.
-    """
+    """A registry of the built-in patches."""
     try:
         rows = json.loads(read_packaged(DECLARATIONS))
         [row["place"] for row in rows.values()]

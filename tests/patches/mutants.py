@@ -117,7 +117,6 @@ SIMPLE: dict[str, dict[str, object]] = {
     "glm-rotary": {"factor_of": lambda params: 1.0},
     "mimo-value-scale": {"scale_of": lambda attention: None},
     "nemotron-time-steps": {"_UNLIMITED": None},
-    "sinks-warning": {"warn": lambda size: None},
     "server-prefix-hit": {
         "leave_last_token": lambda fetch, prompts, model, tokens, found: (found, [])
     },

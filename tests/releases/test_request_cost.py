@@ -73,7 +73,6 @@ CONSTANT: dict[str, str] = {
     "sampling-threads": "looks up a thread's function",
     "server-cache-bytes": START,
     "server-start-adapter": START,
-    "sinks-warning": START,
     "speculative-split": LAYERS,
     "stream-spaces": "encodes a short constant text when a detokenizer is built",
     "top-p-dtype": ARRAYS,

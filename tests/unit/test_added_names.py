@@ -14,7 +14,6 @@ CONVERTED = {"offset", "left_padding", "lengths", "max_size", "_lengths", "_righ
 CALLED = {"extract", "merge"}
 # (the module that asks, the name): why it is right.
 DECLARED = {
-    ("generation.sinks_warning", "keep"): "asks whether the patch that adds it is on",
     ("_shared.quantized", "seed"): "of a cache; a patch adds a request's",
     ("_shared.rows", "seed"): "of a cache; a patch adds a request's",
     ("vllm_mlx.vllm_row_samplers", "seed"): "of a request; the patch adds it by itself",

@@ -349,7 +349,7 @@ def test_command_writes_evidence(two_families, released, child, tmp_path):
     done = command("--model", "mlx-lm:llama", "--dtype", "bfloat16", "--evidence", str(file))
     assert done.exit_code == 0, done.output
     assert f"{file}: wrote evidence of 1 families" in done.stderr
-    content = record.read(file)
+    content = json.loads(file.read_bytes())
     green = dict.fromkeys(NAMES, "g")
     assert content == {
         "set": "mlx-lm 1.0",
