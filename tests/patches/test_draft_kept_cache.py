@@ -8,7 +8,6 @@ from mlx_patches.patches.generation.draft_kept_cache import patch, probe
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 PROMPT = [5, 9, 2, 7]
 
@@ -79,6 +78,3 @@ def test_missing_tokens_may_begin_in_the_prompt():
     assert patch.find_missing(mx.array([1, 2, 3]), [4, 5], 3) == [4, 5]
     assert patch.find_missing(mx.array([1, 2, 3]), [4, 5], 5) == []
     assert patch.find_missing(mx.array([1, 2, 3]), [4, 5], 9) == []
-
-
-MUTANTS = {"draft-kept-cache": recoded(patch, find_missing=lambda prompt, answer, fed: [])}

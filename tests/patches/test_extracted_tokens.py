@@ -2,11 +2,9 @@
 
 import pytest
 
-from mlx_patches.patches.generation.extracted_tokens import patch
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 def decode(module, extract):
@@ -30,6 +28,3 @@ def test_row_goes_on_whatever_the_caller_does(ungated):
         pytest.skip("this release extracts no tokens")
     ungated("extracted-tokens")
     assert decode(module, extract=True) == decode(module, extract=False)
-
-
-MUTANTS = {"extracted-tokens": recoded(patch, copy_tokens=lambda tokens: tokens)}

@@ -1,5 +1,4 @@
 import copy
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -200,15 +199,3 @@ def test_mutant_forgets_joining_rows(batch_class, ungated, monkeypatch):
         filled(one, 2)
     cache.extend(other)
     assert filled(cache, 6) != [[0.0] + [1.0] * 7, [0.0] * 5 + [1.0] * 3]
-
-
-def values_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    zero_padding = padding.zero_padding
-
-    def zero_keys(cache: Any, keys: Any, values: Any) -> Any:
-        return zero_padding(cache, keys, values)[0], values
-
-    monkeypatch.setattr(padding, "zero_padding", zero_keys)
-
-
-MUTANTS = {"padding-nan": values_as_they_come}

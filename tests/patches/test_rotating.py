@@ -3,20 +3,16 @@ import copy
 import decimal
 import importlib
 import importlib.util
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_patches.core.patch import Attribute
 from mlx_patches.patches import catalogue
-from mlx_patches.patches._shared import rows
 from mlx_patches.patches.caches.rotating import patch as rotating
 from mlx_patches.patches.caches.rotating.patch import convert_to_int
 
 from ..releases.conftest import installed, run_probe
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("rotating-max-size")
 MODULES = [
@@ -254,21 +250,3 @@ def test_mutant_turns_probe_red(cache_class, mutant, ungated, monkeypatch):
     monkeypatch.setattr(rotating, "convert_to_int", mutant)
     ungated("rotating-max-size")
     assert run_probe(PATCH, target).red
-
-
-def rows_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    view_tokens = rotating.view_tokens
-
-    def view_padding(cache: Any) -> Any:
-        view = view_tokens(cache)
-        view.left_padding = view.left_padding * 0
-        return view
-
-    monkeypatch.setattr(rotating, "view_tokens", view_padding)
-
-
-MUTANTS = {
-    "rotating-max-size": replaced(rotating, Attribute=lambda name, read, write: Attribute(name)),
-    "batch-rotating-extract": rows_with_their_padding,
-    "rotating-merge": replaced(rows, take_last=lambda side, size, keep: side[:, :, :size]),
-}
