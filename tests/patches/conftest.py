@@ -4,27 +4,9 @@ import pytest
 
 from mlx_patches.lab import LabModel
 
-from ..releases.conftest import (
-    beside,
-    device_reads,
-    distribution,
-    nothing_left,
-    patched,
-    seeded,
-    ungated,
-)
+from ..releases.conftest import beside, device_reads, distribution, nothing_left  # noqa: F401
+from ..releases.conftest import patched, seeded, ungated  # noqa: F401
 from ..releases.costs import decoder_rows
-
-__all__ = [
-    "beside",
-    "calls",
-    "device_reads",
-    "distribution",
-    "nothing_left",
-    "patched",
-    "seeded",
-    "ungated",
-]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ class Held:
     _idx = 4
 
 
-def test_batch_row_sees_only_its_window():
+def test_rows_see_only_their_window():
     """A row with two columns of padding, and one without."""
     padding = mx.array([2, 0])[:, None, None, None]
     places = mx.arange(6)
@@ -27,13 +27,9 @@ def test_batch_row_sees_only_its_window():
     assert mx.array_equal(added == 0, seen).item()
     assert mx.array_equal(dropped_window.narrow_mask("causal", 2, Held(), 3), seen[0, 0]).item()
 
-
-def test_short_mask_equals_release():
     for mask in (None, "causal", mx.ones((1, 1, 2, 6), dtype=mx.bool_)):
         assert dropped_window.narrow_mask(mask, 2, Held(), 6) is mask
 
-
-def test_rotating_cache_columns_are_kept():
     cache = Held()
     cache.max_size = 4
     assert dropped_window.narrow_mask(None, 1, cache, 3) is None

@@ -56,7 +56,7 @@ def test_all_chunks_end_between_images(row, size, expected):
     assert fit_chunks(images(row), size) == expected
 
 
-def test_column_inside_image():
+def test_images_attend_inside_rows():
     visual = images("..##..", "......")
     assert [splits_image(visual, column) for column in range(-1, 8)] == [
         *[False] * 4,
@@ -64,9 +64,7 @@ def test_column_inside_image():
         *[False] * 4,
     ]
 
-
-def test_padding_stays_hidden():
-    """A row's padding is hidden by the mask, and stays so."""
+    # A row's padding is hidden by the mask, and stays so.
     visual = images("..##.", ".##..")
     left = mx.array([0, 1])[:, None, None, None] <= mx.arange(5)
     causal = (mx.arange(5)[:, None] >= mx.arange(5)) & left

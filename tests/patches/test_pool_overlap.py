@@ -114,13 +114,8 @@ def copied(caches, cache, folder):
 
 
 WAYS = (
-    copied,
-    from_state,
-    given_a_state,
-    taken_from_a_batch,
-    restored_from_a_snapshot,
-    cloned,
-    through_a_file,
+    *(copied, from_state, given_a_state, taken_from_a_batch, restored_from_a_snapshot),
+    *(cloned, through_a_file),
 )
 
 

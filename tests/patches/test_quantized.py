@@ -180,7 +180,7 @@ def packed(cache, index, start, end):
 
 
 @affine_only
-def test_right_padding_keeps_lengths(kind):
+def test_padding_of_each_row(kind):
     cache = kind.batch([0, 0], 10)
     cache.prepare(right_padding=[2, 5])
     cache.finalize()
@@ -189,6 +189,16 @@ def test_right_padding_keeps_lengths(kind):
         one = cache.extract(row)
         assert one.offset == length
         assert packed(one, 0, 0, length) == packed(kind.solo(row, length), 0, 0, length)
+
+    cache = kind.batch([0, 0], 10)
+    cache.prepare(lengths=[8, 5], right_padding=[2, 5])
+    cache.finalize()
+    cache.filter(mx.array([1]))
+    assert cache.size() == 5
+    assert not kind.wrong(cache, [5], rows=[1])
+
+    with pytest.raises(ValueError, match="empty"):
+        kind.batch([0, 0], 3).prepare(left_padding=[1, 0])
 
 
 @affine_only
@@ -203,38 +213,18 @@ def test_merge_and_extract_are_bit_identical(kind):
 
 
 @affine_only
-def test_merged_rows_are_copied(kind):
+def test_other_side_is_unchanged(kind):
     solo = kind.solo(0, 5)
     before = packed(solo, 0, 0, 5)
     batch = merge_quantized(kind.batch_class, [solo, kind.solo(1, 3)])
     feed(batch, [(0, 9), (1, 9)], 1)
     assert packed(solo, 0, 0, 5) == before
     assert solo.offset == 5
-
-
-@affine_only
-def test_left_padding_needs_empty_batch(kind):
-    with pytest.raises(ValueError, match="empty"):
-        kind.batch([0, 0], 3).prepare(left_padding=[1, 0])
-
-
-@affine_only
-def test_extend_leaves_other_side(kind):
     cache, other = kind.batch([0]), kind.batch([0, 2], 5)
     parts = other.keys
     cache.extend(other)
     assert other.keys is parts
     assert not kind.wrong(cache, [0, 5, 3], rows=[2, 0, 1])
-
-
-@affine_only
-def test_filter_removes_unneeded_padding(kind):
-    cache = kind.batch([0, 0], 10)
-    cache.prepare(lengths=[8, 5], right_padding=[2, 5])
-    cache.finalize()
-    cache.filter(mx.array([1]))
-    assert cache.size() == 5
-    assert not kind.wrong(cache, [5], rows=[1])
 
 
 def loud(channels, tokens=4):
@@ -282,16 +272,12 @@ def test_restored_batch_reads_channels(kind):
 
 
 @turbo_only
-def test_meta_state_is_text(kind):
+def test_states_are_text_and_load(kind):
     cache = kind.batch([0, 0])
     before = len(cache.meta_state)
     feed(cache, [(0, 0), (1, 0)], 3)
     assert all(isinstance(entry, str) for entry in cache.meta_state)
     assert len(cache.meta_state) == before + 1
-
-
-@turbo_only
-def test_state_without_patch_loads(kind):
     cache = kind.batch([2, 0], 5)
     again = type(cache).from_state(cache.state, cache.meta_state[:-1])
     feed(again, [(0, 3), (1, 5)], 1)

@@ -7,19 +7,14 @@ from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.lab.engine_scenarios import compare_with_solo
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches._shared.rows import join_rows, recurrent, write_rows
-from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 
 from ..releases.conftest import installed
 from ..releases.models import applicable, build_or_skip, or_skip
 
 NEEDED = (
-    "offset-alias",
-    "mask-by-offset",
-    "quantized-masks",
-    "batch-quantized",
-    "rope-deltas",
-    "padding-nan",
+    *("offset-alias", "mask-by-offset", "quantized-masks", "batch-quantized"),
+    *("rope-deltas", "padding-nan"),
 )
 LAST_PIECES = ("recurrent-padding", "rotating-last-chunk", *NEEDED)
 PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
@@ -151,7 +146,7 @@ def test_equal_rows_read_device_once(repaired, device_reads):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_arguments(name, repaired):
+def test_calls_of_hosts(name, repaired):
     model = repaired(name)
     parameters = inspect.signature(type(model.module).__call__).parameters
     tokens = mx.array(TABLE)
@@ -166,6 +161,19 @@ def test_arguments(name, repaired):
             model.module(tokens, cache=padded_batch(model), unknown=1)
     assert logits_of(model.module(tokens, cache=None)).shape[:2] == (2, 5)
 
+    cache = padded_batch(model)
+    for layer in cache:
+        for one in (layer, *getattr(layer, "caches", ())):
+            one.__class__ = type("Host", (type(one),), {"__module__": __name__})
+    compare(model.call(TABLE, cache), model)
+
+    # Both rows are all padding in the first piece, as after a longer row left the batch.
+    padded_batch(model)
+    cache = engine.batch_cache(model, [2, 5])
+    out = model.call([[0, 0], [0, 0]], cache)
+    assert out.shape[:2] == (2, 2)
+    compare(model.call(TABLE, cache), model)
+
 
 @pytest.mark.parametrize("name", VLM)
 def test_embeddings_instead_of_ids(name, repaired):
@@ -178,27 +186,6 @@ def test_embeddings_instead_of_ids(name, repaired):
     assert mx.abs(out.logits[:1] - expected).max().item() <= TOLERANCE
     short = model.module(mx.array(TABLE[1:])[:, 3:], inputs_embeds=embeddings[1:, 3:]).logits
     assert mx.abs(out.logits[1:, 3:] - short).max().item() <= TOLERANCE
-
-
-@pytest.mark.parametrize("name", [*LM, *VLM])
-def test_host_cache_subclasses(name, repaired):
-    model = repaired(name)
-    cache = padded_batch(model)
-    for layer in cache:
-        for one in (layer, *getattr(layer, "caches", ())):
-            one.__class__ = type("Host", (type(one),), {"__module__": __name__})
-    compare(model.call(TABLE, cache), model)
-
-
-@pytest.mark.parametrize("name", [*LM, *VLM])
-def test_chunk_without_tokens(name, repaired):
-    """Both rows are all padding in the first piece, as after a longer row left the batch."""
-    model = repaired(name)
-    padded_batch(model)
-    cache = engine.batch_cache(model, [2, 5])
-    out = model.call([[0, 0], [0, 0]], cache)
-    assert out.shape[:2] == (2, 2)
-    compare(model.call(TABLE, cache), model)
 
 
 @pytest.fixture
@@ -275,21 +262,6 @@ def test_failing_row_restores_batch(failing):
 
 def logits_of(out: object) -> object:
     return getattr(out, "logits", out)
-
-
-def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        recurrent_padding, "find_spans", lambda left, lengths, length: [(0, length)] * len(left)
-    )
-    known = recurrent_batch.Padding
-
-    def without(spans, length, held):
-        return known(((0, length),) * len(spans), length, held | True)
-
-    monkeypatch.setattr(recurrent_batch, "Padding", without)
-
-
-MUTANTS = {"recurrent-padding": spans_without_padding}
 
 
 def test_sparse_layer_keeps_padding():

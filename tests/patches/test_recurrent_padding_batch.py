@@ -17,12 +17,8 @@ from ..releases.models import build_or_skip, or_skip
 
 PATCH = catalogue.builtin().get("recurrent-padding")
 OTHERS = (
-    "offset-alias",
-    "mask-by-offset",
-    "mask-from-cache-list",
-    "rope-deltas",
-    "arrays-chunks",
-    "kimi-states",
+    *("offset-alias", "mask-by-offset", "mask-from-cache-list", "rope-deltas"),
+    *("arrays-chunks", "kimi-states"),
 )
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10], [12])
 LONGEST = max(map(len, PROMPTS))

@@ -162,14 +162,11 @@ def test_text_prefill_reads_no_device(length):
         assert mx.array(positions)[0, :, 0].tolist() == [3, 4]
 
 
-def test_row_with_delta_decodes_without_read():
+def test_rows_decode_without_read():
     ids, cache = Watched([[1]] * 2), Cache(3, 4)
     row_record.update_record(cache, deltas=mx.array([[-2], [0]]))
     positions = rope_deltas.call_with_positions(call)(Model(), ids, cache=[cache])
     assert positions[0].tolist() == [[1], [4]]
-
-
-def test_text_beside_waiting_prompt_reads_no_device():
     model, cache = Model(), Cache(3, 4)
     prompt = prompts.ImagePrompt(b"1234", mx.zeros((3, 1, 1), mx.int32))
     prompts.find_waiting(model).note([prompt], prompt.positions)
@@ -191,16 +188,13 @@ def record(*deltas, prompts=()):
     return row_record.RowRecord(deltas=mx.array(deltas)[:, None], prompts=prompts)
 
 
-def test_prompts_follow_filter():
+def test_records_follow_rows():
     rows = record(1, 2, 3, prompts=(None, "b", "c"))
     kept = rows.filter_rows(mx.array([2, 0]))
     assert (kept.deltas.tolist(), kept.prompts) == ([[3], [1]], ("c", None))
     assert rows.filter_rows([0]).prompts == ()
     assert rows.filter_rows([1]).prompts == ("b",)
     assert rows.filter_rows([0]).prompts == ()
-
-
-def test_rows_without_record_have_no_delta():
     caches = [Cache(1, 2), Cache(3)]
     row_record.write_record(caches[1], record(5, prompts=("a",)))
     both = row_record.concatenate_records(caches)
@@ -208,8 +202,6 @@ def test_rows_without_record_have_no_delta():
     assert both.lengths is None
     assert row_record.concatenate_records(caches[:1]) is None
 
-
-def test_foreign_record_is_ignored():
     cache = Cache(1)
     row_record.write_record(cache, record(1, 2))
     assert row_record.read_column(cache, "deltas", 1) is None

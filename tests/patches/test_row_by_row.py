@@ -118,21 +118,16 @@ def test_caches_are_freed_without_garbage_collector(model):
         gc.enable()
 
 
-def test_positional_cache(model):
+def test_arguments_of_hosts(model):
     names = list(inspect.signature(type(model.module).__call__).parameters)
     before = [None] * (names.index("cache") - 2)
     out = model.module(mx.array(TABLE), *before, engine.batch_cache(model, PADDING))
     compare(logits_of(out), model)
-
-
-def test_without_a_cache(model):
     tokens = mx.array(TABLE[:1])
     expected = inspect.unwrap(type(model.module).__call__)(model.module, tokens)
     for out in (model.module(tokens), model.module(tokens, cache=None)):
         assert mx.array_equal(logits_of(out), logits_of(expected)).item()
 
-
-def test_unknown_argument(model):
     parameters = inspect.signature(type(model.module).__call__).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         with pytest.raises(TypeError):

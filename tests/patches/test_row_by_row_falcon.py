@@ -100,10 +100,14 @@ def test_second_prompt_equals_solo(model, calls, embeddings):
         check(said[row], own)
 
 
-def test_text_leaves_no_deltas(model):
+def test_deltas_left_on_the_model(model):
     padding, table = left_padded(TEXTS)
     model.call(table, engine.batch_cache(model, padding))
     assert model.module._rope_deltas is None
+    # The engine of 0.5.0 reads them there.
+    padding, whole = joined([with_image(model, *image) for image in IMAGES])
+    fed(model, whole, engine.batch_cache(model, padding))
+    assert model.module._rope_deltas is whole["rope_deltas"]
 
 
 def with_image(model: LabModel, grid: tuple[int, int], before: int, after: int) -> dict[str, Any]:
@@ -177,13 +181,6 @@ def test_images_equal_solo(model, calls, hidden):
         for step, tokens in zip(steps, STEPS, strict=True):
             alone = model.call([[tokens[row]]], own, rope_deltas=prompt["rope_deltas"])
             check(step[row], alone[0])
-
-
-def test_images_leave_deltas(model):
-    """The engine of 0.5.0 reads them there."""
-    padding, whole = joined([with_image(model, *image) for image in IMAGES])
-    fed(model, whole, engine.batch_cache(model, padding))
-    assert model.module._rope_deltas is whole["rope_deltas"]
 
 
 @pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])

@@ -51,14 +51,8 @@ PROMPT = 6
 LONG = 40  # a prompt longer than any span after which a patch evaluates a batch's counts
 # More families with counts that no layer reads: recurrent layers, layers without rotary positions.
 COUNTING = (
-    "qwen3_next",
-    "kimi_linear",
-    "granitemoehybrid",
-    "falcon_h1",
-    "mamba2",
-    "jamba",
-    "cohere2",
-    "exaone4",
+    *("qwen3_next", "kimi_linear", "granitemoehybrid", "falcon_h1", "mamba2", "jamba"),
+    *("cohere2", "exaone4"),
 )
 # Two spans of decode steps, each longer than the period in which a graph grows and is cut.
 EARLY, LATE = range(40, 80), range(260, 300)

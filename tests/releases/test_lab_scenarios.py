@@ -55,17 +55,8 @@ def patched_cell(scenario, model):
 
 # Scenarios that are n/a for a plain attention model in some or all releases.
 MAY_LACK = {
-    "right-padded",
-    "rope-deltas",
-    "images",
-    "batch-generate-images",
-    "quantized-8",
-    "quantized-4",
-    "processors",
-    "leaves",
-    "engine-images",
-    "cache-dtype",
-    "max-kv-size",
+    *("right-padded", "rope-deltas", "images", "batch-generate-images", "quantized-8"),
+    *("quantized-4", "processors", "leaves", "engine-images", "cache-dtype", "max-kv-size"),
 }
 
 

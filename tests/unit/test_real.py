@@ -16,7 +16,6 @@ def step(*top, scale=10.0):
     return {"top": [list(pair) for pair in top], "scale": scale}
 
 
-
 ALONE = [
     step((1, 9.0), (2, 5.0)),
     step((2, 8.0), (3, 1.0)),

@@ -15,18 +15,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mlx_patches"
 # The modules whose strings are printed, logged or raised for users.
 SCREENS = (
-    "*.py",
-    "activation/*.py",
-    "auditing/*.py",
-    "core/*.py",
-    "evidence/*.py",
-    "matrix/*.py",
-    "report/*.py",
-    "lab/report.py",
-    "lab/record.py",
-    "lab/folder.py",
-    "lab/runner.py",
-    "lab/weights.py",
+    *("*.py", "activation/*.py", "auditing/*.py", "core/*.py", "evidence/*.py", "matrix/*.py"),
+    *("report/*.py", "lab/report.py", "lab/record.py", "lab/folder.py"),
+    *("lab/runner.py", "lab/weights.py"),
 )
 
 
@@ -94,14 +85,10 @@ def test_no_forbidden_words_or_names(source: Callable[[], list[str]]):
 @pytest.mark.parametrize(
     "text",
     [
-        "The log says which patch failed.",
-        "a prompt that is read in pieces",
-        "wrong for a request alone",
-        "it belongs in a package of its own",
-        "a graph node a layer",
-        "leave out --host",
-        "configs that were held against transformers",
-        "queries rotated to other positions",
+        *("The log says which patch failed.", "a prompt that is read in pieces"),
+        *("wrong for a request alone", "it belongs in a package of its own"),
+        *("a graph node a layer", "leave out --host"),
+        *("configs that were held against transformers", "queries rotated to other positions"),
         "wrong, but not with the patches",
     ],
 )
