@@ -4,8 +4,15 @@ import pytest
 
 from mlx_patches.lab import LabModel
 
-from ..releases.conftest import beside, device_reads, distribution, nothing_left  # noqa: F401
-from ..releases.conftest import patched, seeded, ungated  # noqa: F401
+from ..releases.conftest import (  # noqa: F401  # noqa: F401
+    beside,
+    device_reads,
+    distribution,
+    nothing_left,
+    patched,
+    seeded,
+    ungated,
+)
 from ..releases.costs import decoder_rows
 
 

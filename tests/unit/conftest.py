@@ -203,6 +203,14 @@ def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[
     return manager, patch
 
 
+def stacked(*patches: Patch) -> Manager:
+    """A manager with these patches in effect, one on top of the other."""
+    manager = manager_for(*patches)
+    for patch in patches:
+        assert set(statuses(manager.apply(patch))) == {"applied"}
+    return manager
+
+
 def session_for(*patches: Patch, **changes: Any) -> Session:
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
 
