@@ -18,8 +18,7 @@ CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " "
 SPACE = "Ġ"
 # The tokens that templates and processors put around and in place of an image.
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
-VOCABULARY = 1 + len(CHARACTERS) + len(SPECIAL)
-START, IMAGE, END, VIDEO = range(1 + len(CHARACTERS), VOCABULARY)
+
 # By package and family. The lab's Llama has sliding windows; this one has none, as most served
 # models. Those of mlx-vlm have their vision towers, which need images of at least 2 x 2 patches of
 # 14 pixels, and name the tokens above.

@@ -27,7 +27,7 @@ class FromOld:
 
 # By patch: names of its module, with values that break it. A name in another module has the module
 # before a colon, relative to the patch's folder. A mutant that takes more is in the test of the
-# patch's folder, in ``MUTANTS``, which comes first.
+# patch's folder, in ``MUTANTS``.
 SIMPLE: dict[str, dict[str, object]] = {
     "offset-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
     "left-padding-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
@@ -154,10 +154,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         )
     },
     "rotating-merge": {"..._shared.rows:take_last": lambda side, size, keep: side[:, :, :size]},
-    "rotating-last-chunk": {
-        "is_chunk": lambda cache: False,
-        "view_in_order": lambda cache: cache,
-    },
+    "rotating-last-chunk": {"is_chunk": lambda cache: False, "view_in_order": lambda cache: cache},
     "sampling-threads": {"Compiled.__init__": lambda own, compiled: setattr(own, "call", compiled)},
     "shared-layer-offset": {"rewind_cache": lambda cache, tokens: cache},
     "stream-spaces": {"removes_spaces": lambda tokenizer: True},
@@ -339,10 +336,10 @@ SIMPLE: dict[str, dict[str, object]] = {
 
 def mutant_of(patch: Patch) -> Mutant:
     """The mutant of a patch."""
-    found: dict[str, Mutant] = getattr(load_tests(patch), "MUTANTS", {})
-    if patch.id in found:
-        return found[patch.id]
-    return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
+    if patch.id in SIMPLE:
+        return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
+    mutant: Mutant = vars(load_tests(patch))["MUTANTS"][patch.id]
+    return mutant
 
 
 def load_tests(patch: Patch) -> ModuleType | None:

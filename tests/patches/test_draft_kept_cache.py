@@ -50,12 +50,7 @@ def test_caller_gets_quantized_caches(generate, models):
     mx = importlib.import_module("mlx.core")
     kept = probe.make_caches(*models)
     steps = generate.speculative_generate_step(
-        mx.array(PROMPT),
-        *models,
-        prompt_cache=kept,
-        max_tokens=6,
-        kv_bits=8,
-        kv_group_size=32,
+        mx.array(PROMPT), *models, prompt_cache=kept, max_tokens=6, kv_bits=8, kv_group_size=32
     )
     assert len(list(steps)) == 6
     if all(type(cache).__name__ == "KVCache" for cache in kept):

@@ -18,10 +18,7 @@ def test_rows_see_only_their_window():
     assert (
         seen[0, 0].tolist()
         == seen[1, 0].tolist()
-        == [
-            [False, False, True, True, True, False],
-            [False, False, False, True, True, True],
-        ]
+        == [[False, False, True, True, True, False], [False, False, False, True, True, True]]
     )
     added = dropped_window.narrow_mask(mx.where(mask, 0.0, -1e9), 2, Held(), 3)
     assert mx.array_equal(added == 0, seen).item()

@@ -9,11 +9,7 @@ import pytest
 
 from mlx_patches.lab import image_scenarios
 from mlx_patches.patches.masks.gemma_image_blocks import patch
-from mlx_patches.patches.masks.gemma_image_blocks.chunks import (
-    fit_chunk,
-    fit_chunks,
-    splits_image,
-)
+from mlx_patches.patches.masks.gemma_image_blocks.chunks import fit_chunk, fit_chunks, splits_image
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
@@ -90,11 +86,7 @@ def test_config_decides(vision):
 
 @pytest.mark.parametrize(
     "run",
-    [
-        image_scenarios.features,
-        image_scenarios.features_chunked,
-        image_scenarios.features_solo,
-    ],
+    [image_scenarios.features, image_scenarios.features_chunked, image_scenarios.features_solo],
 )
 @or_skip()
 def test_batch_and_chunks_equal_solo(run, ungated):

@@ -48,8 +48,7 @@ SOON = ("top_k", "all")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in SAMPLERS],
+    "name", [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in SAMPLERS]
 )
 def test_threads_draw_like_main_thread(name, make_sampler, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS[name])

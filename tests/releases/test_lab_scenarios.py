@@ -403,9 +403,7 @@ def test_engine_reports_every_token(right):
 def child(right, monkeypatch, capsys):
     def run(*arguments, build=lambda family, **asked: right, sensitivity=1.0, differ=True):
         fake = SimpleNamespace(
-            build=build,
-            sensitivity=lambda model: sensitivity,
-            differ=lambda one, other: differ,
+            build=build, sensitivity=lambda model: sensitivity, differ=lambda one, other: differ
         )
         monkeypatch.setitem(sys.modules, "mlx_patches.lab.build", fake)
         main([str(right.family), *arguments])

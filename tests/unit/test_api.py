@@ -59,7 +59,7 @@ def test_apply_is_light(tmp_path):
         report = mlx_patches.apply()
         print(sorted(set({COSTLY!r}.split()) & set(sys.modules)))
         print(len(sys.meta_path))
-        """,
+        """
     )
     plain, _ = printed("import sys; print(len(sys.meta_path))")
     assert found == "[]"
