@@ -69,7 +69,6 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
 
 def with_context(config: dict[str, Any]) -> dict[str, Any]:
-    """A config with the longest allowed prompt; some hosts refuse longer ones."""
     said = {**config, "max_position_embeddings": CONTEXT}
     if "text_config" in config:
         said["text_config"] = {**config["text_config"], "max_position_embeddings": CONTEXT}

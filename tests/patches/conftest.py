@@ -18,5 +18,4 @@ from ..releases.costs import decoder_rows
 
 @pytest.fixture
 def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each call of the decoder of a test's model."""
     return decoder_rows(model, monkeypatch)

@@ -335,7 +335,6 @@ SIMPLE: dict[str, dict[str, object]] = {
 
 
 def mutant_of(patch: Patch) -> Mutant:
-    """The mutant of a patch."""
     if patch.id in SIMPLE:
         return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
     mutant: Mutant = vars(load_tests(patch))["MUTANTS"][patch.id]

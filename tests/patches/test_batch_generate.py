@@ -71,8 +71,6 @@ class Generator:
 
 
 def insert_prompts(mask, generator, prompts, **kwargs):
-    """Insert prompts that were embedded with this mask; returns what the generator gets."""
-
     def generate(model):
         model.get_input_embeddings(mask=mask)
         insert = batch_generate.insert_unpadded

@@ -14,7 +14,6 @@ PROMPT = [5, 9, 2, 7]
 
 @pytest.fixture
 def generate(ungated):
-    """The release's module, patched."""
     module = module_or_skip("mlx_lm.generate", "speculative_generate_step")
     ungated("draft-kept-cache")
     return module

@@ -8,7 +8,6 @@ from ..releases.models import module_or_skip
 
 
 def decode(module, extract):
-    """The tokens of a row whose caches are extracted in each step, or never."""
     generator = module.BatchGenerator(tiny("mlx-lm", "qwen3").module, max_tokens=6)
     (uid,) = generator.insert([[5, 9, 2, 7]])
     answer = []

@@ -16,7 +16,6 @@ from ..releases.models import or_skip
 
 
 def images(*rows):
-    """The image tokens of rows such as ``..##.``."""
     return mx.array([[token == "#" for token in row] for row in rows])
 
 

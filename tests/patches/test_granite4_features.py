@@ -10,7 +10,6 @@ from ..releases.models import or_skip
 
 
 def image(length, start=0, layers=2):
-    """The arguments of a prompt whose every token has features, counted up from ``start``."""
     own = mx.arange(start, start + length * layers).reshape(1, length, layers, 1)
     return {FEATURES: own, MASK: mx.ones((1, length), mx.bool_), "more": 7}
 

@@ -13,7 +13,6 @@ from ..releases.models import build_or_skip, module_or_skip
 
 
 def test_solo_decode_sees_whole_chunk(ungated):
-    """Each step's logits equal those of the whole text, which no cache holds."""
     ungated("chunked-front")
     model = build_or_skip("mlx-vlm:llama4")
     assert same_as_uncached(model)

@@ -34,7 +34,6 @@ def text_of(row):
 
 
 def fed(compressor, cache, row, stop, start=0):
-    """Feed a row's tokens from ``start`` to ``stop`` in one call."""
     return compressor(text_of(row)[:, start:stop], cache, start)
 
 
@@ -59,7 +58,6 @@ STOPS = (12, 14)
 
 @pytest.fixture(params=STOPS)
 def half(request, compressor, caches):
-    """A row's cache after half of its text, and its number of tokens."""
     cache = caches.PoolingCache(RATIO)
     fed(compressor, cache, 0, request.param)
     return cache, request.param

@@ -41,7 +41,6 @@ def batch(kind):
 
 
 def assert_rows(cache, lengths):
-    """The state in which every method must leave the cache."""
     assert (cache._idx - cache.left_padding).tolist() == lengths
     assert cache.offset.tolist() == lengths
     assert cache.size() == cache._idx

@@ -190,8 +190,6 @@ def test_embeddings_instead_of_ids(name, repaired):
 
 @pytest.fixture
 def feed_last_piece(beside):
-    """Gives the cell of right-padded prompts with history whose last piece has one token."""
-
     def feed(name: str):
         model = build_or_skip(name)
         beside(*LAST_PIECES)

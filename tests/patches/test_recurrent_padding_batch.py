@@ -228,7 +228,6 @@ def scan_modules():
 @pytest.mark.parametrize("limits", [(0.001, 100.0), (0.0, math.inf)])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_closed_step_keeps_state(left, limits):
-    """After its last token a row's state does not change."""
     for module in scan_modules():
         mx.random.seed(3)
         heads, size, state_size, length = 4, 8, 16, 9

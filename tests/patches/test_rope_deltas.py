@@ -230,7 +230,6 @@ WHOLE = mx.concatenate([mx.minimum(TEXT[:, :OFFSET], 3), TEXT[:, OFFSET:] + DELT
 
 
 def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **passed):
-    """The first piece that is fed to a cache with an image, and the cache."""
     cache = SimpleNamespace()
     row_record.update_record(cache, deltas=mx.array([[DELTA]]))
     model = SimpleNamespace(_position_ids=held)

@@ -106,7 +106,6 @@ def test_chunked_text_equals_solo(model, calls):
 
 
 def test_second_text_equals_solo(model, calls):
-    """Rows with a history of unequal lengths."""
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     histories, alone = [], []
     for text, more in zip(TEXTS, second, strict=True):
@@ -184,7 +183,6 @@ def test_possible_image_goes_row_by_row(model, calls, name):
 
 
 def with_image(model: LabModel, patches: tuple[int, int], after: int) -> tuple[list[int], Any]:
-    """A prompt's token ids and the grid of its image."""
     config = getattr(model.module, "config", None)
     start = getattr(config, "vision_start_token_id", 3)
     token = getattr(config, "image_token_id", 4)

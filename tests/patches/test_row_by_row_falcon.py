@@ -82,7 +82,6 @@ def test_single_row_batch_equals_solo(model, calls):
 
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_second_prompt_equals_solo(model, calls, embeddings):
-    """Rows of unequal length, with deltas of their own, that are fed a second prompt."""
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     alone = []
     for row, cache in enumerate(with_history(model)):

@@ -331,7 +331,6 @@ def test_planted_cycle_is_counted() -> None:
 
 
 def graphs_of(batch: Batch, folder: Path) -> dict[str, Counter[str]]:
-    """The graphs of a prompt and of a decode step; the caches are evaluated before each."""
     graphs = {}
     feeds = {"prefill": lambda: batch.prefill(LONG), "decode": batch.step}
     for name, feed in feeds.items():
@@ -343,13 +342,11 @@ def graphs_of(batch: Batch, folder: Path) -> dict[str, Counter[str]]:
 
 
 def difference(before: Counter[str], after: Counter[str]) -> dict[str, int]:
-    """How many more of each primitive there are."""
     more = {name: after[name] - before[name] for name in after | before}
     return {name: count for name, count in more.items() if count}
 
 
 def decode(batch: Batch) -> Any:
-    """The caches of a batch after a prompt and some decode steps."""
     batch.evaluate(batch.prefill(BLOCK))
     for step in range(STEPS):
         batch.evaluate(batch.step(step))

@@ -121,7 +121,6 @@ class Site:
         return path
 
     def forget(self) -> None:
-        """Take every module of the fake packages out of ``sys.modules``."""
         for name in list(sys.modules):
             if name.partition(".")[0] in self.packages:
                 del sys.modules[name]
@@ -155,7 +154,6 @@ def fake(site: Site) -> Site:
 
 @pytest.fixture
 def cache(fake: Site) -> ModuleType:
-    """The module ``fake_lm.cache``, imported."""
     return load("fake_lm.cache")
 
 
@@ -231,7 +229,6 @@ def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
 
 
 def in_threads(functions: list[Callable[[], object]]) -> None:
-    """Run functions in threads, all at once, and wait for their ends."""
     threads = [threading.Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
@@ -264,5 +261,4 @@ def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, s
 
 
 def statuses(outcomes: Any) -> list[str]:
-    """The statuses alone, in order."""
     return [str(outcome.status) for outcome in outcomes]

@@ -47,8 +47,6 @@ BAD = Contribution(TWICE.patch, affected=None)
 
 @pytest.fixture
 def theirs(fake):
-    """A function that installs a package which contributes a patch."""
-
     def install(affected="<2", points="twice = their_patches:TWICE", fixed="{}"):
         code = PATCHES.replace("RANGE", affected).replace("FIXED", fixed)
         fake.write("their_patches.py", code)

@@ -177,7 +177,6 @@ PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
 
 
 def code(page: str) -> list[str]:
-    """The lines of code blocks without a language, and the inline code."""
     blocks = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     words = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
     return [*"".join(blocks).splitlines(), *re.findall(r"`([^`]+)`", words)]

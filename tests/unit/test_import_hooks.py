@@ -23,8 +23,6 @@ OURS = {"exec_module", "get_code"}
 
 
 class Seen:
-    """A callback that records (module name, complete?, names defined) of each call."""
-
     def __init__(self):
         self.calls = []
 

@@ -496,7 +496,6 @@ def named(word):
 
 @pytest.fixture
 def two(cache):
-    """A manager with two patches on one function, the second on top."""
     first = patch_of(target("attend", factory=named("first")), id="first")
     second = patch_of(target("attend", factory=named("second")), id="second")
     return stacked(first, second)

@@ -78,7 +78,6 @@ def release(site, monkeypatch):
 
 
 def expected_code(result, pairs, active, evidence, family):
-    """The exit codes that the letters of the evidence allow."""
     word = words.verdict_of(result)
     if word in (words.RIGHT, "cannot batch"):
         return {0}

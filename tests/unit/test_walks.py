@@ -131,7 +131,6 @@ def walk(number, **event):
 
 @pytest.fixture
 def walked(monkeypatch):
-    """Runs a script in place of a family's process, and returns what was heard."""
     monkeypatch.setattr(lab_runner, "environment", lambda: "mlx-lm 1.0")
 
     def run(script, seconds=60.0, seed=0, patience=60.0):
