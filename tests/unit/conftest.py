@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -239,14 +239,26 @@ def in_threads(functions: list[Callable[[], object]]) -> None:
 
 def printed(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
     """What a program of its own process prints, line by line, and its errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(path), **environment},
-        capture_output=True,
-        text=True,
-    )
+    variables = {"PYTHONPATH": str(path), **environment}
+    done = finished([sys.executable, "-c", dedent(code)], **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
+
+
+def finished(
+    command: Sequence[object], cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The end of a program that has these environment variables too."""
+    env = {**os.environ, **variables}
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def make_environment(folder: Path) -> tuple[Path, Path]:
+    """The Python and the site-packages of a new virtual environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    return folder / "bin" / "python", site
 
 
 def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:

@@ -23,6 +23,7 @@ from tests.conformance import forked
 from .conftest import (
     CACHE,
     MODEL,
+    finished,
     load,
     manager_for,
     marked,
@@ -332,13 +333,8 @@ def test_workers_of_enabled_host(site, tmp_path, method):
     script.write_text(WORKERS)
     launch = run.launch([sys.executable, str(script), method])
     paths = [launch.variables["PYTHONPATH"], str(site.root)]
-    done = subprocess.run(
-        launch.command,
-        env={**os.environ, **launch.variables, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    variables = {**launch.variables, "PYTHONPATH": os.pathsep.join(paths)}
+    done = finished(launch.command, **variables)
     assert done.stdout == f"{[(('patched', 2), ['applied'])] * 2}\n", done.stderr
 
 
@@ -360,12 +356,8 @@ def test_nothing_is_written(site, tmp_path):
         mlx_patches.restore()
         print("done")
         """
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", dedent(code)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(site.root)))},
-        capture_output=True,
-        text=True,
-    )
+    paths = os.pathsep.join((str(ROOT), str(site.root)))
+    done = finished([sys.executable, "-B", "-c", dedent(code)], PYTHONPATH=paths)
     assert done.stdout == "done\n", done.stderr
 
 
