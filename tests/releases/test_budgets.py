@@ -314,13 +314,11 @@ def test_planted_read_is_counted(read: Callable[[Any], Any]) -> None:
     assert read(value) is not None or read is READERS["mx.eval"]
 
 
-def test_planted_node_is_counted(tmp_path: Path) -> None:
+def test_planted_costs_are_counted(tmp_path):
     value = mx.array([1.0])
     plain, more = costs.nodes([value * 2], tmp_path), costs.nodes([-(value * 2)], tmp_path)
     assert difference(plain, more) == {"Negative": 1}
 
-
-def test_planted_cycle_is_counted() -> None:
     def leaking() -> None:
         cycle: list[Any] = [mx.zeros(1000)]
         mx.eval(cycle[0])

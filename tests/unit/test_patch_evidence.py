@@ -107,11 +107,8 @@ def test_invalid_evidence_is_one_line(root, text):
     assert said.startswith(f"{file}: not evidence of a patch") and "\n" not in said
 
 
-def test_every_patch_has_its_probe():
+def test_every_patch_has_its_probe(monkeypatch):
     declarations.check_probes()
-
-
-def test_patch_without_probe_is_one_line(monkeypatch):
     monkeypatch.delattr(".".join(PATCH.probe_place))
     with pytest.raises(SystemExit, match=f"{PATCH.id} has no probe"):
         declarations.check_probes()
