@@ -11,16 +11,13 @@ from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padd
 
 from ..releases.conftest import installed
 from ..releases.models import applicable, build_or_skip, or_skip
+from .rows import PADDING, PROMPTS, TABLE, assert_close, compare, compare_step, logits_of
 
 NEEDED = (
     *("offset-alias", "mask-by-offset", "quantized-masks", "batch-quantized"),
     *("rope-deltas", "padding-nan"),
 )
 LAST_PIECES = ("recurrent-padding", "rotating-last-chunk", *NEEDED)
-PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
-PADDING = [0, 3]
-TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
-TOLERANCE = 1e-3
 
 
 @pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
@@ -53,13 +50,6 @@ def padded_batch(model: LabModel) -> list[object]:
     return cache
 
 
-def compare(batch: object, model: LabModel) -> None:
-    for row, prompt in enumerate(PROMPTS):
-        engine.forget(model)
-        alone = model.call([prompt], model.make_cache())[0]
-        assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
-
-
 NEMOTRON_H = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
 LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
 OMNI = "mlx-vlm:nemotron_h_nano_omni"
@@ -79,7 +69,7 @@ def test_hidden_states_of_every_row(name, repaired):
         engine.forget(model)
         tokens, cache = mx.array([prompt]), model.make_cache()
         alone = model.module(tokens, cache=cache, return_hidden=True).hidden_states[-1][0]
-        assert mx.abs(hidden[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+        assert_close(hidden[row, PADDING[row] :], alone)
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
@@ -93,11 +83,7 @@ def test_call_without_logits(name, repaired):
     assert out.logits is None and out.shared_kv_states == {}
     assert out.hidden_states[-1].shape[:2] == (2, 5)
     # The states are those of the prompts, so the next step is right too.
-    step = model.call([[1], [2]], cache)
-    for row, prompt in enumerate(PROMPTS):
-        engine.forget(model)
-        alone = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
-        assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
+    compare_step(model.call([[1], [2]], cache), model)
 
 
 def test_omni_states_with_history(repaired, beside):
@@ -112,7 +98,7 @@ def test_omni_states_with_history(repaired, beside):
     alone = model.module(mx.array([PROMPTS[1]]), output_hidden_states=True).hidden_states
     assert len(out.hidden_states) == len(alone)
     for batched, row in zip(out.hidden_states, alone, strict=True):
-        assert mx.abs(batched[1:, PADDING[1] :] - row).max().item() <= TOLERANCE
+        assert_close(batched[1:, PADDING[1] :], row)
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
@@ -183,9 +169,9 @@ def test_embeddings_instead_of_ids(name, repaired):
     embeddings = embed(mx.array(TABLE))
     expected = model.module(mx.array(TABLE[:1]), inputs_embeds=embeddings[:1]).logits
     out = model.module(mx.array(TABLE), inputs_embeds=embeddings, cache=padded_batch(model))
-    assert mx.abs(out.logits[:1] - expected).max().item() <= TOLERANCE
+    assert_close(out.logits[:1], expected)
     short = model.module(mx.array(TABLE[1:])[:, 3:], inputs_embeds=embeddings[1:, 3:]).logits
-    assert mx.abs(out.logits[1:, 3:] - short).max().item() <= TOLERANCE
+    assert_close(out.logits[1:, 3:], short)
 
 
 @pytest.fixture
@@ -256,10 +242,6 @@ def test_failing_row_restores_batch(failing):
     for (old, states), (new, held) in zip(before, after, strict=True):
         assert all(new[key] is value for key, value in old.items())
         assert [id(one) for one in states] == [id(one) for one in held]
-
-
-def logits_of(out: object) -> object:
-    return getattr(out, "logits", out)
 
 
 def test_sparse_layer_keeps_padding():
