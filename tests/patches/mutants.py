@@ -1,5 +1,6 @@
 """Mutants: broken versions of patches. With one in place, the patch's probe must be red."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -25,10 +26,102 @@ class FromOld:
     make: Callable[[Any], object]
 
 
+def pass_on(released: Any, *args: Any, **kwargs: Any) -> Any:
+    """A wrapper that changes nothing."""
+    return released(*args, **kwargs)
+
+
+def exchange_keys_and_values(dequantize: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def exchange(row: Any) -> Any:
+        out = dequantize(row)
+        if out is not row:
+            out.keys, out.values = out.values, out.keys
+        return out
+
+    return exchange
+
+
+ROWS_BESIDE_THEIR_PLACES: dict[str, object] = {
+    f"..._shared.quantized:{name}": broken
+    for name, broken in {
+        "add_left_padding": lambda cache, padding: setattr(
+            cache, "left_padding", cache.left_padding + padding
+        ),
+        "roll_rows": FromOld(
+            lambda roll: lambda part, shifts: roll(part, shifts * 0 + shifts.max())
+        ),
+        "copy_row": FromOld(
+            lambda copy: lambda tree, row, start, end: copy(tree, row, 0, end - start)
+        ),
+        "pad_left": FromOld(lambda pad: lambda part, left: pad(part[:, :, ::-1], left)[:, :, ::-1]),
+        "make_blank_rows": lambda part, rows: part[:0, :, :0],
+        "size": lambda cache: int(cache._idx) + 1,
+        "nbytes": lambda cache: sum(part.nbytes for part in cache.keys or ()),
+        "read_right_padding": lambda cache: cache.__dict__["_right_padding"],
+    }.items()
+}
 # By patch: names of its module, with values that break it. A name in another module has the module
 # before a colon, relative to the patch's folder. A mutant that takes more is in the test of the
 # patch's folder, in ``MUTANTS``.
 SIMPLE: dict[str, dict[str, object]] = {
+    "batch-quantized": ROWS_BESIDE_THEIR_PLACES,
+    "batch-turbo-quant": ROWS_BESIDE_THEIR_PLACES
+    | {
+        ".turbo:make_states": lambda cache, tree: tree,
+        ".turbo:restore_codecs": lambda cache, text: None,
+    },
+    "quantized-merge": ROWS_BESIDE_THEIR_PLACES
+    | {
+        ".affine:dequantize_row": FromOld(exchange_keys_and_values),
+        ".affine:count_tokens": lambda cache: int(cache.offset) + 1,
+    },
+    "detokenizer-text": {
+        **dict.fromkeys(
+            (
+                *("begin_by_vocabulary", "add_known", "keep_first_space", "flush_text"),
+                *("decode_token", "add_byte_level", "add_sentencepiece", "drop_cut_character"),
+            ),
+            pass_on,
+        ),
+        "replace_nul": lambda seq: seq,
+        "spell_added_tokens": lambda detokenizer, tokenizer, /: None,
+        "mark_started": lambda streamer, text, /: None,
+    },
+    "host-request-parameters": {"check_fields": lambda body, package: None},
+    "host-request-templates": {"check_body": lambda body: None},
+    "host-schema-refs": {
+        "check_body": lambda body: None,
+        "check_caller": lambda address: None,
+    },
+    "server-hang-up": {"is_gone": lambda client: False},
+    "server-ignored-parameters": {
+        "find_ignored": lambda body: [],
+        "reply_to_bad_requests": lambda post, handler: post(handler),
+    },
+    "server-logprobs": {
+        "make_entry": lambda response: response.top_tokens[0],
+        "sort_tokens": lambda top_tokens, logprobs, count, tokenizer: top_tokens,
+    },
+    "server-lru-order": {"renew": lambda prompts, key: None},
+    "server-open-calls": {"fill_states": lambda responses: responses},
+    "server-prefix-penalty": {"show_prompt": lambda processors, args, /: processors},
+    "server-unread-calls": {"find_reason": lambda reason, calls: reason},
+    "template-sandbox": {"is_chat_template": lambda: False},
+    "vllm-prefix-hit": {"cut_caches": lambda caches, length: list(caches)},
+    "vllm-legacy-prefix-hit": {
+        ".hit:cut_caches": lambda caches, length: list(caches),
+        "is_trimmable": lambda layer: True,
+    },
+    "vllm-paged-prefix": {
+        "Content.is_end": True,
+        "join_parts": FromOld(lambda join: lambda parts: join(parts[-1:])),
+    },
+    "vllm-row-samplers": {"read_settings": lambda params: {"temp": 0.0}},
+    "vlm-hang-up": {"is_collected": lambda body: False},
+    "vlm-preprocess-turns": {"_turn": contextlib.nullcontext()},
+    "vlm-row-samplers": {"group_rows": lambda rows: [[*range(len(rows))]]},
+    "vlm-sampling-parameters": {"read_parameters": lambda args: {}},
+    "vlm-schema-thinking": {"FirstToken": lambda waiting: waiting},
     "offset-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
     "left-padding-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
     "frozen-state": {"copy_state": lambda state: state},
@@ -372,18 +465,3 @@ def changed(module: ModuleType, values: dict[str, object]) -> Mutant:
 
 def is_own_function(value: object, module: ModuleType) -> bool:
     return isinstance(value, FunctionType) and value.__module__ == module.__name__
-
-
-def replaced(owner: object, /, **values: object) -> Mutant:
-    """A mutant that puts these values in place of what a module or a class has."""
-
-    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in values.items():
-            monkeypatch.setattr(owner, name, value)
-
-    return mutate
-
-
-def recoded(module: ModuleType, /, **functions: object) -> Mutant:
-    """A mutant that gives functions of a module other code."""
-    return changed(module, functions)

@@ -262,9 +262,6 @@ def test_stretches():
         (2, 3, [True, True, True, False]),
         (3, 6, [True, True, False, False]),
     ]
-
-
-def test_nothing_is_announced_outside():
     with announce_padding([(0, 2), (1, 2)], 2):
         held = recurrent_batch._ANNOUNCED.get().held
     assert held.tolist() == [[[True], [True]], [[False], [True]]]

@@ -6,6 +6,7 @@ import weakref
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
 from mlx_patches.lab import engine
 from mlx_patches.lab.compare import differences
@@ -55,6 +56,10 @@ def prefilled(model, rows):
     return caches[:-1]
 
 
+def copied(cache):
+    return [copy.copy(layer) for layer in cache]
+
+
 def step(model, rows, cache, count=3):
     for _ in range(count):
         record_logits(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
@@ -74,10 +79,6 @@ def test_cancel_keeps_other_rows_positions(model):
     assert_as_alone(model, left)
 
 
-def copied(cache):
-    return [copy.copy(layer) for layer in cache]
-
-
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
 @pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restore_copies])
 def test_copied_rows_continue(model, several, again):
@@ -91,7 +92,7 @@ def test_copied_rows_continue(model, several, again):
 def test_copy_is_independent(model):
     rows = images(model)
     cache = engine.merge(model, prefilled(model, rows))
-    kept = [copy.copy(layer) for layer in cache]
+    kept = copied(cache)
     before = row_record.read_record(kept[0])
     engine.keep(cache, [2])
     assert row_record.read_record(kept[0]) is before
@@ -243,14 +244,8 @@ def test_release_reads_saved_record(package, kind, carriers):
     saved = [cache.state, *([cache.meta_state] if hasattr(cache, "meta_state") else [])]
     manager.restore()
     again = type(cache).from_state(*saved)
-    for one, other in zip(flat(cache.state), flat(again.state), strict=True):
+    for (_, one), (_, other) in zip(*map(tree_flatten, (cache.state, again.state)), strict=True):
         assert mx.array_equal(one, other) if isinstance(one, mx.array) else one == other
-
-
-def flat(tree):
-    from mlx.utils import tree_flatten
-
-    return [leaf for _, leaf in tree_flatten(tree)]
 
 
 @pytest.fixture

@@ -5,9 +5,6 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
-from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
-from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare_answers
 from mlx_patches.probes.vllm_scheduler import (
     WINDOW,
@@ -105,25 +102,3 @@ def test_cut_window_is_kept_or_marked():
     assert hasattr(cut[0], INCOMPLETE)
     if hasattr(host, "_dequantize_cache"):
         assert hasattr(host._dequantize_cache(cut)[0], INCOMPLETE)
-
-
-def keep_hits_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_hit, "cut_caches", lambda caches, length: list(caches))
-
-
-def restore_last_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    join = paged_prefix.join_parts
-    monkeypatch.setattr(paged_prefix.Content, "is_end", True)
-    monkeypatch.setattr(paged_prefix, "join_parts", lambda parts: join(parts[-1:]))
-
-
-def check_first_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_hits_uncut(monkeypatch)
-    monkeypatch.setattr(legacy_prefix_hit, "is_trimmable", lambda layer: True)
-
-
-MUTANTS = {
-    "vllm-prefix-hit": keep_hits_uncut,
-    "vllm-legacy-prefix-hit": check_first_layer_only,
-    "vllm-paged-prefix": restore_last_block_only,
-}
