@@ -56,15 +56,13 @@ def test_answers_with_quantized_cache():
     assert not result.red, result.detail
 
 
-def test_other_objects_pass_through():
+def test_legacy_cache_of_other_objects():
     prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
     kept = ["no cache"]
     prefixes.store_cache([1, 2], kept)
     found, rest = prefixes.fetch_cache([1, 2, 3])
     assert (found, rest) == (kept, [3])
 
-
-def test_cache_cut_by_host():
     class Old:
         """A host's own cache class, without ``is_trimmable``."""
 

@@ -279,15 +279,6 @@ def switched(releases, monkeypatch):
     mlx_patches.restore()
 
 
-def test_restore_before_need(session):
-    mlx_patches.apply()
-    mlx_patches.restore(["method"])
-    load("mlx_vlm.models.gemma4")
-    assert "method" not in {patch for _, patch in in_effect()}
-    mlx_patches.apply()
-    assert ("mlx-vlm", "method") in in_effect()
-
-
 def test_restored_by_choice_is_no_finding(session):
     mlx_patches.apply()
     load("mlx_vlm.models.gemma4")
@@ -555,16 +546,6 @@ def test_patched_block_is_undone(session):
     assert in_effect() == set()
     load("mlx_lm.models.gemma4")
     assert in_effect() == set()
-
-
-def test_patched_block_keeps_earlier_patches(session):
-    cache = load("mlx_vlm.models.cache")
-    mlx_patches.apply(["method"])
-    with pytest.raises(ZeroDivisionError), mlx_patches.patched(["method", "function"]):
-        assert cache.attend(1) == ("patched", 2)
-        raise ZeroDivisionError
-    assert in_effect() == {("mlx-vlm", "method")}
-    assert session.active
 
 
 def test_failed_strict_apply_leaves_nothing(session, releases):
