@@ -79,7 +79,6 @@ def go_to(opened, file):
 
 @pytest.fixture
 def page(chromium, file):
-    """The page, which must load nothing else and log nothing."""
     opened = chromium.new_page(viewport={"width": 1280, "height": 900})
     asked, complaints = [], []
     opened.on("request", lambda request: asked.append(request.url))
@@ -93,7 +92,6 @@ def page(chromium, file):
 
 
 def shown_families(page):
-    """(package, family) of the visible rows."""
     # One call for all rows: the page has hundreds.
     rows = page.evaluate(
         """() => [...document.querySelectorAll("tr[data-family]")]

@@ -117,7 +117,6 @@ def resident(group: int) -> int | None:
 
 
 def ready(host: Host, log: Path) -> Host:
-    """Wait until the host answers, and return it."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and host.process.poll() is None:
         with contextlib.suppress(httpx.HTTPError):
@@ -214,7 +213,6 @@ class Host:
         return self.answer(prompts[index], stream=stream, **processors_of(self.processors, index))
 
     def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The answers to requests sent one at a time."""
         return [self.one_of(prompts, index) for index in range(len(prompts))]
 
     def repeated(self, prompts: Sequence[Prompt]) -> list[str]:
@@ -291,8 +289,6 @@ def behind(url: str | None, text: str) -> Prompt:
 
 
 def image(width: int, height: int) -> str:
-    """A PNG with a gradient, as a data URL."""
-
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))

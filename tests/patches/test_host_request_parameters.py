@@ -44,10 +44,3 @@ def test_other_servers_read_any_field(ungated):
     ungated("host-request-parameters")
     assert read(TARGET, "fastapi", n=2) == {"n": 2}
     assert isinstance(TARGET, Target)
-
-
-def accept_fields(monkeypatch):
-    monkeypatch.setattr(patch, "check_fields", lambda body, package: None)
-
-
-MUTANTS = {"host-request-parameters": accept_fields}

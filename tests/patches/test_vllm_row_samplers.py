@@ -6,7 +6,6 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches._shared.request_fields import FIELDS
-from mlx_patches.patches.vllm_mlx.vllm_row_samplers import patch
 from mlx_patches.patches.vllm_mlx.vllm_row_samplers.probe import generate
 from mlx_patches.probes.vllm_scheduler import Server, build_llama
 
@@ -81,10 +80,3 @@ def test_dropped_fields_reach_their_row(ungated):
     assert context.run(generate, model, [hot])[0] == plain
     context.run(FIELDS.set, {"seed": True, "frequency_penalty": "1"})
     assert context.run(generate, model, [GREEDY])[0] == plain
-
-
-def share_sampler(monkeypatch):
-    monkeypatch.setattr(patch, "read_settings", lambda params: {"temp": 0.0})
-
-
-MUTANTS = {"vllm-row-samplers": share_sampler}

@@ -75,7 +75,6 @@ def one_less(original, self, n):
 
 
 def first_rows(original, self, indices):
-    """Keep so many rows, but the first ones."""
     return original(self, mx.arange(len(indices)))
 
 
@@ -124,7 +123,6 @@ def smaller(original, self, *args, max_kv_size=None, **kwargs):
 
 
 def closed_off(original, self):
-    """An engine that ends leaves a weight of the model changed."""
     original(self)
     norm = self.model.model.norm
     norm.weight = norm.weight * 1.5

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -121,7 +121,6 @@ class Site:
         return path
 
     def forget(self) -> None:
-        """Take every module of the fake packages out of ``sys.modules``."""
         for name in list(sys.modules):
             if name.partition(".")[0] in self.packages:
                 del sys.modules[name]
@@ -155,7 +154,6 @@ def fake(site: Site) -> Site:
 
 @pytest.fixture
 def cache(fake: Site) -> ModuleType:
-    """The module ``fake_lm.cache``, imported."""
     return load("fake_lm.cache")
 
 
@@ -203,6 +201,14 @@ def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[
     return manager, patch
 
 
+def stacked(*patches: Patch) -> Manager:
+    """A manager with these patches in effect, one on top of the other."""
+    manager = manager_for(*patches)
+    for patch in patches:
+        assert set(statuses(manager.apply(patch))) == {"applied"}
+    return manager
+
+
 def session_for(*patches: Patch, **changes: Any) -> Session:
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
 
@@ -223,7 +229,6 @@ def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
 
 
 def in_threads(functions: list[Callable[[], object]]) -> None:
-    """Run functions in threads, all at once, and wait for their ends."""
     threads = [threading.Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
@@ -234,14 +239,26 @@ def in_threads(functions: list[Callable[[], object]]) -> None:
 
 def printed(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
     """What a program of its own process prints, line by line, and its errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(path), **environment},
-        capture_output=True,
-        text=True,
-    )
+    variables = {"PYTHONPATH": str(path), **environment}
+    done = finished([sys.executable, "-c", dedent(code)], **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
+
+
+def finished(
+    command: Sequence[object], cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The end of a program that has these environment variables too."""
+    env = {**os.environ, **variables}
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def make_environment(folder: Path) -> tuple[Path, Path]:
+    """The Python and the site-packages of a new virtual environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    return folder / "bin" / "python", site
 
 
 def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:
@@ -256,5 +273,4 @@ def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, s
 
 
 def statuses(outcomes: Any) -> list[str]:
-    """The statuses alone, in order."""
     return [str(outcome.status) for outcome in outcomes]

@@ -26,7 +26,6 @@ def modules() -> list[Path]:
 
 
 def added_names() -> dict[str, set[str]]:
-    """The names that patches add to classes, with the modules that add them."""
     found: dict[str, set[str]] = {}
     for patch in catalogue.builtin():
         for target in patch.targets:

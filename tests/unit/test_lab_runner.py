@@ -57,6 +57,10 @@ def test_each_cell_is_a_row(child):
     rows = runner.measure(task(patched=True))
     assert rows[0] == Row("mlx-lm 1.0", "mlx-lm:llama", True, "left-padded", "red", "differs", 0.5)
     assert seen(rows) == {"left-padded": "red", "extend": "n/a", "filter": "green"}
+    child("say('build', 'not-built', 'needs a kernel', None)")
+    assert seen(runner.measure(task())) == {"build": "not-built"}
+    child("print('Fetching 3 files'); print('[1]'); print('{}'); print(3)" + ALL)
+    assert seen(runner.measure(task())) == dict.fromkeys(NAMES, "green")
 
 
 @pytest.mark.parametrize(
@@ -85,16 +89,6 @@ def test_child_environment(child, monkeypatch, variable):
     monkeypatch.setenv("MLX_PATCHES", "1")
     child(f"say('left-padded', detail=os.environ[{variable!r}])" + ALL)
     assert runner.measure(task())[0].detail == "0"
-
-
-def test_unbuilt_family_has_no_cells(child):
-    child("say('build', 'not-built', 'needs a kernel', None)")
-    assert seen(runner.measure(task())) == {"build": "not-built"}
-
-
-def test_other_output_is_ignored(child):
-    child("print('Fetching 3 files'); print('[1]'); print('{}'); print(3)" + ALL)
-    assert seen(runner.measure(task())) == dict.fromkeys(NAMES, "green")
 
 
 def test_child_arguments(tmp_path):

@@ -78,7 +78,6 @@ def release(site, monkeypatch):
 
 
 def expected_code(result, pairs, active, evidence, family):
-    """The exit codes that the letters of the evidence allow."""
     word = words.verdict_of(result)
     if word in (words.RIGHT, "cannot batch"):
         return {0}
@@ -426,7 +425,7 @@ def test_cell_severity():
     assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
 
 
-def test_every_scenario_has_words_and_severity():
+def test_scenarios_and_severities_are_known():
     from mlx_patches.lab.scenarios import SCENARIOS
 
     measured = {name for one in EVIDENCE for cells in one["without"].values() for name in cells}
@@ -436,8 +435,6 @@ def test_every_scenario_has_words_and_severity():
     assert {one.severity for one in words.SCENARIOS.values()} <= set(words.SEVERITIES)
     assert len({one.words for one in words.SCENARIOS.values()}) == len(words.SCENARIOS)
 
-
-def test_severities_are_known():
     assert {patch.severity for patch in catalogue.builtin()} == set(words.SEVERITIES)
 
 
@@ -672,15 +669,12 @@ def test_chunked_images_count_as_solo(cell, said):
     assert verdict.with_images(one, IDLE) == ""
 
 
-def test_traced_image_patches_are_needed():
+def test_image_patches_are_needed():
     cell = outside.HeldCell("features", "rg", needs=("of-images",))
     one = judged("fine", images=(cell,))
     assert one.patches == ("of-images",)
     assert one.exit_code(PatchState(True, frozenset({"of-images"}))) == 1
     assert one.exit_code(PatchState(True, frozenset({"of-masks"}))) == 0
-
-
-def test_untraced_image_batch_needs_all_patches():
     cell = outside.HeldCell("features", "rg")
     one = judged("window", images=(cell,))
     assert one.fails_with_images(ACTIVE) == ()
