@@ -28,23 +28,12 @@ Value = TypeVar("Value")
 # Each tuple stands for one kind of model; the first name that the release has is used.
 SAMPLE = {
     "mlx-lm": (
-        ("llama",),
-        ("gemma3_text",),
-        ("qwen3_5", "qwen3_next"),
-        ("nemotron_h",),
-        ("afm7",),
-        ("gpt_oss",),
+        *(("llama",), ("gemma3_text",), ("qwen3_5", "qwen3_next"), ("nemotron_h",)),
+        *(("afm7",), ("gpt_oss",)),
     ),
     "mlx-vlm": (
-        ("gemma3",),
-        ("gemma4",),
-        ("qwen2_5_vl",),
-        ("qwen3_vl",),
-        ("qwen3_5",),
-        ("nemotron_h",),
-        ("mllama",),
-        ("moondream3",),
-        ("afm7",),
+        *(("gemma3",), ("gemma4",), ("qwen2_5_vl",), ("qwen3_vl",), ("qwen3_5",)),
+        *(("nemotron_h",), ("mllama",), ("moondream3",), ("afm7",)),
     ),
 }
 PROMPT = 6
