@@ -359,9 +359,27 @@ def test_verdict_follows_cells(family, word, idle, active, patches):
     assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
 
 
-def test_missing_patch_counts_if_needed():
+def test_severity_and_missing_patches_decide():
     assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
     assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
+
+    text, dies = judged("text"), judged("dies")
+    assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
+    assert dies.exit_code(IDLE, {"wrong-text"}) == 0
+    assert text.exit_code(IDLE, {"wrong-text"}) == 1
+    assert "gives wrong text" in verdict.headline(text, IDLE)
+    assert "crashes" in verdict.headline(dies, IDLE)
+    assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
+
+    one = judged("window")
+    assert verdict.headline(one, IDLE) == (
+        "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, except max_kv_size in"
+        " a batch"
+    )
+    assert verdict.headline(one, ACTIVE) == (
+        "window is right in a batch here (mlx-lm 9.9.9): 2 of 2 scenarios"
+    )
+    assert one.exit_code(IDLE, EVERY) == 1
 
 
 @pytest.mark.parametrize(
@@ -391,18 +409,6 @@ def test_wrong_solo_is_not_right_in_batch(family, idle, active):
     assert one.exit_code(here, ["crash"]) == 0
 
 
-def test_broken_feature_is_named():
-    one = judged("window")
-    assert verdict.headline(one, IDLE) == (
-        "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, except max_kv_size in"
-        " a batch"
-    )
-    assert verdict.headline(one, ACTIVE) == (
-        "window is right in a batch here (mlx-lm 9.9.9): 2 of 2 scenarios"
-    )
-    assert one.exit_code(IDLE, EVERY) == 1
-
-
 def test_scenario_is_named_once():
     """Its places are named only where a CPU in float32 is none of them."""
     names = ["trim@cuda", "trim", "merge@bfloat16", "growth@cuda", "growth@bfloat16"]
@@ -413,16 +419,6 @@ def test_scenario_is_named_once():
         f"{said[1]} (bfloat16)",
         f"{said[2]} (bfloat16, cuda)",
     ]
-
-
-def test_cell_severity():
-    text, dies = judged("text"), judged("dies")
-    assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
-    assert dies.exit_code(IDLE, {"wrong-text"}) == 0
-    assert text.exit_code(IDLE, {"wrong-text"}) == 1
-    assert "gives wrong text" in verdict.headline(text, IDLE)
-    assert "crashes" in verdict.headline(dies, IDLE)
-    assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
 
 
 def test_scenarios_and_severities_are_known():
