@@ -393,8 +393,8 @@ def outcomes_of(
 
 def _active(current: Session, host: str | None = None) -> bool:
     """Whether processes of this host are patched; without a host, those that `enable` named."""
-    limit, same = SERVERS.get(started.host, started.host), canonical
-    by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
+    limits = [canonical(SERVERS.get(one, one)) for one in started.host.split(", ") if one]
+    by_itself = boot.active() or bool(limits and (not host or canonical(host) in limits))
     return current.active or (by_itself and not settings.off())
 
 

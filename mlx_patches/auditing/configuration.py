@@ -1,0 +1,113 @@
+"""The user's settings: ``[tool.mlx-patches]`` in pyproject.toml, and the user's config.toml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..activation import profiles, settings
+from ..core.errors import MlxPatchesError
+from ..core.files import printable
+from ..evidence.words import SEVERITIES
+
+TABLE = "mlx-patches"
+# Larger files are not settings.
+MAX_BYTES = 1_000_000
+
+
+def read(parameters: Collection[str]) -> dict[str, Any]:
+    """The defaults of a command's parameters; a project's settings override the user's.
+
+    Raises:
+        MlxPatchesError: a file, a key or a value is invalid.
+    """
+    found: dict[str, Any] = {}
+    if not {key.replace("-", "_") for key in _KEYS} & {*parameters}:
+        return found
+    for path, table in _tables():
+        for key, value in table.items():
+            if key not in _KEYS:
+                raise MlxPatchesError(f"{path}: unknown key {key!r}; use {', '.join(_KEYS)}")
+            try:
+                found[key.replace("-", "_")] = _KEYS[key](value)
+            except (MlxPatchesError, TypeError) as error:
+                raise MlxPatchesError(f"{path}: {key}: {error}") from None
+    if settings.profile():  # as over the default
+        found.pop("profile", None)
+    return found
+
+
+def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files with settings, the user's first, and their settings."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    if table := _table(home / TABLE / "config.toml"):
+        yield table
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if table := _table(folder / "pyproject.toml"):
+            yield table
+            return
+
+
+def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
+    """A file's settings; None if it has none."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES)
+    except OSError:
+        return None
+    project = path.name == "pyproject.toml"
+    if project and TABLE.encode() not in data:
+        return None
+    import tomllib
+
+    try:
+        table = tomllib.loads(data.decode())
+    except ValueError as error:
+        raise MlxPatchesError(f"{printable(path)}: not TOML: {error}; correct this line") from None
+    name = printable(path)
+    if project:
+        table, name = table.get("tool", {}).get(TABLE), f"{name}: [tool.{TABLE}]"
+    if table is not None and not isinstance(table, dict):
+        raise MlxPatchesError(f"{name}: expected a table")
+    return None if table is None else (name, table)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError('expected a text, such as "safe"')
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError('expected a list of texts, such as ["a", "b"]')
+    return value
+
+
+def _profile(value: Any) -> str:
+    profiles.choose(_text(value))
+    return value
+
+
+def _severities(value: Any) -> str:
+    for name in _texts(value):
+        if name not in (*SEVERITIES, "any"):
+            raise TypeError(f"no severity {name!r}; use {', '.join(SEVERITIES)} or any")
+    if not value:
+        raise TypeError("expected at least one severity; omit the key for the default")
+    return ",".join(value)
+
+
+def _patches(value: Any) -> list[str]:
+    from ..activation.session import session
+
+    return [session().registry.find_declared(one).id for one in _texts(value)]
+
+
+_KEYS: dict[str, Callable[[Any], Any]] = {
+    "fail-on": _severities,
+    "ignore": _patches,
+    "profile": _profile,
+}
