@@ -52,7 +52,8 @@ class Command(click.Command):
         from .auditing import configuration
 
         try:
-            context.default_map = configuration.read({str(one.name) for one in self.params})
+            names = {str(one.name) for one in self.params}
+            context.default_map, context.meta["files"] = configuration.read(names)
         except MlxPatchesError as error:
             context.meta["error"] = error
         return super().parse_args(context, args)
@@ -61,6 +62,9 @@ class Command(click.Command):
         """Run the command."""
         if "error" in context.meta:
             raise context.meta["error"]
+        if context.meta["files"] and not context.meta.get("quiet"):
+            files = dict.fromkeys(context.meta["files"].values())
+            click.echo(f"mlx-patches: settings from {', '.join(files)}", err=True)
         return super().invoke(context)
 
 
@@ -86,7 +90,8 @@ def _omit(why: str, names: str) -> None:
     """Refuse options that contradict the one that ``why`` is about."""
     context = click.get_current_context()
     flags = {one.name: one.opts[0] for one in reversed(context.command.params)}
-    if given := [flags[name] for name in names.split() if context.params[name]]:
+    flags |= {name: f"{name} in {file}" for name, file in context.meta["files"].items()}
+    if given := [flags[str(name)] for name in names.split() if context.params[name]]:
         raise click.UsageError(f"{why}: omit {' and '.join(given)}")
 
 
@@ -230,7 +235,7 @@ def audit(
     if as_json and form != "text":
         _omit("--json is --format json", "form")
     if strict:
-        _omit("--strict counts what --ignore, or a config file, accepts", "ignore")
+        _omit("--strict counts what --ignore accepts", "ignore")
     form = "json" if as_json else form
     reports = [
         one.ignoring(ignore)
@@ -340,7 +345,7 @@ def explain(patch: str) -> None:
 def _here(patch: Any) -> str:
     """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
-    from .auditing.listing import only_in
+    from .auditing.listing import ignore_if
     from .auditing.verdict import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
@@ -353,8 +358,7 @@ def _here(patch: Any) -> str:
     open_ = [one for one in needed if one.status not in IN_EFFECT]
     state = f"affected, not repaired here ({open_[0].status})" if open_ else "repaired here"
     text += f"{state}: {(open_ or needed)[0].reason}"
-    only = ", ".join(only_in(patch))
-    return f"{text}\nIgnore it if\n    you run none of {only}" if only else text
+    return f"{text}\nIgnore it if\n    {ignore_if(patch.id)}"
 
 
 def _plain(text: str) -> str:
@@ -917,7 +921,12 @@ def _run(arguments: list[str] | None) -> int | str | None:
         click.echo("mlx-patches: interrupted", err=True)
         return 130
     except click.ClickException as error:
-        error.show()
+        text, context = error.format_message(), getattr(error, "ctx", None)
+        if "\n" in text:  # the help, if no command was given
+            error.show()
+        else:
+            see = f" (see {context.command_path} --help)" if context else ""
+            click.echo(f"mlx-patches: {printable(text)}{see}", err=True)
         return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {printable(error)}", err=True)

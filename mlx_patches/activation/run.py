@@ -46,8 +46,8 @@ def launch(command: Sequence[str], profile: str = "") -> Launch:
     profile = profile or settings.profile() or SAFE
     choose(profile)
     # First the commands of our own environment, which may not be activated.
-    own = os.path.dirname(sys.executable)
-    found = shutil.which(command[0], path=own) or shutil.which(command[0])
+    beside = os.path.dirname(sys.executable)
+    found = shutil.which(command[0], path=beside) or shutil.which(command[0])
     if found is None:
         name = quote(command[0]) or "''"
         raise MlxPatchesError(f"{name}: no such command on PATH, or it is not executable")

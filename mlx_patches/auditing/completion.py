@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
@@ -41,9 +41,13 @@ def _hosts() -> Iterable[str]:
     return [name for name in (*KNOWN, *SERVERS) if find(SERVERS.get(name, name))]
 
 
-_NAMES = {
-    "patches": lambda: session().registry.ids(),
+def _patches() -> Iterable[str]:
+    return session().registry.ids()
+
+
+_NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    "patches": _patches,
     "models": _models,
     "hosts": _hosts,
-    "profiles": lambda: PROFILES,
+    "profiles": PROFILES.keys,
 }

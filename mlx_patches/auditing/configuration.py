@@ -17,26 +17,30 @@ TABLE = "mlx-patches"
 MAX_BYTES = 1_000_000
 
 
-def read(parameters: Collection[str]) -> dict[str, Any]:
-    """The defaults of a command's parameters; a project's settings override the user's.
+def read(parameters: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The defaults of a command's parameters, and the file of each.
+
+    A project's settings override the user's, and the environment's profile overrides both.
 
     Raises:
         MlxPatchesError: a file, a key or a value is invalid.
     """
     found: dict[str, Any] = {}
+    files: dict[str, str] = {}
     if not {key.replace("-", "_") for key in _KEYS} & {*parameters}:
-        return found
+        return found, files
     for path, table in _tables():
         for key, value in table.items():
             if key not in _KEYS:
                 raise MlxPatchesError(f"{path}: unknown key {key!r}; use {', '.join(_KEYS)}")
+            name = key.replace("-", "_")
             try:
-                found[key.replace("-", "_")] = _KEYS[key](value)
+                value = _KEYS[key](value)
             except (MlxPatchesError, TypeError) as error:
                 raise MlxPatchesError(f"{path}: {key}: {error}") from None
-    if settings.profile():  # as over the default
-        found.pop("profile", None)
-    return found
+            if name in parameters and not (name == "profile" and settings.profile()):
+                found[name], files[name] = value, path
+    return found, files
 
 
 def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -87,8 +91,8 @@ def _texts(value: Any) -> list[str]:
 
 
 def _profile(value: Any) -> str:
-    profiles.choose(_text(value))
-    return value
+    profiles.choose(name := _text(value))
+    return name
 
 
 def _severities(value: Any) -> str:

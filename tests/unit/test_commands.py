@@ -100,7 +100,7 @@ def test_config_file_means_folder(said, llama):
     by_file = said("audit", "--model", str(llama / "config.json"))
     assert by_folder.out == by_file.out
     assert by_folder.out.startswith("llama ")
-    assert f"Proof: mlx-patches lab --config '{llama}'\n" in by_folder.out
+    assert f"Proof (<1 min): mlx-patches lab --config '{llama}'\n" in by_folder.out
 
 
 @pytest.mark.parametrize(
