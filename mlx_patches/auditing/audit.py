@@ -406,8 +406,8 @@ def _describe_unrequested(
     status, by_choice = Status.DISABLED, True
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif current.is_switched_off(patch.id):
-        reason = f"switched off by {settings.DISABLE}"
+    elif off := current.why_off(patch.id):
+        reason = off
     elif patch.optional and patch.id not in requested:
         reason = f"{_OPTIONAL}; {verdict.reason}"
     elif active:

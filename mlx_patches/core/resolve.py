@@ -26,6 +26,7 @@ class Found(Record):
         owner: the live module or class; None in a file.
         original: the live attribute without our layers, ``MISSING`` if there is none.
         released: measured releases have its code.
+        note: the end of a reason: another package's function in place of one with the defect.
     """
 
     body: str | None = None
@@ -34,6 +35,7 @@ class Found(Record):
     owner: Any = None
     original: Any = MISSING
     released: bool = False
+    note: str = ""
 
 
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
@@ -57,6 +59,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     prints: dict[str, str | None] = {}
+    note = ""
     for name in target.bodies:
         body = _lookup(module, name)
         if isinstance(body, type):  # a class has no code: read its module's file
@@ -65,6 +68,8 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             prints[name] = (parsed or {}).get(name)
         elif body is not MISSING:
             prints[name] = fingerprint.hash_object(body)
+            if by := find_replacement(body, module):
+                note = f"; {name} was replaced by {by}"
     if not prints:
         return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
     foreign = find_replacement(original, module)
@@ -74,7 +79,7 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
     released = known_files.has(getattr(module, "__file__", None) or "", prints)
-    return Found(fingerprint.combine(prints), "", foreign, owner, original, released)
+    return Found(fingerprint.combine(prints), "", foreign, owner, original, released, note)
 
 
 def in_file(target: Target, names: Iterable[str] = ()) -> Found:
