@@ -249,10 +249,11 @@ def audit(
 
         if len(reports) > 1:
             raise click.UsageError("--html writes the page of one audit: give one model or host")
+        shown = {**reports[0].as_dict(), "verdict": screen.verdict(reports[0]), "exit_code": code}
         if str(html) == "-":
-            click.echo(page(content(load(), reports[0].as_dict())), nl=False)
+            click.echo(page(content(load(), shown)), nl=False)
             sys.exit(code)
-        save(html, load(), reports[0].as_dict())
+        save(html, load(), shown)
     if form == "json":
         click.echo(formats.as_json(reports, codes, _is("verbose")))
     elif form == "markdown":
