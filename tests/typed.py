@@ -9,7 +9,7 @@ def use() -> str:
     mlx_patches.apply("offset-alias")  # type: ignore[arg-type]
     mlx_patches.apply(models="llama")  # type: ignore[arg-type]
     mlx_patches.statsu()  # type: ignore[attr-defined]
-    mlx_patches.status().okay  # type: ignore[attr-defined]
+    print(mlx_patches.status().okay)  # type: ignore[attr-defined]
     need: mlx_patches.Need = mlx_patches.needs("llama")[0]
     with mlx_patches.patched(["offset-alias"]) as report:
         print(report.ok, mlx_patches.Status.APPLIED, mlx_patches.Audit)

@@ -336,7 +336,7 @@ class Session:
         """What switched a patch off: ``MLX_PATCHES_DISABLE`` or the program; else empty."""
         if self.disabled & {patch_id, settings.ALL}:
             return f"switched off by {settings.DISABLE}"
-        return "left out by apply(without=...)" if patch_id in self.without else ""
+        return "skipped by apply(without=...)" if patch_id in self.without else ""
 
     def relevant(self, patch_id: str) -> bool:
         """False for a patch of a host that is not installed."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..core.files import printable
-from ..core.outcome import NOT_NEEDED
+from ..core.outcome import NOT_NEEDED, Status
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit, find_fixed
@@ -217,14 +217,14 @@ def _repairs(report: Audit, room: int | None, width: int) -> tuple[list[str], di
     if report.unaudited:
         return [], {}
     found = effects(report)
-    reasons = {o.patch: str(o.status) for o in report.outcomes if o.patch in found and o.finding}
+    reasons = {o.patch: o for o in report.outcomes if o.patch in found and o.finding}
     narrow = width < NARROW
     column = 4 if narrow else max(map(len, list(found)[:room]), default=0) + 4
     listed: list[str] = []
     left = len(found)
     for id_, effect in found.items():
-        status = reasons.get(id_, "disabled")
-        effect = effect if status == "disabled" else f"{status}: {effect}"
+        if (one := reasons.get(id_)) and one.status is not Status.DISABLED:
+            effect = f"{one.status}: {one.reason if one.status is Status.FAILED else effect}"
         texts = [*[""] * narrow, *textwrap.wrap(effect, width - column)]
         pairs = zip([f"  {id_}", *[""] * len(texts)], texts, strict=False)
         block = [f"{name:<{column}}{text}".rstrip() for name, text in pairs]
@@ -273,8 +273,10 @@ def commands(report: Audit) -> list[str]:
     if stay := _suggest_releases(report):
         commands.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
-    whole = f"Proof (<1 min): {proof}"
-    lines = [whole] if len(whole) <= WIDTH else ["Proof (<1 min):", f"  {proof}"]
+    # The lab runs one scenario in seconds, and all of them, or transformers, in minutes.
+    short = "lab" not in proof or ("--scenario" in proof and "--reference" not in proof)
+    time = "Proof (<1 min):" if short else "Proof (minutes):"
+    lines = [f"{time} {proof}"] if len(time + proof) < WIDTH else [time, f"  {proof}"]
     return [*commands, *(lines if proof else ())]
 
 

@@ -161,7 +161,9 @@ def test_scenario_of_several_places_is_listed_once(page, evidence):
 
 
 def test_dialog_is_a_list_on_a_telephone(chromium, tmp_path, evidence):
-    opened = opened_with(chromium, tmp_path, evidence, AUDIT, viewport={"width": 400, "height": 800})
+    opened = opened_with(
+        chromium, tmp_path, evidence, AUDIT, viewport={"width": 400, "height": 800}
+    )
     cell_of(opened, "gemma4", "mlx-vlm 0.4.4").click()
     dialog = opened.get_by_role("dialog")
     assert dialog.evaluate("one => one.scrollWidth <= one.clientWidth")

@@ -145,7 +145,7 @@ CONDITIONS = [
         "name on the Hub is its download",
         "audit --model org/Toy-4bit",
         first="llama is right",
-        also="Proof .<1 min.: mlx-patches lab --config .*/snapshots/abc123",
+        also="Proof .minutes.: mlx-patches lab --config .*/snapshots/abc123",
         env={"HF_HOME": "{work}/cache"},
         files={
             "cache/hub/models--org--Toy-4bit/refs/main": "abc123",
