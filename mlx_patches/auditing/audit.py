@@ -184,10 +184,14 @@ class Audit:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The patches that the installed releases need, in effect or not."""
-        needed = (o for o in self.outcomes if o.status not in NOT_NEEDED)
-        # Optional patches count only if they are requested.
-        return tuple(dict.fromkeys(o.patch for o in needed if not o.reason.startswith(_OPTIONAL)))
+        """The patches that the installed releases need, in effect or not.
+
+        Optional ones count only if ``MLX_PATCHES_ENABLE`` names them: a profile adds no defect.
+        """
+        current = session()
+        needed = dict.fromkeys(o.patch for o in self.outcomes if o.status not in NOT_NEEDED)
+        optional = {one.id for one in current.registry.each_declared() if one.optional}
+        return tuple(id_ for id_ in needed if id_ not in optional - {*current.enabled})
 
     @property
     def refusing(self) -> tuple[str, ...]:
