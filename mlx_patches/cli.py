@@ -513,7 +513,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="S",
     type=float,
     callback=_seconds,
-    help="After the scenarios, run random programs for S seconds per family.",
+    help="Then run random programs, S seconds per family.",
 )
 @click.option(
     "--seed",
@@ -523,9 +523,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="N",
     help="Seed of the first walk.",
 )
-@click.option(
-    "--replay", metavar="LINE", help="Replay only this walk, from the line that a red walk printed."
-)
+@click.option("--replay", metavar="LINE", help="Replay only the walk that printed this line.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -538,9 +536,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
 @click.option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
 @click.option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
-@click.option(
-    "--out", type=Path, metavar="FILE", help="Append rows to FILE, and run only those it lacks."
-)
+@click.option("--out", type=Path, metavar="FILE", help="Append to FILE the rows that it lacks.")
 @click.option(
     "--evidence",
     type=Path,
@@ -554,7 +550,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     show_default=True,
     metavar="S",
     callback=_seconds,
-    help="Time limit of each process, or of each walk, in seconds.",
+    help="Time limit of each process or walk.",
 )
 @click.option(
     "--config", type=Path, metavar="FOLDER", help="Shrink and run the model in this folder."

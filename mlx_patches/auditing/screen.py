@@ -74,7 +74,7 @@ def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> lis
     room, dropped = None, 0
     if height is not None:
         left = height - rows(head, width) - rows(bottom, width) - 3  # two empty ones, and "More"
-        least = 4 if report.open else 0
+        least = 2 if report.open else 0  # a patch and its symptom
         while facts and rows(facts, width) > max(left - least, 1):
             while facts.pop().startswith(_INDENT):  # drop a fact with all its lines, never a part
                 pass
