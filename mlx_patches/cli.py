@@ -295,9 +295,11 @@ def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
 
     folder = folder_of(model)
     if folder is None:
-        raise click.UsageError("--measure needs a model's folder or its config.json")
+        raise click.UsageError(
+            f"--measure needs a model's folder or its config.json, not {model!r}"
+        )
     count = 2 * len(implementations(folder.model_type))
-    with report.progress(count, f"together up to {SECONDS:.0f} s") as advance:
+    with report.progress(count, f"together up to {SECONDS:.0f} s", SECONDS) as advance:
         return evidence_of(folder.path, advance)
 
 

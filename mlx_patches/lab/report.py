@@ -1,6 +1,7 @@
 """The terminal and JSON output of a run of the lab."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -27,12 +28,13 @@ Advance = Callable[..., None]
 
 
 @contextlib.contextmanager
-def progress(total: int | None, most: str = "") -> Iterator[Advance]:
+def progress(total: int | None, most: str = "", limit: float = math.inf) -> Iterator[Advance]:
     """Show progress on stderr: a bar on a terminal, else a line per finished step; -q: nothing.
 
     Args:
         total: the number of steps, if known; ``advance`` may set it.
         most: the time limit, shown before the first step.
+        limit: the seconds that all steps take at most.
 
     Yields ``advance(step)``, to be called with the name or the task of each finished step.
     """
@@ -56,7 +58,7 @@ def progress(total: int | None, most: str = "") -> Iterator[Advance]:
             bar.update(shown, advance=1, total=total, description=name)
             if piped and total:
                 took = time.monotonic() - began
-                left = took / done * (total - done)
+                left = max(min(took / done * (total - done), limit - took), 0)
                 click.echo(f"[{done}/{total}] {name}: {took:.0f} s, {left:.0f} s left", err=True)
 
         yield advance
