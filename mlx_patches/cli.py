@@ -639,17 +639,8 @@ def lab(
         own = "models config weights dtype variant device reference every_patch"
         _omit("a server has its own model", own)
         command.run(
-            server,
-            url,
-            write_model,
-            mode or "both",
-            scenarios,
-            out,
-            evidence,
-            as_json,
-            walks,
-            seed,
-            replay,
+            *(server, url, write_model, mode or "both", scenarios),
+            *(out, evidence, as_json, walks, seed, replay),
         )
     session_of_readable()
     mode = mode or "both"
@@ -671,23 +662,14 @@ def lab(
         own = "config weights dtype variant device evidence"
         _omit("--reference has its own configs, in float32", own)
         check_reference()
-    kind = dtype or FLOAT32
     if evidence:
         every = "--evidence needs every scenario of the tiny models, without and with the patches"
         _omit(every, "scenarios config weights variant" + " mode" * (mode == "patched"))
     every_patch = every_patch or evidence is not None
     named = tuple(name for name in scenarios if name != walking.WALKS)
     tasks = runner.tasks(
-        models,
-        named,
-        mode,
-        config,
-        every_patch,
-        weights,
-        kind,
-        variant or "",
-        reference,
-        device or "",
+        *(models, named, mode, config, every_patch),
+        *(weights, dtype or FLOAT32, variant or "", reference, device or ""),
     )
     if evidence:
         record.check_tasks(tasks, evidence)

@@ -45,10 +45,14 @@ def read(parameters: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
     """The files with settings, the user's first, and their settings."""
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    if table := _table(home / TABLE / "config.toml"):
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if table := _table(Path(home, TABLE, "config.toml")):
         yield table
-    for folder in (Path.cwd(), *Path.cwd().parents):
+    try:
+        here = Path.cwd()
+    except OSError:  # it was removed
+        return
+    for folder in (here, *here.parents):
         if table := _table(folder / "pyproject.toml"):
             yield table
             return
@@ -57,30 +61,31 @@ def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
 def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
     """A file's settings; None if it has none."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES)
+        data = path.read_bytes() if path.is_file() and path.stat().st_size < MAX_BYTES else b""
     except OSError:
         return None
     project = path.name == "pyproject.toml"
-    if project and TABLE.encode() not in data:
+    if not data or (project and TABLE.encode() not in data):
         return None
     import tomllib
 
     try:
         table = tomllib.loads(data.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MlxPatchesError(f"{printable(path)}: not TOML: {error}; correct this line") from None
     name = printable(path)
     if project:
-        table, name = table.get("tool", {}).get(TABLE), f"{name}: [tool.{TABLE}]"
+        tool = table.get("tool")
+        table, name = tool.get(TABLE) if isinstance(tool, dict) else None, f"{name}: [tool.{TABLE}]"
     if table is not None and not isinstance(table, dict):
         raise MlxPatchesError(f"{name}: expected a table")
     return None if table is None else (name, table)
 
 
-def _text(value: Any) -> str:
+def _profile(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError('expected a text, such as "safe"')
+    profiles.choose(value)
     return value
 
 
@@ -90,15 +95,9 @@ def _texts(value: Any) -> list[str]:
     return value
 
 
-def _profile(value: Any) -> str:
-    profiles.choose(name := _text(value))
-    return name
-
-
 def _severities(value: Any) -> str:
-    for name in _texts(value):
-        if name not in (*SEVERITIES, "any"):
-            raise TypeError(f"no severity {name!r}; use {', '.join(SEVERITIES)} or any")
+    if unknown := [one for one in _texts(value) if one not in (*SEVERITIES, "any")]:
+        raise TypeError(f"no severity {unknown[0]!r}; use {', '.join(SEVERITIES)} or any")
     if not value:
         raise TypeError("expected at least one severity; omit the key for the default")
     return ",".join(value)

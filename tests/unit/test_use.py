@@ -128,6 +128,7 @@ def test_settings_are_defaults(said, affected, project):
         ("fail-on = ['crush']", "fail-on: no severity 'crush'; use wrong-text, crash"),
         ("fail-on = []", "fail-on: expected at least one severity; omit the key"),
         ("profile", "not TOML: "),
+        ("profile = " + "[" * 9999, "not TOML: "),
     ],
 )
 @pytest.mark.parametrize("user", [False, True])
@@ -142,8 +143,9 @@ def test_bad_settings_are_one_line(said, affected, project, text, problem, user)
 
 
 def test_other_projects_are_not_read(said, affected, project):
-    project("[project\nname = 'broken'\n")
-    assert said("audit", "-q").err == ""
+    for text in ("[project\nname = 'broken'\n", "tool = 'mlx-patches'\n", ""):
+        project(text)
+        assert said("audit", "-q").err == ""
 
 
 # -- completion --------------------------------------------------------------------------------
