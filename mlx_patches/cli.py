@@ -639,8 +639,17 @@ def lab(
         own = "models config weights dtype variant device reference every_patch"
         _omit("a server has its own model", own)
         command.run(
-            *(server, url, write_model, mode or "both", scenarios),
-            *(out, evidence, as_json, walks, seed, replay),
+            server,
+            url,
+            write_model,
+            mode or "both",
+            scenarios,
+            out,
+            evidence,
+            as_json,
+            walks,
+            seed,
+            replay,
         )
     session_of_readable()
     mode = mode or "both"
@@ -668,8 +677,16 @@ def lab(
     every_patch = every_patch or evidence is not None
     named = tuple(name for name in scenarios if name != walking.WALKS)
     tasks = runner.tasks(
-        *(models, named, mode, config, every_patch),
-        *(weights, dtype or FLOAT32, variant or "", reference, device or ""),
+        models,
+        named,
+        mode,
+        config,
+        every_patch,
+        weights,
+        dtype or FLOAT32,
+        variant or "",
+        reference,
+        device or "",
     )
     if evidence:
         record.check_tasks(tasks, evidence)

@@ -21,9 +21,6 @@ def read(parameters: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The defaults of a command's parameters, and the file of each.
 
     A project's settings override the user's, and the environment's profile overrides both.
-
-    Raises:
-        MlxPatchesError: a file, a key or a value is invalid.
     """
     found: dict[str, Any] = {}
     files: dict[str, str] = {}
@@ -70,7 +67,7 @@ def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
     import tomllib
 
     try:
-        table = tomllib.loads(data.decode())
+        table: Any = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise MlxPatchesError(f"{printable(path)}: not TOML: {error}; correct this line") from None
     name = printable(path)

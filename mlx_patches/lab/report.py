@@ -31,12 +31,8 @@ Advance = Callable[..., None]
 def progress(total: int | None, most: str = "", limit: float = math.inf) -> Iterator[Advance]:
     """Show progress on stderr: a bar on a terminal, else a line per finished step; -q: nothing.
 
-    Args:
-        total: the number of steps, if known; ``advance`` may set it.
-        most: the time limit, shown before the first step.
-        limit: the seconds that all steps take at most.
-
-    Yields ``advance(step)``, to be called with the name or the task of each finished step.
+    Yields ``advance(step)``, to be called with the name or the task of each finished step, and with
+    the total if it was not known. ``most`` is shown first; all steps end in ``limit`` seconds.
     """
     console, context = Console(stderr=True), click.get_current_context(silent=True)
     quiet = context is not None and context.meta.get("quiet", False)
