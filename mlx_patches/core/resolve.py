@@ -59,7 +59,6 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     prints: dict[str, str | None] = {}
-    note = ""
     for name in target.bodies:
         body = _lookup(module, name)
         if isinstance(body, type):  # a class has no code: read its module's file
@@ -68,8 +67,6 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
             prints[name] = (parsed or {}).get(name)
         elif body is not MISSING:
             prints[name] = fingerprint.hash_object(body)
-            if by := find_replacement(body, module):
-                note = f"; {name} was replaced by {by}"
     if not prints:
         return Found(missing=f"{target.module} has none of {', '.join(target.bodies)}")
     foreign = find_replacement(original, module)
@@ -79,6 +76,10 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
     released = known_files.has(getattr(module, "__file__", None) or "", prints)
+    known = released and None not in prints.values()
+    bodies = {} if known else {name: _lookup(module, name) for name in prints}
+    replaced = {name: find_replacement(body, module) for name, body in bodies.items()}
+    note = "".join(f"; {name} was replaced by {by}" for name, by in replaced.items() if by)
     return Found(fingerprint.combine(prints), "", foreign, owner, original, released, note)
 
 
