@@ -17,9 +17,10 @@ from mlx_patches import MlxPatchesError, Status, cli
 from mlx_patches.activation import enable, run, started
 from mlx_patches.auditing import completion
 from mlx_patches.core import model_types
+from mlx_patches.core.patch import Attribute
 from mlx_patches.lab import report
 
-from .conftest import load
+from .conftest import load, manager_for, patch_of, target
 
 ROOT = Path(__file__).parents[2]
 
@@ -250,6 +251,22 @@ def test_strict_error_names_the_replacement_and_its_owner(affected, fake):
     assert "fake_lm.cache:attend is conflict" in str(raised.value)
     assert "was replaced by fake_host.patches:attend" in str(raised.value)
     assert "(fake_host is installed by Fake-Host-Server)" in str(raised.value)
+
+
+def test_replaced_body_is_named(fake):
+    """A patch of a new attribute depends on the code of other functions."""
+    wanted = target(
+        "Cache.extra",
+        factory=lambda original: Attribute("extra"),
+        fingerprint_of=("Cache.update",),
+        defines_new_attribute=True,
+    )
+    fake.write("fake_host/patches.py", "def update(self, n):\n    return n\n")
+    load("fake_lm.cache").Cache.update = load("fake_host.patches").update
+    rule = {"affected": ">=0", "bodies": {"Cache.extra": {"affected": ["0" * 16]}}}
+    patch = patch_of(wanted)
+    with pytest.raises(MlxPatchesError, match=r"Cache\.update was replaced by fake_host\.p"):
+        manager_for(patch, rule=rule).apply(patch, strict=True)
 
 
 def test_classifiers_and_python():
