@@ -50,8 +50,17 @@ def line(limit: Host | None = None, profile: str = SAFE) -> str:
     return f"import site; exec({source!r})\n"
 
 
-def limit_to(host: str) -> Host:
-    """How an installed host's processes are started, according to its metadata."""
+def limit_to(*hosts: str) -> Host:
+    """How the processes of installed hosts are started, according to their metadata."""
+    found = [_find_host(host) for host in dict.fromkeys(hosts)]
+    scripts, modules = (
+        tuple(dict.fromkeys(name for one in found for name in getattr(one, part)))
+        for part in ("scripts", "modules")
+    )
+    return Host(", ".join(one.name for one in found), scripts, modules)
+
+
+def _find_host(host: str) -> Host:
     import importlib_metadata
 
     from .contributions import hosts

@@ -64,6 +64,14 @@ def _status(outcomes: Sequence[Outcome]) -> str:
     return str(next(iter([*open_, *needed, *spared]), Status.ABSENT))
 
 
+def ignore_if(id_: str) -> str:
+    """When a user may ignore a patch."""
+    only = only_in(session().registry.find_declared(id_))
+    if only:
+        return f"you run none of {', '.join(only)}"
+    return "mlx-patches audit MODEL does not list it for your models"
+
+
 def only_in(patch: Patch) -> list[str]:
     """The only models and servers that run the code of a patch here; empty if others may."""
     current, found = session(), set()

@@ -237,10 +237,10 @@ class Attribute(property):
 
     @property
     def __wrapped__(self) -> Any:
-        """``wrapt.MISSING``: for wrapt, this object wraps nothing and can be deleted."""
+        """``wrapt.MISSING``, if wrapt has it: this object wraps nothing and can be deleted."""
         import wrapt
 
-        return wrapt.MISSING
+        return getattr(wrapt, "MISSING", None)
 
 
 def may_return_none(function: Any) -> bool:

@@ -68,6 +68,8 @@ class Gate:
                 " activate mlx_patches first, or remove that replacement"
             )
             return Verdict(False, reason, Status.CONFLICT)
+        if found.note and may_need:
+            return verdict._replace(reason=verdict.reason + found.note)
         return verdict
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 # Its import replaces a finder in sys.meta_path. It is imported here, before any test whose fixtures
@@ -18,8 +18,10 @@ import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
 
+from mlx_patches import cli
 from mlx_patches.activation import session
 from mlx_patches.activation.session import Session
+from mlx_patches.core import distributions
 from mlx_patches.core.handed import MANAGERS
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
@@ -155,6 +157,39 @@ def fake(site: Site) -> Site:
 @pytest.fixture
 def cache(fake: Site) -> ModuleType:
     return load("fake_lm.cache")
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """Runs a command line in this process; returns its exit code and its output."""
+
+    def run(*arguments):
+        monkeypatch.setattr(distributions, "_packages", {})
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(arguments))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=ended.value.code, out=out, err=err)
+
+    return run
+
+
+@pytest.fixture
+def affected(fake, monkeypatch):
+    """A session with one patch, which the fake distribution needs."""
+    monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
+
+
+@pytest.fixture
+def llama(site):
+    """The folder of a model, and mlx-lm as installed, without code."""
+    site.install("mlx", "0.32.4")
+    site.install("mlx-lm", "0.32.2")
+    for module in ("models/cache", "models/llama", "generate"):
+        site.write(f"mlx_lm/{module}.py")
+    folder = site.root / "a model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "eos_token_id": 1}')
+    return folder
 
 
 def load(name: str) -> ModuleType:

@@ -157,7 +157,7 @@ def test_former_id_switches_off(fake, monkeypatch):
     registry = Registry()
     registry.add(patch_of("attend", id="new-id", formerly="old-id"))
     session = Session(registry, matrix_for(registry.get("new-id")))
-    assert session.is_switched_off("new-id")
+    assert session.why_off("new-id")
     assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
 
 

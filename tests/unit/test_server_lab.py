@@ -247,10 +247,10 @@ def test_url_of_a_running_server(tmp_path):
         options = ["lab", "--url", toy.url, "--scenario", "top_k", "--json"]
         done = CliRunner().invoke(cli.cli, [*options, "--out", str(tmp_path / "cells")])
         assert done.exit_code == 0, done.output
-        found = json.loads(done.output)
+        found = json.loads(done.stdout)
         assert found["summary"]["without"][RIGHT] == 13
         again = CliRunner().invoke(cli.cli, [*options, "--out", str(tmp_path / "cells")])
-    assert json.loads(again.output)["cells"] == found["cells"]
+    assert json.loads(again.stdout)["cells"] == found["cells"]
 
 
 def test_url_of_another_model_names_the_remedy(monkeypatch):

@@ -466,16 +466,21 @@ def test_facts_are_shown_whole_or_dropped(monkeypatch):
     assert all(f"end {n}" in text for n in shown)
 
 
-def test_effects_are_cut_at_words():
-    text = "a cache offset read before an update moves with it: queries and keys rotate apart"
-    assert screen.shorten(text, 100) == text
-    assert screen.shorten(text, 60) == "a cache offset read before an update moves with it ..."
-    assert screen.shorten(text, 30) == "a cache offset read before ..."
-    assert all(
-        len(screen.shorten(patch.summary, width)) <= width
-        for patch in catalogue.builtin()
-        for width in (30, 50, 56)
-    )
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_screen_shows_whole_sentences(release, width):
+    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-vlm 0.7.10")
+    release(evidence)
+    for model in (None, *list(evidence["without"])[::9]):
+        report = mlx_patches.audit(model)
+        lines = screen.lines(report, width=width)
+        text = " ".join(" ".join(lines).split())
+        shown = {id_ for id_ in screen.effects(report) if f"  {id_}" in "\n".join(lines)}
+        for fact in screen.facts(report):
+            assert " ".join(fact.split()[:5]) not in text or fact in text
+        assert all(effect in text for id_, effect in screen.effects(report).items() if id_ in shown)
+        missing = len(screen.effects(report)) - len(shown)
+        assert bool(missing) <= ("More (-v): " in text), model
+        assert screen.rows(lines, width) <= 20 or width < 80
 
 
 @pytest.fixture

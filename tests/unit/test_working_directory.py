@@ -22,6 +22,7 @@ SAFE, PLAIN = ([sys.executable, *option, "-m", "mlx_patches"] for option in (["-
 # Command to its command lines; a command that would change the environment only prints its help.
 COMMANDS = {
     "audit": [(), ("--model", "."), ("--model", ".", "--measure")],
+    "completion": [("fish",)],
     "disable": [("--help",)],
     "enable": [("--help",)],
     "explain": [("offset-alias",)],

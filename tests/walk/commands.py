@@ -97,7 +97,7 @@ CONDITIONS = [
         first=".*known defects",
         also=(
             FIX,
-            "Proof: mlx-patches probe ",
+            "Proof .<1 min.: mlx-patches probe ",
             "not on Metal|Not on Metal|Metal-only code",
             r"optional security patch.*enable\s+--profile safe,security",
             r"Environment: /.* \(not enabled\) *$",
@@ -125,7 +125,7 @@ CONDITIONS = [
         first=r"gemma4 gives wrong text in a batch here \(mlx-vlm 0.4.3\)",
         also=(
             FIX,
-            "Proof: mlx-patches lab --model gemma4",
+            "Proof .<1 min.: mlx-patches lab --model gemma4 --scenario ",
             "mlx-vlm 0.4.3: on a CPU in float32; not on Metal. mlx-lm 0.31.3: on a CPU .float32,"
             " bfloat16. and CUDA .float32.; not on Metal.",
         ),
@@ -145,7 +145,7 @@ CONDITIONS = [
         "name on the Hub is its download",
         "audit --model org/Toy-4bit",
         first="llama is right",
-        also="Proof: mlx-patches lab --config .*/snapshots/abc123",
+        also="Proof .minutes.: mlx-patches lab --config .*/snapshots/abc123",
         env={"HF_HOME": "{work}/cache"},
         files={
             "cache/hub/models--org--Toy-4bit/refs/main": "abc123",
