@@ -124,9 +124,10 @@ class Language:
         row = [NEVER] * VOCABULARY
         for token in JSON:
             row[self.ids[token]] = IMPOSSIBLE
-        # A grammar that allows any white space must not prefer it.
-        for letter in '{}"ba':
+        # A grammar that allows any white space must not prefer it, and an object ends at once.
+        for letter in '{"ba':
             row[self.ids[letter]] = BYTE
+        row[self.ids["}"]] = BYTE + 1
         return row
 
     # Text and tokens.

@@ -51,10 +51,13 @@ class Process:
                     ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    def text(self, start: int = 0) -> str:
+        """The server's log from a number of bytes on."""
+        return self.log.read_bytes()[start:].decode(errors="replace") if self.log else ""
+
     def last_line(self) -> str:
         """The last line of the server's log."""
-        text = self.log.read_text(errors="replace") if self.log else ""
-        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+        plain = re.sub(r"\x1b\[[\d;]*m", "", self.text())
         return (plain.strip().splitlines() or ["its log is empty"])[-1].strip()
 
 

@@ -33,9 +33,7 @@ _BOTH = (
 # The parameters that each server ignores, by its package.
 IGNORED = {
     "mlx_vlm": frozenset({"n", *_BOTH}),
-    "vllm_mlx": frozenset(
-        {"n", "logprobs", "top_logprobs", "typical_p", "repetition_context_size", *_BOTH}
-    ),
+    "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
 }
 # Values without effect, besides false ones.
 _NEUTRAL = {
@@ -44,8 +42,12 @@ _NEUTRAL = {
     "typical_p": 1,
     "length_penalty": 1,
     "function_call": "none",
-    "repetition_context_size": 20,  # mlx-lm's default, which vllm-mlx uses
 }
+# Fields that a server knows by one of two names.
+_OTHER_NAMES = (
+    ("max_tokens", "max_completion_tokens"),
+    ("thinking_token_budget", "thinking_budget"),
+)
 _ENDPOINTS = ("completion", "response", "message")
 
 
@@ -77,9 +79,9 @@ def check_fields(body: dict[str, Any], package: str) -> None:
 def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
     """The body, with the fields that the server reads."""
     changes: dict[str, Any] = {}
-    limit = body.get("max_completion_tokens")
-    if limit is not None and body.get("max_tokens") is None:
-        changes["max_tokens"] = limit
+    for name, other in _OTHER_NAMES:
+        if body.get(other) is not None and body.get(name) is None:
+            changes[name] = body[other]
     if package == "vllm_mlx" and isinstance(body.get("stop"), str):
         changes["stop"] = [body["stop"]]
     return {**body, **changes} if changes else body
