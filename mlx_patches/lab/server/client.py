@@ -257,6 +257,8 @@ def _reason(content: Any) -> str:
 def _usage(answer: Answer, usage: Mapping[str, Any] | None) -> Answer:
     usage = usage or {}
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens"))
+    if cached := usage.get("cache_read_input_tokens"):  # Anthropic's API counts them apart
+        answer.prompt_tokens = (answer.prompt_tokens or 0) + cached
     answer.answer_tokens = usage.get("completion_tokens", usage.get("output_tokens"))
     return answer
 

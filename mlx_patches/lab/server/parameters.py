@@ -36,7 +36,8 @@ from .oracle import (
 
 # The end of a text whose rest is not certain.
 ANY = "\N{HORIZONTAL ELLIPSIS}"
-GREEDY, WARM, HOT = {"temperature": 0}, {"temperature": 1.0}, {"temperature": 2.0}
+# Anthropic's API allows no more than 1.
+GREEDY, WARM = {"temperature": 0}, {"temperature": 1.0}
 
 
 @dataclass
@@ -122,7 +123,7 @@ def in_ranks(allowed: range, beyond: int = -1) -> Judge:
     return judge
 
 
-# A sampled text at temperature 1 or 2: every rank may occur, and one beyond the second does.
+# A sampled text: every rank may occur, and one beyond the second does.
 SAMPLED = in_ranks(range(len(LADDER)), 1)
 
 
@@ -168,7 +169,7 @@ def _judge_temperature(answers: Sequence[Answer], asked: Asked) -> str:
     if len(answers) > 1 and (
         fault := SAMPLED(answers[1:2], replace(asked, requests=asked.requests[1:2]))
     ):
-        return f"temperature 2: {fault}"
+        return f"temperature 1: {fault}"
     if len(answers) > 2 and (
         fault := is_greedy(answers[2:], replace(asked, requests=asked.requests[2:]))
     ):
@@ -397,6 +398,14 @@ def _judge_call(answers: Sequence[Answer], asked: Asked) -> str:
     return f"text beside the call: {answer.text!r}" if answer.text.strip() else ""
 
 
+def _judge_required(answers: Sequence[Answer], asked: Asked) -> str:
+    """A call that the tool's schema allows, whatever the model wants to write."""
+    called = [(name, _arguments(text)) for name, text in answers[0].calls]
+    if [name for name, _ in called] != ["f"] or not isinstance(called[0][1], dict):
+        return f"calls {called}, text {answers[0].text[:40]!r}, finish reason {answers[0].finish}"
+    return ""
+
+
 def _arguments(text: str) -> Any:
     try:
         return json.loads(text)
@@ -506,7 +515,7 @@ def _cut_conversation() -> Parameter:
     request = replace(_conversation(), fields={**GREEDY, "stop": stops})
     contexts = ("solo", "second turn", "third turn", "one by one")
     return Parameter(
-        "context, stopped", (request,), judge, ring(HOT), SAMPLED, is_greedy, contexts=contexts
+        "context, stopped", (request,), judge, ring(WARM), SAMPLED, is_greedy, contexts=contexts
     )
 
 
@@ -531,13 +540,13 @@ def parameters(other: str) -> list[Parameter]:
     one, text = f"{RING[9]}", "".join(RING)
     found = [
         Parameter(
-            "context", (_conversation(),), is_greedy, ring(HOT), SAMPLED, endpoints=everywhere
+            "context", (_conversation(),), is_greedy, ring(WARM), SAMPLED, endpoints=everywhere
         ),
         Parameter(
             "temperature",
-            (ring(GREEDY), ring(HOT), ring({"temperature": 0.005})),
+            (ring(GREEDY), ring(WARM), ring({"temperature": 0.005})),
             _judge_temperature,
-            ring(HOT),
+            ring(WARM),
             SAMPLED,
             _is_one_temperature,
             everywhere,
@@ -578,7 +587,7 @@ def parameters(other: str) -> list[Parameter]:
         _tools(
             "tool_choice none", USE, {"tool_choice": "none"}, _has_no_calls, ignored=_judge_call
         ),
-        _tools("tool_choice required", TELL, {"tool_choice": "required"}, _judge_call),
+        _tools("tool_choice required", TELL, {"tool_choice": "required"}, _judge_required),
         _thinking("thinking section", _THINK, _judge_reasoning, _is_unparsed),
         _thinking(
             "chat_template_kwargs",

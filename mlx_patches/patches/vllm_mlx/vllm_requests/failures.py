@@ -26,7 +26,7 @@ logger = logging.getLogger("mlx_patches")
 
 
 class Guarded:
-    """A processor whose error does not leave it."""
+    """A processor that keeps its error, and then changes nothing."""
 
     def __init__(self, processor: Callable[..., Any]):
         self.processor, self.error = processor, False
@@ -35,6 +35,7 @@ class Guarded:
         return getattr(self.processor, name)
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
+        """The processor's logits, or the logits as they are."""
         try:
             return logits if self.error else self.processor(tokens, logits)
         except Exception as error:

@@ -41,6 +41,7 @@ class Sampled:
         self.sampler = sampler
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
+        """Logits that leave no choice."""
         import mlx.core as mx
 
         chosen = self.sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
