@@ -3,18 +3,20 @@
 Why
     The batched engines, for text and for images, get the stop strings and never read them. The
     simple engine ignores them in answers that are not streamed; in the others it keeps the stop
-    string and the rest of its token. ``/v1/messages`` drops ``stop_sequences``.
+    string and the rest of its token. ``/v1/messages`` drops ``stop_sequences``. Rapid-MLX streams
+    the beginning of a stop string that spans tokens.
 How
     The outputs of an engine are searched as they are generated. At the first stop string the answer
     ends, with the text before it and ``finish_reason: stop``, and the request is aborted. Text that
     may begin a stop string is held back until that is certain. An answer that is not streamed is
     collected from the same outputs. Requests without stop strings run the release's code.
 Upstream
-    Not fixed in vllm-mlx 0.6.0.
+    Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
 Retire when
     Both engines stop at the stop strings of a request.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -68,6 +70,37 @@ async def cut_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]:
         yield part.output
 
 
+def hold_at_stops(outputs: Any, stop: Any) -> Any:
+    """The outputs of Rapid-MLX's engine, without the beginning of the stop string that it finds."""
+    stops = find_stops(stop)
+    return hold_outputs(outputs, stops) if stops else outputs
+
+
+async def hold_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]:
+    """Yield outputs, those that may begin a stop string as soon as that is certain."""
+    cut, held = Cut(stops), deque[Any]()
+    async with aclosing(outputs):
+        async for output in outputs:
+            held.append(output)
+            if not output.finished:
+                passed = cut.push(Part(output.new_text, None, output))
+                if cut.ended:  # in the reasoning, where the engine looks for no stop string
+                    cut, passed = Cut(stops), [*held]
+                for _ in passed:
+                    yield held.popleft()
+    text = "".join(output.new_text for output in held)
+    found = held and not held[-1].new_text and held[-1].matched_stop
+    room = len(text) if not found else find_begun(text, held[-1].matched_stop)
+    for output in held:
+        yield replace(output, new_text=output.new_text[:room])
+        room = max(0, room - len(output.new_text))
+
+
+def find_begun(text: str, stop: str) -> int:
+    """Where a stop string begins at the end of a text."""
+    return next(at for at in range(len(text) + 1) if stop.startswith(text[at:]))
+
+
 def has_stops(stop: Any) -> bool:
     """Whether a request has stop strings."""
     return bool(find_stops(stop))
@@ -95,6 +128,11 @@ PATCH = Patch(
         *result(
             (f"{BATCHED}.stream_generate", f"{SIMPLE}.stream_generate"),
             end_at_stops,
+            when=has_stops,
+        ),
+        *result(
+            "rapid_mlx.engine.batched:BatchedEngine.stream_generate",
+            hold_at_stops,
             when=has_stops,
         ),
         *result(f"{SIMPLE}.stream_chat", end_at_stops, when=has_stops, supports=True),
