@@ -19,6 +19,7 @@ from .oracle import (
     LADDER,
     LOOP,
     PONDER,
+    RECENT,
     RING,
     SIGHTS,
     TELL,
@@ -191,45 +192,37 @@ def _judge_seed(answers: Sequence[Answer], asked: Asked) -> str:
     return "two seeds give one text" if texts[0] == texts[2] else ""
 
 
-def _penalty_request(fields: Mapping[str, Any], tokens: int = 24) -> Request:
+def _penalty_request(fields: Mapping[str, Any], tokens: int = 28) -> Request:
     """Loop words long before the end and at it: each sight gives another greedy path."""
     filler = "".join(RING[10:34])
     return Request((f"{LOOP[1]}{filler}{LOOP[0]}",), {**GREEDY, **fields}, tokens)
 
 
-def _penalty(kind: str, amount: float) -> Parameter:
-    def judge(answers: Sequence[Answer], asked: Asked) -> str:
+def _penalty(kind: str, amount: float, size: int = 0) -> Parameter:
+    """A penalty, or with a size the number of tokens that it sees."""
+    fields = {f"{kind}_penalty": amount}
+
+    def judge(answers: Sequence[Answer], asked: Asked, size: int = size) -> str:
         fault = ""
         for sight in asked.sights:
-            process = penalize(kind, amount, sight)
+            if size and sight not in (WINDOW, RECENT):
+                continue
+            process = penalize(kind, amount, sight, size or 20)
             found = compare(answers, asked, lambda n, p=process: asked.greedy(n, p))  # type: ignore[misc]
             if not found:
                 asked.fits.append(sight)
             fault = fault or found
         return "" if asked.fits else fault
 
-    fields = {f"{kind}_penalty": amount}
-    plain = _penalty_request({})
-    return Parameter(f"{kind}_penalty", (_penalty_request(fields),), judge, plain, is_greedy)
-
-
-def _window(kind: str, amount: float) -> Parameter:
-    """The number of tokens that a penalty sees."""
-
-    def judge(answers: Sequence[Answer], asked: Asked) -> str:
-        process = penalize(kind, amount, WINDOW, 3)
-        return compare(answers, asked, lambda n: asked.greedy(n, process))
-
     def is_whole(answers: Sequence[Answer], asked: Asked) -> str:
-        faults = [
-            compare(answers, asked, lambda n, s=sight: asked.greedy(n, penalize(kind, amount, s)))  # type: ignore[misc]
-            for sight in SIGHTS
-        ]
-        return "" if "" in faults else is_greedy(answers, asked)
+        return judge(answers, asked, 0) and is_greedy(answers, asked)
 
-    fields = {f"{kind}_penalty": amount}
-    sized = _penalty_request({**fields, f"{kind}_context_size": 3})
-    return Parameter(f"{kind}_context_size", (sized,), judge, _penalty_request(fields), is_whole)
+    if not size:
+        request = _penalty_request(fields)
+        return Parameter(f"{kind}_penalty", (request,), judge, _penalty_request({}), is_greedy)
+    name = f"{kind}_context_size"
+    request = _penalty_request({**fields, name: size})
+    return Parameter(name, (request,), judge, _penalty_request(fields), is_whole)
 
 
 def _logit_bias() -> Parameter:
@@ -566,10 +559,10 @@ def parameters(other: str) -> list[Parameter]:
         ),
         _penalty("repetition", 1.3),
         _penalty("presence", 1.2),
-        _penalty("frequency", 0.37),
-        _window("repetition", 1.3),
-        _window("presence", 1.2),
-        _window("frequency", 0.37),
+        _penalty("frequency", 0.62),
+        _penalty("repetition", 1.3, 3),
+        _penalty("presence", 1.2, 3),
+        _penalty("frequency", 0.62, 3),
         _logit_bias(),
         _stop("stop", one, one),
         _stop("stop, several", [RING[40], one], one),
