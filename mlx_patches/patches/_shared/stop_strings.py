@@ -66,6 +66,13 @@ class Cut:
         self._begun = self._automaton.nothing if response.finish_reason else begun
         return passed + self._release(self._begun.size)
 
+    def find_begun(self, stop: str) -> int:
+        """How many characters of one of the stop strings the text ends with."""
+        begun, place = self._begun, self._automaton.find(stop)
+        while begun.shorter and not begun.words[0] <= place < begun.words[1]:
+            begun = begun.shorter
+        return begun.size
+
     def _release(self, size: int) -> list[Any]:
         """The held responses that end before the last ``size`` characters."""
         passed = []
@@ -115,6 +122,10 @@ class StopStrings:
     def __init__(self, stops: Iterable[str]):
         self._sorted = sorted(set(stops))
         self.nothing = Begun(0, None, 0, (0, len(self._sorted)))
+
+    def find(self, stop: str) -> int:
+        """Where a stop string is among the sorted ones."""
+        return bisect_left(self._sorted, stop)
 
     def advance(self, begun: Begun, letter: str) -> Begun:
         """The longest text that begins a stop string, after one more letter."""

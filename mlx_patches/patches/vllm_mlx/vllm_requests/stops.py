@@ -50,24 +50,28 @@ def find_stops(stop: Any) -> list[str]:
 
 async def cut_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]:
     """Yield outputs up to the first stop string; closing them aborts the request."""
-    from vllm_mlx.api.utils import clean_output_text
-
-    cut, text = Cut(stops), ""
+    cut, texts = Cut(stops), list[str]()
     async with aclosing(outputs):
         async for output in outputs:
             reason = output.finish_reason if output.finished else None
             parts = cut.push(Part(output.new_text, reason, output))
+            texts += [part.text for part in parts]
             for part in parts[:-1] if cut.ended else parts:
-                text += part.text
                 yield part.output
             if cut.ended:
                 break
     if cut.ended:
-        text += parts[-1].text
-        end = {"text": clean_output_text(text), "new_text": parts[-1].text}
+        end = {"text": clean_text("".join(texts)), "new_text": texts[-1]}
         yield replace(parts[-1].output, **end, finished=True, finish_reason="stop")
     for part in () if cut.ended else cut.held:
         yield part.output
+
+
+def clean_text(text: str) -> str:
+    """A whole answer, as the engine cleans it."""
+    from vllm_mlx.api.utils import clean_output_text
+
+    return str(clean_output_text(text))
 
 
 def hold_at_stops(outputs: Any, stop: Any) -> Any:
@@ -88,17 +92,12 @@ async def hold_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]
                     cut, passed = Cut(stops), [*held]
                 for _ in passed:
                     yield held.popleft()
-    text = "".join(output.new_text for output in held)
-    found = held and not held[-1].new_text and held[-1].matched_stop
-    room = len(text) if not found else find_begun(text, held[-1].matched_stop)
+    room = sum(len(output.new_text) for output in held)
+    if held and held[-1].matched_stop and not held[-1].new_text:
+        room -= cut.find_begun(held[-1].matched_stop)
     for output in held:
         yield replace(output, new_text=output.new_text[:room])
         room = max(0, room - len(output.new_text))
-
-
-def find_begun(text: str, stop: str) -> int:
-    """Where a stop string begins at the end of a text."""
-    return next(at for at in range(len(text) + 1) if stop.startswith(text[at:]))
 
 
 def has_stops(stop: Any) -> bool:

@@ -51,14 +51,14 @@ def pass_text(
 ) -> tuple[str, Any]:
     """The whole text of a stream and the parser's result, with text that was held back."""
     text, result = released(parser, previous_text, delta_text, *args)
-    state = vars(parser).setdefault("_mlx_patches_held", {"text": "", "called": False})
+    state = vars(parser).setdefault("_mlx_patches_held", {"texts": [], "called": False})
     if result is None:
-        state["text"] += delta_text
+        state["texts"].append(delta_text)
     elif result.get("tool_calls"):
         state["called"] = True
     elif result.get("content") == delta_text and not state["called"]:
-        result = {**result, "content": state["text"] + delta_text}
-        state["text"] = ""
+        result = {**result, "content": "".join([*state["texts"], delta_text])}
+        state["texts"].clear()
     return text, result
 
 
@@ -67,7 +67,7 @@ def end_text(released: Callable[..., Any], parser: Any, *args: Any) -> Any:
     result = released(parser, *args)
     state = vars(parser).get("_mlx_patches_held")
     if result is None and state and not state["called"]:
-        return {"content": state["text"]}
+        return {"content": "".join(state["texts"])}
     return result
 
 
