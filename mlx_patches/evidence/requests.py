@@ -71,9 +71,9 @@ def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
                 found[parameter] = min(kind, old[0]), min(STATES.index(state), old[1])
         options = " ".join(_OPTION.findall(part["command"]))
         where = f"requests{f' ({options})' if options else ''}"
-        for kind, state in sorted({*found.values()}):
-            names = "; ".join(name for name, both in found.items() if both == (kind, state))
-            yield f"{where}: {KINDS[kind].format(names)}: {STATES[state]}"
+        for both in sorted({*found.values()}):
+            names = "; ".join(name for name, one in found.items() if one == both)
+            yield f"{where}: {KINDS[both[0]].format(names)}: {STATES[both[1]]}"
 
 
 def find_kind(parameter: str, verdict: str, contexts: list[str]) -> str:

@@ -1,6 +1,7 @@
 """vllm-mlx's own engines, whose requests are answered with known pieces of text."""
 
 import asyncio
+import importlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +23,13 @@ async def stream(engine: Any, **sent: Any) -> list[Any]:
     return outputs
 
 
-def make_engine(kind: type) -> Any:
+def make_engine(kind: Any) -> Any:
     """An engine of the release.
 
     ``sent`` are the arguments of its requests, ``closed`` the lengths of answers that it closed,
     ``step`` is called with a request's processors before each output.
     """
-    engine: Any = kind.__new__(kind)
+    engine = kind.__new__(kind)
     engine.sent, engine.closed = [], []
     engine.step = lambda processors: None
     engine._loaded, engine._is_mllm, engine._draft_model = True, False, None
@@ -73,16 +74,14 @@ async def answer(engine: Any) -> AsyncIterator[Any]:
 
 def make_output(text: str, piece: str, number: int) -> Any:
     """An output, as both engines make it."""
-    from vllm_mlx.engine.base import GenerationOutput
-
     last = number == len(PIECES)
-    output = GenerationOutput(
+    output: Any = importlib.import_module("vllm_mlx.engine.base").GenerationOutput(
         text=text,
         new_text=piece,
         completion_tokens=number,
         finished=last,
         finish_reason="length" if last else None,
     )
-    output.output_text, output.output_token_ids = text, []  # type: ignore[attr-defined]
+    output.output_text, output.output_token_ids = text, []
     output.mtp_drafts = output.mtp_accepted = 0
     return output

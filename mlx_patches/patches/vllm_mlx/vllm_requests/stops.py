@@ -16,6 +16,7 @@ Retire when
     Both engines stop at the stop strings of a request.
 """
 
+import importlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -69,9 +70,7 @@ async def cut_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]:
 
 def clean_text(text: str) -> str:
     """A whole answer, as the engine cleans it."""
-    from vllm_mlx.api.utils import clean_output_text
-
-    return str(clean_output_text(text))
+    return str(importlib.import_module("vllm_mlx.api.utils").clean_output_text(text))
 
 
 def hold_at_stops(outputs: Any, stop: Any) -> Any:

@@ -13,6 +13,7 @@ Retire when
     The server handles the last output of each stream.
 """
 
+import importlib
 from typing import Any
 
 from ....core.verbs import Patch, result
@@ -21,9 +22,7 @@ from ....core.verbs import Patch, result
 def keep_end(delta: Any, finished: bool) -> Any:
     """The reasoning and the content of an output; those of the last one may be empty."""
     if delta is None and finished:
-        from vllm_mlx.reasoning import DeltaMessage
-
-        return DeltaMessage()
+        return importlib.import_module("vllm_mlx.reasoning").DeltaMessage()
     return delta
 
 

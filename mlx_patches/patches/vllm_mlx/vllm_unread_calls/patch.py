@@ -7,7 +7,7 @@ Why
 How
     An answer in which no call is found is returned as text, and text that a parser holds back in a
     stream follows as content if it is no call. If ``tool_choice`` requires a call and the model
-    makes none, the request fails with status 422, a stream with an error.
+    makes none, the request fails with status 400, a stream with an error.
 Upstream
     Not fixed in vllm-mlx 0.6.0.
 Retire when
@@ -19,6 +19,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ....core.verbs import Patch, refusal, result, wrap
+from ..._shared.refusals import bad_request
 
 
 def read_calls(found: tuple[Any, Any], output_text: str, request: Any) -> tuple[Any, Any]:
@@ -41,9 +42,7 @@ def is_forced(request: Any) -> bool:
 
 def make_error() -> Exception:
     """The error for a request whose answer lacks the call."""
-    from fastapi import HTTPException
-
-    return refusal(HTTPException(422, "tool_choice requires a tool call; the model made none"))
+    return refusal(bad_request()("tool_choice requires a tool call; the model made none"))
 
 
 def pass_text(

@@ -40,9 +40,7 @@ def check(server: Any) -> Result:
     try:
         read("so", make_request(server, tool_choice="required"))
         return Result(True, "an answer without the required call is accepted")
-    except Exception as error:
-        if getattr(error, "status_code", 0) != 422:
-            raise
+    except ValueError:
         return Result(False, "no text is lost")
 
 
@@ -55,7 +53,8 @@ def make_request(server: Any, **fields: Any) -> Any:
 def stream(server: Any, text: str, request: Any) -> tuple[str, list[Any]]:
     """The content and the calls of a stream, five characters at a time."""
     parser, context = server._build_tool_parser(None), request.model_dump()
-    whole, content, calls = "", "", []
+    whole = content = ""
+    calls: list[Any] = []
     for at in range(0, len(text), 5):
         delta = text[at : at + 5]
         whole, result = server._extract_streaming_tool_delta(parser, whole, delta, context)
