@@ -76,11 +76,13 @@ async def check_stream(outputs: Any) -> AsyncIterator[str]:
     async with aclosing(outputs):
         async for event in outputs:
             called = called or '"tool_calls":[' in event
+            if _DONE in event and not called:
+                raise make_error()
             yield event
-    if not called:
-        raise make_error()
 
 
+# The event after which clients read no more.
+_DONE = "data: [DONE]"
 _SERVER = "vllm_mlx.server"
 
 PATCH = Patch(
