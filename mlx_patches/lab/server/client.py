@@ -130,23 +130,28 @@ class Client:
         return self.post(endpoint, json.dumps(body).encode(), begun)
 
     def post(self, endpoint: str, body: bytes, begun: Callable[[], None] | None = None) -> Answer:
-        """Send a body, and read the answer."""
+        """Send a body, and read the answer; send it again if the server is busy."""
         start = time.monotonic()
+        while True:
+            answer = self._post(endpoint, body, begun, start)
+            answer.seconds = time.monotonic() - start
+            if answer.status < 500 or "busy" not in answer.error or answer.seconds > self.seconds:
+                return answer
+            time.sleep(0.1)
+
+    def _post(
+        self, endpoint: str, body: bytes, begun: Callable[[], None] | None, start: float
+    ) -> Answer:
         try:
             status, kind, lines = self._lines(PATHS[endpoint], body, start)
             if "event-stream" in kind:
-                answer = read_events(endpoint, list(_events(lines, begun)))
-            else:
-                answer = read(endpoint, status, b"".join(lines))
+                return read_events(endpoint, list(_events(lines, begun)))
+            return read(endpoint, status, b"".join(lines))
         except (OSError, http.client.HTTPException) as error:
             self._drop()
             late = isinstance(error, TimeoutError)
-            answer = Answer(
-                0,
-                f"{NO_ANSWER} {self.seconds:.0f} s" if late else f"{type(error).__name__}: {error}",
-            )
-        answer.seconds = time.monotonic() - start
-        return answer
+            reason = f"{NO_ANSWER} {self.seconds:.0f} s"
+            return Answer(0, reason if late else f"{type(error).__name__}: {error}")
 
     def _lines(self, path: str, body: bytes, start: float) -> tuple[int, str, Iterator[bytes]]:
         kept = getattr(self._kept, "connection", None)
