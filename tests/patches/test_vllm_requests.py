@@ -1,4 +1,4 @@
-"""vllm-mlx's requests: dropped fields, failing processors, unreadable calls, finish reasons."""
+"""vllm-mlx's requests: stop strings, dropped fields and failing processors."""
 
 import asyncio
 import contextvars
@@ -10,13 +10,11 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches._shared.request_fields import FIELDS
-from mlx_patches.patches.vllm_mlx.vllm_messages_stop import patch as messages
-from mlx_patches.patches.vllm_mlx.vllm_requests import failures, fields
-from mlx_patches.patches.vllm_mlx.vllm_stream_end import patch as stream_end
-from mlx_patches.patches.vllm_mlx.vllm_unread_calls import patch as calls
-from mlx_patches.probes.vllm_engine import ask, make_engine, stream
+from mlx_patches.patches.vllm_mlx.vllm_requests import failures, stops
+from mlx_patches.probes.vllm_engine import ask, make_engine, make_output, stream
 
 pytestmark = pytest.mark.skipif(not source_file("vllm_mlx.engine"), reason="no vllm-mlx here")
+WHOLE = "one, two, END, three and on"
 HOT = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 
 
@@ -101,30 +99,46 @@ def test_guarded_processor_is_the_processor(ungated):
     assert not failures.has_processors([failures.Guarded(inner)])
 
 
-def ignore_fields(monkeypatch):
-    monkeypatch.setattr(fields, "make_penalties", lambda sent, bias: [])
+@pytest.mark.parametrize(
+    ("stop", "wanted"),
+    [(["END"], "one, two, "), (["x", "o, E"], "one, tw"), (["on"], ""), (["d on"], WHOLE[:-4])],
+)
+def test_answer_ends_at_first_stop_string(stop, wanted, engine, ungated):
+    ungated("vllm-stop-text")
+    outputs = asyncio.run(stream(engine, stop=stop))
+    assert "".join(one.new_text for one in outputs) == wanted
+    assert [one.finished for one in outputs] == [*[False] * (len(outputs) - 1), True]
+    assert outputs[-1].finish_reason == "stop"
+    whole = asyncio.run(engine.generate("hi", stop=stop))
+    assert (whole.text.strip(), whole.finish_reason) == (wanted.strip(), "stop")
 
 
-def pass_errors(monkeypatch):
-    monkeypatch.setattr(failures.Guarded, "__call__", lambda self, *args: self.processor(*args))
+@pytest.mark.parametrize("stop", [None, [], [""], ["##", "on##"], [5]])
+def test_answer_without_its_stop_string_is_unchanged(stop, engine, ungated):
+    ungated("vllm-stop-text")
+    outputs = asyncio.run(stream(engine, stop=stop))
+    assert "".join(one.new_text for one in outputs) == WHOLE
+    assert outputs[-1].finish_reason == "length"
+    assert not engine.closed
 
 
-def lose_text(monkeypatch):
-    monkeypatch.setattr(calls, "is_forced", lambda request: False)
+@pytest.mark.parametrize(
+    ("pieces", "matched", "wanted"),
+    [
+        (["one ", "tw", ""], "two", "one "),
+        (["one ", "t", "w"], None, "one tw"),
+        (["one tw", "o", "!"], "o!", "one two!"),
+        (["two", " and ", "t", ""], None, "two and t"),
+    ],
+)
+def test_beginning_of_a_found_stop_string_is_held_back(pieces, matched, wanted):
+    async def outputs():
+        for number, piece in enumerate(pieces, 1):
+            output = make_output("", piece, number)
+            output.finished, output.matched_stop = number == len(pieces), matched
+            yield output
 
+    async def read():
+        return [one.new_text async for one in stops.hold_outputs(outputs(), ["two", "o!"])]
 
-def forget_reason(monkeypatch):
-    monkeypatch.setattr(messages, "_CUT", messages._END)
-
-
-def drop_end(monkeypatch):
-    monkeypatch.setattr(stream_end.keep_end, "__code__", (lambda delta, finished: delta).__code__)
-
-
-MUTANTS = {
-    "vllm-request-fields": ignore_fields,
-    "vllm-processor-failure": pass_errors,
-    "vllm-unread-calls": lose_text,
-    "vllm-messages-stop": forget_reason,
-    "vllm-stream-end": drop_end,
-}
+    assert "".join(asyncio.run(read())) == wanted
