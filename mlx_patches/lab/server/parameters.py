@@ -133,6 +133,12 @@ def is_greedy(answers: Sequence[Answer], asked: Asked) -> str:
     return compare(answers, asked, lambda number: asked.greedy(number))
 
 
+def ends(answers: Sequence[Answer], reason: str, fault: str) -> str:
+    """The fault of texts, or that of the first one's finish reason."""
+    found = answers[0].finish
+    return fault or ("" if found == reason else f"finish reason {found}, not {reason}")
+
+
 def compare(answers: Sequence[Answer], asked: Asked, wanted: Callable[[int], str]) -> str:
     """The fault of texts that must be equal."""
     for number, answer in enumerate(answers):
@@ -164,17 +170,10 @@ def _sampler(
 
 
 def _judge_temperature(answers: Sequence[Answer], asked: Asked) -> str:
-    one = replace(asked, requests=asked.requests[:1])
-    if fault := is_greedy(answers[:1], one):
-        return f"temperature 0: {fault}"
-    if len(answers) > 1 and (
-        fault := SAMPLED(answers[1:2], replace(asked, requests=asked.requests[1:2]))
-    ):
-        return f"temperature 1: {fault}"
-    if len(answers) > 2 and (
-        fault := is_greedy(answers[2:], replace(asked, requests=asked.requests[2:]))
-    ):
-        return f"temperature 0.005: {fault}"
+    judges = zip(asked.requests, answers, (is_greedy, SAMPLED, is_greedy), strict=False)
+    for request, answer, judge in judges:
+        if fault := judge([answer], replace(asked, requests=[request])):
+            return f"temperature {request.fields['temperature']}: {fault}"
     return ""
 
 
@@ -243,9 +242,7 @@ def _logit_bias() -> Parameter:
 def _stop(name: str, stop: str | list[str], end: str) -> Parameter:
     def judge(answers: Sequence[Answer], asked: Asked) -> str:
         fault = compare(answers, asked, lambda n: _before(asked.greedy(n), end))
-        if not fault and answers[0].finish != "stop":
-            fault = f"finish reason {answers[0].finish}, not stop"
-        return fault
+        return ends(answers, "stop", fault)
 
     request = ring({**GREEDY, "stop": stop}, 24)
     every = (CHAT, COMPLETIONS, MESSAGES)
@@ -262,10 +259,7 @@ def _limit(name: str) -> Parameter:
     """A text that would end by itself: a server that ignores the limit does not go on."""
 
     def judge(answers: Sequence[Answer], asked: Asked) -> str:
-        fault = is_greedy(answers, asked)
-        if not fault and answers[0].finish != "length":
-            fault = f"finish reason {answers[0].finish}, not length"
-        return fault
+        return ends(answers, "length", is_greedy(answers, asked))
 
     def is_whole(answers: Sequence[Answer], asked: Asked) -> str:
         whole = [replace(one, tokens=24) for one in asked.requests]
@@ -386,9 +380,8 @@ def _judge_call(answers: Sequence[Answer], asked: Asked) -> str:
     calls = [(name, _arguments(text)) for name, text in answer.calls]
     if calls != [("f", {"x": 1})]:
         return f"calls {calls}, text {answer.text[:40]!r}, finish reason {answer.finish}"
-    if answer.finish != "tool_calls":
-        return f"finish reason {answer.finish}, not tool_calls"
-    return f"text beside the call: {answer.text!r}" if answer.text.strip() else ""
+    beside = f"text beside the call: {answer.text!r}" if answer.text.strip() else ""
+    return ends(answers, "tool_calls", beside)
 
 
 def _judge_required(answers: Sequence[Answer], asked: Asked) -> str:
@@ -411,7 +404,7 @@ def _judge_unreadable(answers: Sequence[Answer], asked: Asked) -> str:
     answer = answers[0]
     if answer.calls or BROKEN not in answer.text:
         return f"calls {answer.calls}, text {answer.text[:40]!r}, finish reason {answer.finish}"
-    return "" if answer.finish == "stop" else f"finish reason {answer.finish}, not stop"
+    return ends(answers, "stop", "")
 
 
 def _has_no_calls(answers: Sequence[Answer], asked: Asked) -> str:
@@ -482,10 +475,7 @@ def _has_no_usage(answers: Sequence[Answer], asked: Asked) -> str:
 
 def _judge_end(answers: Sequence[Answer], asked: Asked) -> str:
     """A text that ends with the model's own stop token."""
-    fault = is_greedy(answers, asked)
-    if not fault and answers[0].finish != "stop":
-        fault = f"finish reason {answers[0].finish}, not stop"
-    return fault
+    return ends(answers, "stop", is_greedy(answers, asked))
 
 
 def _conversation() -> Request:
