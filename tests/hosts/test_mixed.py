@@ -353,7 +353,7 @@ def load(model: Path, log: Path, rounds: Any, patched: bool) -> Tally:
             for one, answer in zip(one_round, said, strict=True):
                 tally.add(one, answer, answers.get(one.key, ""))
             time.sleep(SETTLED)
-            tally.memory.append(resident(host.process.pid))
+            tally.memory.append(resident(host.process.group))
         tally.alive = alive(host, requests[0], answers)
     return tally
 
@@ -401,7 +401,7 @@ def malformed(host: Host, name: str) -> bytes:
 
 
 def alive(host: Host, requests: Sequence[Request], answers: Mapping[str, str]) -> str:
-    if host.process.poll() is not None:
+    if not host.process.alive:
         return "no"
     one = next(one for one in requests if one.kind == "plain")
     return "yes" if send(host, one) == answers[one.key] else "hangs"

@@ -395,6 +395,14 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-gemma4-attention": {"keep_attention": lambda replace: replace()},
     "vllm-sliding-vlm": {"convert_caches": list},
     "vllm-sliding-offset": {"is_full": lambda layer: False},
+    "vllm-request-fields": {"make_penalties": lambda sent, bias: []},
+    "vllm-processor-failure": {
+        "Guarded.__call__": lambda own, tokens, logits: own.processor(tokens, logits)
+    },
+    "vllm-stop-text": {"find_stops": lambda stop: []},
+    "vllm-unread-calls": {"is_forced": lambda request: False},
+    "vllm-messages-stop": {"_CUT": '"stop_reason": "end_turn"'},
+    "vllm-stream-end": {"keep_end": lambda delta, finished: delta},
     "vllm-stop-tokens": {"find_folder": lambda processor: None},
     "vllm-loaded-model": {"load_missing": lambda pair, model_name, tokenizer_config: pair},
     "vllm-stream-parsers": {"build_attributes": vars},

@@ -16,7 +16,6 @@ CALLED = {"extract", "merge"}
 DECLARED = {
     ("_shared.quantized", "seed"): "of a cache; a patch adds a request's",
     ("_shared.rows", "seed"): "of a cache; a patch adds a request's",
-    ("vllm_mlx.vllm_row_samplers", "seed"): "of a request; the patch adds it by itself",
     ("_shared.row_record", "size"): "of an array; patches add a cache's",
 }
 
