@@ -78,6 +78,13 @@ AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 # The first steps of a new user, also in an environment without MLX.
 WALK = "tests/walk"
 WALKED = {"mlx-lm 0.32.2": "rest"}
+# The servers of the request walks.
+SERVERS = {
+    "mlx-lm 0.32.2": "mlx_lm.server --model {model} --port {port}",
+    "mlx-vlm 0.7.10": "mlx_vlm.server --model {model} --port {port}",
+    "vllm-mlx 0.6.0": "vllm-mlx serve {model} --port {port} --continuous-batching --offline"
+    " --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser glm4",
+}
 DEMO = "mlx-vlm 0.5.0"
 # What to do where weights cannot be installed.
 TINY, AGAIN = "make demo TINY=1 needs no weights", "run make real again"
@@ -310,6 +317,15 @@ def random_walks(session: nox.Session, name: str) -> None:
     python, distribution = release_environment(session, name), SETS[name].distribution
     arguments = ("--scenario", "walks", "--model", distribution, "--patched", "--every-patch")
     session.run(python, "-m", "mlx_patches", "lab", *arguments, *session.posargs)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("name", tagged(SERVERS, {"mlx-vlm 0.7.10": "rest"}))
+def request_walks(session: nox.Session, name: str) -> None:
+    """Random requests of many clients to a release's server with the patches, from fixed seeds."""
+    python, command = release_environment(session, name), ("--server", SERVERS[name], "--patched")
+    walks = session.posargs or ("--walks", "15", "--seed", "1")
+    session.run(python, "-m", "mlx_patches", "lab", *command, *walks)
 
 
 @nox.session(venv_backend="none")

@@ -50,12 +50,14 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker would accept every name
 
-    return getattr(import_module(_LAZY[name]), name)
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -69,6 +71,7 @@ def apply(
     strict: bool = False,
     dry_run: bool = False,
     profile: str | None = None,
+    without: mlx_patches.Names = (),
 ) -> mlx_patches.Report:
     """Activate patches in this process, now and as more modules are imported.
 
@@ -84,6 +87,8 @@ def apply(
         profile: a set of patches, instead of ``patches`` and ``models``: ``batch``, ``server``,
             ``security`` or ``safe``, or several separated by commas. The default is
             ``MLX_PATCHES_PROFILE``, or ``batch,server``.
+        without: a list of ids that this process does not get, whoever requests them, until
+            ``restore()``.
 
     Returns:
         One outcome for each target of each requested patch.
@@ -105,9 +110,14 @@ def apply(
         from .activation.session import session
         from .core.packages import DISTRIBUTIONS
 
-        report = session().apply(patches, models, strict, dry_run, profile)
+        report = session().apply(patches, models, strict, dry_run, profile, without)
     finally:
         if collects:
+            # What we made stays: move it to the oldest generation, or the next collection visits
+            # all of it, which takes 3 ms. Objects that the host froze stay frozen.
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
     if not dry_run and not report.ok:
         import warnings

@@ -1,7 +1,5 @@
 """The command ``mlx-patches``."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -16,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from . import __version__
+from .activation.settings import SAFE
 from .core.errors import MlxPatchesError
 from .core.files import printable, quote
 from .core.packages import MODEL_PACKAGES
@@ -24,7 +23,6 @@ from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, NOT_RUN, SEVERITIES
 Rows = list[dict[str, Any]]
 # Long enough for a cold import of a release on a slow machine.
 PROBE_SECONDS = 120
-_PROFILE_HELP = "Which patches: batch, server, security, safe, or several."
 _REPOSITORIES = {
     "mlx-lm": "https://github.com/ml-explore/mlx-lm",
     "mlx-vlm": "https://github.com/Blaizzy/mlx-vlm",
@@ -34,6 +32,77 @@ _REPOSITORIES = {
 PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
 # Errors of a standard output that is closed or full.
 _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
+
+
+class Command(click.Command):
+    """A command with ``-q`` and ``-v``, whose other defaults come from the config files."""
+
+    def __init__(self, *args: Any, **settings: Any):
+        super().__init__(*args, **settings)
+        for name, text in (("quiet", "Print only the result."), ("verbose", "Print every detail.")):
+            flag = click.Option(
+                [f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, help=text
+            )
+            flag.callback = _keep
+            self.params.append(flag)
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; a broken config file does not disturb --help."""
+        from .auditing import configuration
+
+        try:
+            names = {str(one.name) for one in self.params}
+            context.default_map, context.meta["files"] = configuration.read(names)
+        except MlxPatchesError as error:
+            context.meta["error"] = error
+        return super().parse_args(context, args)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command."""
+        if "error" in context.meta:
+            raise context.meta["error"]
+        if context.meta["files"] and not context.meta.get("quiet"):
+            files = dict.fromkeys(context.meta["files"].values())
+            click.echo(f"mlx-patches: settings from {', '.join(files)}", err=True)
+        return super().invoke(context)
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Keep a flag for ``_is``; -q and -v exclude each other."""
+    context.meta[str(parameter.name)] = value
+    if context.meta.get("quiet") and context.meta.get("verbose"):
+        raise click.UsageError("-q contradicts -v: omit one of them")
+
+
+def _is(flag: str) -> bool:
+    """Whether ``quiet`` or ``verbose`` was given."""
+    return bool(click.get_current_context().meta.get(flag))
+
+
+def _note(text: str) -> None:
+    """Print a line that is not the result."""
+    if not _is("quiet"):
+        click.echo(text)
+
+
+def _omit(why: str, names: str) -> None:
+    """Refuse options that contradict the one that ``why`` is about."""
+    context = click.get_current_context()
+    flags = {one.name: one.opts[0] for one in reversed(context.command.params)}
+    flags |= {name: f"{name} in {file}" for name, file in context.meta["files"].items()}
+    if given := [flags[str(name)] for name in names.split() if context.params[name]]:
+        raise click.UsageError(f"{why}: omit {' and '.join(given)}")
+
+
+def _complete(kind: str) -> Callable[..., Any]:
+    """Return a function that completes names of this kind for a shell."""
+
+    def complete(context: Any, parameter: Any, begun: str) -> Any:
+        from .auditing import completion
+
+        return completion.complete(kind, begun)
+
+    return complete
 
 
 def _host(value: str) -> str:
@@ -62,13 +131,34 @@ def _severities(value: str) -> frozenset[str]:
 
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_model_option = click.option(
-    "--model", metavar="NAME", help="A model type, a model's folder or its config.json."
+_models_option = click.option(
+    "--model",
+    "models",
+    type=quote,
+    multiple=True,
+    metavar="NAME",
+    shell_complete=_complete("models"),
+    help="A model type, a model's folder or its config.json; repeatable.",
+)
+_profile_option = click.option(
+    "--profile",
+    default="",
+    metavar="NAME",
+    shell_complete=_complete("profiles"),
+    help="Which patches: batch, server, security, safe, or several.  [default: safe]",
 )
 
 
-def _host_option(text: str) -> Callable[[Any], Any]:
-    return click.option("--host", type=_host, metavar="DISTRIBUTION", help=text)
+def _hosts_option(text: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--host",
+        "hosts",
+        type=_host,
+        multiple=True,
+        metavar="DISTRIBUTION",
+        shell_complete=_complete("hosts"),
+        help=f"{text}; repeatable.",
+    )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,16 +171,20 @@ def cli() -> None:
     """
 
 
+cli.command_class = Command
+
+
 @cli.command()
-@_model_option
-@_host_option("Report on this host server.")
+@click.argument(
+    "more", nargs=-1, type=quote, metavar="[MODEL]...", shell_complete=_complete("models")
+)
+@_models_option
+@_hosts_option("Report on this host server")
 @click.option(
     "--measure",
     is_flag=True,
     help="Shrink the folder's config and run it (up to 30 s, without running code in the folder).",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show every patch with its targets.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 @click.option(
     "--format",
     "form",
@@ -109,7 +203,11 @@ def cli() -> None:
 )
 @click.option("--strict", is_flag=True, help="Count patches that you switched off as findings.")
 @click.option(
-    "--ignore", multiple=True, metavar="PATCH", help="Do not fail on the defect of this patch."
+    "--ignore",
+    multiple=True,
+    metavar="PATCH",
+    shell_complete=_complete("patches"),
+    help="Do not fail on the defect of this patch.",
 )
 @click.option(
     "--all", "show_all", is_flag=True, help="Like -v, including targets that need no patch."
@@ -118,11 +216,10 @@ def cli() -> None:
     "--html", type=Path, metavar="FILE", help="Also write the report page to FILE; - for stdout."
 )
 def audit(
-    model: str | None,
-    host: str | None,
+    more: tuple[str, ...],
+    models: tuple[str, ...],
+    hosts: tuple[str, ...],
     measure: bool,
-    verbose: bool,
-    quiet: bool,
     form: str,
     as_json: bool,
     fail_on: frozenset[str],
@@ -133,75 +230,110 @@ def audit(
 ) -> None:
     """Report whether the installed models are right in a batch, and how to repair them."""
     from .auditing import formats, screen
-    from .auditing.audit import audit as make_audit
 
+    if as_json and form != "text":
+        _omit("--json is --format json", "form")
+    if strict:
+        _omit("--strict counts what --ignore accepts", "ignore")
     form = "json" if as_json else form
-    evidence = _measure_folder(model) if measure else None
-    report = make_audit(model, host, form == "json" or html is not None, evidence).ignoring(ignore)
-    code = report.exit_code(strict, fail_on)
+    reports = [
+        one.ignoring(ignore)
+        for one in _audits((*more, *models), hosts, measure, form == "json" or html is not None)
+    ]
+    codes = [one.exit_code(strict, fail_on) for one in reports]
+    code = 1 if 1 in codes else max(codes)
     if html is not None:
         from .evidence.store import load
         from .report import content, page, save
 
+        if len(reports) > 1:
+            raise click.UsageError("--html writes the page of one audit: give one model or host")
+        shown = {**reports[0].as_dict(), "verdict": screen.verdict(reports[0]), "exit_code": code}
         if str(html) == "-":
-            click.echo(page(content(load(), report.as_dict())), nl=False)
+            click.echo(page(content(load(), shown)), nl=False)
             sys.exit(code)
-        save(html, load(), report.as_dict())
+        save(html, load(), shown)
     if form == "json":
-        click.echo(formats.as_json(report, code, verbose))
+        click.echo(formats.as_json(reports, codes, _is("verbose")))
     elif form == "markdown":
-        click.echo(formats.markdown(report, code))
+        click.echo("\n\n".join(map(formats.markdown, reports, codes)))
     elif form == "sarif":
-        click.echo(formats.sarif(report, code))
-    elif quiet:
-        click.echo(screen.verdict(report))
+        click.echo(formats.sarif(reports, codes))
+    elif _is("quiet"):
+        click.echo("\n".join(map(screen.verdict, reports)))
     else:
-        _print_audit(report, code, verbose or show_all, show_all)
+        for number, (one, own) in enumerate(zip(reports, codes, strict=True)):
+            click.echo("\n" * bool(number), nl=False)
+            _print_audit(one, own, show_all)
+    if html is not None:
+        click.echo(f"{quote(html)}: wrote the report page", err=True)
     sys.exit(code)
 
 
-def _measure_folder(model: str | None) -> dict[str, dict[str, Any]]:
-    """The lab's evidence of a folder's config, shrunk."""
-    from .auditing.models import folder_of
-    from .lab import report
-    from .lab.folder import evidence_of
-
-    folder = folder_of(model) if model else None
-    if folder is None:
-        raise click.UsageError("--measure needs --model with a model's folder or its config.json")
-    with report.steps() as show_step:
-        show_step(f"{folder.model_type}: without and with the patches")
-        return evidence_of(folder.path)
-
-
-@cli.command()
-@_model_option
-@_host_option("Report on this host server.")
-def report(model: str | None, host: str | None) -> None:
-    """Print a bug report: this environment and its audit, in Markdown under 8 kB."""
-    from .auditing import formats
+def _audits(
+    models: tuple[str, ...], hosts: tuple[str, ...], measure: bool = False, table: bool = False
+) -> list[Any]:
+    """One audit for each of the models and hosts; ``table``: with the table of affected models."""
     from .auditing.audit import audit as make_audit
 
-    click.echo(formats.bug_report(make_audit(model, host, models=False)))
+    if measure and not models:
+        raise click.UsageError("--measure needs a model's folder or its config.json")
+    return [
+        make_audit(model, host, table, _measure_folder(model) if measure and model else None)
+        for model in models or (None,)
+        for host in hosts or (None,)
+    ]
+
+
+def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
+    """The lab's evidence of a folder's config, shrunk."""
+    from .auditing.models import folder_of
+    from .core.model_types import implementations
+    from .lab import report
+    from .lab.folder import SECONDS, evidence_of
+
+    folder = folder_of(model)
+    if folder is None:
+        raise click.UsageError(
+            f"--measure needs a model's folder or its config.json, not {model!r}"
+        )
+    count = 2 * len(implementations(folder.model_type))
+    with report.progress(count, f"together up to {SECONDS:.0f} s", SECONDS) as advance:
+        return evidence_of(folder.path, advance)
 
 
 @cli.command()
-@click.argument("patch", type=quote)
+@_models_option
+@_hosts_option("Report on this host server")
+def report(models: tuple[str, ...], hosts: tuple[str, ...]) -> None:
+    """Print a bug report: this environment and its audit, in Markdown under 8 kB."""
+    from .auditing import formats
+
+    click.echo("\n\n".join(map(formats.bug_report, _audits(models, hosts))))
+
+
+@cli.command()
+@click.argument("patch", type=quote, shell_complete=_complete("patches"))
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, its upstream status and when it retires."""
+    from .auditing.audit import outcomes_of
     from .auditing.preflight import session_of_readable
 
     current = session_of_readable()
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
     click.echo(_here(found))
+    if _is("quiet"):
+        return
     text = found.documentation
     if found.headline == found.summary:
         text = text.partition("\n\n")[2]
     click.echo(f"\n{_plain(text)}")
     click.echo("\nTargets")
+    states = {one.target: one for one in outcomes_of([found])} if _is("verbose") else {}
     for target in found.targets:
-        click.echo(f"    {target.path}")
+        state = states.get(target.path)
+        click.echo(f"    {target.path}{f'  {state.status}: {state.reason}' if state else ''}")
     click.echo("Affected releases")
     for distribution in dict.fromkeys(t.distribution for t in found.targets):
         if rule := current.matrix.rule(found.id, distribution):
@@ -215,7 +347,7 @@ def explain(patch: str) -> None:
 def _here(patch: Any) -> str:
     """A patch's severity, and whether this environment has its defect and repairs it."""
     from .auditing.audit import outcomes_of
-    from .auditing.listing import only_in
+    from .auditing.listing import ignore_if
     from .auditing.verdict import patch_severity
     from .core.outcome import IN_EFFECT, NOT_NEEDED
 
@@ -228,8 +360,7 @@ def _here(patch: Any) -> str:
     open_ = [one for one in needed if one.status not in IN_EFFECT]
     state = f"affected, not repaired here ({open_[0].status})" if open_ else "repaired here"
     text += f"{state}: {(open_ or needed)[0].reason}"
-    only = ", ".join(only_in(patch))
-    return f"{text}\nIgnore it if\n    you run none of {only}" if only else text
+    return f"{text}\nIgnore it if\n    {ignore_if(patch.id)}"
 
 
 def _plain(text: str) -> str:
@@ -247,22 +378,27 @@ def _plain(text: str) -> str:
 @cli.command("list")
 @click.option(
     "--profile",
+    "only",  # unlike the other commands' profile, it has no default in a config file
     metavar="NAME",
+    shell_complete=_complete("profiles"),
     help="Only patches of this profile: batch, server, security or safe.",
 )
 @_json_option
-def list_patches(profile: str | None, as_json: bool) -> None:
+def list_patches(only: str | None, as_json: bool) -> None:
     """List every patch with its status here, its profiles and, if third-party, its package."""
     from .activation import contributions, profiles
     from .activation.session import session
     from .auditing.listing import list_patches
 
     current = session()
-    if profile is not None:
-        profiles.choose(profile)
-    rows = list_patches(profile)
+    if only is not None:
+        profiles.choose(only)
+    rows = list_patches(only)
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
+        return
+    if _is("quiet"):
+        click.echo("\n".join(one.patch for one in rows))
         return
     from .auditing.tables import show
 
@@ -271,12 +407,17 @@ def list_patches(profile: str | None, as_json: bool) -> None:
         for one in rows
     ]
     show((("patch", "here", "profiles", "without it", "from"), table))
+    if _is("verbose"):
+        targets = [(o.target, o.status, o.reason) for one in rows for o in one.outcomes]
+        show((("target", "here", "reason"), targets))
     for name in contributions.find_blocked(current.disabled):
         click.echo(f"skipped by MLX_PATCHES_DISABLE: the patches of {name}")
 
 
 @cli.command()
-@click.argument("name", type=quote, metavar="PATCH|MODEL")
+@click.argument(
+    "name", type=quote, metavar="PATCH|MODEL", shell_complete=_complete("patches models")
+)
 @_json_option
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
@@ -292,11 +433,11 @@ def probe(name: str, as_json: bool) -> None:
     if name not in registry:
         rows = _probe_family(name)
     else:
-        with report.steps() as show_step:
-            show_step(f"{name}, without the patches")
+        with report.progress(2, f"each up to {PROBE_SECONDS} s") as advance:
             without = _run_child("--patch", name)
-            show_step(f"{name}, with the patches")
+            advance(f"{name}, without the patches")
             with_ = _run_child("--patch", name, "--patched")
+            advance(f"{name}, with the patches")
         rows = _pairs(name, without, with_)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -325,11 +466,8 @@ def _probe_family(name: str) -> Rows:
     except MlxPatchesError as error:
         hint = session().registry.hint(name)
         raise MlxPatchesError(f"no patch or model {name!r}{hint}; {error}") from None
-    with report.steps() as show_step:
-        seen = []
-        for task in tasks:
-            show_step(f"{task.family}, {'with' if task.patched else 'without'} the patches")
-            seen += runner.measure(task)
+    with report.progress(len(tasks), f"each up to {runner.SECONDS:.0f} s") as advance:
+        seen = runner.run(tasks, report=advance)
     parts: dict[bool, Rows] = {False: [], True: []}
     for r in seen:
         row = {"target": f"{r.family} {r.scenario}", "verdict": r.verdict, "detail": r.detail}
@@ -361,6 +499,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     type=quote,
     multiple=True,
     metavar="NAME",
+    shell_complete=_complete("models"),
     help="Only this family, or the families of this distribution.",
 )
 @click.option(
@@ -375,7 +514,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="S",
     type=float,
     callback=_seconds,
-    help="After the scenarios, run random programs for S seconds per family.",
+    help="Then run random programs, S seconds per family.",
 )
 @click.option(
     "--seed",
@@ -385,9 +524,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="N",
     help="Seed of the first walk.",
 )
-@click.option(
-    "--replay", metavar="LINE", help="Replay only this walk, from the line that a red walk printed."
-)
+@click.option("--replay", metavar="LINE", help="Replay only the walk that printed this line.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -400,9 +537,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 @click.option("--unpatched", "mode", flag_value="unpatched", help="Only without the patches.")
 @click.option("--both", "mode", flag_value="both", help="Without and with the patches (default).")
 @click.option("--every-patch", is_flag=True, help="Apply every patch, not only the model's.")
-@click.option(
-    "--out", type=Path, metavar="FILE", help="Append rows to FILE, and run only those it lacks."
-)
+@click.option("--out", type=Path, metavar="FILE", help="Append to FILE the rows that it lacks.")
 @click.option(
     "--evidence",
     type=Path,
@@ -416,7 +551,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     show_default=True,
     metavar="S",
     callback=_seconds,
-    help="Time limit of each process, or of each walk, in seconds.",
+    help="Time limit of each process or walk.",
 )
 @click.option(
     "--config", type=Path, metavar="FOLDER", help="Shrink and run the model in this folder."
@@ -500,11 +635,8 @@ def lab(
     if server or url or write_model:
         from .lab.server import command
 
-        if models or config or weights or dtype or variant or device or reference or every_patch:
-            raise click.UsageError(
-                "a server has its own model: omit --model, --config, --weights, --dtype, --variant,"
-                " --device, --reference and --every-patch"
-            )
+        own = "models config weights dtype variant device reference every_patch"
+        _omit("a server has its own model", own)
         command.run(
             server,
             url,
@@ -522,44 +654,25 @@ def lab(
     mode = mode or "both"
     if walking.WALKS in scenarios:
         walks = walks or walking.SECONDS
-    if (walks or replay is not None) and (
-        config or weights or dtype or variant or device or evidence
-    ):
-        raise click.UsageError(
-            "walks run the lab's own tiny models: omit --config, --weights, --dtype, --variant,"
-            " --device and --evidence"
-        )
+    if walks or replay is not None:
+        own = "config weights dtype variant device evidence"
+        _omit("walks run the lab's own tiny models", own)
     if replay is not None:
-        if models or scenarios or walks or out:
-            raise click.UsageError(
-                "--replay runs only the given walk: omit --model, --scenario, --walks and --out"
-            )
+        _omit("--replay runs only the given walk", "models scenarios walks out")
         for one in walking.replay(replay, mode, every_patch, timeout):
             show_walk(one)
         _show_lab([one.row() for one in walked], walked, as_json)
-    if config and weights:
-        raise click.UsageError(
-            "--config shrinks a model, --weights runs it at full size: give one of them"
-        )
-    if dtype and weights:
-        raise click.UsageError("--weights runs a model in its own dtype: omit --dtype")
-    if variant and (config or weights):
-        raise click.UsageError(
-            "--variant changes the lab's own configs: omit --config and --weights"
-        )
+    if weights:
+        _omit("--weights runs a model at full size, in its own dtype", "config dtype variant")
+    if variant:
+        _omit("--variant changes the lab's own configs", "config")
     if reference:
-        if config or weights or dtype or variant or device or evidence:
-            raise click.UsageError(
-                "--reference has its own configs, in float32: omit --config, --weights,"
-                " --dtype, --variant, --device and --evidence"
-            )
+        own = "config weights dtype variant device evidence"
+        _omit("--reference has its own configs, in float32", own)
         check_reference()
-    kind = dtype or FLOAT32
-    if evidence and (scenarios or config or weights or variant or mode == "patched"):
-        raise click.UsageError(
-            "--evidence needs every scenario of the tiny models, without and with the patches:"
-            " omit --scenario, --config, --weights, --variant and --patched"
-        )
+    if evidence:
+        every = "--evidence needs every scenario of the tiny models, without and with the patches"
+        _omit(every, "scenarios config weights variant" + " mode" * (mode == "patched"))
     every_patch = every_patch or evidence is not None
     named = tuple(name for name in scenarios if name != walking.WALKS)
     tasks = runner.tasks(
@@ -569,7 +682,7 @@ def lab(
         config,
         every_patch,
         weights,
-        kind,
+        dtype or FLOAT32,
         variant or "",
         reference,
         device or "",
@@ -578,7 +691,7 @@ def lab(
         record.check_tasks(tasks, evidence)
     fixed = tasks if named or not scenarios else []
     ways = runner.tasks(models, (), mode, every_patch=every_patch) if walks else []
-    with report.progress(len(fixed) + len(ways)) as advance:
+    with report.progress(len(fixed) + len(ways), f"each up to {timeout:g} s") as advance:
         rows = runner.run(fixed, jobs, timeout, out, advance)
         if walks:
             rows += walking.run(ways, walks, seed, jobs, timeout, out, advance, show_walk)
@@ -602,31 +715,41 @@ def _show_lab(
     else:
         from .auditing.tables import show
 
+        every = [(row.family, row.scenario, row.verdict, row.detail) for row in rows]
+        if _is("verbose") and not reference:
+            show((("family", "scenario", "result", "detail"), every))
         show(*(report.show_reference if reference else report.show_rows)(rows))
     runner.check_ran(rows)
     sys.exit(runner.exit_code(rows))
 
 
 @cli.command()
-@click.option("--model", type=quote, required=True, metavar="TYPE", help="A model type.")
-@_host_option("Only releases that this installed host allows.")
+@click.option(
+    "--model",
+    "models",
+    type=quote,
+    multiple=True,
+    required=True,
+    metavar="TYPE",
+    shell_complete=_complete("models"),
+    help="A model type; repeatable.",
+)
+@_hosts_option("Only releases that this installed host allows")
 @_json_option
-def recommend(model: str, host: str | None, as_json: bool) -> None:
+def recommend(models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
-    from .auditing.models import hint
-    from .auditing.recommend import list_families
-    from .auditing.recommend import recommend as make_recommendation
-    from .core.model_types import implementations
-
-    families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
-    found = make_recommendation(families, host)
-    if not found:
-        close = hint(model, list_families())
-        raise MlxPatchesError(f"the lab has no evidence for model {model!r}{close}")
+    found = [
+        (host, one) for model in models for host in hosts or ("",) for one in _releases(model, host)
+    ]
     if as_json:
-        click.echo(json.dumps([one.as_dict() for one in found], indent=2))
+        click.echo(json.dumps([one.as_dict() for _, one in found], indent=2))
         return
-    for one in found:
+    for host, one in found:
+        newest = one.best_repaired or f"none{f' that {host} allows' if host else ''}"
+        newest += " with the patches" if one.best_repaired != one.best_green else ""
+        if _is("quiet"):
+            click.echo(newest)
+            continue
         click.echo(f"{one.family} in {one.distribution}, from the lab's evidence")
         for word, names in one.by_word.items():
             if names:
@@ -638,27 +761,40 @@ def recommend(model: str, host: str | None, as_json: bool) -> None:
             )
         for name, why in one.with_images.items():
             click.echo(f"  {'wrong with images':<24}{name.partition(' ')[2]}: {why}")
-        newest, needs = one.best_repaired, " with the patches"
-        needs = "" if newest == one.best_green else needs
-        limit = f" that {host} allows" if host else ""
-        click.echo(f"  {'newest to use':<24}{newest + needs if newest else 'none' + limit}")
+        click.echo(f"  {'newest to use':<24}{newest}")
+
+
+def _releases(model: str, host: str) -> list[Any]:
+    """The evidence on a model's families, within a host's limits."""
+    from .auditing.models import hint
+    from .auditing.recommend import list_families, recommend
+    from .core.model_types import implementations
+
+    families = implementations(model) or dict.fromkeys(MODEL_PACKAGES.values(), model)
+    if found := recommend(families, host or None):
+        return list(found)
+    close = hint(model, list_families())
+    raise MlxPatchesError(f"the lab has no evidence for model {model!r}{close}")
 
 
 @cli.command()
-@_host_option("Only in processes of this installed host.")
-@click.option("--profile", default="safe", show_default=True, metavar="NAME", help=_PROFILE_HELP)
-def enable(host: str | None, profile: str) -> None:
-    """Activate the patches in every process of this environment, or only in one host's.
+@_hosts_option("Only in processes of this installed host")
+@_profile_option
+def enable(hosts: tuple[str, ...], profile: str) -> None:
+    """Activate the patches in every process of this environment, or only in those of some hosts.
 
     For one process, MLX_PATCHES=0 turns the patches off and MLX_PATCHES=1 turns them on.
     """
     from .activation import enable as enabling
+    from .activation import started
 
-    limit = None if host is None else enabling.limit_to(host)
-    path = enabling.enable(limit, profile)
+    limit = enabling.limit_to(*hosts) if hosts else None
+    before = started.host or ("every process" if started.profile is not None else "")
+    path = enabling.enable(limit, profile or SAFE)
+    now = limit.name if limit else "every process"
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
-    click.echo(f"enabled{whose}: {path}")
-    click.echo("Restart running servers to pick up the patches.")
+    _note(f"enabled{whose}{f' (before: {before})' if before not in ('', now) else ''}: {path}")
+    _note("Restart running servers to pick up the patches.")
 
 
 @cli.command()
@@ -667,11 +803,11 @@ def disable() -> None:
     from .activation import enable as enabling
 
     removed = enabling.disable()
-    click.echo(f"disabled: removed {removed}" if removed else "not enabled here")
+    _note(f"disabled: removed {removed}" if removed else "not enabled here")
 
 
-@cli.command(context_settings={"ignore_unknown_options": True})
-@click.option("--profile", default="", metavar="NAME", help=f"{_PROFILE_HELP}  [default: safe]")
+@cli.command(context_settings={"allow_interspersed_args": False})
+@_profile_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], profile: str) -> None:
     """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
@@ -680,7 +816,7 @@ def run(command: tuple[str, ...], profile: str) -> None:
     """
     from .activation import run as running
 
-    running.execute(running.launch(command, profile))
+    running.execute(running.launch(command, profile), _is("quiet"))
 
 
 @cli.command()
@@ -694,16 +830,32 @@ def ps(as_json: bool) -> None:
         click.echo(json.dumps([one._asdict() for one in found], indent=2))
         return
     if not found:
-        click.echo("no patched processes")
+        _note("no patched processes")
+        return
+    if _is("quiet"):
+        click.echo("\n".join(str(one.pid) for one in found))
         return
     from .auditing.tables import show
 
     rows = []
     for one in found:
         failures = "; ".join(f"{id_} {text}" for id_, text in one.failures.items()) or "none"
-        releases, count = ", ".join(one.releases), str(len(one.patches))
+        releases = ", ".join(one.releases)
+        count = ", ".join(one.patches) if _is("verbose") else str(len(one.patches))
         rows.append((str(one.pid), one.host, releases, count, failures))
     show((("pid", "host", "patched", "patches", "failures"), rows))
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a shell's completion of commands, ids, models, hosts and profiles.
+
+    In ~/.bashrc: eval "$(mlx-patches completion bash)".
+    """
+    from .auditing.completion import script
+
+    click.echo(script(shell, cli))
 
 
 def _run_child(*arguments: str) -> Rows:
@@ -721,10 +873,11 @@ def _run_child(*arguments: str) -> Rows:
     return rows
 
 
-def _print_audit(report: Any, code: int, verbose: bool, show_all: bool) -> None:
+def _print_audit(report: Any, code: int, show_all: bool) -> None:
     from .auditing import screen
     from .auditing.colour import in_colour
 
+    verbose = _is("verbose") or show_all
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)
@@ -764,7 +917,12 @@ def _run(arguments: list[str] | None) -> int | str | None:
         click.echo("mlx-patches: interrupted", err=True)
         return 130
     except click.ClickException as error:
-        error.show()
+        text, context = error.format_message(), getattr(error, "ctx", None)
+        if "\n" in text:  # the help, if no command was given
+            error.show()
+        else:
+            see = f" (see {context.command_path} --help)" if context else ""
+            click.echo(f"mlx-patches: {printable(text)}{see}", err=True)
         return error.exit_code
     except MlxPatchesError as error:
         click.echo(f"mlx-patches: {printable(error)}", err=True)

@@ -250,7 +250,6 @@ class Conformance:
 
 
 def import_modules(patch: Patch) -> None:
-    """Import the modules of a patch that exist here."""
     for target in patch.targets:
         try:
             importlib.import_module(target.module)
@@ -351,7 +350,6 @@ def function_of(obj: Any) -> Any:
 
 
 def links(obj: Any) -> Iterator[Any]:
-    """The functions of a chain of wrappers, from the outermost."""
     while obj is not None:
         obj = function_of(obj)
         yield obj
@@ -359,7 +357,6 @@ def links(obj: Any) -> Iterator[Any]:
 
 
 def with_factory(patch: Patch, target: Target, factory: Callable[[Any], Any]) -> Patch:
-    """The same patch with another factory for one target."""
     changed = target._replace(factory=factory)
     targets = tuple(changed if one is target else one for one in patch.targets)
     return patch._replace(targets=targets)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import evidence_file
 import release_sets
+import sent_evidence
 from release_sets import ROOT, ReleaseSet
 
 from mlx_patches.core.errors import MlxPatchesError
@@ -112,7 +113,7 @@ def take(file: Path, again: bool = False) -> str:
         SystemExit: the file is rejected; the message is one line with the reason.
     """
     try:
-        sent = record.read(file)
+        sent = sent_evidence.read(file)
     except MlxPatchesError as error:
         raise SystemExit(str(error)) from None
     sets = {one.name: one for one in release_sets.load().values() if has_models(one)}

@@ -289,7 +289,7 @@ class Lab(NamedTuple):
         """Family to each of its wanted cells to the patches without which it is red.
 
         The ``likely`` patches, and those that the same cells need in other sets, are tried first.
-        ``flags`` are further arguments of ``mlx_patches.lab.attribute``.
+        ``flags`` are further arguments of ``attribute.py``.
         """
         distribution = self.one.distribution
         elsewhere = [
@@ -299,7 +299,7 @@ class Lab(NamedTuple):
         ]
 
         def attribute_family(family: str) -> dict[str, list[str]]:
-            command = ["-m", "mlx_patches.lab.attribute", f"{distribution}:{family}"]
+            command = [str(Path(__file__).with_name("attribute.py")), f"{distribution}:{family}"]
             command += ["--dtype", self.place.dtype, *flags]
             command += ["--device", self.place.device] if self.place.is_emulated else []
             there = set(likely)

@@ -14,7 +14,7 @@ from release_sets import ROOT
 
 README = ROOT / "README.md"
 SET, MODEL = "mlx-vlm 0.4.3", "gemma4"
-COMMAND = f"$ mlx-patches audit --model {MODEL} "
+COMMAND = f"$ mlx-patches audit {MODEL} "
 SAMPLE = re.compile(rf"({re.escape(COMMAND)}.*?\n).*?(?=\n```)", re.DOTALL)
 
 
@@ -22,7 +22,7 @@ def main() -> None:
     folder = ROOT / ".nox" / "readme-sample"
     python = release_sets.make(release_sets.find(SET), folder)
     text = README.read_text()
-    said = release_sets.run(python, "-m", "mlx_patches", "audit", "--model", MODEL, codes=(1,))
+    said = release_sets.run(python, "-m", "mlx_patches", "audit", MODEL, codes=(1,))
     sample = said.replace(str(folder), "/path/to/env").strip()
     if not SAMPLE.search(text):
         raise SystemExit(f"README.md: no sample that begins with '{COMMAND}'")

@@ -72,7 +72,6 @@ def active() -> bool:
 
 
 def stop() -> None:
-    """Stop waiting for packages."""
     global _stopped
     _stopped = True
     if _watcher is not None:

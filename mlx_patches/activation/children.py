@@ -5,8 +5,6 @@ of the measured model, whose files would then shadow the environment's packages.
 ``PYTHONPATH`` stay in effect.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -19,8 +17,5 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment variables of a measuring process and of its child processes.
-
-    They switch off automatic activation.
-    """
+    """The environment of a measuring process and its children: no automatic activation."""
     return {**os.environ, SWITCH: "0", "PYTHONSAFEPATH": "1"}

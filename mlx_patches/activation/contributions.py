@@ -47,11 +47,7 @@ class Declared(Record):
         return str(self.point.value).partition("[")[0].partition(":")[0].strip()
 
     def skip(self, error: BaseException) -> None:
-        """Log why the entry point is not used, with the file and the line.
-
-        Raises:
-            KeyboardInterrupt: the user interrupted the process.
-        """
+        """Log why the entry point is not used; a user's KeyboardInterrupt is raised again."""
         if is_interrupt(error):
             raise error
         logger.warning(
@@ -83,10 +79,7 @@ def hosts(blocked: Collection[str] = ()) -> dict[str, Host]:
 
 
 def find_blocked(names: Collection[str]) -> list[str]:
-    """The distributions that declare patches and are switched off, by name or by ``all``.
-
-    Reads all metadata: not for start-up.
-    """
+    """The distributions that declare patches and are switched off. Not for start-up."""
     declaring = dict.fromkeys(one.distribution for one in _find_installed(PATCHES))
     return [name for name in declaring if is_blocked(name, names)]
 

@@ -1,7 +1,5 @@
 """Writes the file that activates the patches in an environment, and removes it."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 from pathlib import Path
@@ -51,12 +49,17 @@ def line(limit: Host | None = None, profile: str = SAFE) -> str:
     return f"import site; exec({source!r})\n"
 
 
-def limit_to(host: str) -> Host:
-    """Return how an installed host's processes are started, according to its metadata.
+def limit_to(*hosts: str) -> Host:
+    """How the processes of installed hosts are started, according to their metadata."""
+    found = [_find_host(host) for host in dict.fromkeys(hosts)]
+    scripts, modules = (
+        tuple(dict.fromkeys(name for one in found for name in getattr(one, part)))
+        for part in ("scripts", "modules")
+    )
+    return Host(", ".join(one.name for one in found), scripts, modules)
 
-    Raises:
-        MlxPatchesError: it is not installed, or installs no command.
-    """
+
+def _find_host(host: str) -> Host:
     import importlib_metadata
 
     from .contributions import hosts
@@ -83,11 +86,7 @@ def limit_to(host: str) -> Host:
 
 
 def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
-    """Write the file, for all processes or those of one host; returns its path.
-
-    Raises:
-        MlxPatchesError: site-packages cannot be written, or there is no such profile.
-    """
+    """Write the file, for all processes or those of one host; returns its path."""
     choose(profile)
     path = _path()
     try:
@@ -105,11 +104,7 @@ def enable(limit: Host | None = None, profile: str = SAFE) -> Path:
 
 
 def disable() -> Path | None:
-    """Remove the file; returns its path, or None if there was none.
-
-    Raises:
-        MlxPatchesError: it cannot be removed.
-    """
+    """Remove the file; returns its path, or None if there was none."""
     path = _path()
     try:
         path.with_name(START_NAME).unlink(missing_ok=True)

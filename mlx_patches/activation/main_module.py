@@ -5,8 +5,6 @@ is imported under its own name, as its console script does, and then only the bo
 ``if __name__ == "__main__":`` is executed in the module's namespace.
 """
 
-from __future__ import annotations
-
 import ast
 from importlib import import_module
 from types import CodeType

@@ -5,8 +5,6 @@ contain secrets. A process holds a lock on its file; if a file is not locked, it
 and the file is stale. Nothing in this module raises: hosts do not depend on these files.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import io

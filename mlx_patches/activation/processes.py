@@ -1,7 +1,5 @@
 """Reads the files of the processes with patches in effect, for ``mlx-patches ps``."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A patch belongs to a profile by its folder below ``mlx_patches/patches``, or by 
 (``Patch.profiles``), as patches that reject input do.
 """
 
-from __future__ import annotations
-
 from ..core.errors import MlxPatchesError
 from ..core.patch import Patch
 from ..core.record import Record
@@ -47,14 +45,7 @@ DEFAULT = "batch,server"
 
 
 def choose(names: str) -> Profile:
-    """The union of profiles.
-
-    Args:
-        names: separated by commas or spaces.
-
-    Raises:
-        MlxPatchesError: one is unknown, or none is named.
-    """
+    """The union of profiles, whose names are separated by commas or spaces."""
     wanted = names.replace(",", " ").split()
     for name in wanted or [names]:
         if name not in PROFILES:

@@ -5,8 +5,6 @@ nest and overlap, in threads and in tasks: the end of one removes the patches th
 holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from ..core.patch import Patch
@@ -45,7 +43,6 @@ class Requests:
         return [one for one in self.held if one.by_model]
 
     def drop(self, request: Request) -> None:
-        """End a request."""
         self.held = tuple(one for one in self.held if one is not request)
 
     def keep(self, request: Request) -> None:

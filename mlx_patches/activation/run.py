@@ -4,8 +4,6 @@ The command's own interpreter starts with our ``sitecustomize`` first on its pat
 the ``sitecustomize`` that it shadows. Child processes inherit the path.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex
@@ -44,21 +42,12 @@ class Launch:
 
 
 def launch(command: Sequence[str], profile: str = "") -> Launch:
-    """Prepare a command line that starts a command with the patches.
-
-    Args:
-        profile: the profile; by default that of ``MLX_PATCHES_PROFILE``, or ``safe``.
-
-    Raises:
-        MlxPatchesError: there is no such command, or it is a Python program whose environment has
-            no mlx_patches, or there is no such profile.
-    """
+    """Prepare a command that runs with the patches of a profile, by default the usual one."""
     profile = profile or settings.profile() or SAFE
     choose(profile)
-    # The commands of an environment that is not activated are next to our interpreter.
-    found = shutil.which(command[0]) or shutil.which(
-        command[0], path=os.path.dirname(sys.executable)
-    )
+    # First the commands of our own environment, which may not be activated.
+    beside = os.path.dirname(sys.executable)
+    found = shutil.which(command[0], path=beside) or shutil.which(command[0])
     if found is None:
         name = quote(command[0]) or "''"
         raise MlxPatchesError(f"{name}: no such command on PATH, or it is not executable")
@@ -166,14 +155,11 @@ def _require_package(interpreter: Sequence[str]) -> None:
         )
 
 
-def execute(launch: Launch) -> None:
-    """Replace this process with the command; does not return.
-
-    Raises:
-        MlxPatchesError: it cannot be started.
-    """
+def execute(launch: Launch, quiet: bool = False) -> None:
+    """Replace this process with the command; does not return."""
     on = f"patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are active"
-    print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
+    if launch.warning or not quiet:
+        print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)
     sys.stdout.flush()
     try:
         os.execvpe(launch.command[0], launch.command, {**os.environ, **launch.variables})

@@ -4,8 +4,6 @@ Our locks are not held while entry points load, hooks run or factories run: each
 and an import may wait for another thread that needs the lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -45,6 +43,8 @@ class Session:
         self.registry = registry
         self.matrix = matrix
         self.disabled = frozenset(map(registry.today, settings.read_disabled()))
+        # The patches that ``apply(without=...)`` named.
+        self.without: frozenset[str] = frozenset()
         self.strict = settings.strict()
         self.gate = Gate(matrix)
         self.installed = self.gate.installed
@@ -70,10 +70,7 @@ class Session:
 
     @functools.cached_property
     def enabled(self) -> tuple[str, ...]:
-        """The optional patches that ``MLX_PATCHES_ENABLE`` names.
-
-        Unknown ids are logged and skipped: a typo must not stop a host.
-        """
+        """The optional patches that ``MLX_PATCHES_ENABLE`` names; a typo is only logged."""
         known = []
         for id_ in settings.read_enabled():
             try:
@@ -140,12 +137,17 @@ class Session:
         strict: bool = False,
         dry_run: bool = False,
         profile: str | None = None,
+        without: Iterable[str] = (),
     ) -> Report:
-        """See ``mlx_patches.apply``."""
         wanted, by_model = self._find_wanted(patches, models, profile)
+        ids = self._ids(without, "without") or []
         if dry_run:
             named = self._entries_of(_models_imported()) if by_model else ()
-            return _report(one for patch in (*wanted, *named) for one in self._preview(patch))
+            left = [patch for patch in (*wanted, *named) if patch.id not in ids]
+            return _report(one for patch in left for one in self._preview(patch))
+        if ids:
+            self.without |= {*ids}
+            self.restore(ids)
         request = Request(by_model)
         report = self._activate(request, wanted, strict or self.strict)
         with self.manager.lock:
@@ -153,9 +155,9 @@ class Session:
         return report
 
     def restore(self, patches: Iterable[str] | None = None) -> Report:
-        """See ``mlx_patches.restore``."""
         ids = self._ids(patches)
         if ids is None:
+            self.without = frozenset()
             boot.stop()
         with self.manager.lock:
             if ids is not None:
@@ -174,7 +176,6 @@ class Session:
         models: Iterable[str] | None = None,
         profile: str | None = None,
     ) -> Iterator[Report]:
-        """See ``mlx_patches.patched``."""
         wanted, by_model = self._find_wanted(patches, models, profile)
         request = Request(by_model)
         try:
@@ -233,7 +234,6 @@ class Session:
         return _report(outcomes)
 
     def _drop(self, request: Request) -> None:
-        """End a request, and remove the patches that no other one holds."""
         with self.manager.lock:
             self._requests.drop(request)
             self._unwatch()
@@ -248,9 +248,9 @@ class Session:
         if self._watcher is not None and not self._requests.held:
             self._watcher.uninstall()
 
-    def _ids(self, patches: Iterable[str] | None) -> list[str] | None:
+    def _ids(self, patches: Iterable[str] | None, argument: str = "patches") -> list[str] | None:
         """The patch ids that a caller named."""
-        names = _check_names("patches", "ids", patches)
+        names = _check_names(argument, "ids", patches)
         return None if names is None else [self.registry.find_declared(name).id for name in names]
 
     def _models(self, models: Iterable[str] | None) -> list[tuple[str, str]] | None:
@@ -332,9 +332,11 @@ class Session:
     def _layers(self) -> list[Layer]:
         return [layer for site in self.manager.sites() for layer in site.layers]
 
-    def is_switched_off(self, patch_id: str) -> bool:
-        """True if ``MLX_PATCHES_DISABLE`` names the patch, or ``all``."""
-        return bool(self.disabled & {patch_id, settings.ALL})
+    def why_off(self, patch_id: str) -> str:
+        """What switched a patch off: ``MLX_PATCHES_DISABLE`` or the program; else empty."""
+        if self.disabled & {patch_id, settings.ALL}:
+            return f"switched off by {settings.DISABLE}"
+        return "skipped by apply(without=...)" if patch_id in self.without else ""
 
     def relevant(self, patch_id: str) -> bool:
         """False for a patch of a host that is not installed."""
@@ -350,10 +352,7 @@ class Session:
         return package is None or self.installed(package) is not None
 
     def _find_wanted(
-        self,
-        patches: Iterable[str] | None,
-        models: Iterable[str] | None,
-        profile: str | None,
+        self, patches: Iterable[str] | None, models: Iterable[str] | None, profile: str | None
     ) -> tuple[list[Patch], bool]:
         """The patches that a call requests, and whether it follows the models' entries."""
         ids, types = self._ids(patches), self._models(models)
@@ -378,10 +377,10 @@ class Session:
 
     def _list_switched_off(self, patch: Patch) -> list[Outcome]:
         """The outcomes of a patch that is switched off; empty for others."""
-        reason = f"switched off by {settings.DISABLE}"
+        reason = self.why_off(patch.id)
         return [
             Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
-            for t in (patch.targets if self.is_switched_off(patch.id) else ())
+            for t in (patch.targets if reason else ())
         ]
 
     def _add(self, request: Request, patch: Patch, strict: bool) -> list[Outcome]:

@@ -1,7 +1,5 @@
 """Reads the environment variables, which apply to one process and its children."""
 
-from __future__ import annotations
-
 import os
 
 # Switches activation on or off for one process and its children, overriding `enable`.

@@ -70,7 +70,6 @@ class ModelReport:
         return tuple(dict.fromkeys(unused))
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return {
             "model_type": self.model_type,
             "folder": str(self.folder.path) if self.folder else None,
@@ -185,10 +184,14 @@ class Audit:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The patches that the installed releases need, in effect or not."""
-        needed = (o for o in self.outcomes if o.status not in NOT_NEEDED)
-        # Optional patches count only if they are requested.
-        return tuple(dict.fromkeys(o.patch for o in needed if not o.reason.startswith(_OPTIONAL)))
+        """The patches that the installed releases need, in effect or not.
+
+        Optional ones count only if ``MLX_PATCHES_ENABLE`` names them: a profile adds no defect.
+        """
+        current = session()
+        needed = dict.fromkeys(o.patch for o in self.outcomes if o.status not in NOT_NEEDED)
+        optional = {one.id for one in current.registry.each_declared() if one.optional}
+        return tuple(id_ for id_ in needed if id_ not in optional - {*current.enabled})
 
     @property
     def refusing(self) -> tuple[str, ...]:
@@ -396,8 +399,8 @@ def outcomes_of(
 
 def _active(current: Session, host: str | None = None) -> bool:
     """Whether processes of this host are patched; without a host, those that `enable` named."""
-    limit, same = SERVERS.get(started.host, started.host), canonical
-    by_itself = boot.active() or bool(limit and same(limit) == same(host or limit))
+    limits = [canonical(SERVERS.get(one, one)) for one in started.host.split(", ") if one]
+    by_itself = boot.active() or bool(limits and (not host or canonical(host) in limits))
     return current.active or (by_itself and not settings.off())
 
 
@@ -409,8 +412,8 @@ def _describe_unrequested(
     status, by_choice = Status.DISABLED, True
     if not verdict.ok:
         status, reason, by_choice = verdict.status, verdict.reason, False
-    elif current.is_switched_off(patch.id):
-        reason = f"switched off by {settings.DISABLE}"
+    elif off := current.why_off(patch.id):
+        reason = off
     elif patch.optional and patch.id not in requested:
         reason = f"{_OPTIONAL}; {verdict.reason}"
     elif active:

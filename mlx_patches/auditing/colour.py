@@ -1,10 +1,7 @@
 """Decides whether the command line prints in colour, without the slow import of rich."""
 
-from __future__ import annotations
-
 import os
 
 
 def in_colour() -> bool:
-    """Whether to print colours and bold type."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,7 +1,5 @@
 """Finds functions that other packages replaced, and checks whether the replacements still fit."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys
@@ -54,7 +52,6 @@ class Foreign:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return fields(self, *self.__slots__)
 
 

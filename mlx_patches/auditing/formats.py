@@ -1,10 +1,9 @@
 """Output formats of the audit: JSON, Markdown, SARIF, and a bug report."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
@@ -25,9 +24,13 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {WRONG_TEXT: "error", CRASH: "error", SECURITY: "error", MEMORY: "warning"}
 
 
-def as_json(report: Audit, code: int, cells: bool) -> str:
-    """The JSON form; docs/audit-json.md describes it."""
-    return json.dumps({**report.as_dict(cells), "exit_code": code}, indent=2)
+def as_json(reports: Sequence[Audit], codes: Sequence[int], cells: bool) -> str:
+    """The JSON form, a list if there are several; docs/audit-json.md describes it."""
+    found = [
+        {**report.as_dict(cells), "exit_code": code}
+        for report, code in zip(reports, codes, strict=True)
+    ]
+    return json.dumps(found if len(found) > 1 else found[0], indent=2)
 
 
 def markdown(report: Audit, code: int) -> str:
@@ -93,8 +96,14 @@ def bug_report(report: Audit) -> str:
     return f"{cut}\n\n(truncated; run mlx-patches audit --json for the rest)"
 
 
-def sarif(report: Audit, code: int) -> str:
-    """SARIF 2.1.0 for code scanners: one result per needed patch that is not in effect."""
+def sarif(reports: Sequence[Audit], codes: Sequence[int]) -> str:
+    """SARIF 2.1.0 for code scanners: a run per report."""
+    runs = list(map(_run, reports, codes))
+    return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": runs}, indent=2)
+
+
+def _run(report: Audit, code: int) -> dict[str, Any]:
+    """A run of SARIF: one result per needed patch that is not in effect."""
     found = screen.effects(report)
     targets: dict[str, list[str]] = {}
     for one in report.outcomes:
@@ -126,12 +135,8 @@ def sarif(report: Audit, code: int) -> str:
         {"ruleId": "environment", "level": "error", "message": {"text": text}}
         for text in (*report.unaudited, *report.problems, *report.unknown)
     ]
-    run = {
-        "tool": {"driver": driver},
-        "results": results,
-        "properties": {"verdict": screen.verdict(report), "exitCode": code},
-    }
-    return json.dumps({"$schema": _SARIF, "version": "2.1.0", "runs": [run]}, indent=2)
+    properties = {"verdict": screen.verdict(report), "exitCode": code}
+    return {"tool": {"driver": driver}, "results": results, "properties": properties}
 
 
 def _location(target: str) -> dict[str, Any]:

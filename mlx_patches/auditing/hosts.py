@@ -1,7 +1,5 @@
 """The known host servers, and the audit's report on one of them in this environment."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -70,7 +68,6 @@ class HostReport:
         return bool(self.broken or self.unmet or self.open or self.blocked)
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         own = fields(self, "unmet", "repaired", "open", "blocked", "advice", "requests")
         return fields(self.installed, "name", "version") | own
 
@@ -83,11 +80,7 @@ def report(
     outcomes: Sequence[Outcome],
     limited_to: str = "",
 ) -> HostReport:
-    """The audit's findings for a host.
-
-    Raises:
-        MlxPatchesError: the host is not installed.
-    """
+    """The audit's findings for a host."""
     if host is None:
         here = [one.name for one in installed if canonical(one.name) in KNOWN]
         known = f"; installed hosts: {', '.join(here)}" if here else ""

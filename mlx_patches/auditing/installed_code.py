@@ -1,7 +1,5 @@
 """The lab's evidence about the installed code, whatever its version number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Every patch with its state in this environment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -35,18 +33,13 @@ class Listed(NamedTuple):
     outcomes: tuple[Outcome, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         shown = ("distribution", "target", "status", "reason")
         targets = [fields(one, *shown) for one in self.outcomes]
         return {**fields(self, *self._fields[:-1]), "targets": targets}
 
 
 def list_patches(profile: str | None = None) -> list[Listed]:
-    """Every patch, in the registry's order, or those of some profiles.
-
-    Args:
-        profile: names of profiles, separated by commas or spaces.
-    """
+    """Every patch, in the registry's order, or those of profiles, separated by commas."""
     registry = session().registry
     wanted = None if profile is None else set(profile.replace(",", " ").split())
     seen: dict[str, list[Outcome]] = {}
@@ -69,6 +62,14 @@ def _status(outcomes: Sequence[Outcome]) -> str:
     open_ = [one for one in needed if one not in IN_EFFECT]
     spared = [one for one in statuses if one is not Status.ABSENT]
     return str(next(iter([*open_, *needed, *spared]), Status.ABSENT))
+
+
+def ignore_if(id_: str) -> str:
+    """When a user may ignore a patch."""
+    only = only_in(session().registry.find_declared(id_))
+    if only:
+        return f"you run none of {', '.join(only)}"
+    return "mlx-patches audit MODEL does not list it for your models"
 
 
 def only_in(patch: Patch) -> list[str]:

@@ -1,7 +1,5 @@
 """The verdicts on the models of the installed releases, from the evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -191,7 +189,6 @@ def list_patches(verdicts: Iterable[ModelVerdict]) -> Needed:
 
 
 def _find_installed(current: Session) -> list[Installed]:
-    """The installed model packages."""
     return [one for one in map(current.installed, MODEL_PACKAGES.values()) if one is not None]
 
 

@@ -1,7 +1,5 @@
 """Model types: the installed packages that implement one, and the model's folder."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,11 +98,7 @@ def _hub_cache() -> Path:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read a model's folder.
-
-    Raises:
-        MlxPatchesError: ``config.json`` is missing or cannot be used.
-    """
+    """Read a model's folder."""
     config = read_config(path)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:

@@ -4,8 +4,6 @@ Imports are found by regular expressions, because parsing two hundred files per 
 too long. Only ``metal_branches`` parses files: it follows single definitions.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

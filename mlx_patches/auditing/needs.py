@@ -34,7 +34,6 @@ class Need(NamedTuple):
 
 
 def needs(model: str) -> tuple[Need, ...]:
-    """See ``mlx_patches.needs``."""
     current = session()
     found = implementations(model)
     if not found:

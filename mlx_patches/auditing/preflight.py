@@ -1,7 +1,5 @@
 """Checks whether an environment can be audited; an unreadable one must not pass."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import sys
@@ -18,11 +16,7 @@ from .modules import package_of_models
 
 
 def session_of_readable() -> Session:
-    """The session of an environment whose metadata can be read.
-
-    Raises:
-        MlxPatchesError: the metadata of a package cannot be read.
-    """
+    """The session; MlxPatchesError if the metadata of a package cannot be read."""
     try:
         current = session()
         for distribution in DISTRIBUTIONS.values():

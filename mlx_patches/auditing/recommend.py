@@ -1,7 +1,5 @@
 """Recommends releases in which a model is right, from the lab's evidence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -75,7 +73,6 @@ class Recommendation:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         solo = {name: list(found) for name, found in self.wrong_solo.items()}
         return {
             **fields(self, "distribution", "family", "green", "repaired", "red"),
@@ -91,15 +88,11 @@ class Recommendation:
 def recommend(
     families: Mapping[str, str], host: str | None = None, summary: Mapping[str, Any] | None = None
 ) -> list[Recommendation]:
-    """Recommend release sets.
+    """Recommend release sets, for a host only those that its ``Requires-Dist`` admits.
 
     Args:
         families: distribution to the family (module) that implements the model in it.
-        host: a distribution whose ``Requires-Dist`` the sets must satisfy.
         summary: the lab's summary; the packaged one by default.
-
-    Raises:
-        MlxPatchesError: there is no evidence, or the host is not installed.
     """
     summary = summary if summary is not None else load_summary()
     limits = host_limits(host) if host else {}
@@ -128,17 +121,12 @@ def recommend(
 
 
 def list_families() -> list[str]:
-    """Every family that the lab measured."""
     sets = load_summary()["sets"].values()
     return list(dict.fromkeys(name for one in sets for name in one["families"]))
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence in the wheel.
-
-    Raises:
-        MlxPatchesError: it is missing or broken.
-    """
+    """The summary of the lab's evidence in the wheel."""
     with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(read_packaged(SUMMARY))
         summary["sets"]
@@ -146,11 +134,7 @@ def load_summary() -> dict[str, Any]:
 
 
 def host_limits(host: str) -> dict[str, str]:
-    """Distribution to the specifier that an installed host requires in this environment.
-
-    Raises:
-        MlxPatchesError: the host is not installed.
-    """
+    """Distribution to the specifier that an installed host requires in this environment."""
     import importlib_metadata
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet

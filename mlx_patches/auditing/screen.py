@@ -1,7 +1,5 @@
 """The output of ``mlx-patches audit``: at most 20 lines of 80 columns, the verdict first."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections import Counter
@@ -9,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..core.files import printable
-from ..core.outcome import NOT_NEEDED
+from ..core.outcome import NOT_NEEDED, Status
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
 from .audit import Audit, find_fixed
 from .installed_code import find_gone, instead
+from .listing import ignore_if
 from .verdict import (
     CellVerdict,
     ModelVerdict,
@@ -62,34 +61,37 @@ def verdict(report: Audit) -> str:
     only = f", only in {report.host} processes" if report.host else ""
     state = "the installed releases have no known defect"
     if needed:
-        state = f"{_all(needed)} repaired here{only}"
+        known = "the one known defect is" if needed == 1 else f"all {needed} known defects are"
+        state = f"{known} repaired here{only}"
     if report.exit_code() == 2:
         return f"{whose}{state[0].upper()}{state[1:]}, but some of the code was not measured"
     return f"{whose}Nothing to do: {state}"
 
 
 def lines(report: Audit, height: int | None = HEIGHT, width: int = WIDTH) -> list[str]:
-    """The lines of the screen.
-
-    Args:
-        height: the largest number of lines; None for no limit.
-    """
+    """The lines of the screen, at most ``height`` unless that is None."""
     head, facts = top(report, width)
     # Lines to be copied are not wrapped here: the terminal wraps them.
     bottom = commands(report)
     if not report.unaudited:
-        bottom += [*describe_places(report).splitlines(), *single_requests(report)]
+        texts = [*describe_places(report).splitlines(), *single_requests(report)]
+        bottom += _wrap(texts, width, "  ")
     active = "enabled" if report.active else "not enabled"
     active = f"enabled for {report.host}" if report.host else active
     bottom.append(f"Environment: {report.environment} ({active})")
+    room, dropped = None, 0
     if height is not None:
-        left = height - rows(head, width) - rows(bottom, width) - 1
-        least = 6 if report.open else 2
+        left = height - rows(head, width) - rows(bottom, width) - 3  # two empty ones, and "More"
+        least = 2 if report.open else 0  # a patch and its symptom
         while facts and rows(facts, width) > max(left - least, 1):
             while facts.pop().startswith(_INDENT):  # drop a fact with all its lines, never a part
                 pass
+            dropped += 1
         room = left - rows(facts, width)
-    shown = _repairs(report, None if height is None else room, width)
+    shown, hidden = _repairs(report, room, width)
+    more = {"fact": dropped} | hidden
+    counts = ", ".join(_many(number, *kind.split("/")) for kind, number in more.items() if number)
+    shown += _wrap([f"  More (-v): {counts}"] * bool(counts), width, _INDENT)
     return [*head, *facts, *shown, "", *bottom]
 
 
@@ -136,13 +138,6 @@ def effects(report: Audit) -> dict[str, str]:
         families = Counter(id_ for one in report.verdicts if one.wrong for id_ in one.patches)
         ids.sort(key=lambda id_: -families[id_])
     return {id_: registry.find_declared(id_).summary for id_ in worst_first(ids)}
-
-
-def shorten(text: str, width: int) -> str:
-    """A sentence cut to a width, after a word."""
-    if len(text) <= width:
-        return text
-    return text[: width - 3].rpartition(" ")[0].rstrip(":;,") + " ..."
 
 
 def facts(report: Audit) -> Iterator[str]:
@@ -234,39 +229,31 @@ def _model_facts(report: Audit) -> Iterator[str]:
         yield folder.problem
 
 
-def _repairs(report: Audit, room: int | None, width: int) -> list[str]:
-    """One line per patch, the worst first, and the number of patches not shown."""
+def _repairs(report: Audit, room: int | None, width: int) -> tuple[list[str], dict[str, int]]:
+    """The patches that repair the report's defects, the worst first, and how many others are not
+    shown, by kind."""
     if report.unaudited:
-        return []
+        return [], {}
     found = effects(report)
-    others = len([id_ for id_ in report.open if id_ not in found])
-    active = len(report.needed) - len(report.open)
-    hints = []
-    if others:
-        hints.append(f"+{_many(others, 'server or cache repair')} available (-v)")
-    if active and report.model is None and report.open:
-        hints.append(f"+{_many(active, 'repair')} in effect (-v)")
-    reasons = {o.patch: str(o.status) for o in report.outcomes if o.patch in found and o.finding}
-    most = len(found)
+    reasons = {o.patch: o for o in report.outcomes if o.patch in found and o.finding}
     narrow = width < NARROW
-    if room is not None and most * (1 + narrow) > (room := room - 1 - len(hints)):
-        most = max((room - 1) // (1 + narrow), 0)
-    ids = list(found)[:most]
-    column = 4 if narrow else max(map(len, ids), default=0) + 4
+    column = 4 if narrow else max(map(len, list(found)[:room]), default=0) + 4
     listed: list[str] = []
-    for id_ in ids:
-        status = reasons.get(id_, "disabled")
-        effect = found[id_] if status == "disabled" else f"{status}: {found[id_]}"
-        left = width - column
-        texts = textwrap.wrap(effect, left) if room is None else [shorten(effect, left)]
-        names = [f"  {id_}", *[""] * len(texts)]
-        if narrow:
-            texts.insert(0, "")
-        lines = (f"{name:<{column}}{text}" for name, text in zip(names, texts, strict=False))
-        listed += map(str.rstrip, lines)
-    if len(found) > most:
-        listed.append(f"  +{len(found) - most} more (-v)")
-    return [""] * bool(listed) + listed + [f"  {hint}" for hint in hints]
+    left = len(found)
+    for id_, effect in found.items():
+        if (one := reasons.get(id_)) and one.status is not Status.DISABLED:
+            effect = f"{one.status}: {one.reason if one.status is Status.FAILED else effect}"
+        texts = [*[""] * narrow, *textwrap.wrap(effect, width - column)]
+        pairs = zip([f"  {id_}", *[""] * len(texts)], texts, strict=False)
+        block = [f"{name:<{column}}{text}".rstrip() for name, text in pairs]
+        if room is not None and rows([*listed, *block], width) > room:
+            break
+        listed += block
+        left -= 1
+    active = 0 if report.model or not report.open else len(report.needed) - len(report.open)
+    others = len(set(report.open) - set(found))
+    hidden = {"patch/es": left, "server or cache patch/es": others, "patch/es in effect": active}
+    return [""] * bool(listed) + listed, hidden
 
 
 def commands(report: Audit) -> list[str]:
@@ -304,7 +291,11 @@ def commands(report: Audit) -> list[str]:
     if stay := _suggest_releases(report):
         commands.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
-    return [*commands, *([f"Proof: {proof}"] if proof else [])]
+    # The lab runs one scenario in seconds, and all of them, or transformers, in minutes.
+    short = "lab" not in proof or ("--scenario" in proof and "--reference" not in proof)
+    time = "Proof (<1 min):" if short else "Proof (minutes):"
+    lines = [f"{time} {proof}"] if len(time + proof) < WIDTH else [time, f"  {proof}"]
+    return [*commands, *(lines if proof else ())]
 
 
 def _suggest_releases(report: Audit) -> list[str]:
@@ -335,10 +326,16 @@ def _proof(report: Audit) -> str:
             return f"mlx-patches lab --model {one.family} --scenario {images[0].name}"
         if one.fails_on_images(here) and not one.wrong_here(here):
             return f"mlx-patches lab --reference --model {one.family} --scenario reference-images"
-    if report.model.folder is not None:
-        path = shlex.quote(str(report.model.folder.path))
-        return f"mlx-patches lab --config {printable(path)}"
-    return "".join(f"mlx-patches lab --model {one.family}" for one in worst(report)[:1])
+    for one in worst(report)[:1]:
+        # Of all scenarios, a family may take minutes.
+        open_ = one.wrong_here(here) or one.wrong
+        cells = [c.name for c in open_ if "@" not in c.name and c.name not in ("build", "process")]
+        which = f" --scenario {cells[0]}" if cells else ""
+        if report.model.folder is not None:
+            path = shlex.quote(str(report.model.folder.path))
+            return f"mlx-patches lab --config {printable(path)}{which}"
+        return f"mlx-patches lab --model {one.family}{which}"
+    return ""
 
 
 def describe_places(report: Audit) -> str:
@@ -429,10 +426,6 @@ def _wrap(texts: Sequence[str], width: int, indent: str = "") -> list[str]:
     return [line for text in texts for line in wrap(text)]
 
 
-def _all(count: int) -> str:
-    return "the one known defect is" if count == 1 else f"all {count} known defects are"
-
-
 def _many(count: int, word: str, plural: str = "s") -> str:
     return f"{count} {word}{'' if count == 1 else plural}"
 
@@ -458,9 +451,12 @@ def details(report: Audit, show_all: bool) -> Iterator[Part]:
     if shown:
         names = {id_: f"{id_} ({origin})" for id_, origin in report.origins.items()}
         yield (
-            ("patch", "target", "status", "fixed in", "reason"),
+            ("patch", "target", "status", "fixed in", "reason", "ignore it if"),
             [
-                (names.get(o.patch, o.patch), o.target, str(o.status), find_fixed(o), o.reason)
+                (
+                    *(names.get(o.patch, o.patch), o.target, str(o.status), find_fixed(o)),
+                    *(o.reason, ignore_if(o.patch) if o.finding else ""),
+                )
                 for o in shown
             ],
         )

@@ -40,7 +40,6 @@ def make_console() -> Console:
 
 
 def show(*parts: Part, console: Console | None = None) -> None:
-    """Print lines and tables."""
     console = console or make_console()
     for part in parts:
         if isinstance(part, str):

@@ -4,8 +4,6 @@ The audit, ``recommend``, ``needs`` and the report page use only this module and
 ``evidence.words`` for a model's verdict, so that they cannot contradict each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -35,7 +33,7 @@ class PatchState(NamedTuple):
     missing: frozenset[str] = frozenset()
     partly: Mapping[str, Collection[str]] = MappingProxyType({})
 
-    def lacks(self, patch: str, model: ModelVerdict) -> bool:
+    def lacks(self, patch: str, model: "ModelVerdict") -> bool:
         """Whether a patch is missing in code that a model runs."""
         if patch not in self.partly:
             return patch in self.missing
@@ -149,7 +147,6 @@ class ModelVerdict:
 
     @property
     def release(self) -> str:
-        """The installed package and its version."""
         return f"{self.distribution} {self.version}"
 
     @property

@@ -9,8 +9,6 @@ A layer is identified by its code object, so no two layers of a composition may 
 ``with_own_code`` makes copies.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType, FunctionType, MethodType

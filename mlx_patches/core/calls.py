@@ -5,8 +5,6 @@ position, the others by the released function's own names. The compiled function
 one's signature, so reading an argument needs no look-up per call.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable
@@ -85,11 +83,7 @@ class Parameters:
         return ", ".join(parts)
 
     def find(self, name: str) -> str:
-        """The source text that reads one argument by its name.
-
-        Raises:
-            MlxPatchesError: the released function has no such parameter.
-        """
+        """The source text that reads one argument by its name; it must exist."""
         if name in self.positional or name in self.keyword:
             return name
         if self.kwargs:
@@ -124,11 +118,7 @@ class ByName(Record):
 
 
 def compile_check(check: Function | ByName, function: Function) -> Function:
-    """Compile a check that takes all arguments of ``function``.
-
-    Raises:
-        MlxPatchesError: the check reads a parameter that ``function`` lacks.
-    """
+    """Compile a check that takes all arguments of ``function``."""
     if not isinstance(check, ByName):
         return check
     known = Parameters(function)

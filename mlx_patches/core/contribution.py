@@ -1,7 +1,5 @@
 """The objects that packages declare by entry point: a patch or a host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple

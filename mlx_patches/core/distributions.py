@@ -5,8 +5,6 @@ at start-up, where ``importlib_metadata`` and ``packaging`` would cost most of t
 ``apply()`` may add. Only functions marked "not for start-up" use ``importlib_metadata``.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -1,7 +1,5 @@
 """Errors and warnings of this package."""
 
-from __future__ import annotations
-
 from opcode import opmap
 
 

@@ -6,8 +6,6 @@ its error, and no call at that attribute has ever succeeded with it. A ``securit
 withdrawn.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from .guard import Failure
@@ -34,12 +32,10 @@ class Failures:
         return self._counts[kind] == 1
 
     def at(self, path: str) -> int:
-        """How many failures there were at a target."""
         return sum(count for kind, count in self._counts.items() if kind[0] == path)
 
     @property
     def count(self) -> int:
-        """How many failures there were."""
         return self._counts.total()
 
     def __str__(self) -> str:

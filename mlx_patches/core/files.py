@@ -1,7 +1,5 @@
 """Reads untrusted files with a size limit, and packaged files; quotes text for safe printing."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
@@ -53,11 +51,7 @@ def write(path: Path, text: str) -> None:
 
 
 def read_packaged(path: Path) -> bytes:
-    """The content of a file of this package, which may be in a zip.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The content of a file of this package, which may be in a zip."""
     loader: Any = __spec__.loader
     content: bytes = loader.get_data(os.fspath(path))
     return content

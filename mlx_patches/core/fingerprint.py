@@ -4,8 +4,6 @@ Docstrings, positions, comments and formatting are ignored, and the hash is the 
 supported Python, so evidence measured on one applies to the others.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import inspect
@@ -88,11 +86,7 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def hash_module(content: bytes) -> str:
-    """Fingerprint of a whole source file.
-
-    Raises:
-        SyntaxError, ValueError: it cannot be parsed.
-    """
+    """Fingerprint of a whole source file."""
     return _hash([ast.parse(content)])
 
 

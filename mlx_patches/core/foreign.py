@@ -1,7 +1,5 @@
 """Finds other packages that wrapped or replaced a patched function, or still hold the original."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,39 +16,45 @@ def function_of(obj: Any) -> Any:
     return accessors(obj)[0]
 
 
+def chain(obj: Any) -> list[Any]:
+    """An object and what it wraps, outermost first; wrapt 1.x has no ``wrapper_chain``."""
+    links: list[Any] = []
+    while len(links) < 64 and not any(link is obj for link in links):
+        links.append(obj)
+        try:
+            obj = obj.__wrapped__
+        except (AttributeError, ValueError):  # the end, or a proxy without an object
+            break
+    return links
+
+
+def is_proxy(obj: Any) -> bool:
+    """Whether an object is a wrapt proxy, of any release of wrapt or of a vendored copy."""
+    names = {kind.__name__ for kind in type(obj).__mro__}
+    return not names.isdisjoint({"ObjectProxy", "BaseObjectProxy"})
+
+
 def covers(live: Any, ours: Any) -> bool:
     """Whether ``live`` is a wrapper around our installed object, or its function."""
-    import wrapt
-
-    try:
-        return bool(
-            wrapt.is_wrapped_by(live, ours)
-            or wrapt.is_wrapped_by(function_of(live), function_of(ours))
-        )
-    except wrapt.WrapperChainTooDeepError:
-        return False
+    return wrapper_above(live, ours) is not None
 
 
 def relink(live: Any, ours: Any, original: Any) -> bool:
     """Let a wrapt wrapper around our object wrap the original instead; False if there is none."""
-    import wrapt
-
-    for link in wrapt.wrapper_chain(live):
-        if issubclass(type(link), wrapt.BaseObjectProxy) and link.__wrapped__ is ours:
+    for link, below in pairwise(chain(live)):
+        if below is ours and is_proxy(link):
             link.__wrapped__ = original
             return True
     return False
 
 
 def wrapper_above(live: Any, ours: Any) -> Any:
-    """The wrapper directly around our object or its function; ``live`` if none is found."""
-    import wrapt
-
+    """The wrapper directly around our object or its function; None if there is none."""
     for top, bottom in ((live, ours), (function_of(live), function_of(ours))):
-        for link, below in pairwise(wrapt.wrapper_chain(top)):
+        for link, below in pairwise(chain(top)):
             if below is bottom:
                 return link
-    return live
+    return None
 
 
 def find_replacement(original: Any, module: ModuleType) -> str:
@@ -72,11 +76,8 @@ def describe(obj: Any) -> str:
 
     The name comes from its code object: functools.wraps and wrapt copy the wrapped function's name.
     """
-    import wrapt
-
-    proxy = wrapt.BaseObjectProxy
-    function = obj if issubclass(type(obj), proxy) else function_of(obj) or obj
-    if issubclass(type(function), proxy):
+    function = obj if is_proxy(obj) else function_of(obj) or obj
+    if is_proxy(function):
         function = getattr(function, "_self_wrapper", type(function))
     scope = getattr(function, "__globals__", {})
     module = scope.get("__name__") or getattr(function, "__module__", None) or "?"
@@ -91,13 +92,7 @@ def other_holders(originals: Mapping[str, Any], ours: Iterable[Any] = ()) -> dic
     """Find other modules, functions, partials and closures that still refer to an original.
 
     Searches the whole heap, which takes up to a second in a large process: run on request only.
-
-    Args:
-        originals: path to the original function of a module.
-        ours: our own objects that refer to an original; they are ignored.
-
-    Returns:
-        Path to the description of one holder; paths without a holder are skipped.
+    ``ours`` are our own objects that refer to an original. Returns path to one holder, described.
     """
     held = _find_holders(originals, ours)
     if held:  # perhaps only by uncollected garbage

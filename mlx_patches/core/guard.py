@@ -26,8 +26,6 @@ A generator or coroutine function keeps its kind, and its layers run when its bo
 first resumed. What it raises after that is not caught.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
@@ -98,7 +96,7 @@ class Composition:
         self,
         body: Function | None,
         steps: tuple[Step, ...] = (),
-        without: Callable[[str], Composition | None] = lambda patch: None,
+        without: "Callable[[str], Composition | None]" = lambda patch: None,
         answers_none: bool = False,
         checks: tuple[Step, ...] = (),
         security: frozenset[str] = frozenset(),

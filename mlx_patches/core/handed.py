@@ -4,8 +4,6 @@ The release may call it after the layer's own call: from a generator, or from a 
 thread. The guard of the layer's site does not catch its errors there.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable

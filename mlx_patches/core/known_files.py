@@ -4,8 +4,6 @@ Released files are recognised by their bytes, so activation does not parse them.
 written by tools/known_files.py; a file that is not in it is parsed.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from . import distributions
 from .errors import MlxPatchesError
 from .failures import LIMIT, Failures, describe, locate
 from .foreign import other_holders
@@ -151,7 +152,7 @@ class Manager:
                 if outcome.finding:
                     raise MlxPatchesError(
                         f"{outcome.patch} is not in effect: {outcome.target} is "
-                        f"{outcome.status}: {outcome.reason}"
+                        f"{outcome.status}: {outcome.reason}{_owner(outcome.reason)}"
                     )
         return outcomes
 
@@ -475,11 +476,7 @@ class Manager:
     def _remove(
         self, site: Site, patch: str, kept: Callable[[str], bool] = lambda patch_id: False
     ) -> str | None:
-        """Remove a patch's layer from a site; the caller rebinds.
-
-        Returns:
-            Why that failed, or an empty string; None if the patch is ``kept``.
-        """
+        """Remove a patch's layer; returns why that failed, None if the patch is ``kept``."""
         while True:
             before = site.composed
             composed = site.compose_without(patch)
@@ -553,8 +550,15 @@ def explain_held_back(target: Target, decided: Iterable[tuple[Target, Outcome]])
     """Why other targets of its patch hold a target back; empty if none does."""
     for other, outcome in decided:
         if outcome.status in _BLOCKING and other.holds_back(target):
-            return f"held back: {outcome.target} is {outcome.status}"
+            return f"held back: {outcome.target} is {outcome.status}: {outcome.reason}"
     return ""
+
+
+def _owner(reason: str) -> str:
+    """Which distributions installed the function that replaced a target, for an error."""
+    package = reason.partition(" was replaced by ")[2].partition(":")[0].partition(".")[0]
+    names = distributions.installers().get(package) if package else None
+    return f" ({package} is installed by {', '.join(names)})" if names else ""
 
 
 def unseen(module: str) -> str:

@@ -1,7 +1,5 @@
 """Reads the JSON files next to a model's weights, and the stop tokens in them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -37,15 +35,10 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole numb
 def stop_ids(
     folder: Path, config: dict[str, Any] | None = None
 ) -> tuple[dict[str, list[int]], str]:
-    """Read the stop tokens in a model's folder.
+    """Read the stop tokens in a model's folder; ``config`` is its ``config.json``, if known.
 
-    Args:
-        folder: the model's folder; missing files are skipped.
-        config: its ``config.json``, if already read.
-
-    Returns:
-        File name to its stop tokens, and the problems of broken files with their remedies, as one
-        text; empty if there are none.
+    Returns file name to its stop tokens, and the problems of broken files with their remedies, as
+    one text; empty if there are none.
     """
     problems = []
     contents: dict[str, dict[str, Any]] = {}
@@ -70,11 +63,7 @@ def stop_ids(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The ``config.json`` of a model's folder.
-
-    Raises:
-        MlxPatchesError: it cannot be read, or a field that this package reads has the wrong type.
-    """
+    """The ``config.json`` of a model's folder, whose fields have the right types."""
     path = folder / "config.json"
     config = read_object(path)
     if problem := _odd_field("", config, _CONFIG):
@@ -88,11 +77,7 @@ def has_consent() -> bool:
 
 
 def find_own_code(folder: Path, config: dict[str, Any]) -> str:
-    """The field and file by which a model's folder runs its own code; empty if it runs none.
-
-    Args:
-        config: its ``config.json``.
-    """
+    """The field and file by which a folder runs its own code; empty if it runs none."""
     for field in ("model_file", "auto_map"):
         if config.get(field):
             return f"{field} in config.json"
@@ -139,11 +124,7 @@ def show(value: Any) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in one of a model's files.
-
-    Raises:
-        MlxPatchesError: it cannot be read, or is not a JSON object.
-    """
+    """The JSON object in one of a model's files."""
     try:
         content = json.loads(files.read(path, MAX_CONFIG_BYTES, "a config"))
     except FileNotFoundError:

@@ -1,7 +1,5 @@
 """Model types: the installed modules that implement one."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from .distributions import source_file

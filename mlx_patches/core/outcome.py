@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Set
 from enum import StrEnum
 from typing import NamedTuple
 
-# Patch ids or model types, as callers pass them.
-Names = Iterable[str]
+# Patch ids or model types, as callers pass them; a text is also an iterable of texts.
+Names = list[str] | tuple[str, ...] | Set[str]
 
 
 class Status(StrEnum):

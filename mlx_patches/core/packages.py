@@ -1,7 +1,5 @@
 """The packages that we patch or check, and their distributions."""
 
-from __future__ import annotations
-
 # Import package to distribution. Start-up waits for the first import of one of these packages.
 DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx"}
 # The packages that hold model code.
@@ -28,9 +26,5 @@ COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "o
 
 
 def package_of(distribution: str) -> str:
-    """The import package of one of our distributions.
-
-    Raises:
-        KeyError: we have no patches for this distribution.
-    """
+    """The import package of one of our distributions."""
     return {name: package for package, name in DISTRIBUTIONS.items()}[distribution]

@@ -237,10 +237,10 @@ class Attribute(property):
 
     @property
     def __wrapped__(self) -> Any:
-        """``wrapt.MISSING``: for wrapt, this object wraps nothing and can be deleted."""
+        """``wrapt.MISSING``, if wrapt has it: this object wraps nothing and can be deleted."""
         import wrapt
 
-        return wrapt.MISSING
+        return getattr(wrapt, "MISSING", None)
 
 
 def may_return_none(function: Any) -> bool:
@@ -261,11 +261,7 @@ def detach_dict(instance: Any) -> dict[str, Any]:
 
 
 def read_stored(instance: Any, name: str) -> Any:
-    """The value in an instance's ``__dict__`` under a name.
-
-    Raises:
-        AttributeError: there is none.
-    """
+    """The value in an instance's ``__dict__`` under a name, or AttributeError."""
     try:
         return instance.__dict__[name]
     except KeyError:

@@ -4,8 +4,6 @@ A table of declarations lists every patch's place and targets, so that start-up 
 of them and import only the modules of the patches that it applies.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging
@@ -37,11 +35,7 @@ class Registry:
         self._ranks: dict[str, int] = {}
 
     def add(self, patch: Patch, origin: str = "") -> None:
-        """Add a patch.
-
-        Raises:
-            ValueError: the id is taken.
-        """
+        """Add a patch; ValueError if its id is taken."""
         if patch.id in self:
             raise ValueError(f"patch {patch.id!r} is registered already")
         self._patches[patch.id] = patch
@@ -58,11 +52,7 @@ class Registry:
         return name
 
     def get(self, patch_id: str) -> Patch:
-        """Return a patch.
-
-        Raises:
-            MlxPatchesError: no patch has this id.
-        """
+        """Return a patch."""
         patch_id = self.today(patch_id)
         if patch_id not in self:
             raise MlxPatchesError(
@@ -106,11 +96,7 @@ class Registry:
         return map(self.find_declared, self.ids())
 
     def complete(self, patch_id: str, target: Target) -> Target:
-        """A declared target with its factory and its check; imports the patch's module.
-
-        Raises:
-            MlxPatchesError: the patch has no such target.
-        """
+        """A declared target with its factory and its check; imports the patch's module."""
         if target.factory is not _incomplete:
             return target
         for one in self.get(patch_id).targets:
@@ -147,7 +133,6 @@ class Registry:
         return self._ranks.get(patch_id, len(self._ranks))
 
     def hint(self, name: str) -> str:
-        """A suggestion for a mistyped id; see ``did_you_mean``."""
         return did_you_mean(name, self.ids())
 
     def distribution(self, patch_id: str) -> str | None:

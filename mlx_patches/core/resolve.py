@@ -3,8 +3,6 @@
 The gate decides both in the same way, so an audit of files agrees with a patched process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -28,6 +26,7 @@ class Found(Record):
         owner: the live module or class; None in a file.
         original: the live attribute without our layers, ``MISSING`` if there is none.
         released: measured releases have its code.
+        note: the end of a reason: another package's function in place of one with the defect.
     """
 
     body: str | None = None
@@ -36,6 +35,7 @@ class Found(Record):
     owner: Any = None
     original: Any = MISSING
     released: bool = False
+    note: str = ""
 
 
 def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any]) -> Found:
@@ -76,7 +76,11 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if foreign and not target.defines_new_attribute and not _is_defined_in_file(target):
         return Found(missing=f"{target.name} comes from {foreign}")
     released = known_files.has(getattr(module, "__file__", None) or "", prints)
-    return Found(fingerprint.combine(prints), "", foreign, owner, original, released)
+    known = released and None not in prints.values()
+    bodies = {} if known else {name: _lookup(module, name) for name in prints}
+    replaced = {name: find_replacement(body, module) for name, body in bodies.items()}
+    note = "".join(f"; {name} was replaced by {by}" for name, by in replaced.items() if by)
+    return Found(fingerprint.combine(prints), "", foreign, owner, original, released, note)
 
 
 def in_file(target: Target, names: Iterable[str] = ()) -> Found:

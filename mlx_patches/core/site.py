@@ -9,8 +9,6 @@ A site of a function, method, class method, static method or property installs f
 unguarded.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,15 +20,7 @@ from .calls import compile_check
 from .errors import MlxPatchesError, is_refusal
 from .fingerprint import accessors
 from .foreign import covers, describe, function_of, relink, wrapper_above
-from .guard import (
-    CALL_REFUSED,
-    Chain,
-    Composition,
-    Failure,
-    Policy,
-    as_refusal,
-    name_patch,
-)
+from .guard import CALL_REFUSED, Chain, Composition, Failure, Policy, as_refusal, name_patch
 from .patch import MISSING, Attribute, Target, may_return_none
 from .record import Record
 
@@ -78,8 +68,8 @@ class Site:
         owner: Any,
         original: Any,
         policy: Policy,
-        aliases: Aliases,
-        lost: Site | None = None,
+        aliases: "Aliases",
+        lost: "Site | None" = None,
     ):
         self.path = path
         self.owner = owner
@@ -342,7 +332,6 @@ class Site:
             yield from chain.cells()
 
     def current(self) -> Any:
-        """The current value of the attribute."""
         return vars(self.owner).get(self.attribute, MISSING)
 
 
@@ -367,7 +356,6 @@ class Aliases:
         self._changes: list[tuple[str, Any, Any, ModuleType]] = []
 
     def add(self, attribute: str, old: Any, new: Any, owner: ModuleType) -> None:
-        """Replace ``old`` in the next pass."""
         self._changes.append((attribute, old, new, owner))
 
     def rebind(self) -> None:

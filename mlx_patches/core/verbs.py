@@ -6,26 +6,30 @@
     after(places, amend)                after: state, such as that of a new object
     by_rows(places)                     the call: once per row of its first array
     tensors(places, change)             before: the checkpoint that ``sanitize`` receives
+    wrap(places, wrapper)               all of it, if no verb above fits
+    define(places, factory)             the attribute itself, such as a property or a new method
 
 A place is ``package.module:Qualified.name``; ``places`` is one or several. The parameters of the
 named function are the arguments that it reads: those before a ``/`` by position, the others by the
-release's names. The check ``when`` reads arguments in the same way. Further keywords are those of
-``Target``. A repair that needs more than that wraps the function instead. A patch imports
-``Patch``, ``Target``, ``around`` and ``refusal`` from here as well.
+release's names. The check ``when`` reads arguments in the same way, that of ``define`` takes all.
+Further keywords are those of ``Target``. A patch imports ``Patch``, ``Target``, ``around``,
+``refusal``, their types and ``mx`` from here as well.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from .calls import ByName, Function, Parameters
+from .arrays import mx as mx
+from .calls import ByName, Parameters
+from .calls import Function as Function
 from .errors import refusal as refusal
 from .packages import DISTRIBUTIONS, MODELS
-from .patch import Factory, replace_function
+from .patch import Attribute as Attribute
+from .patch import Factory as Factory
 from .patch import Patch as Patch
 from .patch import Target as Target
 from .patch import around as around
+from .patch import replace_function
 
 Places = str | Iterable[str]
 
@@ -113,8 +117,6 @@ def by_rows(places: Places, is_batch: Function, **options: Any) -> tuple[Target,
     def call(released: Function, rows: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_batch(rows):  # another patch's check may let this one run
             return released(rows, *args, **kwargs)
-        import mlx.core as mx
-
         return mx.concatenate([released(row[None], *args, **kwargs) for row in rows])
 
     return _targets(places, around(call), is_batch, **options)
@@ -128,6 +130,13 @@ def tensors(places: Places, change: Function, **options: Any) -> tuple[Target, .
 def wrap(places: Places, wrapper: Function, **options: Any) -> tuple[Target, ...]:
     """Targets that ``wrapper(released, *args, **kwargs)`` replaces, if no verb fits."""
     return _targets(places, around(wrapper), **options)
+
+
+def define(
+    places: Places, factory: Factory, when: Function | None = None, **options: Any
+) -> tuple[Target, ...]:
+    """Targets that ``factory(released)`` makes; ``when`` takes all arguments of the call."""
+    return tuple(made._replace(when=when) for made in _targets(places, factory, **options))
 
 
 def everywhere(place: str) -> tuple[str, ...]:

@@ -3,8 +3,6 @@
 A file is recognised by its bytes, or by its canonical AST, which ignores comments.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

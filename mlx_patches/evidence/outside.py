@@ -9,8 +9,6 @@ of ``lab --reference``. A cell is one config of a model type, with the letters o
 A broken file raises ``MlxPatchesError``.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import ChainMap
@@ -152,11 +150,7 @@ class Held(NamedTuple):
         return f"{'; '.join(filter(None, parts))}."
 
     def defects(self, config: dict[str, Any] | None = None) -> tuple[HeldCell, ...]:
-        """The configs whose logits differ from the outside's, as released.
-
-        Args:
-            config: return only those that match this model's config.
-        """
+        """The configs whose released logits differ, or those that match this model's ``config``."""
         if not self.comparable:
             return ()
         red = [one for one in self.cells if "r" in one.pair]
@@ -238,10 +232,7 @@ def own_prefill(release: str, family: str) -> HeldCell | None:
 
 
 def with_images(release: str, family: str) -> tuple[HeldCell, ...]:
-    """A whole model's results with images, in a batch and in chunked prefill of a single request.
-
-    Empty if not measured.
-    """
+    """A whole model's results with images: a batch, and single chunked prefill."""
     cells = (_read_cells(release, name).get(family) for name in (FEATURES, CHUNKED, IMAGES_SOLO))
     return tuple(one for one in cells if one)
 
@@ -260,10 +251,7 @@ def beside(
 
 @functools.cache
 def pictures(release: str, family: str) -> Pictures | None:
-    """A family's single requests with images; None if there is no file of the release set.
-
-    ``tools/measure_images.py`` writes the files.
-    """
+    """A family's single requests with images; None if the release has no file of them."""
     file = store.folder().parent / "images" / f"{release.replace(' ', '-')}.json"
     if not file.exists():
         return None

@@ -3,8 +3,6 @@
 One file per release of a host, with a part for each command line that was measured.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -18,7 +16,24 @@ _HERE = Path(__file__).parent
 RIGHT, WRONG, IGNORED, REFUSED, ABSENT = "right", "wrong", "ignored", "refused", "n/a"
 VERDICTS = (RIGHT, WRONG, IGNORED, REFUSED, ABSENT)
 BAD = (WRONG, IGNORED)
-SOLO = "solo"
+# Contexts by name: alone, of requests that are streamed, and beside one that began earlier.
+SOLO, JOINS = "solo", "joins another"
+STREAMED = {"streamed", "joined by another"}
+SAMPLING = {"temperature", "top_p", "top_k", "min_p", "xtc"}
+# The kinds of wrong answers, and what the patches do about them, the worst first.
+KINDS = (
+    "wrong: {}",
+    "wrong if streamed: {}",
+    "the first request's {} rules the batch",
+    "wrong beside other requests: {}",
+    "ignored: {}",
+)
+STATES = OPEN, REFUSED_, REPAIRED, UNKNOWN = (
+    "not repaired",
+    "refused with the patches",
+    "repaired",
+    "not measured with the patches",
+)
 # The options of a command that only serve the lab.
 _OPTION = re.compile(r"--(?:continuous-batching|mllm|draft-model|kv-bits|max-kv-size)\b")
 
@@ -30,11 +45,7 @@ def folder() -> Path:
 
 
 def load(name: str, version: str, place: Path | None = None) -> list[dict[str, Any]]:
-    """The parts of a host's release; none if it was not measured.
-
-    Raises:
-        MlxPatchesError: the file is broken.
-    """
+    """The parts of a host's release; none if it was not measured."""
     if not re.fullmatch(r"[\w-]+ [\w.+!-]{1,100}", f"{name} {version}"):
         return []
     file = (place or folder()) / f"{name}-{version}.json"
@@ -43,24 +54,34 @@ def load(name: str, version: str, place: Path | None = None) -> list[dict[str, A
 
 
 def summary(parts: list[dict[str, Any]]) -> Iterator[str]:
-    """One sentence for each kind of wrong answers of a host: its parameters, and the repair."""
+    """One sentence for each kind of wrong answers of a host: its parameters, and the repair.
+
+    A parameter has the worst kind and the worst state of all endpoints.
+    """
     for part in parts:
-        kinds: dict[tuple[str, str], list[str]] = {}
-        patched = part.get("with", {"rows": ()})["rows"]
-        states = {
-            (row[0], row[1]): "refused with the patches" for row in patched if row[2] == REFUSED
-        }
-        states |= {(row[0], row[1]): "not repaired" for row in patched if row[2] in BAD}
+        patched = [(tuple(row[:2]), row[2]) for row in part.get("with", {"rows": ()})["rows"]]
+        states = dict.fromkeys((key for key, verdict in patched if verdict == REFUSED), REFUSED_)
+        states |= dict.fromkeys((key for key, verdict in patched if verdict in BAD), OPEN)
+        found: dict[str, tuple[int, int]] = {}
         for endpoint, parameter, verdict, contexts, _ in part["without"]["rows"]:
             if verdict in BAD:
-                company = verdict == WRONG and contexts and SOLO not in contexts
-                state = states.get((endpoint, parameter), "repaired")
-                state = state if "with" in part else "not measured with the patches"
-                key = ("wrong only in company" if company else verdict, state)
-                names = kinds.setdefault(key, [])
-                if parameter not in names:
-                    names.append(parameter)
+                kind = KINDS.index(find_kind(parameter, verdict, contexts))
+                state = states.get((endpoint, parameter), REPAIRED) if "with" in part else UNKNOWN
+                old = found.get(parameter, (len(KINDS), len(STATES)))
+                found[parameter] = min(kind, old[0]), min(STATES.index(state), old[1])
         options = " ".join(_OPTION.findall(part["command"]))
         where = f"requests{f' ({options})' if options else ''}"
-        for (kind, state), names in kinds.items():
-            yield f"{where}: {kind}, {state}: {'; '.join(names)}"
+        for both in sorted({*found.values()}):
+            names = "; ".join(name for name, one in found.items() if one == both)
+            yield f"{where}: {KINDS[both[0]].format(names)}: {STATES[both[1]]}"
+
+
+def find_kind(parameter: str, verdict: str, contexts: list[str]) -> str:
+    """How a parameter's answers are wrong; no contexts: in all of them."""
+    if verdict == IGNORED:
+        return KINDS[4]
+    if not contexts or SOLO in contexts:
+        return KINDS[0]
+    if {*contexts} <= STREAMED:
+        return KINDS[1]
+    return KINDS[2 if parameter in SAMPLING and JOINS in contexts else 3]

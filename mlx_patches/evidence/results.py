@@ -1,9 +1,6 @@
 """The result of a probe, and whose fault an error is: the release's, or the environment's."""
 
-from __future__ import annotations
-
 import errno
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.packages import DISTRIBUTIONS
@@ -36,7 +33,8 @@ def find_fault(error: BaseException, package: str = "") -> str:
 
     A dependency is missing or broken, memory or disk is full, or MLX cannot compile its kernels.
     """
-    for one in _causes(error):
+    one: BaseException | None = error
+    while one is not None:
         if isinstance(one, BrokenEnvironment):
             return str(one)
         if isinstance(one, ImportError) and not _is_ours(one, package):
@@ -46,15 +44,10 @@ def find_fault(error: BaseException, package: str = "") -> str:
             return f"no memory or disk space is left: {one}"
         if "Compile::eval_cpu" in str(one):
             return "MLX cannot compile its kernels: its C++ compiler fails"
+        one = one.__cause__
     return ""
 
 
 def _is_ours(error: ImportError, package: str) -> bool:
     top = (error.name or "").partition(".")[0]
     return bool(top) and top in (package, *DISTRIBUTIONS)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__

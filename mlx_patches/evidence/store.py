@@ -6,8 +6,6 @@ Measurements on other devices or dtypes than a CPU in float32 are in separate fi
 dtype in their names. A broken file raises ``MlxPatchesError``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -36,11 +34,7 @@ def folder() -> Path:
 
 
 def load(place: Path | None = None) -> list[dict[str, Any]]:
-    """All evidence, releases oldest first.
-
-    Raises:
-        MlxPatchesError: a file is broken, or there is none.
-    """
+    """All evidence, releases oldest first."""
     from packaging.version import Version
 
     place = place or folder()

@@ -5,8 +5,6 @@ with them; the evidence stores a pair of letters. A red cell has a *severity*. T
 determine its result, and the result its *verdict*, which users read.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

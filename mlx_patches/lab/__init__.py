@@ -4,8 +4,6 @@
 compares a batch with solo runs of its rows. A cell is the result of one scenario for one family.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +63,7 @@ class Tolerance:
     nats: float | None = None
     rounding: float = 0.0
 
-    def for_quantized(self) -> Tolerance:
+    def for_quantized(self) -> "Tolerance":
         """The tolerance for quantized keys and values: rounding noise may change their step."""
         return replace(self, logits=max(self.logits, 2e-2), margin=max(self.margin, 2e-2))
 

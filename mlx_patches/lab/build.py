@@ -1,7 +1,5 @@
 """Build a tiny language model of a family with random weights, from the installed release only."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect
@@ -13,19 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from ..evidence.words import BFLOAT16, FLOAT32
 from . import TOLERANCES, Family, LabModel, NotBuilt, Tolerance
 from .cache_arrays import layers
-from .shrink import (
-    LAYERS,
-    VOCABULARY,
-    WINDOW,
-    grow_config,
-    instance,
-    shrink_config,
-    small_config,
-)
+from .shrink import LAYERS, VOCABULARY, WINDOW, grow_config, instance, shrink_config, small_config
 from .variants import vary
 
 OVERRIDES: dict[str, Any] = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
@@ -106,19 +97,13 @@ def build_undrawn(
 
 
 def lab_model(
-    family: Family,
-    model: Any,
-    config: dict[str, Any],
-    tolerance: Tolerance,
-    dtype: str = FLOAT32,
+    family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance, dtype: str = FLOAT32
 ) -> LabModel:
     """Wrap a language model and its config for the scenarios."""
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
 
     def call(tokens: Any, cache: Any, **kwargs: Any) -> Any:
-        import mlx.core as mx
-
         out = model(mx.array(tokens), cache=cache, **kwargs)
         return getattr(out, "logits", out).astype(mx.float32)
 
@@ -142,8 +127,6 @@ def sensitivity(model: LabModel) -> float:
 
     Tries every earlier position that the last one attends to.
     """
-    import mlx.core as mx
-
     tokens = [1 + (7 * i) % (model.vocabulary - 2) for i in range(_PROMPT)]
     base = model.call([tokens], model.make_cache())[0, -1]
     scale = mx.abs(base).max().item()
@@ -162,8 +145,6 @@ def sensitivity(model: LabModel) -> float:
 
 def differ(one: LabModel, other: LabModel) -> bool:
     """Whether two models of one family and one seed return different logits for a prompt."""
-    import mlx.core as mx
-
     tokens = [[1 + (7 * i) % (one.vocabulary - 2) for i in range(_PROMPT)]]
     first, second = (model.call(tokens, model.make_cache()) for model in (one, other))
     return not mx.array_equal(first, second).item()
@@ -171,8 +152,6 @@ def differ(one: LabModel, other: LabModel) -> bool:
 
 def _needs_metal(overrides: dict[str, Any]) -> str:
     """Why a family cannot be built without Metal; empty if it can or Metal is available."""
-    import mlx.core as mx
-
     return "" if mx.metal.is_available() else str(overrides.get("needs-metal", ""))
 
 
@@ -259,7 +238,6 @@ def _lm_model(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     read: bool,
 ) -> tuple[Any, dict[str, Any]]:
-    """An mlx-lm model and its config."""
     module = family.module()
     args = module.ModelArgs
     names = inspect.signature(args).parameters
@@ -363,7 +341,6 @@ def overrides_of(distribution: str, name: str) -> dict[str, Any]:
 
 def draw_weights(model: Any, seed: int) -> None:
     """Draw weights that make every token matter: unit gain, norms near 1, stable recurrences."""
-    import mlx.core as mx
     from mlx.utils import tree_map_with_path
 
     keys = iter(mx.random.split(mx.random.key(seed), 20_000))
@@ -391,7 +368,6 @@ def draw_weights(model: Any, seed: int) -> None:
 
 def cast_weights(model: Any, dtype: str) -> None:
     """Cast the weights to a dtype, except those that the release's converter skips."""
-    import mlx.core as mx
     from mlx.utils import tree_map_with_path
 
     if dtype == FLOAT32:

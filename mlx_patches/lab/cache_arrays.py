@@ -1,11 +1,10 @@
 """The contents of a batch's caches: layers, arrays, dtypes and the unevaluated graph."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.packages import MODELS
 
 # Attributes are followed only on objects of these packages.
@@ -23,8 +22,6 @@ def layers(cache: Iterable[Any]) -> list[Any]:
 
 def arrays(held: Any) -> list[Any]:
     """Every array in a cache or a list of caches, without duplicates."""
-    import mlx.core as mx
-
     found: dict[int, Any] = {}
     seen: set[int] = set()
     stack = [held]
@@ -58,16 +55,11 @@ def graph_size(held: Any) -> int:
 
 def count_edges(*arrays: Any) -> int:
     """Count the edges of the arrays' unevaluated graph."""
-    import mlx.core as mx
-
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)
     return text.getvalue().count("->")
 
 
 def float_types(layer: Any) -> set[str]:
-    """The names of the floating dtypes in a layer's cache."""
-    import mlx.core as mx
-
     kinds = {one.dtype for one in arrays(layer) if mx.issubdtype(one.dtype, mx.floating)}
     return {str(kind).rpartition(".")[2] for kind in kinds}

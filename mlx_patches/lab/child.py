@@ -40,7 +40,6 @@ BUILD = "build"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the requested scenarios, all by default."""
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.child")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--patched", action="store_true", help="apply the patches first")
@@ -111,7 +110,6 @@ def emulate(device: str | None) -> None:
 
 
 def apply(every: bool) -> None:
-    """Apply the model's patches, or every patch that passes the gate."""
     import mlx_patches
 
     mlx_patches.apply(patches=every_patch() if every else None)

@@ -1,11 +1,10 @@
 """Compare a row's logits or tokens in a batch with those of its solo run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.words import GREEN, INSENSITIVE, RED
 from . import Cell, Generated, Tolerance
 
@@ -13,13 +12,7 @@ from . import Cell, Generated, Tolerance
 def differences(
     batch: Sequence[Mapping[int, Any]], solo: Sequence[Mapping[int, Any]], tolerance: Tolerance
 ) -> Cell:
-    """Compare logits row by row, at every position present in both.
-
-    Args:
-        batch: per row, position to logits (vocabulary,) in the batch.
-        solo: the same from solo runs.
-        tolerance: the largest differences of a green cell.
-    """
+    """Compare logits (vocabulary,) by position, row by row, at every shared position."""
     worst, place, most = 0.0, "", 0.0
     clear = agreed = 0
     for index, (row, expected) in enumerate(zip(batch, solo, strict=True)):
@@ -53,8 +46,6 @@ def _distances(
     Then the solo run's margin between its two likeliest tokens, and whether the batch's likeliest
     token differs.
     """
-    import mlx.core as mx
-
     positions = sorted(row.keys() & expected.keys())
     here = mx.stack([row[position] for position in positions])
     there = mx.stack([expected[position] for position in positions])
@@ -72,8 +63,6 @@ def _distances(
 
 def pick_rank(logits: Any, rank: int) -> int:
     """The token of this rank in logits (vocabulary,); 0 is the likeliest."""
-    import mlx.core as mx
-
     return int((mx.argsort(logits)[-1 - rank] if rank else mx.argmax(logits)).item())
 
 
@@ -92,8 +81,6 @@ def compare_generated(
     The cell is insensitive if all differences are within the engine's rounding: if all logits are
     small, rounded log-probabilities of different tokens can be equal.
     """
-    import mlx.core as mx
-
     worst, blunt = 0.0, ""
     for row, (tokens, logits) in enumerate(zip(batch, solo, strict=True)):
         if len(tokens) != len(logits):

@@ -3,14 +3,13 @@
 Servers do not sample in the thread that imported the release.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.packages import package_of
 from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, RED
@@ -74,8 +73,6 @@ def compare_draws(drawn: Any) -> Cell:
 
 def draw(make: Callable[..., Any], options: dict[str, Any], seed: int | None) -> list[int]:
     """Draw COUNT tokens with a sampler."""
-    import mlx.core as mx
-
     if seed is not None:
         mx.random.seed(seed)
     sampler, logits = make(temp=1.0, **options), mx.arange(TOKENS)[None] / TOKENS

@@ -5,8 +5,6 @@ installed release's engine, and raises NotApplicable if the release or the kind 
 support it.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -21,6 +19,7 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.errors import is_refusal
 from ..core.packages import MODELS
 from ..evidence.results import BrokenEnvironment, NotApplicable, find_fault
@@ -60,8 +59,6 @@ class Image:
 
     def at(self, places: Sequence[int]) -> Any:
         """The position ids at these places; past the prompt, those of the last token."""
-        import mlx.core as mx
-
         last = len(self.tokens) - 1
         return self.positions[..., mx.array([min(place, last) for place in places])]
 
@@ -81,8 +78,6 @@ def batch_cache(model: LabModel, padding: Sequence[int]) -> list[Any]:
 
 
 def _pad_left(layer: Any, padding: Sequence[int]) -> None:
-    import mlx.core as mx
-
     if hasattr(layer, "caches"):
         for part in layer.caches:
             _pad_left(part, padding)
@@ -153,15 +148,11 @@ def extend(cache: list[Any], other: list[Any]) -> list[Any]:
 
 
 def keep(cache: list[Any], rows: Sequence[int]) -> None:
-    """Keep only these rows."""
-    import mlx.core as mx
-
     for layer in cache:
         _having(layer, "filter").filter(mx.array(list(rows), mx.int32))
 
 
 def extract(cache: list[Any], row: int) -> list[Any]:
-    """The cache of one row, extracted from the batch."""
     return [_having(layer, "extract").extract(row) for layer in cache]
 
 
@@ -225,8 +216,6 @@ def own_positions(model: LabModel) -> int:
 
     0 if it passes none with a prompt: the model then keeps or computes them.
     """
-    import mlx.core as mx
-
     if not _hands_positions(model.family):
         return 0
     if model.family not in _dimensions:
@@ -272,20 +261,10 @@ def _embedding(family: Family) -> ast.Module:
 
 
 def with_image(model: LabModel, text: Sequence[int], *patches: tuple[int, int]) -> Image:
-    """A prompt with images in place of some of its text.
+    """A prompt with images of (height, width) merged patches in place of some of its text.
 
     The model computes the position ids, because the shift after an image depends on the family.
-
-    Args:
-        model: a model that keeps rope deltas.
-        text: token ids, as many as the prompt will have.
-        patches: the height and width of each image, in merged patches.
-
-    Raises:
-        NotApplicable: the model keeps no rope deltas, or an image shifts no positions.
     """
-    import mlx.core as mx
-
     if not any(hasattr(model.module, name) for name in REMEMBERED[:2]):
         raise NotApplicable("the model keeps no rope deltas")
     if not hasattr(model.module, "get_rope_index"):
@@ -324,8 +303,6 @@ def position_kwargs(
         new: whether the call feeds the start of the prompts.
         images: per row, its prompt with an image, or None.
     """
-    import mlx.core as mx
-
     if not hasattr(model.module, "get_rope_index"):
         return {}
     column = mx.array(list(deltas), mx.int32)[:, None]
@@ -354,8 +331,6 @@ def position_kwargs(
 
 def embed(model: LabModel, image: Image | None) -> None:
     """Set the attributes that the embedding code sets; ``image`` None: a text prompt."""
-    import mlx.core as mx
-
     if image is None:
         for name, dropped in _list_remembered(model.family):
             if dropped:
@@ -457,7 +432,6 @@ def _package_file(path: str) -> str | None:
 
 
 def generate_module(model: LabModel) -> ModuleType:
-    """The release's generation module."""
     return model.family.part("generate")
 
 
@@ -523,8 +497,6 @@ def _restore_copy(layer: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    import mlx.core as mx
-
     if not isinstance(value, mx.array):
         return value
     copied = mx.array(value)

@@ -3,12 +3,11 @@
 Each compares the rows of a batch with their solo runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from . import Cell, Generated, LabModel, engine, generators, offline
 from .compare import compare_generated
@@ -31,7 +30,6 @@ SHOWN = ((6, ()), (11, ((2, 2),)), (17, ((2, 2), (3, 2))), (10, ((3, 2),)))
 
 @scenario("engine")
 def engine_(model: LabModel) -> Cell:
-    """Compare the batch generator, with a row inserted late, with greedy solo runs."""
     return run_joined(model, model, steps(model))
 
 
@@ -140,10 +138,7 @@ def compare_with_solo(
     output: Sequence[Sequence[Generated]],
     ranks: Sequence[int] = (),
 ) -> Cell:
-    """Compare the batch generator's output with solo runs of the requests.
-
-    ``ranks``: see ``compare_generated``.
-    """
+    """Compare requests with solo runs; ``ranks``: see ``compare_generated``."""
     expected = [
         generate_solo(model, list(one.prompt), one.count, one.processors or (), rank, one.image)
         for one, rank in zip(requests, ranks or [0] * len(requests), strict=True)
@@ -160,20 +155,11 @@ def offline_(model: LabModel, prompts: list[list[int]], image: engine.Image | No
 
 
 def penalize(tokens: Any, logits: Any) -> Any:
-    """A logits processor that penalizes every earlier token.
-
-    Args:
-        tokens: the row's token ids so far, of shape (length,).
-        logits: of shape (1, vocabulary).
-    """
-    import mlx.core as mx
-
+    """A logits processor that penalizes every earlier token of a row."""
     seen = mx.zeros(logits.shape[-1]).at[mx.array(tokens)].add(1) > 0
     return mx.where(seen, logits - mx.abs(logits).max(), logits)
 
 
 def second_best(logprobs: Any) -> Any:
     """A sampler that takes the second likeliest token: (rows, vocabulary) to (rows,)."""
-    import mlx.core as mx
-
     return mx.argsort(logprobs, axis=-1)[..., -2]

@@ -1,7 +1,5 @@
 """Find the decoder families of an installed release in its source, without importing it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Measure a user's config for the audit; the result has the evidence format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -29,16 +27,8 @@ def evidence_of(
 
     Every package that implements the model is measured in parallel processes, without patches and
     with those of the model's entry. Scenarios that time out are dropped, and ``note`` reports how
-    many.
-
-    Args:
-        folder: the model's folder. Its weights are read, and its code is run, only if it names a
-            ``model_file`` and the user consents.
-        report: called after each process.
-
-    Raises:
-        MlxPatchesError: the config is unusable or refers to code in the folder, no installed
-            package implements the model, or every scenario timed out.
+    many. The weights are read, and the folder's code is run, only if it names a ``model_file`` and
+    the user consents.
     """
     own_code = bool(read_config(folder).get("model_file"))
     if own_code and has_consent():  # its code is run as it is: only full-size models have weights

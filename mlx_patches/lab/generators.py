@@ -3,13 +3,12 @@
 mlx-lm and mlx-vlm call theirs differently; the wrappers here share one interface.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from . import Generated, LabModel
 from .engine import (
@@ -44,11 +43,7 @@ def generate(
 
 
 def limit_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
-    """Return a function that makes a row's caches like the release does for ``max_kv_size``.
-
-    Raises:
-        NotApplicable: the batch generator has no such limit, or the model ignores it.
-    """
+    """Return a function that makes a row's caches like the release does for ``max_kv_size``."""
     generator = getattr(generate_module(model), "BatchGenerator", None)
     if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
         raise NotApplicable("the release's batch generator takes no max_kv_size")
@@ -90,7 +85,6 @@ def refuses_bits(model: LabModel, bits: int) -> bool:
 
 
 def nucleus(model: LabModel, top_p: float) -> Sampler:
-    """Return the release's top-p sampler."""
     utils = model.family.part("sample_utils")
     if model.family.distribution == "mlx-lm":
         sampler: Sampler = utils.make_sampler(temp=1.0, top_p=top_p)
@@ -142,10 +136,7 @@ class Request:
 def run_requests(
     model: LabModel, requests: Sequence[Request], **options: Any
 ) -> list[list[Generated]]:
-    """Return the tokens of each request, run in the release's batch generator.
-
-    ``options`` are arguments of the generator.
-    """
+    """Return each request's tokens; ``options`` are arguments of the batch generator."""
     generator = make_generator(model, max(one.asked for one in requests), **options)
     taken = inspect.signature(generator.release.insert).parameters
     for name in (name for one in requests for name in one.own if name not in taken):
@@ -154,7 +145,7 @@ def run_requests(
 
 
 @unless_refused()
-def run_in(generator: _LmGenerator, requests: Sequence[Request]) -> list[list[Generated]]:
+def run_in(generator: "_LmGenerator", requests: Sequence[Request]) -> list[list[Generated]]:
     """Return the tokens of each request, run in this generator."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
@@ -182,17 +173,9 @@ def force_tokens(
 ) -> list[Any]:
     """The log-probabilities before each of these tokens, in the release's ``generate_step``.
 
-    One more follows if the release computes a step ahead.
-
-    Args:
-        model: the lab's model, which names the release.
-        tokens: what the sampler returns, whatever the logits are.
-        prompt: token ids, in the shape that the release expects.
-        called: the model that the release calls.
-        options: further arguments.
+    The sampler returns the tokens whatever the logits are. One more follows if the release
+    computes a step ahead.
     """
-    import mlx.core as mx
-
     output: list[Any] = []
 
     def sampler(logprobs: Any) -> Any:
@@ -211,8 +194,6 @@ def read_answer(answer: Any) -> Generated:
     The lab requests as many top log-probabilities as there are text tokens. If a model's
     vocabulary is larger, the list is incomplete and ignored.
     """
-    import mlx.core as mx
-
     own, every, top = (
         getattr(answer, name, None) for name in ("token_logprob", "logprobs", "top_logprobs")
     )
@@ -234,7 +215,6 @@ class _LmGenerator:
         self.count = count
 
     def insert(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Insert text prompts."""
         return self.insert_requests([Request(0, prompt, self.count) for prompt in prompts])
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
@@ -249,11 +229,9 @@ class _LmGenerator:
         )
 
     def remove(self, uid: int) -> None:
-        """Remove a row whose client disconnected."""
         self.release.remove([uid])
 
     def answers(self) -> list[Any]:
-        """Take a step; returns the release's responses, one per row with a new token."""
         return _generation(self.release.next())
 
     def next(self) -> list[tuple[int, Generated]]:
@@ -299,13 +277,9 @@ class VlmGenerator(_LmGenerator):
         return int(uid)
 
     def remove(self, uid: int) -> None:
-        """Remove a row whose client disconnected."""
         self.release.remove(uid)
 
     def answers(self) -> list[Any]:
-        """Take a step; returns the release's responses, one per row with a new token."""
-        import mlx.core as mx
-
         if self.by_row:
             return _generation(self.release.next())
         reads = self.release.unprocessed_prompts[: self.release.prefill_batch_size]
@@ -317,8 +291,6 @@ class VlmGenerator(_LmGenerator):
         return _generation(self.release.next(inputs_embeds=embeds))
 
     def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
-        import mlx.core as mx
-
         own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
         grid = {} if image is None else {"image_grid_thw": image.grid}
         own |= grid
@@ -350,15 +322,13 @@ class TextOnly:
         n_to_process: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Return the logits of the tokens, in the release's output type."""
         base = self._model.family.part("models.base")
         if inputs_embeds is not None and self._embeds:
             kwargs["inputs_embeds"] = self._model.module.model.embed_tokens(inputs)
         return base.LanguageModelOutput(logits=self._model.call(inputs, cache, **kwargs))
 
     @property
-    def language_model(self) -> TextOnly:
-        """This object."""
+    def language_model(self) -> "TextOnly":
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -378,5 +348,4 @@ class Endless:
         """Ignore the ids."""
 
     def __call__(self, token: Any) -> bool:
-        """False: there is no stop token."""
         return False

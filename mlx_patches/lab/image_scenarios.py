@@ -5,8 +5,6 @@ the projector and the server's embedding step run too. They run only if named, f
 ``mlx-patches lab --scenario features``.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -102,7 +100,6 @@ def compare_with_solo(
 
 
 def whole_of(model: LabModel) -> Whole:
-    """The family's whole model."""
     if model.family.distribution == "mlx-lm":
         raise NotApplicable("the release takes no images")
     try:

@@ -5,8 +5,6 @@ processes that compile the same kernel overwrite each other's file, and one of t
 to compile function".
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Scenarios that run only if named: those of single requests, then those of images."""
 
-from __future__ import annotations
-
 from . import solo_scenarios  # noqa: F401  registers its scenarios, in the order of the pages
 
 # isort: split

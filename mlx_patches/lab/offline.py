@@ -5,14 +5,13 @@ real tokenizers do. The family's model computes the embeddings of a text if it c
 its vision part; if not, the language model reads the token ids.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from . import Generated, LabModel
 from .engine import MARKS, own_positions, unless_refused
@@ -39,8 +38,6 @@ def batch_generate(
         grid: the grid of the image in every prompt, of shape (1, 3); None for texts.
         padding_side: the side that the tokenizer pads on, whichever side the release requests.
     """
-    import mlx.core as mx
-
     generate = getattr(importlib.import_module(model.family.package), "batch_generate", None)
     if generate is None:
         raise NotApplicable("the release has no batch_generate")
@@ -103,8 +100,6 @@ class WholeModel:
         """
         if self.shell is not None:
             return self.shell.get_input_embeddings(input_ids, pixel_values, mask=mask, **kwargs)
-        import mlx.core as mx
-
         base = self.model.family.part("models.base")
         own: dict[str, Any] = {}
         grid = kwargs.get("image_grid_thw")
@@ -125,7 +120,6 @@ def shell(model: LabModel) -> Any:
 
     None if it cannot compute the embeddings of a text.
     """
-    import mlx.core as mx
     import mlx.nn as nn
 
     kind = getattr(model.family.module(), "Model", None)
@@ -180,8 +174,6 @@ class _Numbers:
 
     def __call__(self, text: Any, images: Any = None, **options: Any) -> Any:
         """Token ids and their mask, both of shape (prompts, tokens), and the inputs of images."""
-        import mlx.core as mx
-
         rows = [read_ids(prompt) for prompt in text]
         longest = max(map(len, rows))
         ids, mask = [], []
@@ -201,7 +193,7 @@ class _Numbers:
         return str(messages)
 
     @property
-    def detokenizer(self) -> _Numbers:
+    def detokenizer(self) -> "_Numbers":
         return self
 
     def reset(self) -> None:

@@ -6,8 +6,6 @@ loads the folder with its own loader, and both compute the logits of one prompt.
 compared in several configs; needs the extra ``reference``.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import itertools
@@ -20,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.errors import MlxPatchesError
 from ..core.model_files import WINDOWS
 from ..core.model_types import remapping
@@ -48,11 +47,7 @@ class Refused(Exception):
 
 
 def check() -> None:
-    """Raise if the packages of the extra are not installed.
-
-    Raises:
-        MlxPatchesError: one is missing; the message names the extra.
-    """
+    """Raise MlxPatchesError if the packages of the extra are not installed."""
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise MlxPatchesError(
@@ -124,7 +119,7 @@ def _cells(family: Family, kind: str) -> Iterator[tuple[str, Cell]]:
             except Refused:
                 continue
             # A config that does not change transformers' logits proves nothing.
-            if not any(_same(want, one) for one in seen):
+            if not any(max(_distances(want, one)) < 1e-6 for one in seen):
                 yield name + OLD * (old and rope), cell
         seen.append(want)
 
@@ -229,11 +224,7 @@ def other_theta(ropes: Config) -> Config:
 
 
 def _compare_config(family: Family, kind: str, config: Config, old: bool) -> tuple[Cell, Logits]:
-    """The cell of one config, and transformers' logits.
-
-    Raises:
-        Refused: transformers cannot make or run a model of this config.
-    """
+    """The cell of one config, and transformers' logits; Refused if it makes no model of it."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             made, want = _save_model(kind, config, Path(folder))
@@ -273,8 +264,6 @@ def _prefix_vision(path: Path) -> None:
 
     Transformers restores these names only in models that it loaded, and it made this one.
     """
-    import mlx.core as mx
-
     old, new = "vision_tower.", "vision_tower.vision_model."
     weights = {name.replace(old, new): value for name, value in mx.load(str(path)).items()}
     mx.eval(weights)  # read the file now, since it is overwritten next
@@ -334,10 +323,6 @@ def old_rope(config: Config) -> Config:
     return config
 
 
-def _same(one: Logits, other: Logits) -> bool:
-    return max(_distances(one, other)) < 1e-6
-
-
 def _cell(family: Family, folder: Path, want: Logits) -> Cell:
     """Compare the release's logits of a saved folder: the whole prompt at once, and decoded."""
     from .weights import load
@@ -370,10 +355,7 @@ def _embedding(model: LabModel) -> Callable[[list[int]], dict[str, Any]]:
 
 
 def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
-    """Compare the logits of a prompt with the reference's.
-
-    ``seen``: a description for the message, to the logits.
-    """
+    """Compare logits of a prompt, by description, with the reference's."""
     scale, worst = max(abs(value) for row in want for value in row), 0.0
     for what, got in seen.items():
         off = [distance / scale for distance in _distances(want, got)]
@@ -386,10 +368,7 @@ def compare(want: Logits, seen: Mapping[str, Logits]) -> Cell:
 
 
 def _distances(want: Logits, got: Logits) -> list[float]:
-    """The largest difference at each token; infinite if a number is missing or not finite.
-
-    The release may pad the vocabulary.
-    """
+    """The largest difference at each token; infinite if a number is missing or not finite."""
 
     def distance(one: float, other: float) -> float:
         return abs(one - other) if math.isfinite(other) else math.inf

@@ -1,7 +1,5 @@
 """Registers scenarios; ``scenarios`` has the default ones, ``named_scenarios`` others."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 

@@ -3,8 +3,6 @@
 They run only if named, for example with ``mlx-patches lab --scenario streamed``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from ..evidence.words import NOT_RUN, RED, RESULTS

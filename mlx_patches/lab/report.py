@@ -1,14 +1,22 @@
 """The terminal and JSON output of a run of the lab."""
 
-from __future__ import annotations
-
 import contextlib
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from ..core.files import printable
 from ..evidence.words import DEVICES, GREEN, METAL_EMULATED, NOT_APPLICABLE
@@ -16,33 +24,40 @@ from .record import NOT_REACHED, RAN, kernels
 from .runner import Row, Task, by_family, exit_code, summary
 from .walks.runner import Walked
 
-Advance = Callable[[Task, list[Row]], None]
+Advance = Callable[..., None]
 
 
 @contextlib.contextmanager
-def progress(total: int) -> Iterator[Advance]:
-    """Show a progress bar on stderr, if that is a terminal; yields the function to advance it."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
-    with bar:
-        shown = bar.add_task("lab", total=total)
+def progress(total: int | None, most: str = "", limit: float = math.inf) -> Iterator[Advance]:
+    """Show progress on stderr: a bar on a terminal, else a line per finished step; -q: nothing.
 
-        def advance(task: Task, rows: list[Row]) -> None:
-            bar.update(shown, advance=1, description=str(task.family))
+    Yields ``advance(step)``, to be called with the name or the task of each finished step, and with
+    the total if it was not known. ``most`` is shown first; all steps end in ``limit`` seconds.
+    """
+    console, context = Console(stderr=True), click.get_current_context(silent=True)
+    quiet = context is not None and context.meta.get("quiet", False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
+    piped = not (quiet or console.is_terminal)
+    began, done = time.monotonic(), 0
+    if piped and most:
+        click.echo(f"{total} step{'' if total == 1 else 's'}, {most}", err=True)
+    with Progress(*columns, *times, console=console, disable=quiet or piped) as bar:
+        shown = bar.add_task(most or "starting", total=total)
+
+        def advance(step: Any, rows: object = (), total: int | None = total) -> None:
+            nonlocal done
+            done += 1
+            name = step
+            if isinstance(step, Task):
+                name = f"{step.family}, {'with' if step.patched else 'without'} the patches"
+            bar.update(shown, advance=1, total=total, description=name)
+            if piped and total:
+                took = time.monotonic() - began
+                left = max(min(took / done * (total - done), limit - took), 0)
+                click.echo(f"[{done}/{total}] {name}: {took:.0f} s, {left:.0f} s left", err=True)
 
         yield advance
-
-
-@contextlib.contextmanager
-def steps() -> Iterator[Callable[[str], None]]:
-    """Show the current step on stderr, if that is a terminal; yields the function to set it."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: None
-        return
-    with console.status("") as status:
-        yield lambda text: status.update(text)
 
 
 def as_dict(rows: Sequence[Row], walked: Sequence[Walked] = ()) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """The rows of a batch: how scenarios feed them, and the logits of their solo runs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.arrays import mx
 from . import Cell, LabModel, engine, generators
 from .compare import differences, pick_rank
 
@@ -48,7 +47,6 @@ class Row:
         return list(self.text[self.fed - count : self.fed])
 
     def record(self, logits: Any) -> None:
-        """Store the logits of the last token that was fed."""
         self.logits[self.fed - 1] = logits
 
 
@@ -94,13 +92,11 @@ def feed(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> 
 
 
 def record_logits(rows: Sequence[Row], logits: Any) -> None:
-    """Store the logits of each row's last token."""
     for index, row in enumerate(rows):
         row.record(logits[index, -1])
 
 
 def decode(model: LabModel, rows: Sequence[Row], cache: list[Any], count: int) -> None:
-    """Feed each row one token per step, for ``count`` steps."""
     for _ in range(count):
         feed(model, rows, cache, 1)
 
@@ -169,12 +165,10 @@ def padding_of(rows: Sequence[Row]) -> list[int]:
 
 
 def chunk_sizes(length: int, size: int) -> list[int]:
-    """The chunk sizes of a prompt's prefill."""
     return [min(size, length - start) for start in range(0, length, size)]
 
 
 def compare(model: LabModel, rows: Sequence[Row]) -> Cell:
-    """Compare the rows' logits in the batch with their solo runs."""
     logits = [row.logits for row in rows]
     return differences(logits, [solo(model, row) for row in rows], model.tolerance)
 
@@ -191,8 +185,6 @@ def generate_solo(
 
     ``rank``: which token is chosen, 0 for the likeliest. ``image``: the prompt, if it holds one.
     """
-    import mlx.core as mx
-
     row = Row(tuple(prompt), (len(prompt),), image=image)
     cache = prefill_solo(model, row)
     generated: list[Any] = []
@@ -266,12 +258,7 @@ def _call(
     places: Sequence[Sequence[int]] | None,
     new: bool,
 ) -> Any:
-    """The logits of a table of tokens, of shape (rows, length, vocabulary).
-
-    ``places`` and ``new``: see ``engine.position_kwargs``.
-    """
-    import mlx.core as mx
-
+    """Logits (rows, length, vocabulary); for ``places`` see ``engine.position_kwargs``."""
     deltas = [row.delta for row in rows]
     images = [row.image for row in rows]
     kwargs = engine.position_kwargs(model, deltas, places, new, images)

@@ -1,7 +1,5 @@
 """Runs the lab: a child process for each family, without and with the patches."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -147,12 +145,7 @@ def environment() -> str:
 
 
 def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
-    """The families to run: the named ones, or all that are installed.
-
-    Raises:
-        MlxPatchesError: nothing is installed, a name is unknown, or the folder's config cannot
-            be used.
-    """
+    """The families to run: the named ones, or all that are installed."""
     installed = [name for name in DISTRIBUTIONS if distributions.find(name)]
     if not installed:
         raise MlxPatchesError("neither mlx-lm nor mlx-vlm is installed in this environment")
@@ -169,11 +162,12 @@ def choose_families(models: Sequence[str], folder: Path | None) -> list[Family]:
         return found
     wanted: set[Family] = set()
     for name in models:
-        named = {family for family in found if _is(family, name)}
-        named |= {
-            family
-            for family in found
-            if (family.distribution, family.name) in implementations(name).items()
+        of_type = implementations(name).items()
+        named = {
+            one
+            for one in found
+            if name in (one.name, str(one), one.distribution)
+            or (one.distribution, one.name) in of_type
         }
         if not named:
             raise MlxPatchesError(f"no family {name!r} in this environment ({environment()})")
@@ -301,10 +295,7 @@ def exact_environment() -> dict[str, str]:
 
 @cache
 def device(python: str = sys.executable) -> str:
-    """The device that MLX computes on in an environment; empty if MLX cannot run.
-
-    A child process detects it, because this process never imports MLX.
-    """
+    """The device of an environment, found by a child that may import MLX; empty if none."""
     code = "from mlx_patches.lab.child import device; print(device())"
     command = [python, "-P", "-c", code]
     done = subprocess.run(
@@ -406,10 +397,6 @@ def why_unbuilt(folder: Path, rows: Sequence[Row]) -> str:
     return f"{folder / 'config.json'}: {why}"
 
 
-def _is(family: Family, name: str) -> bool:
-    return name in (family.name, str(family), family.distribution)
-
-
 def judge_end(code: int | None) -> str:
     """The verdict if a process ended early, with this exit code or, if None, too late."""
     return RED if code is None or -code in CRASHES or not code else NOT_RUN
@@ -464,11 +451,7 @@ def check_ran(rows: Iterable[Row]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows that the lab wrote to a file; none if the file does not exist.
-
-    Raises:
-        MlxPatchesError: it cannot be read, or a line is not a row; names the line.
-    """
+    """Read the rows that the lab wrote to a file; none if it does not exist."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -7,12 +7,11 @@ the model's own cache. ``engine_scenarios`` has the scenarios of the release's e
 samples the tokens itself.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from ..evidence.words import FLOAT32, GREEN, RED, scenario_order
 from . import (
@@ -231,8 +230,6 @@ def images(model: LabModel) -> Sequence[Row]:
 @scenario("growth")
 def growth(model: LabModel) -> Cell:
     """The lazy graph left in the caches must not grow with each token that a batch decodes."""
-    import mlx.core as mx
-
     # A window that begins to slide only in the second span would add nodes there.
     full = min(model.window or 0, LARGEST) + 1
     rows = rows_of(model, [max(CUT, full)] * 2)

@@ -1,31 +1,25 @@
 """A release's server around a tiny model, in a separate process, queried over loopback."""
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import importlib
 import json
-import random
 import re
-import socket
-import subprocess
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..activation.children import child_environment, module_command
+from ..core.arrays import mx
+from ..core.errors import MlxPatchesError
 from ..core.packages import package_of
 from ..evidence.results import BrokenEnvironment, NotApplicable, is_absent
 from .build import draw_weights
+from .server.client import CHAT, Client, Request
+from .server.process import run
 from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
 from .whole import with_vision_tower
 
-# Seconds within which a server has to start, and to answer.
-START_SECONDS, ANSWER_SECONDS = 90, 30
 _NAMES = vocabulary(PAIRS)
 _TEXT = {
     "hidden_size": 128,
@@ -68,7 +62,6 @@ Ask = Callable[..., tuple[str, str]]
 
 def save(distribution: str, folder: Path) -> None:
     """Write a tiny model that generates pairs of letters, never a special token."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     config = CONFIGS[distribution]
@@ -88,7 +81,6 @@ def save(distribution: str, folder: Path) -> None:
 
 
 def make_model(distribution: str, config: dict[str, Any]) -> Any:
-    """A model of the release."""
     if distribution == "mlx-vlm":
         return with_vision_tower(config)
     module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
@@ -97,80 +89,37 @@ def make_model(distribution: str, config: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def serving(distribution: str, patched: bool) -> Iterator[Ask]:
-    """Run the release's server until the context ends."""
-    package, port = package_of(distribution), free_port()
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
-        save(distribution, Path(folder))
-        words = module_command(f"{package}.server", "--model", folder)
-        words += ["--host", "127.0.0.1", "--port", str(port)]
-        if patched:
-            words = module_command("mlx_patches", "run", "--", *words)
-        # A server that lists the models in the hub's cache fails if there is no cache.
-        cache = {"HF_HUB_CACHE": folder, "HF_HUB_OFFLINE": "1", "HOME": folder}
-        environment = child_environment() | cache
-        with subprocess.Popen(words, stdout=log, stderr=log, env=environment) as process:
-            try:
-                yield ready(process, f"http://127.0.0.1:{port}", folder)
-            except TimeoutError as late:
-                log.seek(0)
-                raise why_not_started(log.read(), process.poll()) from late
-            finally:
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()
+    """Run the release's server until the context ends.
 
-
-def why_not_started(log: str, code: int | None) -> Exception:
-    """What a server raised that does not answer; ``code`` is its exit code if it ended."""
-    last = (log.strip().splitlines() or [""])[-1]
-    text = f"the server does not start: {last}"
-    if lacking := re.search(r"No module named '([\w.]+)'|(Import|ModuleNotFound)Error: ", last):
-        error: Exception = ModuleNotFoundError(text, name=lacking[1])
-        return NotApplicable(text) if is_absent(error, "") else error
-    return BrokenEnvironment(text) if code is None or code < 0 else RuntimeError(text)
-
-
-def ready(process: subprocess.Popen[Any], url: str, model: str) -> Ask:
-    """Wait until a server answers; returns the function that sends it requests."""
-    end = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-            return lambda text, **fields: request_answer(url, model, text, **fields)
-        time.sleep(0.2)
-    raise TimeoutError
-
-
-def request_answer(url: str, model: str, text: str, **fields: Any) -> tuple[str, str]:
-    """Send a chat message, streamed or not; returns the answer and the finish reason."""
-    body = {"model": model, "messages": [{"role": "user", "content": text}], **fields}
-    request = urllib.request.Request(
-        f"{url}/v1/chat/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    content, reason = "", ""
-    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-        for line in answer.read().decode().splitlines():
-            data = line.removeprefix("data:").strip()
-            if not data.startswith("{"):
-                continue
-            for choice in json.loads(data).get("choices", ()):
-                part = choice.get("delta") or choice.get("message") or {}
-                content += part.get("content") or ""
-                reason = choice.get("finish_reason") or reason
-    return content, reason
-
-
-def free_port() -> int:
-    """A free port.
-
-    A server binds its port some time after this call, a host minutes later. Meanwhile the system
-    assigns ports of its ephemeral range to connections, so the port is below that range (32768 on
-    Linux, 49152 on macOS).
+    Raises:
+        NotApplicable: it does not start.
     """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            return port
+    command = f"python -P -m {package_of(distribution)}.server --model {{model}}"
+    command += " --host 127.0.0.1 --port {port}"
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        model = Path(folder, "model")
+        model.mkdir()
+        save(distribution, model)
+        try:
+            started = run(command, {"model": model}, patched, Path(folder, "log"))
+            server = stack.enter_context(started)
+        except MlxPatchesError as late:
+            raise why_not_started(str(late)) from late
+        yield functools.partial(request_answer, Client(server.url, server.model))
+
+
+def why_not_started(text: str) -> Exception:
+    """The exception of a server that does not start, by its last line."""
+    if lacking := re.search(r"No module named '([\w.]+)'|(Import|ModuleNotFound)Error: ", text):
+        error = ModuleNotFoundError(text, name=lacking[1])
+        return NotApplicable(text) if is_absent(error, "") else error
+    return (BrokenEnvironment if "did not answer" in text else RuntimeError)(text)
+
+
+def request_answer(client: Client, text: str, **fields: Any) -> tuple[str, str]:
+    """Send a chat message, streamed or not; returns the answer and the finish reason."""
+    stream = fields.pop("stream", False)
+    answer = client.send(CHAT, Request((text,), fields), stream)
+    if answer.status != 200:
+        raise RuntimeError(answer.error)
+    return answer.text, answer.finish or ""

@@ -5,8 +5,6 @@ release's: the queue, the embedding step, the insertion, the steps, the returned
 handling of clients that disconnect. There is no HTTP, and no file is loaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib
@@ -18,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
 from . import Generated
 from .generators import Endless, read_answer
@@ -46,14 +45,8 @@ def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Ge
     """Return the tokens that the clients of this model's running generator get, by prompt.
 
     The first prompt starts without the others, and its tokens count the steps: the others arrive
-    while it is decoded, all prompts of one step at once.
-
-    Raises:
-        TimeoutError: a client is still waiting.
-        Exception: the error that the first failed client received.
+    while it is decoded, all prompts of one step at once. Raises the first failed client's error.
     """
-    import mlx.core as mx
-
     kind = response_generator()
     inputs = {f"row {row}": one.inputs for row, one in enumerate(prompts)}
     mx.eval(list(inputs.values()))
@@ -66,7 +59,7 @@ def serve(build: Callable[[], Whole], prompts: Sequence[Prompt]) -> list[list[Ge
 
 
 @contextlib.contextmanager
-def running(kind: Any, build: Callable[[], Whole], processor: Processor) -> Iterator[Any]:
+def running(kind: Any, build: Callable[[], Whole], processor: "Processor") -> Iterator[Any]:
     """Run a release's generator, whose thread ends with the context."""
     import mlx.core as mx
 
@@ -135,7 +128,7 @@ class Clients:
             if client.ident is not None:
                 client.join(1)
 
-    def _comes(self, client: Client) -> None:
+    def _comes(self, client: "Client") -> None:
         # The thread that reads the queue is held, so the queue grows.
         before = self.generator.requests.qsize()
         client.start()
@@ -179,7 +172,6 @@ class Client(threading.Thread):
             self.error = error
 
     def has_left(self) -> bool:
-        """Whether the client has arrived and left."""
         return self.ident is not None and not self.is_alive()
 
 
@@ -229,7 +221,6 @@ class Detokenizer:
         self.row = self.count = 0
 
     def reset(self) -> None:
-        """Start the next row's text."""
         self.row, self.count = next(self.rows), 0
 
     def add_token(self, token: int) -> None:

@@ -1,82 +1,25 @@
 """Makes a small config from a family's dataclass, by field name and type."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-import re
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..core.model_files import is_number, show
 
-VOCABULARY = 96
-LAYERS = 4
-WINDOW = 8
-
-# A regular expression for a whole field name, to a small value.
-_BY_NAME: dict[str, Any] = {
-    r"(vocab_size|padded_vocab_size|n_vocab|vocab_size_per_layer_input|embedding_size)": VOCABULARY,
-    # Heads of width 32, the smallest group size in which keys and values can be quantized.
-    r"(hidden_size|d_model|n_embd|dim|model_dim|embed_dim|hidden_dim|n_embed|block_dim)": 128,
-    r"(intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|inner_size|mlp_hidden_size|"
-    r"intermediate_size_mlp|dense_intermediate_size|block_ff_dim|hidden_size_ffn)": 96,
-    r"(moe_intermediate_size|shared_expert_intermediate_size|moe_shared_expert_intermediate_size|"
-    r"expert_ffn_hidden_size|moe_shared_intermediate_size|expert_hidden_dim)": 32,
-    r"(num_hidden_layers|n_layers|num_layers|n_layer|num_hidden_layer)": LAYERS,
-    r"(num_attention_heads|n_heads|n_head|num_heads|swa_num_attention_heads)": 4,
-    r"(num_key_value_heads|n_kv_heads|num_kv_heads|num_query_groups|num_global_key_value_heads|"
-    r"swa_num_key_value_heads|num_attention_groups|num_key_value_head)": 2,
-    r"(head_dim|global_head_dim|v_head_dim|qk_nope_head_dim|swa_head_dim|swa_v_head_dim|"
-    r"attention_head_dim|kv_channels|d_head|attn_head_dim)": 32,
-    r"(qk_rope_head_dim|rotary_dim|rope_head_dim)": 32,
-    r"qk_head_dim": 64,
-    r"(q_lora_rank|kv_lora_rank|o_lora_rank)": 32,
-    r"(sliding_window|sliding_window_size|window_size|attention_window_size|local_window_size|"
-    r"attention_chunk_size|swa_window|window|local_attention_window)": WINDOW,
-    r"(sliding_window_pattern|_sliding_window_pattern|full_attention_interval|"
-    r"global_attn_every_n_layers|interleave_moe_layer_step|layer_group_size|"
-    r"no_rope_layer_interval)": 2,
-    r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|num_routed_experts|"
-    r"n_experts)": 4,
-    r"(num_experts_per_tok|num_experts_per_token|moe_topk|moe_k|top_k_experts|moe_top_k|top_k|"
-    r"num_experts_per_topk|num_selected_experts|moe_router_topk|num_activated_experts)": 2,
-    r"(n_group|topk_group|num_expert_group|n_shared_experts|num_shared_experts|n_groups|"
-    r"mamba_n_groups|moe_num_shared_experts|num_expert_groups)": 1,
-    r"(first_k_dense_replace|num_dense_layers|n_dense_layers|first_k_dense)": 1,
-    r"num_kv_shared_layers": 2,
-    r"hidden_size_per_layer_input": 8,
-    # With a factor of 1, ignoring it would not show.
-    r"(embedding_multiplier|scale_emb)": 2.0,
-    # 1 / head width, like in released models: a factor of 1 would magnify rounding.
-    r"attention_multiplier": 1 / 32,
-    # Metal's state space kernel splits the state among 32 threads.
-    r"(state_size|ssm_state_size|mamba_d_state|d_state)": 32,
-    r"(mamba_num_heads|mamba_n_heads)": 4,
-    r"(mamba_head_dim|mamba_d_head)": 32,
-    r"(linear_num_value_heads|linear_num_heads)": 4,
-    r"linear_num_key_heads": 2,
-    # The width of real models: Metal's one-token kernel supports no other.
-    r"linear_key_head_dim": 128,
-    r"(linear_value_head_dim|linear_head_dim)": 32,
-    r"(index_head_dim|index_dim)": 32,
-    r"(index_n_heads|index_num_heads)": 2,
-    r"(index_topk)": 64,
-    r"(lru_width|mamba_d_ssm|d_inner|mamba_intermediate_size)": 128,
-    r"time_step_rank": 8,
-    r"topk_method": "noaux_tc",
-    r"(scoring_func|router_activation_func)": "sigmoid",
-    r"(max_position_embeddings|n_positions|max_seq_len|max_sequence_length|n_ctx)": 512,
-    r"(rms_norm_eps|layer_norm_eps|norm_eps|layer_norm_epsilon|norm_epsilon|layernorm_epsilon|"
-    r"layer_norm_rms_epsilon|rms_norm_epsilon)": 1e-5,
-    r"(rope_theta|rope_local_base_freq|rotary_emb_base|rope_base|rope_global_base_freq)": 10000.0,
-    r"(pad_token_id|bos_token_id|eos_token_id|image_token_id|image_token_index|video_token_id|"
-    r"video_token_index|audio_token_id|audio_token_index|vision_start_token_id|"
-    r"vision_end_token_id)": 0,
+# A config field's name to its small value.
+_SIZES: dict[str, Any] = {
+    name: size["value"]
+    for size in tomllib.loads((Path(__file__).parent / "sizes.toml").read_text())["size"]
+    for name in size["names"].split()
 }
-_PATTERNS = [(re.compile(name), value) for name, value in _BY_NAME.items()]
+VOCABULARY, LAYERS, WINDOW = (
+    _SIZES[name] for name in ("vocab_size", "num_hidden_layers", "sliding_window")
+)
 # Fields that models need although they default to None.
 _NEEDED = {"head_dim", "num_key_value_heads", "rope_theta", "vocab_size"}
 # For fields without a default and without a rule.
@@ -84,10 +27,7 @@ _BY_TYPE = {int: 2, float: 1.0, bool: False, str: "", dict: {}, list: [], tuple:
 
 
 def small_config(cls: type, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Keyword arguments for a small instance of a config dataclass.
-
-    Nested config dataclasses become nested dictionaries of the same kind.
-    """
+    """Arguments, with nested dictionaries, for a small instance of a config dataclass."""
     overrides = overrides or {}
     config: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
@@ -142,10 +82,7 @@ def shrink_config(config: Mapping[str, Any], cls: type) -> dict[str, Any]:
 
 
 def shrink_values(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Any:
-    """A transformers config made small, without a class of the release that describes its fields.
-
-    ``names``: a field's name to its standard name, if they differ.
-    """
+    """A transformers config made small; ``names``: a field's standard name, if it differs."""
     names = names or {}
     layers, kept = _layers(config, names)
     small = {
@@ -192,10 +129,7 @@ def _narrow_rope(rope: Any, ratio: float) -> Any:
 
 
 def grow_config(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """A small config with these sizes, including nested configs.
-
-    A list with one entry per layer is repeated until every layer has one.
-    """
+    """A small config, also its nested ones, with these sizes; lists by layer are repeated."""
     layers = int(sizes.get("num_hidden_layers", LAYERS))
     grown: dict[str, Any] = {}
     for name, value in config.items():
@@ -222,7 +156,7 @@ def _layers(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -
             while several and kept < layers and {str(entry) for entry in value[:kept]} != kinds:
                 kept += 1
     # The last layers share the keys and values of earlier ones, one per kind of layer.
-    shared = min(int(config.get("num_kv_shared_layers") or 0), _BY_NAME["num_kv_shared_layers"])
+    shared = min(int(config.get("num_kv_shared_layers") or 0), _SIZES["num_kv_shared_layers"])
     return layers, min(kept + shared, layers) or LAYERS
 
 
@@ -262,7 +196,7 @@ def _counts_layers(name: str) -> bool:
 
 
 def _rule(name: str) -> Any:
-    return next((v for pattern, v in _PATTERNS if pattern.fullmatch(name)), dataclasses.MISSING)
+    return _SIZES.get(name, dataclasses.MISSING)
 
 
 def _small(field: dataclasses.Field[Any], kind: Any) -> Any:

@@ -3,9 +3,8 @@
 They run only if named: ``mlx-patches lab --scenario own-prefill``.
 """
 
-from __future__ import annotations
-
 import itertools
+import operator
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.outside import PREFILL
 from ..evidence.results import NotApplicable
 from ..evidence.words import GREEN, RED
@@ -137,7 +137,7 @@ def config_fields(model: LabModel) -> Cell:
             for name in sorted(settings):
                 if same(varied, run_edited(model, partial(change_field, name=name, change=change))):
                     still.append(f"{name} of {kind}")
-    fill = partial(fill_defaults, scalars(model))
+    fill = partial(operator.or_, scalars(model))
     whole = run_edited(model, fill)
     for name in scalars(model) if whole is not None else ():
         if same(whole, run_edited(model, partial(change_field, name=name, change=fill))):
@@ -161,8 +161,6 @@ def run_edited(model: LabModel, edit: Callable[[dict[str, Any]], dict[str, Any]]
 
 def same(logits: Any, others: Any) -> bool:
     """Whether a changed config was accepted and left the logits unchanged."""
-    import mlx.core as mx
-
     return others is not None and bool(mx.array_equal(logits, others).item())
 
 
@@ -175,11 +173,6 @@ def scalars(model: LabModel) -> dict[str, Any]:
         for name, value in {**settings, **(model.config.get("text_config") or {})}.items()
         if isinstance(value, (bool, int, float)) and not any(one in name for one in UNREAD)
     }
-
-
-def fill_defaults(settings: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """The config with its defaults filled in."""
-    return {**settings, **config}
 
 
 def change_field(
@@ -228,8 +221,6 @@ def texts(model: LabModel) -> Iterator[tuple[str, list[int], engine.Image | None
 
 def run_prefill(model: LabModel, text: Sequence[int], image: engine.Image | None) -> Any:
     """The log-probabilities (length, vocabulary) of a text from a single call."""
-    import mlx.core as mx
-
     ids, cache = mx.array([list(text)]), model.make_cache()
     if model.family.distribution == "mlx-lm":
         out = model.module(ids, cache=cache)
@@ -253,16 +244,8 @@ def run_steps(
 ) -> dict[int, Any]:
     """The log-probabilities by position that ``generate_step`` passes to its sampler.
 
-    Args:
-        text: token ids; the first ``length`` are the prompt.
-        length: the length of the prompt.
-        chunk: the chunk size of the prefill.
-        image: the prompt, if it contains an image.
-        cache: the model's caches; None for empty ones.
-        start: the number of tokens in the cache.
+    The first ``length`` tokens are the prompt, of which ``cache`` holds those before ``start``.
     """
-    import mlx.core as mx
-
     options = {
         "prefill_step_size": chunk,
         "prompt_cache": model.make_cache() if cache is None else cache,
@@ -290,8 +273,6 @@ READ = ("pixel_values", "mask")
 
 def inputs_of(ids: Any, image: engine.Image | None) -> dict[str, Any]:
     """The arguments of ``generate_step`` for a prompt; an image has its grid and zero pixels."""
-    import mlx.core as mx
-
     mask = mx.ones_like(ids)
     if image is None:
         return {"pixel_values": None, "mask": mask}

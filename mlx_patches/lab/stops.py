@@ -4,8 +4,6 @@ The tiny model generates pairs of letters, so that parts of its answer are token
 mostly differently from the stop string itself.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The scenario ``streamed``: a release's streamed text equals its tokens decoded at once."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import tempfile
@@ -102,7 +100,6 @@ def whole(text: str) -> str:
 
 
 def load_tokenizer(distribution: str, folder: Path) -> Any:
-    """A folder's tokenizer, loaded by the release."""
     utils = importlib.import_module(f"{package_of(distribution)}.tokenizer_utils")
     load = getattr(utils, "load", None) or utils.load_tokenizer
     return load(folder)

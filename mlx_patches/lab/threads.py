@@ -1,7 +1,5 @@
 """Runs a call in a new thread, like servers run a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -9,10 +7,7 @@ from typing import Any
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    """Return or raise what a call does in a new thread.
-
-    The thread waits for the end of the process: MLX may abort if both end at once.
-    """
+    """Do a call in a new thread, which outlives it: MLX may abort if both end at once."""
     answers: SimpleQueue[Any] = SimpleQueue()
 
     def run() -> None:

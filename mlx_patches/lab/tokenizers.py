@@ -1,7 +1,5 @@
 """Tiny tokenizers of the kinds that released models have, generated and written as a folder."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ source names none of the fields does not have the variant. A variant that the fa
 refuses, or that changes no logit, is not built.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

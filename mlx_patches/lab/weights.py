@@ -1,7 +1,5 @@
 """Loads a user's model, with its weights, from a local folder."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,7 @@ TOLERANCES = {
 
 
 def load(family: Family, folder: Path) -> LabModel:
-    """Load the language model of a folder with the installed release's loader.
-
-    Nothing is downloaded. Code in the folder is executed only with the user's consent.
-
-    Raises:
-        NotBuilt: the release cannot load it, or would have to run code from the folder.
-    """
+    """Load a folder's language model, offline; its own code runs only with consent."""
     try:
         config = read_config(folder)
         if config.get("model_file") and not has_consent():

@@ -5,8 +5,6 @@ of a family's images, and how many prompt tokens each takes, is found by trying:
 other pixels change the embeddings of its tokens, and of no token before it.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import importlib
@@ -17,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.words import FLOAT32
 from . import Family, LabModel, NotBuilt
 from .build import (
@@ -54,8 +53,6 @@ class Prompt(Request):
     @property
     def inputs(self) -> Inputs:
         """What the release's processor would return for the prompt."""
-        import mlx.core as mx
-
         ids = mx.array([list(self.prompt)])
         return {"input_ids": ids, "attention_mask": mx.ones_like(ids), **(self.shown or {})}
 
@@ -77,8 +74,6 @@ class Images:
 
     def inputs(self, tokens: Sequence[int], seeds: Sequence[int]) -> Inputs:
         """The embedding step's inputs for the images of a prompt with these tokens."""
-        import mlx.core as mx
-
         drawn = [self.draw(seed) for seed in seeds]
         places = {name: mx.array(PLACES[name](tokens)) for name in self.placed}
         joined = places | {
@@ -113,11 +108,7 @@ def with_vision_tower(config: Mapping[str, Any]) -> Any:
 
 
 def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
-    """A family's whole model, with weights of the dtype, drawn from the seed.
-
-    Raises:
-        NotBuilt: the family has no vision tower, or none of the known images fits it.
-    """
+    """A family's whole model, with weights of the dtype, drawn from the seed."""
     own = DATA["family"].get(family.name, {})
     overrides = overrides_of(family.distribution, family.name)
     if reason := own.get("not-built") or overrides.get("not-built"):
@@ -201,8 +192,6 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
 
     ``own["image"]``: a form's name, or a form of only this family; if absent, all are tried.
     """
-    import mlx.core as mx
-
     only = own.get("image", "")
     named = {name: own[name] for name in ("most", "listed") if name in own}
     named["placed"] = tuple(own.get("placed", ()))
@@ -255,7 +244,6 @@ def _images(vision: Any, own: Mapping[str, Any]) -> Iterator[tuple[list[int], Im
 
 def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
     """Make a function that draws pixels of a shape; ``more`` is added to them."""
-    import mlx.core as mx
 
     def draw(seed: int) -> Inputs:
         return {"pixel_values": mx.random.normal(shape, key=mx.random.key(seed)), **more}
@@ -264,10 +252,7 @@ def _draw(shape: tuple[int, ...], more: Inputs) -> Draw:
 
 
 def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens of an image: those that its pixels change, and ``still`` that they do not.
-
-    Empty if the image does not fit.
-    """
+    """An image's tokens: those that its pixels change, and ``still`` others; or none."""
     best: list[int] = []
     still, ends = own.get("still", 0), own.get("ends", 1)
     for count in counts:
@@ -287,7 +272,6 @@ def fit(model: Any, counts: list[int], images: Images, own: Mapping[str, Any]) -
 
 def _find_moved(model: Any, tokens: list[int], images: Images) -> tuple[list[bool], bool]:
     """Which tokens' embeddings other pixels change, and whether they change other outputs."""
-    import mlx.core as mx
     from mlx.utils import tree_flatten
 
     one, other = (embed_prompt(model, tokens, images.inputs(tokens, [seed])) for seed in (1, 2))
@@ -305,8 +289,6 @@ def _find_moved(model: Any, tokens: list[int], images: Images) -> tuple[list[boo
 
 def embed_prompt(model: Any, tokens: Sequence[int], image: Inputs) -> dict[str, Any]:
     """The output of the whole model's embedding step for a prompt."""
-    import mlx.core as mx
-
     ids = mx.array([list(tokens)])
     inputs = {"pixel_values": None, "mask": mx.ones_like(ids), **image}
     made = model.get_input_embeddings(ids, inputs.pop("pixel_values"), **inputs)

@@ -1,7 +1,5 @@
 """Declared (not measured) rules: those of patches that other packages contribute."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from packaging.specifiers import SpecifierSet

@@ -1,7 +1,5 @@
 """The gate: turns matrix, installed version and fingerprint into a verdict with a reason."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 
@@ -70,6 +68,8 @@ class Gate:
                 " activate mlx_patches first, or remove that replacement"
             )
             return Verdict(False, reason, Status.CONFLICT)
+        if found.note and may_need:
+            return verdict._replace(reason=verdict.reason + found.note)
         return verdict
 
     def patches_for(self, model: str, distribution: str) -> tuple[str, ...]:
@@ -164,19 +164,18 @@ def _judge(
     decision = rule.decide(installed.version)
     affected = rule.affected_bodies.get(name, frozenset())
     sound = rule.sound_bodies.get(name, frozenset())
-    fixed = Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
     if body in affected:
         beyond = "" if decision == "affected" else " (by its fingerprint, whatever the version)"
         return Verdict(True, f"{installed} has the defect{beyond}")
     if body in sound:
         reason = f"its code in {installed} was measured and is sound"
-        return fixed if decision == "fixed" else Verdict(False, reason, Status.NOT_AFFECTED)
+        return _fixed(rule) if decision == "fixed" else Verdict(False, reason, Status.NOT_AFFECTED)
     by_number = released and decision in ("fixed", "clear")
     if body and (affected or sound) and not by_number:
         reason = f"its code in {installed} ({body}) matches no measured release"
         return Verdict(False, reason, Status.DRIFTED)
     if decision == "fixed":
-        return fixed
+        return _fixed(rule)
     if decision == "clear":
         reason = f"{installed.version} is outside {rule.affected}"
         return Verdict(False, reason, Status.NOT_AFFECTED)
@@ -188,3 +187,7 @@ def _judge(
         reason = f"{within}, but {name} has no source to compare, and some releases' code is sound"
         return Verdict(False, reason, Status.DRIFTED)
     return Verdict(True, within if body else f"{within}; no source to compare")
+
+
+def _fixed(rule: Rule) -> Verdict:
+    return Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)

@@ -115,11 +115,7 @@ class CompatMatrix:
 
     @classmethod
     def builtin(cls) -> CompatMatrix:
-        """The matrix of this package.
-
-        Raises:
-            MlxPatchesError: its file is damaged or belongs to another version of this package.
-        """
+        """The matrix of this package."""
         try:
             compiled = json.loads(read_packaged(COMPILED))
             if compiled["format"] == FORMAT:

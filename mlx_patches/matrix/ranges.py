@@ -3,8 +3,6 @@
 Not for start-up: importing ``packaging`` is too slow there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

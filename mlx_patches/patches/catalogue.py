@@ -88,6 +88,9 @@ STACKED = [
     "vllm-prefix-hit",
     "vllm-fetched-prefix",
     "vllm-json-escapes",
+    "vllm-processor-failure",
+    "vllm-request-fields",
+    "vllm-stop-text",
     "host-request-templates",
     "host-request-parameters",
     "host-schema-refs",
@@ -113,11 +116,7 @@ STACKED = [
 
 
 def builtin() -> Registry:
-    """A registry of the built-in patches.
-
-    Raises:
-        MlxPatchesError: the table is damaged, or of another version of this package.
-    """
+    """A registry of the built-in patches."""
     try:
         rows = json.loads(read_packaged(DECLARATIONS))
         [row["place"] for row in rows.values()]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.patch import Target
 from . import NotApplicable, Result
 
@@ -14,11 +15,7 @@ VOCABULARY = 64
 
 
 def tiny(distribution: str, family: str, seed: int = 0, **fields: Any) -> Any:
-    """The lab's tiny model of a family, with these fields in its text model's config.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """The lab's tiny model of a family, with these fields in its text model's config."""
     from ..lab import Family, NotBuilt
     from ..lab.build import build
 
@@ -50,11 +47,7 @@ def tiny_of(target: Target) -> Any:
 
 
 def batch_cache(model: Any, padding: Sequence[int]) -> list[Any]:
-    """The caches of a left-padded batch, even in a release without a batch engine.
-
-    Raises:
-        NotApplicable: the release cannot batch one of the model's caches.
-    """
+    """The caches of a left-padded batch, even in a release without a batch engine."""
 
     def to_batch(layer: Any) -> Any:
         caches, kind = importlib.import_module(type(layer).__module__), type(layer).__name__
@@ -75,8 +68,6 @@ def measure_batch(
     The prompts are prefilled as one left-padded batch. Then each step feeds every row the next
     token of its continuation.
     """
-    import mlx.core as mx
-
     longest = max(map(len, prompts))
     padding = [longest - len(prompt) for prompt in prompts]
     padded = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts, strict=True)]
@@ -93,8 +84,6 @@ def _run_rows(
     model: Any, cache: list[Any], prompts: list[list[int]], continuations: Sequence[Sequence[int]]
 ) -> list[Any]:
     """The rows' last logits after the prompts, and after each step."""
-    import mlx.core as mx
-
     outputs = []
     steps = ([[token] for token in tokens] for tokens in zip(*continuations, strict=True))
     for tokens in (prompts, *steps):
@@ -105,8 +94,6 @@ def _run_rows(
 
 def measure_distance(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays, relative to the scale of the second; may be NaN."""
-    import mlx.core as mx
-
     return float((mx.abs(actual - expected).max() / mx.abs(expected).max()).item())
 
 
@@ -151,8 +138,6 @@ def random_rows(lengths: Sequence[int], steps: int) -> tuple[list[list[int]], li
 
 def compare_splits(model: Any, ways: Sequence[Sequence[int]]) -> float:
     """The largest difference of the last logits between the first split and the others."""
-    import mlx.core as mx
-
     ((text,), _) = random_rows([sum(ways[0])], 0)
     outputs = []
     for chunks in ways:

@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     for patch in map(session.registry.get, options.patch):
         manager = Manager(open_gate(patch)) if options.force else session.manager
         # As in apply(), a patch that the user switched off stays off.
-        applied = options.patched and (options.force or not session.is_switched_off(patch.id))
+        applied = options.patched and (options.force or not session.why_off(patch.id))
         for target in patch.targets:
             if options.distribution not in (None, target.distribution):
                 continue

@@ -11,28 +11,21 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from ..core.arrays import mx
 from ..core.patch import Target
 from ..evidence.results import is_absent
 from . import NotApplicable, Result
 
 
 def require_names(owner: Any, *names: str) -> None:
-    """Check that a module, a class or an object has these attributes.
-
-    Raises:
-        NotApplicable: the release lacks one.
-    """
+    """Raise NotApplicable if a module, a class or an object lacks an attribute."""
     for name in names:
         if not hasattr(owner, name):
             raise NotApplicable(f"{getattr(owner, '__name__', type(owner).__name__)} has no {name}")
 
 
 def require_parameter(function: Any, name: str) -> None:
-    """Check that a function has a parameter.
-
-    Raises:
-        NotApplicable: the release's has none of this name.
-    """
+    """Raise NotApplicable if a function has no parameter of this name."""
     if name not in inspect.signature(inspect.unwrap(function)).parameters:
         raise NotApplicable(f"{function.__qualname__} has no {name} in this release")
 
@@ -43,12 +36,7 @@ def module_of(target: Target) -> Any:
 
 
 def require_module(name: str) -> Any:
-    """Import a module that a release or a host may lack.
-
-    Raises:
-        NotApplicable: its package lacks it, or is not installed.
-        ImportError: a dependency is missing.
-    """
+    """Import a module, or raise NotApplicable if its package lacks it or is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -58,11 +46,7 @@ def require_module(name: str) -> Any:
 
 
 def own_class_of(target: Target) -> Any:
-    """Return the class of a target.
-
-    Raises:
-        NotApplicable: the target's module does not define it.
-    """
+    """The class of a target, or NotApplicable if the target's module does not define it."""
     name = target.name.partition(".")[0]
     cache_class = getattr(importlib.import_module(target.module), name, None)
     if cache_class is None or cache_class.__module__ != target.module:
@@ -81,17 +65,11 @@ def make_batch(cache_class: Any, left_padding: list[int], window: int = 8) -> An
 
 def make_keys_and_values(batch: int, tokens: int) -> Any:
     """Keys and values (batch, 1, tokens, 64), as wide as a quantization group."""
-    import mlx.core as mx
-
     return mx.ones((batch, 1, tokens, 64)), mx.ones((batch, 1, tokens, 64))
 
 
 def require_own(target: Target) -> Any:
-    """Return the object that a target names; its own module and class must define it.
-
-    Raises:
-        NotApplicable: the module only imports it, or the class only inherits it.
-    """
+    """The object that a target names, or NotApplicable if it is imported or inherited."""
     owner, _, attribute = target.name.rpartition(".")
     holder = own_class_of(target) if owner else importlib.import_module(target.module)
     found = getattr(holder, attribute, None)
@@ -102,11 +80,7 @@ def require_own(target: Target) -> Any:
 
 
 def require(target: Target) -> Any:
-    """Return the object that a target names, even if its module only imports it.
-
-    Raises:
-        NotApplicable: the release lacks it.
-    """
+    """The object that a target names, even an imported one, or NotApplicable."""
     scope: Any = importlib.import_module(target.module)
     for part in target.name.split("."):
         scope = getattr(scope, part, None)
@@ -128,11 +102,7 @@ def module_with(target: Target) -> Any:
 
 
 def class_of(target: Target) -> Any:
-    """Return the class of a target, even if its module only imports it.
-
-    Raises:
-        NotApplicable: the release has no such class, or the class lacks the target's attribute.
-    """
+    """The class of a target, even an imported one, or NotApplicable."""
     require(target)
     return getattr(importlib.import_module(target.module), target.name.partition(".")[0])
 
@@ -147,10 +117,7 @@ def without_variable(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_patches(patches: tuple[str, ...]) -> Iterator[None]:
-    """Apply these patches inside the block, to hide other defects.
-
-    Deleted patches are skipped: no supported release has their defects any more.
-    """
+    """Apply these patches inside the block, to hide other defects; deleted ones are skipped."""
     from ..activation.session import session
     from ..core.manager import Manager
     from .child import open_gate
@@ -177,8 +144,6 @@ def make_bare_generator(module: Any, **state: Any) -> Any:
 
 def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **options: Any) -> Any:
     """A ``PromptProcessingBatch`` of mlx-vlm for prompts whose rests are not processed yet."""
-    import mlx.core as mx
-
     given: dict[str, Any] = {
         "uids": list(range(len(rests))),
         "input_ids": [list(rest) for rest in rests],
@@ -191,10 +156,7 @@ def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **o
 
 
 def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
-    """The hits of mlx-vlm's prefix cache: a prefix of each length, in one block; None for 0.
-
-    ``layers`` are the heads and width of each layer's keys and values.
-    """
+    """Hits of mlx-vlm's prefix cache, one block each; ``layers``: heads and width of both."""
     mx: Any = importlib.import_module("mlx.core")
 
     def draw(shape: tuple[int, int], length: int) -> Any:
@@ -222,8 +184,6 @@ def restore_cache(cache: Any) -> Any:
 
 def make_fed_cache(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... in one chunk; returns the cache."""
-    import mlx.core as mx
-
     tokens = mx.arange(1.0, length + 1).reshape(1, 1, length, 1)
     cache.update_and_fetch(tokens, tokens)
     return cache
@@ -231,8 +191,6 @@ def make_fed_cache(cache: Any, length: int) -> Any:
 
 def feed_one_by_one(cache: Any, length: int) -> Any:
     """Feed the cache tokens 1, 2, ... one at a time; returns the cache."""
-    import mlx.core as mx
-
     for token in range(1, length + 1):
         step = mx.full((1, 1, 1, 1), float(token))
         cache.update_and_fetch(step, step)

@@ -4,19 +4,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 
+from ..core.arrays import mx
 from ..evidence.results import BrokenEnvironment
 from ..lab.metal_emulated.library import missing
 
 
 @contextmanager
 def metal_branch(module: ModuleType) -> Iterator[None]:
-    """Let an imported module that checked for Metal run its Metal-only code.
-
-    Raises:
-        BrokenEnvironment: this machine has no Metal and cannot emulate it.
-    """
-    import mlx.core as mx
-
+    """Let an imported module that checked for Metal run its Metal-only code."""
     from ..lab.metal_emulated import mac
 
     with ExitStack() as stack:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from ..core.patch import Target
 from . import NotApplicable, Result
 from .batch_invariance import measure_distance, tiny_of
@@ -102,6 +103,4 @@ def run_solo(model: Any, prompt: list[int]) -> list[Any]:
 
 def measure_rows(here: Sequence[Any], there: Sequence[Any]) -> float:
     """The largest difference of two rows of logits, relative to the second's scale."""
-    import mlx.core as mx
-
     return measure_distance(mx.stack(list(here)), mx.stack(list(there)))

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.arrays import mx
 from . import NotApplicable
 
 HEADS, WIDTH, BITS = 2, 32, 4
@@ -75,8 +76,6 @@ class Kind:
 
     def _apart(self, cache: Any, index: int, start: int, end: int, row: int) -> float:
         """The relative distance between a row's tokens in a batch and in a solo run."""
-        import mlx.core as mx
-
         there = self._plain(self.solo(row, end - start), 0, 0, end - start)
         here = self._plain(cache, index, start, end)
         if here.shape != there.shape:
@@ -84,7 +83,6 @@ class Kind:
         return float((mx.linalg.norm(here - there) / mx.linalg.norm(there)).item())
 
     def _plain(self, cache: Any, index: int, start: int, end: int) -> Any:
-        import mlx.core as mx
         from mlx.utils import tree_map
 
         keys, values = tree_map(
@@ -102,15 +100,11 @@ class Kind:
 
 def feed(cache: Any, places: Sequence[tuple[int, int]], count: int) -> None:
     """Feed each row ``count`` tokens; ``places`` are pairs of row and first token."""
-    import mlx.core as mx
-
     parts = [_tokens(row, start, count) for row, start in places]
     cache.update_and_fetch(mx.concatenate(parts), -mx.concatenate(parts))
 
 
 def _tokens(row: int, start: int, count: int) -> Any:
     """A row's keys from token ``start`` on; before token 0 they are padding noise of that row."""
-    import mlx.core as mx
-
     drawn = mx.random.normal((1, HEADS, 600, WIDTH), key=mx.random.key(row))
     return drawn[:, :, 100 + start : 100 + start + count]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from ..core.arrays import mx
+
 
 def make_silent_generator(chunks: Iterable[str]) -> Any:
     """A generator without its thread; it answers every request with these text segments."""
@@ -27,8 +29,6 @@ def make_silent_generator(chunks: Iterable[str]) -> Any:
             pass
 
         def _cpu_preprocess(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            import mlx.core as mx
-
             return {"input_ids": mx.array([[1, 2]])}
 
         def _cancel(self, uid: Any) -> None:
@@ -59,13 +59,9 @@ def running(**state: Any) -> Iterator[Any]:
                 self.__dict__[name] = value
 
         def _cpu_preprocess(self, prompt: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            import mlx.core as mx
-
             return {"input_ids": mx.array([prompt])}
 
         def _gpu_embed(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-            import mlx.core as mx
-
             ids = inputs["input_ids"]
             return ids, {"inputs_embeds": mx.zeros((*ids.shape, 2))}
 
@@ -87,8 +83,6 @@ class _Model:
     layers: tuple[Any, ...] = ()
 
     def __init__(self) -> None:
-        import mlx.core as mx
-
         self.language_model = self
         self.logits = mx.random.normal((VOCABULARY, VOCABULARY), key=mx.random.key(5))
         mx.eval(self.logits)

@@ -4,8 +4,6 @@ It is one self-contained HTML file. ``content`` collects its data, ``page`` inse
 the template beside this module, and a script in the page builds the tables.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -43,11 +41,7 @@ BEGINS = b"<!doctype html>\n<html"
 def save(
     path: Path, evidence: Sequence[Mapping[str, Any]], audit: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page, with the current date.
-
-    Raises:
-        MlxPatchesError: the file cannot be written, or is not a report page.
-    """
+    """Write the page, with the current date."""
     text = page(content(evidence, audit))
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.path.isfile(target):

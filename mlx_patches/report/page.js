@@ -51,7 +51,7 @@ function list(columns, rows) {
   const body = rows.map(([first, ...rest]) => element("tr", {},
     element("th", { scope: "row" }, first),
     ...rest.map((cell, index) =>
-      element("td", { class: columns[index + 1] === "detail" ? "detail" : "" }, cell))));
+      element("td", { class: columns[index + 1], "data-label": columns[index + 1] }, cell))));
   const head = columns.map((column) => element("th", { scope: "col" }, column));
   return element("table", { class: "list" },
     element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
@@ -112,25 +112,34 @@ function seen(cell) {
 }
 
 function scenarioTable(cell) {
-  const [rows, spared] = [[], []];
-  let wrong = 0;
+  const spared = new Set();
+  // A scenario with the same results in several places is listed once.
+  const found = new Map();
   cell.pairs.split(" ").forEach((pair, index) => {
-    const { name, does, place } = data.scenarios[index];
+    const { name, place } = data.scenarios[index];
+    const [base] = name.split("@");
     if (chosenPlace() !== "*" && chosenPlace() !== place) return;
-    if (pair[0] === "n") spared.push(name);
+    if (pair[0] === "n") spared.add(base);
     if (pair[0] === "n" || pair === "-") return;
+    const key = [base, pair, severityIn(cell, index), ...(cell.needs[name] || [])].join();
+    if (found.has(key)) found.get(key).places.push(place);
+    else found.set(key, { index, base, pair, places: [place] });
+  });
+  // Red scenarios come first.
+  const red = ({ pair }) => pair.includes("r");
+  const rows = [...found.values()].sort((one, other) => red(other) - red(one)).map(({ index, base, pair, places }) => {
+    const { name, does } = data.scenarios[index];
     const verdicts = [...pair].map((letter) => mark(...LETTERS[letter]));
     const needs = (cell.needs[name] || []).flatMap((id) => [code(id), " "]);
-    // Red scenarios come first.
-    const line = [group(name, element("small", {}, does)), verdicts[0], verdicts[1] || "not measured",
-      severityIn(cell, index), group(...needs), detailOf(cell.details[name])];
-    if (pair.includes("r")) rows.splice(wrong++, 0, line);
-    else rows.push(line);
+    const where = places.map((place) => data.places[place]).join("; ");
+    return [group(base, element("small", {}, does), element("small", {}, where)), verdicts[0],
+      verdicts[1] || "not measured", severityIn(cell, index), needs.length ? group(...needs) : "",
+      detailOf(cell.details[name])];
   });
   const table = element("div", { class: "wide" }, list(["scenario", "without patches", "with patches",
     "severity", "patches needed", "detail"], rows));
-  return spared.length ? group(table, element("p", {},
-    element("small", {}, `Not applicable: ${spared.join(", ")}.`))) : table;
+  return spared.size ? group(table, element("p", {},
+    element("small", {}, `Not applicable: ${[...spared].join(", ")}.`))) : table;
 }
 
 function detailOf([without, with_] = [-1, -1]) {
@@ -175,21 +184,23 @@ async function copied(text) {
 
 // The patches of a distribution here, by state: a patch has each state that one of its targets has.
 function patchesHere(distribution) {
-  const found = { open: new Set(), active: new Set(), chosen: new Set() };
+  const found = { open: new Set(), active: new Set(), chosen: new Set(), optional: new Set() };
   for (const one of data.audit.patches.filter((each) => each.distribution === distribution)) {
     if (one.finding) found.open.add(one.patch);
     else if (["applied", "pending"].includes(one.status)) found.active.add(one.patch);
+    else if (one.reason.startsWith("optional")) found.optional.add(one.patch);
     else if (one.status === "disabled") found.chosen.add(one.patch);
   }
   return found;
 }
 
 function sayHere(distribution) {
-  const { open, active, chosen } = patchesHere(distribution);
+  const { open, active, chosen, optional } = patchesHere(distribution);
   const parts = [];
   if (open.size) parts.push(`${many(open.size, "patch", "patches")} needed and not in effect`);
   if (active.size) parts.push(`${many(active.size, "patch", "patches")} applied as needed`);
   if (chosen.size) parts.push(`${chosen.size} switched off`);
+  if (optional.size) parts.push(`${optional.size} optional`);
   return parts.join(", ") || "nothing to repair";
 }
 
@@ -220,6 +231,9 @@ function showHere(distribution, version) {
 
 function describeEnvironment() {
   const { audit } = data;
+  byId("verdict").textContent = audit.verdict;
+  byId("verdict").className = audit.exit_code ? "wrong" : "fine";
+  byId("families").hidden = false;
   const parts = audit.broken_sets.map((one) => element("p", {}, mark("red", RESULTS.red[0]),
     ` Cannot work: ${one.reason}: ${one.remedy}.`));
   const active = audit.host ? [`The patches are active in ${audit.host} processes.`]
@@ -239,7 +253,7 @@ function describeEnvironment() {
     ? element("div", { class: "wide" }, list(["installed", "version", "patches", ""], rows))
     : element("p", {}, "No MLX package is installed."));
   if (audit.findings.length) {
-    parts.push(element("details", {}, element("summary", {}, many(audit.findings.length, "finding")),
+    parts.push(element("details", {}, element("summary", {}, `Not repaired, in ${many(audit.findings.length, "line")}`),
       element("ul", {}, ...audit.findings.map((one) => element("li", {}, one)))));
   }
   byId("environment").append(...parts);
@@ -309,7 +323,7 @@ function environmentRow(pack) {
     }
     return cell;
   });
-  const name = pack.here ? "this environment" : "this environment: not installed";
+  const name = pack.here ? "patches to apply here" : "this environment: not installed";
   return element("tr", {}, element("th", { scope: "row" }, name), ...cells);
 }
 
@@ -322,7 +336,7 @@ function totalsRow(pack) {
     total.classList.add("total");
     return total;
   });
-  return element("tr", {}, element("th", { scope: "row" }, "right → with patches"), ...totals);
+  return element("tr", {}, element("th", { scope: "row" }, "families right → with patches"), ...totals);
 }
 
 function familyRow(pack, family, cells) {

@@ -20,6 +20,8 @@ FAMILY, PATCH = next(
     for ids in cells.values()
 )
 AUDIT = {
+    "verdict": "1 known defect is not repaired here",
+    "exit_code": 1,
     "distributions": [
         {"name": "mlx", "version": "0.31.2"},
         {"name": "mlx-vlm", "version": "0.5.0"},
@@ -79,7 +81,6 @@ def go_to(opened, file):
 
 @pytest.fixture
 def page(chromium, file):
-    """The page, which must load nothing else and log nothing."""
     opened = chromium.new_page(viewport={"width": 1280, "height": 900})
     asked, complaints = [], []
     opened.on("request", lambda request: asked.append(request.url))
@@ -93,7 +94,6 @@ def page(chromium, file):
 
 
 def shown_families(page):
-    """(package, family) of the visible rows."""
     # One call for all rows: the page has hundreds.
     rows = page.evaluate(
         """() => [...document.querySelectorAll("tr[data-family]")]
@@ -141,6 +141,37 @@ def test_cell_dialog_shows_evidence(page, evidence):
     assert not dialog.is_visible()
     focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert focused.startswith("gemma4, mlx-vlm 0.4.4")
+
+
+def test_verdict_is_the_heading(page):
+    assert page.locator("h1").inner_text() == AUDIT["verdict"]
+    assert page.get_by_role("heading", name="Model families that are right").is_visible()
+    assert page.locator("th", has_text="families right → with patches").count() == 2
+
+
+def test_scenario_of_several_places_is_listed_once(page, evidence):
+    one = next(one for one in evidence if one["set"] == "mlx-lm 0.32.2")
+    pairs = store.cell_pairs(one)["gemma3_text"]
+    assert any("@" in name for name in pairs)
+    cell_of(page, "gemma3_text", one["set"]).click()
+    table = page.get_by_role("dialog").locator("table").first
+    lines = [row.inner_text() for row in table.locator("tbody tr").all()]
+    assert len(set(lines)) == len(lines) < len([p for p in pairs.values() if p[0] != "n"])
+    assert any("CUDA" in line and "bfloat16" in line for line in lines)
+
+
+def test_dialog_is_a_list_on_a_telephone(chromium, tmp_path, evidence):
+    opened = opened_with(
+        chromium, tmp_path, evidence, AUDIT, viewport={"width": 400, "height": 800}
+    )
+    cell_of(opened, "gemma4", "mlx-vlm 0.4.4").click()
+    dialog = opened.get_by_role("dialog")
+    assert dialog.evaluate("one => one.scrollWidth <= one.clientWidth")
+    for part in (".wide", "table", "tr"):
+        assert dialog.locator(part).first.evaluate("one => one.scrollWidth <= one.clientWidth + 1")
+    label = "one => getComputedStyle(one, '::before').content"
+    assert "severity" in dialog.locator("td.severity").first.evaluate(label)
+    opened.close()
 
 
 def test_filters(page, evidence):

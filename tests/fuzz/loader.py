@@ -64,7 +64,7 @@ def folder(folder: Path, data: bytes) -> None:
 
 
 TARGETS: dict[str, tuple[Callable[[Path, bytes], None], tuple[bytes, ...]]] = {
-    "folder": (folder, (CONFIG.encode(), b"[]", b"{}")),
+    "folder": (folder, (CONFIG.encode(), b"[]", b"{}"))
 }
 
 

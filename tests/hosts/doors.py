@@ -237,110 +237,28 @@ CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/respons
 
 @dataclass(frozen=True)
 class Request:
-    """An attack: the endpoint, and the fields of the request."""
+    """An attack: the endpoint, and the fields of the request, with the names of a place."""
 
     door: str
     path: str
-    fields: Callable[[Place], dict[str, Any]]
+    fields: dict[str, Any]
 
 
-def template_requests() -> Iterator[tuple[str, Request]]:
-    """A client's template, in each place that a server may look for one."""
-    holders: dict[str, Callable[[str], dict[str, Any]]] = {
-        "chat_template": lambda text: {"chat_template": text},
-        "chat_template_kwargs": lambda text: {"chat_template_kwargs": {"chat_template": text}},
-        "extra_body": lambda text: {"extra_body": {"chat_template": text}},
-        "template_kwargs": lambda text: {"template_kwargs": {"chat_template": text}},
-        "chat_template_args": lambda text: {"chat_template_args": {"chat_template": text}},
-        "extra_body.chat_template_kwargs": lambda text: {
-            "extra_body": {"chat_template_kwargs": {"chat_template": text}}
-        },
-    }
-    for path in (CHAT, MESSAGES, RESPONSES):
-        for name, hold in holders.items():
-            for kind, text in (("code", template), ("text", lambda _: LONG)):
-                yield (
-                    f"{path} {name}, {kind}",
-                    Request(
-                        TEMPLATE_IN_REQUEST,
-                        path,
-                        lambda place, hold=hold, text=text: hold(text(place)),
-                    ),
-                )
-        # Another argument of `apply_chat_template`, which replaces what is rendered.
-        said = [{"role": "user", "content": "fox " * 200}]
-        yield (
-            f"{path} chat_template_kwargs, conversation",
-            Request(
-                TEMPLATE_IN_REQUEST,
-                path,
-                lambda _, said=said: {"chat_template_kwargs": {"conversation": said}},
-            ),
-        )
+def fill(value: Any, place: Place) -> Any:
+    """Put what a place has in place of its names in the fields of a request."""
+    if isinstance(value, dict):
+        return {key: fill(one, place) for key, one in value.items()}
+    if isinstance(value, list):
+        return [fill(one, place) for one in value]
+    for name, text in (("WEB", place.web.url), ("SECRET", place.secret), ("CODE", template(place))):
+        value = value.replace(f"<{name}>", str(text))
+    return value
 
 
-def media_requests() -> Iterator[tuple[str, Request]]:
-    """Media on this machine, by URL and by path."""
-    kinds = {"image": "image.png", "audio": "sound.wav", "video": "video.mp4"}
-    for kind, name in kinds.items():
-        sources: dict[str, tuple[str, Callable[[Place], str]]] = {
-            "URL": (MEDIA, lambda place, kind=kind: f"{place.web.url}/{kind}"),
-            "path": (PATHS, lambda place, name=name: str(place.secret / name)),
-            "file URL": (PATHS, lambda place, name=name: f"file://{place.secret / name}"),
-        }
-        for source, (door, url) in sources.items():
-            yield f"{kind}_url, {source}", Request(door, CHAT, content_of(kind, url))
-    yield (
-        "input_audio, path",
-        Request(
-            PATHS,
-            CHAT,
-            lambda place: with_part(
-                {
-                    "type": "input_audio",
-                    "input_audio": {"data": str(place.secret / "sound.wav"), "format": "wav"},
-                }
-            ),
-        ),
-    )
-
-
-def image_requests() -> Iterator[tuple[str, Request]]:
-    """Images as the other endpoints name them."""
-    sources: dict[str, tuple[str, Callable[[Place], str]]] = {
-        "URL": (MEDIA, lambda place: f"{place.web.url}/image"),
-        "path": (PATHS, lambda place: str(place.secret / "image.png")),
-    }
-    for source, (door, url) in sources.items():
-        yield f"{MESSAGES} image, {source}", Request(door, MESSAGES, anthropic_image(url))
-        yield f"{RESPONSES} input_image, {source}", Request(door, RESPONSES, input_image(url))
-
-
-def anthropic_image(url: Callable[[Place], str]) -> Callable[[Place], dict[str, Any]]:
-    def fields(place: Place) -> dict[str, Any]:
-        return with_part({"type": "image", "source": {"type": "url", "url": url(place)}})
-
-    return fields
-
-
-def input_image(url: Callable[[Place], str]) -> Callable[[Place], dict[str, Any]]:
-    def fields(place: Place) -> dict[str, Any]:
-        content = [
-            {"type": "input_text", "text": "the quick"},
-            {"type": "input_image", "image_url": url(place)},
-        ]
-        return {"input": [{"role": "user", "content": content}]}
-
-    return fields
-
-
-def content_of(kind: str, url: Callable[[Place], str]) -> Callable[[Place], dict[str, Any]]:
-    """The fields of a message with media."""
-
-    def fields(place: Place) -> dict[str, Any]:
-        return with_part({"type": f"{kind}_url", f"{kind}_url": {"url": url(place)}})
-
-    return fields
+def nest(path: str, value: Any) -> dict[str, Any]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
 
 
 def with_part(part: dict[str, Any]) -> dict[str, Any]:
@@ -348,30 +266,62 @@ def with_part(part: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content}]}
 
 
+# Where servers may look for a client's template.
+HOLDERS = (
+    *("chat_template", "chat_template_kwargs", "extra_body", "template_kwargs"),
+    *("chat_template_args", "extra_body.chat_template_kwargs"),
+)
+
+
+def template_requests() -> Iterator[tuple[str, Request]]:
+    for path in (CHAT, MESSAGES, RESPONSES):
+        for name in HOLDERS:
+            holder = name if name == "chat_template" else f"{name}.chat_template"
+            for kind, text in (("code", "<CODE>"), ("text", LONG)):
+                request = Request(TEMPLATE_IN_REQUEST, path, nest(holder, text))
+                yield f"{path} {name}, {kind}", request
+        # Another argument of `apply_chat_template`, which replaces what is rendered.
+        said = nest(
+            "chat_template_kwargs.conversation", [{"role": "user", "content": "fox " * 200}]
+        )
+        yield (
+            f"{path} chat_template_kwargs, conversation",
+            Request(TEMPLATE_IN_REQUEST, path, said),
+        )
+
+
+def media_requests() -> Iterator[tuple[str, Request]]:
+    """Media on this machine, by URL and by path, as each endpoint names them."""
+    for kind, name in {"image": "image.png", "audio": "sound.wav", "video": "video.mp4"}.items():
+        for source, door, url in (
+            ("URL", MEDIA, f"<WEB>/{kind}"),
+            ("path", PATHS, f"<SECRET>/{name}"),
+            ("file URL", PATHS, f"file://<SECRET>/{name}"),
+        ):
+            part = {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+            yield f"{kind}_url, {source}", Request(door, CHAT, with_part(part))
+    sound = {"data": "<SECRET>/sound.wav", "format": "wav"}
+    part = {"type": "input_audio", "input_audio": sound}
+    yield "input_audio, path", Request(PATHS, CHAT, with_part(part))
+    for source, door, url in (("URL", MEDIA, "<WEB>/image"), ("path", PATHS, "<SECRET>/image.png")):
+        part = {"type": "image", "source": {"type": "url", "url": url}}
+        yield f"{MESSAGES} image, {source}", Request(door, MESSAGES, with_part(part))
+        text = {"type": "input_text", "text": "the quick"}
+        content = [text, {"type": "input_image", "image_url": url}]
+        fields = {"input": [{"role": "user", "content": content}]}
+        yield f"{RESPONSES} input_image, {source}", Request(door, RESPONSES, fields)
+
+
 def path_requests() -> Iterator[tuple[str, Request]]:
     """Names of models and adapters that are folders."""
+    folders = {"model": "model", "draft_model": "model"}
+    folders |= dict.fromkeys(("adapters", "adapter", "adapter_path"), "adapter")
     for path in (CHAT, "/v1/completions"):
-        yield (
-            f"{path} model",
-            Request(PATHS, path, lambda place: {"model": f"{place.secret}/model"}),
-        )
-        for name, folder in (
-            ("draft_model", "model"),
-            ("adapters", "adapter"),
-            ("adapter", "adapter"),
-            ("adapter_path", "adapter"),
-        ):
-            yield (
-                f"{path} {name}",
-                Request(
-                    PATHS,
-                    path,
-                    lambda place, name=name, folder=folder: {name: f"{place.secret}/{folder}"},
-                ),
-            )
+        for name, folder in folders.items():
+            yield f"{path} {name}", Request(PATHS, path, {name: f"<SECRET>/{folder}"})
 
 
-REQUESTS = dict([*template_requests(), *media_requests(), *image_requests(), *path_requests()])
+REQUESTS = dict([*template_requests(), *media_requests(), *path_requests()])
 
 
 def body(request: Request, place: Place, model: str) -> dict[str, Any]:
@@ -383,7 +333,7 @@ def body(request: Request, place: Place, model: str) -> dict[str, Any]:
     }
     prompt = prompts.get(request.path, {"messages": said})
     limit = "max_output_tokens" if request.path == RESPONSES else "max_tokens"
-    return {"model": model, limit: 2, "temperature": 0, **prompt, **request.fields(place)}
+    return {"model": model, limit: 2, "temperature": 0, **prompt, **fill(request.fields, place)}
 
 
 def attempt(host: Host, name: str, place: Place) -> str:

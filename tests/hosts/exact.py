@@ -58,14 +58,12 @@ class Alone:
             self.model, self.tokenizer = self.model.language_model, self.tokenizer.tokenizer
 
     def make_cache(self) -> list[Any]:
-        """A new prompt's cache."""
         if self.whole:
             # The positions of the last prompt, which is fed through the model around this one.
             self.model._position_ids = self.model._rope_deltas = None
         return list(self.caches.make_prompt_cache(self.model))
 
     def logits(self, tokens: list[int], cache: list[Any]) -> list[float]:
-        """Those of the token after these."""
         import mlx.core as mx
 
         out = self.model(mx.array([tokens]), cache=cache)

@@ -18,161 +18,14 @@ CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " "
 SPACE = "Ġ"
 # The tokens that templates and processors put around and in place of an image.
 SPECIAL = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
-VOCABULARY = 1 + len(CHARACTERS) + len(SPECIAL)
-START, IMAGE, END, VIDEO = range(1 + len(CHARACTERS), VOCABULARY)
-SIZES = {
-    "hidden_size": 128,
-    "num_hidden_layers": 4,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-# The lab's Llama has sliding windows; this one has none, as most served models.
-CONFIGS = {
-    "llama": {
-        "model_type": "llama",
-        **SIZES,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": 96,
-        "tie_word_embeddings": False,
-    }
-}
+
+# By package and family. The lab's Llama has sliding windows; this one has none, as most served
+# models. Those of mlx-vlm have their vision towers, which need images of at least 2 x 2 patches of
+# 14 pixels, and name the tokens above.
+CONFIGS = json.loads(Path(__file__).with_name("models.json").read_text())
+WHOLE = CONFIGS["mlx-vlm"]
 # Config keys that transformers checks before it loads a tokenizer; the lab's models lack them.
 CHECKED = {"granitemoehybrid": {"mamba_expand": 1}}
-QWEN_TEXT = {
-    **SIZES,
-    "rms_norm_eps": 1e-6,
-    "vocab_size": VOCABULARY,
-    "rope_theta": 10000.0,
-    "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
-    "tie_word_embeddings": False,
-}
-# Models with their vision towers, which need images of at least 2 x 2 patches of 14 pixels.
-WHOLE = {
-    "qwen2_5_vl": {
-        "model_type": "qwen2_5_vl",
-        "image_token_id": IMAGE,
-        "video_token_id": VIDEO,
-        "vision_start_token_id": START,
-        "vision_end_token_id": END,
-        **QWEN_TEXT,
-        "text_config": {"model_type": "qwen2_5_vl_text", **QWEN_TEXT},
-        "vision_config": {
-            "model_type": "qwen2_5_vl",
-            "depth": 2,
-            "hidden_size": 64,
-            "intermediate_size": 64,
-            "out_hidden_size": 128,
-            "num_heads": 2,
-            "fullatt_block_indexes": [1],
-        },
-    },
-    "qwen3_5": {
-        "model_type": "qwen3_5",
-        "vocab_size": VOCABULARY,
-        "image_token_id": IMAGE,
-        "video_token_id": VIDEO,
-        "vision_start_token_id": START,
-        "vision_end_token_id": END,
-        "text_config": {
-            "model_type": "qwen3_5_text",
-            **SIZES,
-            "head_dim": 32,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 32,
-            "linear_value_head_dim": 32,
-            "linear_conv_kernel_dim": 4,
-            "rms_norm_eps": 1e-6,
-            "vocab_size": VOCABULARY,
-            "max_position_embeddings": 8192,
-            "full_attention_interval": 2,
-            "rope_parameters": {
-                "type": "default",
-                "mrope_section": [2, 1, 1],
-                "rope_theta": 10000.0,
-                "partial_rotary_factor": 0.25,
-            },
-        },
-        "vision_config": {
-            "model_type": "qwen3_5",
-            "depth": 2,
-            "hidden_size": 64,
-            "intermediate_size": 64,
-            "out_hidden_size": 128,
-            "num_heads": 2,
-            "patch_size": 14,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [],
-        },
-    },
-    "kimi_vl": {
-        "model_type": "kimi_vl",
-        "vocab_size": VOCABULARY,
-        "media_placeholder_token_id": IMAGE,
-        "text_config": {
-            "model_type": "deepseek_v3",
-            "vocab_size": VOCABULARY,
-            **SIZES,
-            "num_key_value_heads": 4,
-            "moe_intermediate_size": 32,
-            "first_k_dense_replace": 4,
-            "kv_lora_rank": 16,
-            "q_lora_rank": None,
-            "qk_rope_head_dim": 16,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-            "rope_theta": 10000.0,
-        },
-        "vision_config": {
-            "model_type": "moonvit",
-            "depth": 1,
-            "embed_dim": 32,
-            "hidden_size": 32,
-            "num_heads": 2,
-            "patch_size": 14,
-            "intermediate_size": 64,
-            "init_pos_emb_height": 8,
-            "init_pos_emb_width": 8,
-        },
-    },
-    "gemma4": {
-        "model_type": "gemma4",
-        "vocab_size": VOCABULARY,
-        "hidden_size": 128,
-        "image_token_id": IMAGE,
-        "boi_token_id": START,
-        "eoi_token_id": END,
-        "audio_token_id": VIDEO,
-        "audio_config": None,
-        "text_config": {
-            "model_type": "gemma4_text",
-            **SIZES,
-            "head_dim": 32,
-            "global_head_dim": 32,
-            "vocab_size": VOCABULARY,
-            "vocab_size_per_layer_input": VOCABULARY,
-            "hidden_size_per_layer_input": 8,
-            "num_kv_shared_layers": 2,
-            "final_logit_softcapping": None,
-            "sliding_window": 64,
-            "sliding_window_pattern": 2,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-        },
-        "vision_config": {
-            "model_type": "gemma4_vision",
-            "hidden_size": 64,
-            "intermediate_size": 64,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "global_head_dim": 32,
-            "patch_size": 14,
-            "position_embedding_size": 64,
-        },
-    },
-}
 # Makes the best token far more likely than others: some hosts sample at every temperature.
 CERTAINTY = 1e4
 # The longest prompt, in tokens, that a model's config allows.
@@ -204,7 +57,7 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
         module, config = whole_model(family) if family in WHOLE else lab_model(family)
         write(folder / "preprocessor_config.json", {"patch_size": 14, "merge_size": 2})
     else:
-        model = build(Family(package, family), config=CONFIGS.get(family))
+        model = build(Family(package, family), config=CONFIGS["mlx-lm"].get(family))
         module, config = model.module, with_context(model.config)
     weights = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
@@ -216,7 +69,6 @@ def save(folder: Path, family: str, package: str = "mlx-lm") -> None:
 
 
 def with_context(config: dict[str, Any]) -> dict[str, Any]:
-    """A config with the longest allowed prompt; some hosts refuse longer ones."""
     said = {**config, "max_position_embeddings": CONTEXT}
     if "text_config" in config:
         said["text_config"] = {**config["text_config"], "max_position_embeddings": CONTEXT}

@@ -7,11 +7,8 @@ import contextlib
 import json
 import os
 import random
-import shlex
-import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 import zlib
@@ -23,9 +20,8 @@ from typing import Any
 
 import httpx
 
-from mlx_patches.lab.served import free_port
+from mlx_patches.lab.server.process import Process, free_port, run
 
-START_SECONDS = 240
 ANSWER_SECONDS = 60
 # A host gets no more requests after this time.
 LOAD_SECONDS = 900
@@ -59,49 +55,12 @@ def serving(
         patched: with the patches or without; None: as the environment is enabled.
         python: the interpreter of the environment that has the host.
     """
-    port = free_port()
-    config = log.with_suffix(".yaml")
+    port, config = free_port(), log.with_suffix(".yaml")
     config.write_text(case.get("config", "").format(model=model, port=port))
-    here = Path(python).parent
-    places = {"model": model, "port": port, "config": config, "bin": here}
-    words = shlex.split(case["command"].format(**places))
-    words[0] = str(here / words[0])
-    environment = dict(os.environ)
-    environment.pop("MLX_PATCHES", None)
-    if patched is not None:
-        environment["MLX_PATCHES"] = "1" if patched else "0"
-    if patched:
-        words = [str(here / "mlx-patches"), "run", "--", *words]
-    # Some hosts list the models in the hub's cache, and fail if there is no cache.
-    cache = log.with_suffix(".hub")
-    cache.mkdir(exist_ok=True)
-    # vllm-mlx saves its prefix cache below the home folder and loads it at its next start: wrong
-    # entries of a server without the patches would make the next server's answers wrong.
-    home = log.with_suffix(".home")
-    home.mkdir(exist_ok=True)
-    environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache), "HOME": str(home)}
+    names = {"model": model, "config": config, "bin": Path(python).parent}
     asked = {name: case[name] for name in ("chat", "streams", "processors") if name in case}
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            words, stdout=out, stderr=out, env=environment, start_new_session=True
-        )
-        host = Host(f"http://127.0.0.1:{port}", str(model), process, **asked)
-        try:
-            yield ready(host, log)
-        finally:
-            end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a server and its child processes; ranks of a launcher would outlive it."""
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    with run(case["command"], names, patched, log, python, port) as process:
+        yield Host(process.url, str(model), process, **asked)
 
 
 def resident(group: int) -> int | None:
@@ -114,17 +73,6 @@ def resident(group: int) -> int | None:
             if int(fields[2]) == group:
                 pages.append(int(fields[21]))
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") if pages else None
-
-
-def ready(host: Host, log: Path) -> Host:
-    """Wait until the host answers, and return it."""
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and host.process.poll() is None:
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(f"{host.url}/v1/models", timeout=5).status_code == 200:
-                return host
-        time.sleep(0.5)
-    raise RuntimeError(f"the host does not start: {log.read_text()[-2000:]}")
 
 
 # A text, or the parts of a chat message with text and images.
@@ -141,7 +89,7 @@ class Host:
 
     url: str
     model: str
-    process: subprocess.Popen[bytes]
+    process: Process
     chat: bool = False
     streams: bool = True
     processors: Sequence[str] = ()
@@ -214,7 +162,6 @@ class Host:
         return self.answer(prompts[index], stream=stream, **processors_of(self.processors, index))
 
     def one_by_one(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The answers to requests sent one at a time."""
         return [self.one_of(prompts, index) for index in range(len(prompts))]
 
     def repeated(self, prompts: Sequence[Prompt]) -> list[str]:
@@ -291,8 +238,6 @@ def behind(url: str | None, text: str) -> Prompt:
 
 
 def image(width: int, height: int) -> str:
-    """A PNG with a gradient, as a data URL."""
-
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))

@@ -34,7 +34,6 @@ FORMAT = "json_schema"
 
 @pytest.fixture(params=[False, True], ids=["released", "patched"])
 def server(request, tmp_path):
-    """A running server, and whether it has the patches."""
     folder = tmp_path / "model"
     doors.save_model(folder, "llama", "mlx-lm")
     # vllm-mlx forms JSON with the tokenizers whose decoder it knows.

@@ -91,7 +91,6 @@ def answered(model, tmp_path, monkeypatch):
 
 
 def install(folder: Path) -> None:
-    """Install a distribution that contributes the faulty patches."""
     info = folder / "their_package-1.0.dist-info"
     info.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("faulty.py"), folder / "their_faults.py")
@@ -102,7 +101,6 @@ def install(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def right(model, tmp_path_factory):
-    """The answers of a host without faults."""
     log = tmp_path_factory.mktemp("right") / "log"
     with pytest.MonkeyPatch.context() as patching, serving(CASE, model, log, True) as host:
         patching.setattr(server, "TOKENS", 6)

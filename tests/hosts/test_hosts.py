@@ -37,7 +37,6 @@ def name_of(case):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Saves a case's tiny model, once."""
     made = {}
 
     def of(case):
@@ -52,7 +51,6 @@ def models(tmp_path_factory):
 
 
 def parameter(case):
-    """A case as a pytest parameter."""
     marks = [pytest.mark.slow] if case.get("slow") else []
     return pytest.param(case, id=name_of(case), marks=marks)
 
@@ -66,7 +64,6 @@ def asked_of(case):
 
 
 def differing(before, after):
-    """The answers that differ: (index of the prompt, answer before, answer after)."""
     pairs = enumerate(zip(before, after, strict=True))
     return [(index, *pair) for index, pair in pairs if pair[0] != pair[1]]
 
@@ -106,7 +103,6 @@ def reference(case, model, log):
 
 
 def answers(case, model, log, patched):
-    """The host's answers to requests alone, together, and repeated."""
     asked = asked_of(case)
     with serving(case, model, log, patched) as host:
         early = host.together(asked) if case.get("first") == "together" else None

@@ -57,10 +57,7 @@ def test_media_of_a_request(model: Path, tmp_path, monkeypatch):
     secret = tmp_path / "secret.png"
     secret.write_bytes(base64.b64decode(picture.partition(",")[2]))
 
-    with (
-        a_server() as web,
-        serving(CASE, model, tmp_path / "host.log", patched=True) as host,
-    ):
+    with a_server() as web, serving(CASE, model, tmp_path / "host.log", patched=True) as host:
 
         def ask(kind: str, url: str) -> httpx.Response:
             part = {"type": f"{kind}_url", f"{kind}_url": {"url": url}}

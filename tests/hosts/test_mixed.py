@@ -70,7 +70,6 @@ CUT_OFF = "cut off"
 
 
 def image_message(url: str) -> dict[str, object]:
-    """The field of a chat request with an image."""
     return {"messages": [{"role": "user", "content": behind(url, "what is it?")}]}
 
 
@@ -168,8 +167,6 @@ PACKAGE = CASE.get("package", "mlx-lm")
 
 @dataclass(frozen=True)
 class Request:
-    """One of a round's requests."""
-
     kind: str
     prompt: Prompt = ""
     fields: Mapping[str, object] = field(default_factory=dict)
@@ -181,12 +178,10 @@ class Request:
 
     @property
     def key(self) -> str:
-        """What the answer depends on."""
         return json.dumps([self.prompt, dict(self.fields)])
 
     @property
     def valid(self) -> bool:
-        """Whether it has to be answered."""
         asked = self.kind not in ("leaving", "malformed")
         return asked and (self.kind != "empty" or SET in EMPTY_ANSWERED)
 
@@ -326,7 +321,6 @@ class Tally:
     memory: list[int | None] = field(default_factory=list)
 
     def add(self, one: Request, said: str, right: str) -> None:
-        """Count the end of a request."""
         if one.kind == "malformed":
             self.ends.setdefault(one.name, set()).add(said)
         elif one.kind == "empty" and not one.valid:
@@ -338,7 +332,6 @@ class Tally:
                 self.odd.append((one, said))
 
     def row(self, name: str) -> str:
-        """A line of a table."""
         valid = self.right + self.wrong + self.failed
         memory = " to ".join(f"{size / 1e6:.0f}" if size else "?" for size in self.memory)
         counts = (self.right, self.wrong, self.failed, valid, self.alive, memory)
@@ -360,15 +353,13 @@ def load(model: Path, log: Path, rounds: Any, patched: bool) -> Tally:
             for one, answer in zip(one_round, said, strict=True):
                 tally.add(one, answer, answers.get(one.key, ""))
             time.sleep(SETTLED)
-            tally.memory.append(resident(host.process.pid))
+            tally.memory.append(resident(host.process.group))
         tally.alive = alive(host, requests[0], answers)
     return tally
 
 
 @dataclass
 class Clients:
-    """Who asks a server."""
-
     host: Host
     # Valid requests in succession that got no answer in their time.
     waiting: int = 0
@@ -400,7 +391,6 @@ def send(host: Host, one: Request) -> str:
 
 
 def malformed(host: Host, name: str) -> bytes:
-    """The body of a malformed request."""
     change = MALFORMED[name]
     if isinstance(change, bytes):
         return change
@@ -411,8 +401,7 @@ def malformed(host: Host, name: str) -> bytes:
 
 
 def alive(host: Host, requests: Sequence[Request], answers: Mapping[str, str]) -> str:
-    """Whether a server answers a plain request."""
-    if host.process.poll() is not None:
+    if not host.process.alive:
         return "no"
     one = next(one for one in requests if one.kind == "plain")
     return "yes" if send(host, one) == answers[one.key] else "hangs"

@@ -16,7 +16,6 @@ ROUNDS = 20
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """The Python of an environment with the host and this package's wheel."""
     folder = tmp_path_factory.mktemp("host")
     one = release_sets.load()[HOST]
     return str(release_sets.make(one, folder, package=[wheel]))

@@ -4,7 +4,7 @@ import pytest
 
 from mlx_patches.lab import LabModel
 
-from ..releases.conftest import (
+from ..releases.conftest import (  # noqa: F401  # noqa: F401
     beside,
     device_reads,
     distribution,
@@ -15,19 +15,7 @@ from ..releases.conftest import (
 )
 from ..releases.costs import decoder_rows
 
-__all__ = [
-    "beside",
-    "calls",
-    "device_reads",
-    "distribution",
-    "nothing_left",
-    "patched",
-    "seeded",
-    "ungated",
-]
-
 
 @pytest.fixture
 def calls(model: LabModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each call of the decoder of a test's model."""
     return decoder_rows(model, monkeypatch)

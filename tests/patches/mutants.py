@@ -1,20 +1,259 @@
 """Mutants: broken versions of patches. With one in place, the patch's probe must be red."""
 
+import contextlib
+import copy
+import dataclasses
+import functools
 import importlib
 import math
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mlx_patches.core.patch import Patch
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
-# By patch: names of its module, with values that break it. A mutant that takes more is in the test
-# of the patch's folder, in ``MUTANTS``, which comes first.
+
+
+@dataclasses.dataclass(frozen=True)
+class FromOld:
+    """A value that is made from the one that it replaces."""
+
+    make: Callable[[Any], object]
+
+
+def pass_on(released: Any, *args: Any, **kwargs: Any) -> Any:
+    """A wrapper that changes nothing."""
+    return released(*args, **kwargs)
+
+
+def exchange_keys_and_values(dequantize: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def exchange(row: Any) -> Any:
+        out = dequantize(row)
+        if out is not row:
+            out.keys, out.values = out.values, out.keys
+        return out
+
+    return exchange
+
+
+ROWS_BESIDE_THEIR_PLACES: dict[str, object] = {
+    f"..._shared.quantized:{name}": broken
+    for name, broken in {
+        "add_left_padding": lambda cache, padding: setattr(
+            cache, "left_padding", cache.left_padding + padding
+        ),
+        "roll_rows": FromOld(
+            lambda roll: lambda part, shifts: roll(part, shifts * 0 + shifts.max())
+        ),
+        "copy_row": FromOld(
+            lambda copy: lambda tree, row, start, end: copy(tree, row, 0, end - start)
+        ),
+        "pad_left": FromOld(lambda pad: lambda part, left: pad(part[:, :, ::-1], left)[:, :, ::-1]),
+        "make_blank_rows": lambda part, rows: part[:0, :, :0],
+        "size": lambda cache: int(cache._idx) + 1,
+        "nbytes": lambda cache: sum(part.nbytes for part in cache.keys or ()),
+        "read_right_padding": lambda cache: cache.__dict__["_right_padding"],
+    }.items()
+}
+# By patch: names of its module, with values that break it. A name in another module has the module
+# before a colon, relative to the patch's folder. A mutant that takes more is in the test of the
+# patch's folder, in ``MUTANTS``.
 SIMPLE: dict[str, dict[str, object]] = {
+    "batch-quantized": ROWS_BESIDE_THEIR_PLACES,
+    "batch-turbo-quant": ROWS_BESIDE_THEIR_PLACES
+    | {
+        ".turbo:make_states": lambda cache, tree: tree,
+        ".turbo:restore_codecs": lambda cache, text: None,
+    },
+    "quantized-merge": ROWS_BESIDE_THEIR_PLACES
+    | {
+        ".affine:dequantize_row": FromOld(exchange_keys_and_values),
+        ".affine:count_tokens": lambda cache: int(cache.offset) + 1,
+    },
+    "detokenizer-text": {
+        **dict.fromkeys(
+            (
+                *("begin_by_vocabulary", "add_known", "keep_first_space", "flush_text"),
+                *("decode_token", "add_byte_level", "add_sentencepiece", "drop_cut_character"),
+            ),
+            pass_on,
+        ),
+        "replace_nul": lambda seq: seq,
+        "spell_added_tokens": lambda detokenizer, tokenizer, /: None,
+        "mark_started": lambda streamer, text, /: None,
+    },
+    "host-request-parameters": {"check_fields": lambda body, package: None},
+    "host-request-templates": {"check_body": lambda body: None},
+    "host-schema-refs": {
+        "check_body": lambda body: None,
+        "check_caller": lambda address: None,
+    },
+    "server-hang-up": {"is_gone": lambda client: False},
+    "server-ignored-parameters": {
+        "find_ignored": lambda body: [],
+        "reply_to_bad_requests": lambda post, handler: post(handler),
+    },
+    "server-logprobs": {
+        "make_entry": lambda response: response.top_tokens[0],
+        "sort_tokens": lambda top_tokens, logprobs, count, tokenizer: top_tokens,
+    },
+    "server-lru-order": {"renew": lambda prompts, key: None},
+    "server-open-calls": {"fill_states": lambda responses: responses},
+    "server-prefix-penalty": {"show_prompt": lambda processors, args, /: processors},
+    "server-unread-calls": {"find_reason": lambda reason, calls: reason},
+    "template-sandbox": {"is_chat_template": lambda: False},
+    "vllm-prefix-hit": {"cut_caches": lambda caches, length: list(caches)},
+    "vllm-legacy-prefix-hit": {
+        ".hit:cut_caches": lambda caches, length: list(caches),
+        "is_trimmable": lambda layer: True,
+    },
+    "vllm-paged-prefix": {
+        "Content.is_end": True,
+        "join_parts": FromOld(lambda join: lambda parts: join(parts[-1:])),
+    },
+    "vllm-row-samplers": {"read_settings": lambda params: {"temp": 0.0}},
+    "vlm-hang-up": {"is_collected": lambda body: False},
+    "vlm-preprocess-turns": {"_turn": contextlib.nullcontext()},
+    "vlm-row-samplers": {"group_rows": lambda rows: [[*range(len(rows))]]},
+    "vlm-sampling-parameters": {"read_parameters": lambda args: {}},
+    "vlm-schema-thinking": {"FirstToken": lambda waiting: waiting},
+    "offset-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
+    "left-padding-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
+    "frozen-state": {"copy_state": lambda state: state},
+    "padded-prompts": {
+        "find_padded_spans": lambda *_: None,
+        "find_spans_by_token": lambda *_: None,
+    },
+    "config-names": {
+        "_LETTERS": FromOld(lambda letters: dict.fromkeys(letters, "M")),
+        "_FEED_FORWARD": "nowhere",
+        "_OLD_KINDS": {},
+    },
+    "draft-kept-cache": {"find_missing": lambda prompt, answer, fed: []},
+    "dynamic-rope": {"grow_bases": lambda ends, base, *rest: base * (ends == ends)},
+    "internlm-positions": {"set_rope": lambda attention, args, /: None},
+    "empty-cache-ops": {
+        "save_empty": lambda cache, extra: ([], [], *(getattr(cache, name) for name in extra)),
+        "make_empty_row": lambda cache: cache,
+        "make_empty_batch": lambda cls, rows: rows[0],
+        "add_no_tokens": lambda row, like: like,
+        "start_batch": lambda batch, like: None,
+        "filter_empty": lambda cache, batch_indices: None,
+        "forget_padding": lambda cache: setattr(cache, "offset", cache.offset - 1),
+        "is_unused": lambda slot: slot is not None,
+    },
+    "encoder-masks": {"limit_mask": lambda mask: mask},
+    "jamba-routing": {
+        "take_scores": FromOld(
+            lambda take: lambda *given: (shares := take(*given)) / shares.sum(-1, keepdims=True)
+        )
+    },
+    "extracted-tokens": {"copy_tokens": lambda tokens: tokens},
+    "indexer-rope": {"is_paired_by_halves": lambda args: False},
+    "kv-bits-refused": {
+        "supports_bits": lambda model, bits, group_size: True,
+        "try_quantized_batch": lambda model, make, options: True,
+        "try_quantized_vlm": lambda model, make, options: True,
+    },
+    "learned-positions": {
+        "RowPositions": FromOld(lambda rows: lambda wpe, offset: rows(wpe, offset[:1] + 0 * offset))
+    },
+    "chunked-front": {
+        "cuts_chunk": lambda cache: (
+            cache.start_position + cache.keys.shape[2] - cache.chunk_size > cache.offset
+        )
+    },
+    "minimax-m3-batch": {
+        "count_positions": FromOld(lambda count: lambda *given: abs(count(*given))),
+        "shift": lambda array, columns, axis: array,
+        "make_handle": lambda offset: offset,
+        "initialize_cache": lambda cache: None,
+        "start_index": lambda cache, other: None,
+    },
+    "padding-nan": {
+        "zero_padding": FromOld(
+            lambda zero: lambda cache, keys, values: (zero(cache, keys, values)[0], values)
+        )
+    },
+    "quantize-rotating": {
+        "keep_floats": lambda quantize, cache, **kwargs: quantize(cache, **kwargs)
+    },
+    "vlm-quantize-last-layer": {"count_quantized": lambda count: count},
+    "arrays-mask": {"mask_right": FromOld(lambda mask: lambda lengths, N: mask(lengths + 1, N))},
+    "arrays-rows": {
+        "take_padding": lambda padding, kept: {
+            name: values[: len(kept)] for name, values in padding.items()
+        },
+        "concatenate_padding": FromOld(
+            lambda join: lambda parts, counts: join(parts[::-1], counts[::-1])
+        ),
+    },
+    "arrays-chunks": {"subtract_fed": FromOld(lambda subtract: lambda left, N: subtract(left, 0))},
+    "mamba-rows": {
+        "is_per_row": lambda padding: padding is not None,
+        "copy_as_row": lambda batch, states: copy.copy(batch),
+    },
+    "recurrent-extract": {"extract_row": FromOld(lambda take: lambda cache, idx: take(cache, 0))},
+    "recurrent-padding": {
+        "find_spans": lambda left, lengths, length: [(0, length)] * len(left),
+        ".batch:Padding": FromOld(
+            lambda kind: (
+                lambda spans, length, held: kind(((0, length),) * len(spans), length, held | True)
+            )
+        ),
+    },
+    "ring-cache-batching": {
+        "update_record": FromOld(
+            lambda update: (
+                lambda cache, lengths: update(
+                    cache, lengths=None if lengths is None else lengths + 1
+                )
+            )
+        ),
+        "end_prompts": lambda caches: None,
+    },
+    "rope-deltas": {
+        "..._shared.row_record:write_record": FromOld(
+            lambda write: (
+                lambda cache, record: write(
+                    cache,
+                    record
+                    if record.deltas is None
+                    else dataclasses.replace(record, deltas=record.deltas - 1),
+                )
+            )
+        ),
+        "has_saved_positions": lambda *_: True,
+        ".prompts:RowPrompt.fits": lambda *_: False,
+        ".kept_deltas:find_deltas": lambda *_: None,
+        ".turns:slice_chunk": lambda position_ids, *_: position_ids,
+        ".turns:begin_turn": FromOld(lambda begin: lambda *_: begin.__globals__["Turn"](0, 0, 0)),
+    },
+    "rope-input": {"make_handle": lambda x: x},
+    "rotating-max-size": {"Attribute": FromOld(lambda kind: lambda name, read, write: kind(name))},
+    "batch-rotating-extract": {
+        "view_tokens": FromOld(
+            lambda view_tokens: (
+                lambda cache: (
+                    view := view_tokens(cache),
+                    setattr(view, "left_padding", view.left_padding * 0),
+                )[0]
+            )
+        )
+    },
+    "rotating-merge": {"..._shared.rows:take_last": lambda side, size, keep: side[:, :, :size]},
+    "rotating-last-chunk": {"is_chunk": lambda cache: False, "view_in_order": lambda cache: cache},
+    "sampling-threads": {"Compiled.__init__": lambda own, compiled: setattr(own, "call", compiled)},
+    "shared-layer-offset": {"rewind_cache": lambda cache, tokens: cache},
+    "stream-spaces": {"removes_spaces": lambda tokenizer: True},
+    "top-p-dtype": {"normalize": lambda logits: logits},
+    "top-p-rows": {"has_several_rows": lambda logits, /: False},
+    "xtc-rows": {"has_several_rows": lambda logits, /: False},
     "gemma-image-scale": {
         "round_root": lambda width: 2048**0.5,
         "divide_widths": lambda read, own: 1.0,
@@ -117,7 +356,6 @@ SIMPLE: dict[str, dict[str, object]] = {
     "glm-rotary": {"factor_of": lambda params: 1.0},
     "mimo-value-scale": {"scale_of": lambda attention: None},
     "nemotron-time-steps": {"_UNLIMITED": None},
-    "sinks-warning": {"warn": lambda size: None},
     "server-prefix-hit": {
         "leave_last_token": lambda fetch, prompts, model, tokens, found: (found, [])
     },
@@ -157,6 +395,14 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-gemma4-attention": {"keep_attention": lambda replace: replace()},
     "vllm-sliding-vlm": {"convert_caches": list},
     "vllm-sliding-offset": {"is_full": lambda layer: False},
+    "vllm-request-fields": {"make_penalties": lambda sent, bias: []},
+    "vllm-processor-failure": {
+        "Guarded.__call__": lambda own, tokens, logits: own.processor(tokens, logits)
+    },
+    "vllm-stop-text": {"find_stops": lambda stop: []},
+    "vllm-unread-calls": {"is_forced": lambda request: False},
+    "vllm-messages-stop": {"_CUT": '"stop_reason": "end_turn"'},
+    "vllm-stream-end": {"keep_end": lambda delta, finished: delta},
     "vllm-stop-tokens": {"find_folder": lambda processor: None},
     "vllm-loaded-model": {"load_missing": lambda pair, model_name, tokenizer_config: pair},
     "vllm-stream-parsers": {"build_attributes": vars},
@@ -189,11 +435,10 @@ SIMPLE: dict[str, dict[str, object]] = {
 
 
 def mutant_of(patch: Patch) -> Mutant:
-    """The mutant of a patch."""
-    found: dict[str, Mutant] = getattr(load_tests(patch), "MUTANTS", {})
-    if patch.id in found:
-        return found[patch.id]
-    return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
+    if patch.id in SIMPLE:
+        return changed(importlib.import_module(patch.module), SIMPLE[patch.id])
+    mutant: Mutant = vars(load_tests(patch))["MUTANTS"][patch.id]
+    return mutant
 
 
 def load_tests(patch: Patch) -> ModuleType | None:
@@ -203,33 +448,27 @@ def load_tests(patch: Patch) -> ModuleType | None:
 
 
 def changed(module: ModuleType, values: dict[str, object]) -> Mutant:
-    """A mutant that gives names of a module these values.
+    """A mutant that gives names of a module, or of modules near it, these values.
 
     A function that the module defines gets other code instead, since targets may hold it.
     """
 
     def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in values.items():
-            now = getattr(module, name)
-            is_function = isinstance(now, FunctionType) and isinstance(value, FunctionType)
-            if is_function and now.__module__ == module.__name__:
+        for place, value in values.items():
+            near, _, path = place.rpartition(":")
+            home = importlib.import_module(near, module.__package__) if near else module
+            *parents, name = path.split(".")
+            owner = functools.reduce(getattr, parents, home)
+            now = getattr(owner, name)
+            if isinstance(value, FromOld):
+                monkeypatch.setattr(owner, name, value.make(now))
+            elif is_own_function(now, home) and isinstance(value, FunctionType):
                 monkeypatch.setattr(now, "__code__", value.__code__)
             else:
-                monkeypatch.setattr(module, name, value)
+                monkeypatch.setattr(owner, name, value)
 
     return mutate
 
 
-def replaced(owner: object, /, **values: object) -> Mutant:
-    """A mutant that puts these values in place of what a module or a class has."""
-
-    def mutate(monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in values.items():
-            monkeypatch.setattr(owner, name, value)
-
-    return mutate
-
-
-def recoded(module: ModuleType, /, **functions: object) -> Mutant:
-    """A mutant that gives functions of a module other code."""
-    return changed(module, functions)
+def is_own_function(value: object, module: ModuleType) -> bool:
+    return isinstance(value, FunctionType) and value.__module__ == module.__name__

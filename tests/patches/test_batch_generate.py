@@ -9,7 +9,6 @@ from mlx_patches.lab.build import build
 from mlx_patches.patches.generation.batch_generate import patch as batch_generate
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 needs_vlm = pytest.mark.skipif(not installed("mlx-vlm"), reason="this set has no mlx-vlm")
 
@@ -72,8 +71,6 @@ class Generator:
 
 
 def insert_prompts(mask, generator, prompts, **kwargs):
-    """Insert prompts that were embedded with this mask; returns what the generator gets."""
-
     def generate(model):
         model.get_input_embeddings(mask=mask)
         insert = batch_generate.insert_unpadded
@@ -99,13 +96,10 @@ def test_unpadded_prompts_are_unchanged(mask):
     assert kwargs["prompt_kwargs"] is ROWS
 
 
-def test_prompts_with_holes_are_unchanged():
+def test_other_prompts_are_unchanged():
     prompts = [[1, 2, 3], [4, 5, 6]]
     mask = mx.array([[1, 0, 1], [1, 1, 1]])
     assert insert_prompts(mask, Generator(), prompts, prompt_kwargs=ROWS)[0] is prompts
-
-
-def test_given_mask_is_kept():
     prompts, mask = [[0, 1], [2, 3]], mx.array([[0, 1], [1, 1]])
     given, kwargs = insert_prompts(
         mask, Generator(), prompts, prompt_kwargs=ROWS, attention_mask=mask
@@ -113,8 +107,6 @@ def test_given_mask_is_kept():
     assert given is prompts
     assert kwargs["attention_mask"] is mask
 
-
-def test_no_lookup_outside_generate():
     assert batch_generate.find_padded_spans([[1, 2]]) is None
     generator, prompts = Generator(), [[0, 1], [2, 3]]
     batch_generate.insert_unpadded(Generator.insert, generator, prompts, prompt_kwargs=ROWS)
@@ -180,10 +172,3 @@ def test_embeddings_are_left_padded():
     assert passed["prompts"] == [(0, [5], 9), (1, [6, 7], 9)]
     assert passed["inputs_embeds"].tolist() == [[[0], [5]], [[6], [7]]]
     assert passed["more"] is None
-
-
-MUTANTS = {
-    "padded-prompts": replaced(
-        batch_generate, find_padded_spans=lambda *_: None, find_spans_by_token=lambda *_: None
-    )
-}

@@ -23,16 +23,13 @@ def test_batch_is_refused_solo_is_not(name, ungated):
     assert model.call([[4, 5]], model.make_cache()).shape[:2] == (1, 2)
 
 
-def test_engine_refuses_chunks():
+def test_engine_refuses_chunks_and_rows():
     chunked = type("ChunkedKVCache", (), {})
     with pytest.raises(ValueError, match="a batch of llama4 is not supported") as caught:
         patch.make_batch(None, SimpleNamespace(make_cache=lambda: [1, chunked()]), [0])
     assert is_refusal(caught.value)
     for model in (SimpleNamespace(), SimpleNamespace(make_cache=lambda: [1])):
         assert patch.make_batch(lambda *given: [*given], model, [0, 1]) == [model, [0, 1]]
-
-
-def test_row_without_cache_method_is_refused():
     plain = SimpleNamespace(update_and_fetch=None, offset=3)
     assert patch.is_batch([SimpleNamespace(cache=[]), plain], "update_indexer")
     assert not patch.is_batch([SimpleNamespace(cache=[]), plain])

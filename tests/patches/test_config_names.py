@@ -1,10 +1,8 @@
 import pytest
 
-from mlx_patches.patches.loading.config_names import patch as config_names
 from mlx_patches.patches.loading.config_names.patch import lfm2, nemotron_h
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 
 @pytest.mark.parametrize(
@@ -22,11 +20,6 @@ def test_nemotron_layers_are_named(params, wanted):
     assert (given.get("hybrid_override_pattern"), given.get("num_hidden_layers")) == wanted
 
 
-def test_unknown_layer_kind_is_named():
-    with pytest.raises(ValueError, match="of another world"):
-        nemotron_h({"layer_types": ["of another world", "mlp"]})
-
-
 def test_missing_config_key_is_no_failure(ungated):
     module = module_or_skip("mlx_lm.models.lfm2")
     ungated("config-names")
@@ -36,17 +29,9 @@ def test_missing_config_key_is_no_failure(ungated):
     assert "from_dict" in vars(module.ModelArgs)
 
 
-def test_given_width_is_kept():
+def test_width_and_unknown_kind():
     assert lfm2({"block_ff_dim": 8, "intermediate_size": 9})["block_ff_dim"] == 8
     assert lfm2({"intermediate_size": 9})["block_ff_dim"] == 9
     assert "block_ff_dim" not in lfm2({})
-
-
-MUTANTS = {
-    "config-names": replaced(
-        config_names,
-        _LETTERS=dict.fromkeys(config_names._LETTERS, "M"),
-        _FEED_FORWARD="nowhere",
-        _OLD_KINDS={},
-    )
-}
+    with pytest.raises(ValueError, match="of another world"):
+        nemotron_h({"layer_types": ["of another world", "mlp"]})

@@ -19,14 +19,11 @@ def values(held):
     return held.states[..., 0].tolist()
 
 
-def test_rows_lose_other_rows_padding():
+def test_states_follow_rows():
     held = images(1, 3, 0)
     assert values(held.take_rows([0])) == [[1]]
     assert values(held.take_rows([1, 0])) == [[2, 2, 2], [1, 0, 0]]
     assert held.take_rows([2]) is None and held.take_rows([]) is None
-
-
-def test_batches_are_padded_and_joined():
     joined = join_states([images(1), None, images(2, 0)], [1, 1, 2])
     assert joined.counts == (1, 0, 2, 0)
     assert values(joined) == [[1, 0], [0, 0], [1, 1], [0, 0]]

@@ -28,7 +28,7 @@ def build(original, sequences):
     by_name["BatchGenerator._build_mixed_prompt_batch"].factory(original)(None, sequences)
 
 
-def test_features_are_numbered():
+def test_features_are_numbered_and_restored():
     given = [image([[0, 1, 1]]), None, {"more": 8}, image([[1, 0, 1]], start=5)]
     rows = deepstack_rows.number_features(given, [3, 2, 1, 3])
     assert [row[FEATURES].tolist() for row in rows[:3]] == [[[0, 1, 2]], [[0, 0]], [[0]]]
@@ -38,23 +38,18 @@ def test_features_are_numbered():
     assert [row[MASK].tolist() for row in rows] == [[[False, True, True]], [[False] * 2], [[False]]]
     assert [row.get("more") for row in rows] == [7, None, 8]
 
-
-def test_lists_are_restored():
     (row,) = deepstack_rows.number_features([image([[0, 1, 1], [1, 0, 0]])], [3])
     lists = deepstack_rows.list_features(row[FEATURES], row[TABLE])
     assert [one[:, 0].tolist() for one in lists] == [[1, 2, 3], [10, 20, 30]]
 
 
-def test_foreign_features_are_ignored():
+def test_other_sequences_are_unchanged():
     rows = [image([[0, 1, 1]]), {**image([[0, 1, 1]]), MASK: mx.array([[True]])}]
     assert deepstack_rows.number_features(rows, [3, 1]) is rows
     text = [None, {MASK: mx.array([[True]]), FEATURES: None}]
     assert deepstack_rows.number_features(text, [3, 1]) is text
     empty = [{FEATURES: []}, None]
     assert deepstack_rows.number_features(empty, [3, 1]) is empty
-
-
-def test_text_is_unchanged():
     seen = []
     sequences = [("a", [1, 2], 9, {FEATURES: None}, "x"), ("b", [3], 9, None, "x")]
     build(lambda generator, given: seen.append(given), sequences)

@@ -10,7 +10,6 @@ from mlx_patches.patches._shared.byte_letters import LETTERS
 from mlx_patches.patches.generation.detokenizer_text import patch
 
 from ..releases.conftest import is_tested
-from .mutants import recoded
 
 SPACE, CUT = "\u2581", "\ufffd"
 # Older transformers remove spaces from its texts; another patch repairs that.
@@ -176,21 +175,3 @@ def test_sentencepiece_is_not_byte_level():
 def test_every_byte_has_a_letter():
     assert len(set(LETTERS)) == 256
     assert [LETTERS[ord(one)] for one in " \n~"] == ["Ġ", "Ċ", "~"]
-
-
-def change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def call(function, *args, **kwargs):
-        return function(*args, **kwargs)
-
-    names = "begin_by_vocabulary add_known keep_first_space flush_text decode_token"
-    for name in (*names.split(), "add_byte_level", "add_sentencepiece", "drop_cut_character"):
-        monkeypatch.setattr(getattr(patch, name), "__code__", call.__code__)
-    recoded(
-        patch,
-        replace_nul=lambda seq: seq,
-        spell_added_tokens=lambda detokenizer, tokenizer, /: None,
-        mark_started=lambda streamer, text, /: None,
-    )(monkeypatch)
-
-
-MUTANTS = {"detokenizer-text": change_nothing}

@@ -8,14 +8,12 @@ from mlx_patches.patches.generation.draft_kept_cache import patch, probe
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 PROMPT = [5, 9, 2, 7]
 
 
 @pytest.fixture
 def generate(ungated):
-    """The release's module, patched."""
     module = module_or_skip("mlx_lm.generate", "speculative_generate_step")
     ungated("draft-kept-cache")
     return module
@@ -51,12 +49,7 @@ def test_caller_gets_quantized_caches(generate, models):
     mx = importlib.import_module("mlx.core")
     kept = probe.make_caches(*models)
     steps = generate.speculative_generate_step(
-        mx.array(PROMPT),
-        *models,
-        prompt_cache=kept,
-        max_tokens=6,
-        kv_bits=8,
-        kv_group_size=32,
+        mx.array(PROMPT), *models, prompt_cache=kept, max_tokens=6, kv_bits=8, kv_group_size=32
     )
     assert len(list(steps)) == 6
     if all(type(cache).__name__ == "KVCache" for cache in kept):
@@ -79,6 +72,3 @@ def test_missing_tokens_may_begin_in_the_prompt():
     assert patch.find_missing(mx.array([1, 2, 3]), [4, 5], 3) == [4, 5]
     assert patch.find_missing(mx.array([1, 2, 3]), [4, 5], 5) == []
     assert patch.find_missing(mx.array([1, 2, 3]), [4, 5], 9) == []
-
-
-MUTANTS = {"draft-kept-cache": recoded(patch, find_missing=lambda prompt, answer, fed: [])}

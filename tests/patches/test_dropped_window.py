@@ -9,7 +9,7 @@ class Held:
     _idx = 4
 
 
-def test_batch_row_sees_only_its_window():
+def test_rows_see_only_their_window():
     """A row with two columns of padding, and one without."""
     padding = mx.array([2, 0])[:, None, None, None]
     places = mx.arange(6)
@@ -18,22 +18,15 @@ def test_batch_row_sees_only_its_window():
     assert (
         seen[0, 0].tolist()
         == seen[1, 0].tolist()
-        == [
-            [False, False, True, True, True, False],
-            [False, False, False, True, True, True],
-        ]
+        == [[False, False, True, True, True, False], [False, False, False, True, True, True]]
     )
     added = dropped_window.narrow_mask(mx.where(mask, 0.0, -1e9), 2, Held(), 3)
     assert mx.array_equal(added == 0, seen).item()
     assert mx.array_equal(dropped_window.narrow_mask("causal", 2, Held(), 3), seen[0, 0]).item()
 
-
-def test_short_mask_equals_release():
     for mask in (None, "causal", mx.ones((1, 1, 2, 6), dtype=mx.bool_)):
         assert dropped_window.narrow_mask(mask, 2, Held(), 6) is mask
 
-
-def test_rotating_cache_columns_are_kept():
     cache = Held()
     cache.max_size = 4
     assert dropped_window.narrow_mask(None, 1, cache, 3) is None

@@ -4,8 +4,6 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.positions.dynamic_rope import internlm
-from mlx_patches.patches.positions.dynamic_rope import patch as dynamic_rope
 from mlx_patches.patches.positions.dynamic_rope.probe import make_rope
 from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
     BEYOND,
@@ -20,7 +18,6 @@ from mlx_patches.patches.positions.dynamic_rope.probe_internlm import (
 from mlx_patches.probes.fixtures import own_class_of
 
 from ..releases.models import module_or_skip, or_skip
-from .mutants import recoded, replaced
 
 DYNAMIC, INTERNLM = map(catalogue.builtin().get, ("dynamic-rope", "internlm-positions"))
 ROPE_LIMIT = 16
@@ -99,11 +96,5 @@ def test_no_device_reads(dynamic):
     assert turned.shape == states(1).shape  # not evaluated: its kernel takes long to compile
 
 
-MUTANTS = {
-    "dynamic-rope": replaced(
-        dynamic_rope, grow_bases=lambda ends, base, *rest: base * (ends == ends)
-    ),
-    "internlm-positions": recoded(internlm, set_rope=lambda attention, args, /: None),
-}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"internlm-positions": ((SimpleNamespace(), [[0]], 0), {})}

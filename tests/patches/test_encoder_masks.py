@@ -38,10 +38,3 @@ def test_finite_masks_are_the_same_objects():
     assert patch.limit_mask(mask) is mask
     half = mask.astype(mx.float16)
     assert patch.limit_mask(half).item() == patch.LEAST
-
-
-def keep_masks(monkeypatch):
-    monkeypatch.setattr(patch, "limit_mask", lambda mask: mask)
-
-
-MUTANTS = {"encoder-masks": keep_masks}

@@ -2,15 +2,12 @@
 
 import pytest
 
-from mlx_patches.patches.generation.extracted_tokens import patch
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 def decode(module, extract):
-    """The tokens of a row whose caches are extracted in each step, or never."""
     generator = module.BatchGenerator(tiny("mlx-lm", "qwen3").module, max_tokens=6)
     (uid,) = generator.insert([[5, 9, 2, 7]])
     answer = []
@@ -30,6 +27,3 @@ def test_row_goes_on_whatever_the_caller_does(ungated):
         pytest.skip("this release extracts no tokens")
     ungated("extracted-tokens")
     assert decode(module, extract=True) == decode(module, extract=False)
-
-
-MUTANTS = {"extracted-tokens": recoded(patch, copy_tokens=lambda tokens: tokens)}

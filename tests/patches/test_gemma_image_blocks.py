@@ -9,18 +9,13 @@ import pytest
 
 from mlx_patches.lab import image_scenarios
 from mlx_patches.patches.masks.gemma_image_blocks import patch
-from mlx_patches.patches.masks.gemma_image_blocks.chunks import (
-    fit_chunk,
-    fit_chunks,
-    splits_image,
-)
+from mlx_patches.patches.masks.gemma_image_blocks.chunks import fit_chunk, fit_chunks, splits_image
 from mlx_patches.probes.batch_invariance import tiny
 
 from ..releases.models import or_skip
 
 
 def images(*rows):
-    """The image tokens of rows such as ``..##.``."""
     return mx.array([[token == "#" for token in row] for row in rows])
 
 
@@ -56,7 +51,7 @@ def test_all_chunks_end_between_images(row, size, expected):
     assert fit_chunks(images(row), size) == expected
 
 
-def test_column_inside_image():
+def test_images_attend_inside_rows():
     visual = images("..##..", "......")
     assert [splits_image(visual, column) for column in range(-1, 8)] == [
         *[False] * 4,
@@ -64,9 +59,7 @@ def test_column_inside_image():
         *[False] * 4,
     ]
 
-
-def test_padding_stays_hidden():
-    """A row's padding is hidden by the mask, and stays so."""
+    # A row's padding is hidden by the mask, and stays so.
     visual = images("..##.", ".##..")
     left = mx.array([0, 1])[:, None, None, None] <= mx.arange(5)
     causal = (mx.arange(5)[:, None] >= mx.arange(5)) & left
@@ -92,11 +85,7 @@ def test_config_decides(vision):
 
 @pytest.mark.parametrize(
     "run",
-    [
-        image_scenarios.features,
-        image_scenarios.features_chunked,
-        image_scenarios.features_solo,
-    ],
+    [image_scenarios.features, image_scenarios.features_chunked, image_scenarios.features_solo],
 )
 @or_skip()
 def test_batch_and_chunks_equal_solo(run, ungated):

@@ -10,7 +10,6 @@ from ..releases.models import or_skip
 
 
 def image(length, start=0, layers=2):
-    """The arguments of a prompt whose every token has features, counted up from ``start``."""
     own = mx.arange(start, start + length * layers).reshape(1, length, layers, 1)
     return {FEATURES: own, MASK: mx.ones((1, length), mx.bool_), "more": 7}
 
@@ -36,20 +35,21 @@ class Cache:
         self.offset = offset
 
 
-def test_features_are_ordered_by_row():
+def test_features_are_completed_by_row():
     by_feature = mx.arange(2 * 3 * 4 * 1).reshape(2 * 3, 4, 1)
     by_row = granite4_features.order_by_row(by_feature, rows=3)
     assert by_row.shape == (3, 4, 2, 1)
     assert by_row[1, :, 1].tolist() == by_feature[4].tolist()
-
-
-def test_text_row_gets_zeros_and_mask():
     given = [None, image(2), {FEATURES: None, MASK: None, "more": 8}]
     rows = granite4_features.complete_rows(given, [3, 2, 1])
     assert [row[FEATURES].shape for row in rows] == [(1, 3, 2, 1), (1, 2, 2, 1), (1, 1, 2, 1)]
     assert [row[MASK].tolist() for row in rows] == [[[False] * 3], [[True] * 2], [[False]]]
     assert not rows[0][FEATURES].any() and rows[1][FEATURES] is given[1][FEATURES]
     assert [row.get("more") for row in rows] == [None, 7, 8]
+
+    features = image(3)[FEATURES]
+    assert fed(features, [Cache(mx.array([5]))], 3) == [[0, 2, 4]]
+    assert fed(features, None, 3) == [[0, 2, 4]]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,6 @@ def test_text_row_gets_zeros_and_mask():
 )
 def test_complete_rows_are_unchanged(rows):
     assert granite4_features.complete_rows(rows, [3] * len(rows)) is rows
-
-
-def test_chunked_features_are_complete():
-    features = image(3)[FEATURES]
-    assert fed(features, [Cache(mx.array([5]))], 3) == [[0, 2, 4]]
-    assert fed(features, None, 3) == [[0, 2, 4]]
 
 
 def log_probabilities(whole, prompt, begun=0, **options):

@@ -52,14 +52,11 @@ def test_images_of_different_sizes_equal_solo(order, model, ungated):
     assert mx.allclose(both, mx.concatenate(alone, axis=1), atol=1e-4)
 
 
-def test_only_pixel_padding_is_removed():
+def test_only_padding_is_removed():
     pixels = mx.arange(6).reshape(2, 3)
     assert join_tiles(pixels, [2, 3]).tolist() == [[0, 1, 3, 4, 5]]
     assert join_tiles(pixels, [2]) is pixels
     assert join_tiles(pixels[:1], [3]).tolist() == [[0, 1, 2]]
-
-
-def test_foreign_features_are_kept():
     given = mx.arange(5)
     assert [part.tolist() for part in split_features(given, [2, 3])] == [[0, 1], [2, 3, 4]]
     (whole,) = split_features(given, [2, 2])

@@ -38,16 +38,14 @@ def test_fields_are_adapted(ungated):
     body = read(TARGET, "vllm_mlx", stop="a", max_completion_tokens=3)
     assert (body["stop"], body["max_tokens"]) == (["a"], 3)
     assert read(TARGET, "mlx_vlm", stop="a") == {"stop": "a"}
+    assert read(TARGET, "vllm_mlx", thinking_budget=3)["thinking_token_budget"] == 3
+    assert read(TARGET, "rapid_mlx", repetition_context_size=9)["repetition_penalty_range"] == 9
+    assert read(TARGET, "rapid_mlx", logit_bias={"1": 2}) == {"logit_bias": {"1": 2}}
+    with pytest.raises(ValueError, match="logit_bias: not supported by Rapid-MLX; remove it"):
+        read(TARGET, "rapid_mlx", prompt="hi", logit_bias={"1": 2})
 
 
 def test_other_servers_read_any_field(ungated):
     ungated("host-request-parameters")
     assert read(TARGET, "fastapi", n=2) == {"n": 2}
     assert isinstance(TARGET, Target)
-
-
-def accept_fields(monkeypatch):
-    monkeypatch.setattr(patch, "check_fields", lambda body, package: None)
-
-
-MUTANTS = {"host-request-parameters": accept_fields}

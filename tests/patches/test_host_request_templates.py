@@ -3,10 +3,6 @@ import pytest
 from mlx_patches.core.errors import is_refusal
 from mlx_patches.patches.server.host_request_templates import patch
 
-from .mutants import replaced
-
-MUTANTS = {"host-request-templates": replaced(patch, check_body=lambda body: None)}
-
 
 @pytest.mark.parametrize(
     ("body", "field"),

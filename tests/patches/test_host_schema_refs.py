@@ -8,13 +8,6 @@ from mlx_patches.patches import catalogue
 from mlx_patches.patches._shared import host_bodies
 from mlx_patches.patches.server.host_schema_refs import patch
 
-from .mutants import replaced
-
-MUTANTS = {
-    "host-schema-refs": replaced(
-        patch, check_body=lambda body: None, check_caller=lambda address: None
-    )
-}
 URL = "http://127.0.0.1/x"
 
 

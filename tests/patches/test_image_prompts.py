@@ -57,9 +57,14 @@ def test_image_is_not_split(arguments, sizes):
     assert step(generator_of(*arguments)) == sizes
 
 
-def test_later_image_changes_nothing():
+def test_step_without_images_changes_nothing():
     generator = generator_of(*[None] * 8, IMAGE)
     assert not image_prompts.has_images_next(generator)
+    # The check of another patch may let this layer run.
+    generator = generator_of(None)
+    seen = image_prompts.start_image(lambda one: one.prefill_batch_size, generator)
+    assert seen == 8
+    assert not image_prompts.has_images_next(SimpleNamespace(model=model_of("mllama.language")))
 
 
 def test_failed_step_restores_settings():
@@ -114,17 +119,6 @@ def test_text_with_kv_bits_is_chunked(ungated):
     options = {**inputs_of(prompt, None), "kv_bits": 8, "kv_group_size": 32}
     assert list(step(prompt, whole, max_tokens=2, prefill_step_size=2, **options))
     assert max(sizes) == 2
-
-
-def test_step_without_images_keeps_settings():
-    """The check of another patch may let this layer run."""
-    generator = generator_of(None)
-    seen = image_prompts.start_image(lambda one: one.prefill_batch_size, generator)
-    assert seen == 8
-
-
-def test_generator_without_queue():
-    assert not image_prompts.has_images_next(SimpleNamespace(model=model_of("mllama.language")))
 
 
 @pytest.mark.usefixtures("patched")

@@ -20,17 +20,11 @@ def mask_of(cache, length):
     return None if mask is None else mask.tolist()
 
 
-def test_future_left_padding():
+def test_padding_masks():
     assert mask_of(caches([0, 0], left=[2, 0]), 3) == [[False, False, True], [True] * 3]
     assert mask_of(caches([0, 2], left=[4, 0]), 3) == [[False] * 3, [True] * 3]
-
-
-def test_right_padding():
     assert mask_of(caches([1, 3], [2, 9]), 3) == [[True, False, False], [True] * 3]
     assert mask_of(caches([2, 6], [2, 9], [0, 0]), 1) == [[False], [True]]
-
-
-def test_unpadded_call_is_unchanged():
     assert mask_of(caches([1, 3], left=[0, 0]), 1) is None
     assert mask_of(caches([1, 3], [4, 6], [0, 0]), 3) is None
     assert mask_of([SimpleNamespace(caches=())], 3) is None

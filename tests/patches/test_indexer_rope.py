@@ -6,7 +6,6 @@ from mlx_patches.patches.positions.indexer_rope import patch as indexer_rope
 from mlx_patches.patches.positions.indexer_rope.probe import make
 
 from ..releases.models import present
-from .mutants import replaced
 
 INDEXERS = present("mlx_lm.models.deepseek_v32", "mlx_vlm.models.deepseek_v32.language")
 
@@ -26,6 +25,3 @@ def test_config_can_ask_for_pairs():
         indexer_rope_interleave = True
 
     assert not indexer_rope.is_paired_by_halves(Args())
-
-
-MUTANTS = {"indexer-rope": replaced(indexer_rope, is_paired_by_halves=lambda args: False)}

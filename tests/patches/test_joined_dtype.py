@@ -80,7 +80,6 @@ def test_failed_extend_leaves_both(caches, kind, new_first):
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_joining_prompts_stay_bfloat16(family, ungated):
-    """The batch stays bfloat16 in every step of the release's engine."""
     # Without the class no prompt joins others while they are read.
     generate = module_or_skip("mlx_lm.generate", "PromptProcessingBatch")
     ungated("joined-dtype")

@@ -10,7 +10,7 @@ from ..releases.models import applicable, build_or_skip
 OTHERS = ("offset-alias", "mask-by-offset", "empty-cache-ops", "recurrent-padding")
 
 
-def test_view_has_both_slots():
+def test_layer_sees_two_slots():
     cache = SimpleNamespace(cache=[None] * 4, lengths=7)
     view = patch.TwoSlots(cache)
     assert list(view) == [None, None]
@@ -19,8 +19,6 @@ def test_view_has_both_slots():
     assert list(view) == [(1, 2, 3), 4]
     assert view.lengths == 7
 
-
-def test_older_cache_is_left_to_layer():
     given = []
     old = SimpleNamespace(cache=[(1, 2, 3), 4])
 

@@ -1,7 +1,5 @@
 """Llama 4's chunks in mlx-vlm: up to 0.6.2 it imports the caches of mlx-lm."""
 
-from typing import Any
-
 import mlx.core as mx
 import pytest
 
@@ -15,7 +13,6 @@ from ..releases.models import build_or_skip, module_or_skip
 
 
 def test_solo_decode_sees_whole_chunk(ungated):
-    """Each step's logits equal those of the whole text, which no cache holds."""
     ungated("chunked-front")
     model = build_or_skip("mlx-vlm:llama4")
     assert same_as_uncached(model)
@@ -52,7 +49,7 @@ def caches(request):
     return module
 
 
-def test_chunk_position(caches):
+def test_chunks_become_rows(caches):
     chunked = caches.ChunkedKVCache(4)
     chunked.step = 2
     for token in range(7):
@@ -65,8 +62,6 @@ def test_chunk_position(caches):
     dropped = chunked.start_position
     assert held == [0.0] * dropped + [float(token + 1) for token in range(dropped, 7)]
 
-
-def test_empty_chunk_is_empty_row(caches):
     assert as_plain(caches.ChunkedKVCache(4)).keys is None
     plain = caches.KVCache()
     assert as_plain(plain) is plain
@@ -83,14 +78,3 @@ def test_row_joins_llama4(monkeypatch, beside):
     said = generators.generate(model, [prompts[0]], prompts[1], 24)
     cell = compare_generated(said, [generate_solo(model, prompt, 24) for prompt in prompts], EXACT)
     assert cell.verdict == "green", cell.detail
-
-
-def chunks_that_end_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cuts_window(cache: Any) -> bool:
-        left_from = cache.start_position + cache.keys.shape[2] - cache.chunk_size
-        return bool(left_from > cache.offset)
-
-    monkeypatch.setattr(lists, "cuts_chunk", cuts_window)
-
-
-MUTANTS = {"chunked-front": chunks_that_end_with_the_token}

@@ -21,19 +21,10 @@ def test_published_grids_are_the_default(size, grid):
     assert patch.find_grid(config(), size) == grid
 
 
-def test_grids_of_the_folder_come_first():
+def test_other_grids():
     kept = config(_image_grids=[[336, 336]], image_grid_pinpoints=None)
     assert patch.find_grid(kept, (200, 640)) == (1, 1)
 
-
-@pytest.mark.parametrize(
-    "size, shape", [((10, 10), (4, 4)), ((5, 10), (2, 4)), ((10, 5), (4, 2)), ((7, 10), (2, 4))]
-)
-def test_padding_is_removed(size, shape):
-    assert patch.remove_padding(mx.zeros((4, 4, 1)), size).shape[:2] == shape
-
-
-def test_wrong_number_of_tokens_is_one_line():
     model = SimpleNamespace(
         config=SimpleNamespace(image_token_index=9), image_newline=mx.zeros((2,))
     )
@@ -42,3 +33,10 @@ def test_wrong_number_of_tokens_is_one_line():
         patch.merge_features(
             model, [(4, 4)], [(1, 1)], features, embeds, mx.array([[1, 9, 9, 9, 2]])
         )
+
+
+@pytest.mark.parametrize(
+    "size, shape", [((10, 10), (4, 4)), ((5, 10), (2, 4)), ((10, 5), (4, 2)), ((7, 10), (2, 4))]
+)
+def test_padding_is_removed(size, shape):
+    assert patch.remove_padding(mx.zeros((4, 4, 1)), size).shape[:2] == shape

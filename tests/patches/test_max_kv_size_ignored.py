@@ -20,7 +20,7 @@ def module(ungated):
     return importlib.import_module("mlx_lm.models.cache")
 
 
-def test_class_is_warned_once(module):
+def test_each_class_is_warned_once(module):
     model = make_model(module)
     for times in (1, 0):
         caches, messages = record_messages(
@@ -30,9 +30,7 @@ def test_class_is_warned_once(module):
         assert len(messages) == times
     assert record_messages(lambda: module.make_prompt_cache(make_model(module)))[1] == []
 
-
-def test_probe_models_have_own_classes(module):
-    """The warning is logged once per class, even if a freed class had the same ``id``."""
+    # The warning is logged once per class, even if a freed class had the same ``id``.
     for _ in range(10):
         assert (
             len(record_messages(lambda: module.make_prompt_cache(make_model(module), SIZE))[1]) == 1
@@ -40,18 +38,10 @@ def test_probe_models_have_own_classes(module):
         gc.collect()
 
 
-def test_model_with_max_size_is_not_warned(module):
-    class Model:
-        layers = (None,)
-
-    caches, messages = record_messages(lambda: module.make_prompt_cache(Model(), SIZE))
+def test_models_without_warning(module):
+    plain = type("Model", (), {"layers": (None,)})()
+    caches, messages = record_messages(lambda: module.make_prompt_cache(plain, SIZE))
     assert caches[0].max_size == SIZE
     assert not messages
-
-
-def test_rotating_cache_is_ignored(module):
-    class Model:
-        def make_cache(self):
-            return [module.RotatingKVCache(max_size=SIZE)]
-
-    assert record_messages(lambda: module.make_prompt_cache(Model(), SIZE))[1] == []
+    rotating = type("Model", (), {"make_cache": lambda _: [module.RotatingKVCache(max_size=SIZE)]})
+    assert record_messages(lambda: module.make_prompt_cache(rotating(), SIZE))[1] == []

@@ -12,8 +12,7 @@ import urllib.error
 import wave
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,6 +30,7 @@ from mlx_patches.patches.server.media.paths import ROOTS
 from mlx_patches.patches.server.media.probe import a_server
 
 from ..releases.models import module_or_skip
+from .web import Server, ok, to
 
 LIMITS, POLICY = "host-media-limits", "host-media-policy"
 
@@ -92,51 +92,21 @@ def sound() -> bytes:
 
 
 @pytest.fixture
-def web() -> Iterator[SimpleNamespace]:
-    """A server on this machine with a few files; one asked for as ``.slow`` comes at the end."""
+def web() -> Iterator[Server]:
+    """A server with a few files, each also packed, cut off, and without an answer until the end."""
+    made = Server()
     files = {"/a.png": png(), "/a.wav": sound(), "/bomb.png": BOMB, "/text": b"no image"}
-    files |= {"/a.mp4": MP4, "/list": PLAYLIST}
-    seen = SimpleNamespace(asked=[], url="")
-    over = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.asked.append(self.path)
-            name = self.path.removesuffix(".gz").removesuffix(".cut").removesuffix(".slow")
-            if self.path.endswith(".slow"):
-                over.wait()
-            if name == "/moved":
-                self.send_response(302)
-                self.send_header("Location", "/a.png")
-                self.end_headers()
-                return
-            if name not in files:
-                self.send_error(404)
-                return
-            content = files[name]
-            self.send_response(200)
-            self.send_header("Content-Type", "image/png")
-            if self.path.endswith(".gz"):
-                content = gzip.compress(content)
-                self.send_header("Content-Encoding", "gzip")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.path.endswith(".cut"):
-                content = content[:-9]
-            with suppress(OSError):
-                self.wfile.write(content)
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    seen.url = f"http://127.0.0.1:{server.server_port}"
-    yield seen
-    over.set()
-    server.shutdown()
-    server.server_close()
+    for path, content in (files | {"/a.mp4": MP4, "/list": PLAYLIST}).items():
+        made.answers |= {
+            path: ok(content),
+            f"{path}.gz": ok(gzip.compress(content), "Content-Encoding: gzip"),
+            f"{path}.cut": ok(content)[:-9],
+            f"{path}.slow": lambda connected: made.over.wait(),
+        }
+    made.answers["/moved"] = to("/a.png")
+    yield made
+    made.over.set()
+    made.socket.close()
 
 
 def request(url: Any) -> list[dict[str, Any]]:
@@ -154,15 +124,15 @@ def test_allowed_images_are_unchanged(vlm, web, ungated, tmp_path):
 
     file = tmp_path / "a.png"
     file.write_bytes(png())
-    sources = [f"{web.url}/a.png", f"{web.url}/moved", data_url(png()), str(file), file]
+    sources = [web.url("/a.png"), web.url("/moved"), data_url(png()), str(file), file]
     before = [pixels(vlm.load_image(source)) for source in sources]
     ungated(LIMITS)
     after = [pixels(vlm.load_image(source)) for source in sources]
     assert after == before
     assert pixels(vlm.load_image(io.BytesIO(png()))) == before[0]
-    assert pixels(vlm.load_image(image_source=f"{web.url}/a.png", timeout=3)) == before[0]
-    assert pixels(vlm.load_image(f"{web.url}/a.png.gz", 3)) == before[0]
-    assert pixels(vlm.process_image(f"{web.url}/a.png", None, None)) == before[0]
+    assert pixels(vlm.load_image(image_source=web.url("/a.png"), timeout=3)) == before[0]
+    assert pixels(vlm.load_image(web.url("/a.png.gz"), 3)) == before[0]
+    assert pixels(vlm.process_image(web.url("/a.png"), None, None)) == before[0]
     opened = Image.open(file)
     assert vlm.process_image(opened, None, None).size == opened.size
 
@@ -173,7 +143,7 @@ def test_allowed_sounds_are_unchanged(vlm, web, ungated, tmp_path):
 
     file = tmp_path / "a.wav"
     file.write_bytes(sound())
-    sources = [f"{web.url}/a.wav", str(file), np.zeros((8,), dtype=np.float32)]
+    sources = [web.url("/a.wav"), str(file), np.zeros((8,), dtype=np.float32)]
     before = [vlm.load_audio(source, sr=16000) for source in sources]
     ungated(LIMITS)
     for was, source in zip(before, sources, strict=True):
@@ -185,12 +155,12 @@ def test_allowed_sounds_are_unchanged(vlm, web, ungated, tmp_path):
 @pytest.mark.parametrize("path", ["/none.png", "/text", "/a.png.cut"])
 def test_error_types_are_kept(vlm, web, ungated, path):
     with pytest.raises(ValueError) as before:
-        vlm.load_image(web.url + path)
+        vlm.load_image(web.url(path))
     manager = ungated(LIMITS)
     with pytest.raises(ValueError) as after:
-        vlm.load_image(web.url + path)
+        vlm.load_image(web.url(path))
     assert type(after.value) is type(before.value)
-    assert web.url in str(after.value) or path == "/text"
+    assert web.url("") in str(after.value) or path == "/text"
     assert not manager.failures
 
 
@@ -208,7 +178,7 @@ def test_bombs_are_refused_before_decoding(vlm, web, ungated, caplog):
     ungated(LIMITS)
     kept, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # as some hosts do
     try:
-        for source in (f"{web.url}/bomb.png", data_url(BOMB), io.BytesIO(BOMB)):
+        for source in (web.url("/bomb.png"), data_url(BOMB), io.BytesIO(BOMB)):
             with pytest.raises(ValueError, match="50000 x 50000 pixels"):
                 vlm.load_image(source)
     finally:
@@ -221,17 +191,17 @@ def test_bombs_are_refused_before_decoding(vlm, web, ungated, caplog):
 def test_large_or_slow_media_is_refused(vlm, web, ungated, monkeypatch):
     ungated(LIMITS)
     monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(10, 5.0))
-    for source in (f"{web.url}/a.png", data_url(png()), f"{web.url}/a.png.gz"):
+    for source in (web.url("/a.png"), data_url(png()), web.url("/a.png.gz")):
         with pytest.raises(ValueError, match="larger than"):
             vlm.load_image(source)
     monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(2**20, 0.0))
     with pytest.raises(ValueError, match="took longer"):
-        vlm.load_image(f"{web.url}/a.png.slow")
+        vlm.load_image(web.url("/a.png.slow"))
 
 
 @pytest.mark.parametrize("path", ["/a.png", "/moved", "/text"])
 def test_server_inlines_as_before(lm, web, ungated, path):
-    before, after = request(web.url + path), request(web.url + path)
+    before, after = request(web.url(path)), request(web.url(path))
     lm._inline_image_urls(before)
     ungated(LIMITS)
     lm._inline_image_urls(after)
@@ -239,10 +209,14 @@ def test_server_inlines_as_before(lm, web, ungated, path):
     assert after[0]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
 
 
-def test_server_errors_are_kept(lm, web, ungated):
+def test_server_errors_and_other_parts_are_kept(lm, web, ungated):
     manager = ungated(LIMITS)
+    for url in ("data:image/png;base64,AAAA", "data:,x", "file:///etc/passwd", ""):
+        messages = request(url)
+        lm._inline_image_urls(messages)
+        assert messages == request(url)
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        lm._inline_image_urls(request(f"{web.url}/none"))
+        lm._inline_image_urls(request(web.url("/none")))
     with pytest.raises(urllib.error.URLError):
         lm._inline_image_urls(request("http://127.0.0.1:1/"))
     assert not manager.failures
@@ -265,18 +239,10 @@ def test_malformed_messages_are_refused(lm, ungated, caplog, patch, messages):
     assert not manager.failures
 
 
-def test_other_message_parts_pass(lm, ungated):
-    ungated(LIMITS)
-    for url in ("data:image/png;base64,AAAA", "data:,x", "file:///etc/passwd", ""):
-        messages = request(url)
-        lm._inline_image_urls(messages)
-        assert messages == request(url)
-
-
 def test_server_refuses_large_media(lm, web, ungated, monkeypatch):
     ungated(LIMITS)
     monkeypatch.setattr(limited_media, "IMAGE", media_limits.Limits(10, 5.0))
-    for url in (f"{web.url}/a.png", data_url(png())):
+    for url in (web.url("/a.png"), data_url(png())):
         with pytest.raises(ValueError, match="larger than"):
             lm._inline_image_urls(request(url))
 
@@ -311,9 +277,9 @@ def test_allowed_images(vlm, web, media, ungated, with_limits):
     for source in (str(media / "a.png"), media / "a.png", data_url(png()), io.BytesIO(png())):
         assert pixels(vlm.load_image(source)) == wanted
     assert pixels(vlm.process_image(str(media / "a.png"), None, None)) == wanted
-    refused(vlm.load_image, f"{web.url}/a.png")
-    refused(vlm.load_image, image_source=f"{web.url}/a.png")
-    refused(vlm.process_image, f"{web.url}/a.png", None, None)
+    refused(vlm.load_image, web.url("/a.png"))
+    refused(vlm.load_image, image_source=web.url("/a.png"))
+    refused(vlm.process_image, web.url("/a.png"), None, None)
     for path in (media.parent / "secret.png", media / "link.png", media / "../secret.png"):
         refused(vlm.load_image, path)
         refused(vlm.load_image, image_source=str(path))
@@ -323,10 +289,10 @@ def test_allowed_images(vlm, web, media, ungated, with_limits):
 
 def test_public_images_are_fetched(vlm, lm_free_web, ungated):
     ungated(POLICY)
-    assert vlm.load_image(f"{lm_free_web.url}/moved").size == (3, 2)
+    assert vlm.load_image(lm_free_web.url("/moved")).size == (3, 2)
     assert lm_free_web.asked == ["/moved", "/a.png"]
-    refused(vlm.load_image, f"{lm_free_web.url}/bomb.png")
-    refused(vlm.load_image, f"{lm_free_web.url}/none.png")
+    refused(vlm.load_image, lm_free_web.url("/bomb.png"))
+    refused(vlm.load_image, lm_free_web.url("/none.png"))
 
 
 @pytest.fixture
@@ -341,7 +307,7 @@ def test_allowed_sounds(vlm, lm_free_web, media, ungated):
 
     wanted = vlm.load_audio(str(media / "a.wav"), sr=16000)
     ungated(POLICY)
-    for source in (str(media / "a.wav"), media / "a.wav", f"{lm_free_web.url}/a.wav", wanted):
+    for source in (str(media / "a.wav"), media / "a.wav", lm_free_web.url("/a.wav"), wanted):
         assert np.array_equal(vlm.load_audio(source, sr=16000), wanted)
     refused(vlm.load_audio, "http://127.0.0.2:1/a.wav", sr=16000)
     refused(vlm.load_audio, file=str(media.parent / "secret.png"), sr=16000)
@@ -364,14 +330,14 @@ def test_allowed_videos(vlm, lm_free_web, media, ungated, monkeypatch):
     reader.VideoCapture = Capture  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "cv2", reader)
     ungated(POLICY)
-    for source in (str(media / "a.mp4"), f"file://{media}/a.mp4", f"{lm_free_web.url}/a.mp4"):
+    for source in (str(media / "a.mp4"), f"file://{media}/a.mp4", lm_free_web.url("/a.mp4")):
         with pytest.raises(ValueError, match="Cannot open video"):
             vlm.load_video(source)
     assert [content for _, content in opened] == [MP4] * 3
     assert not Path(opened[-1][0]).exists()  # the fetched file was deleted
     for source in (
-        *(f"{lm_free_web.url}/list", str(media / "list.mp4"), str(media / "a.png")),
-        *(f"{lm_free_web.url}/text", "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
+        *(lm_free_web.url("/list"), str(media / "list.mp4"), str(media / "a.png")),
+        *(lm_free_web.url("/text"), "http://127.0.0.2:1/a", "rtsp://127.0.0.1/a", "data:,x"),
         *("file:///etc/passwd", "/etc/passwd", str(media / "link.png"), f"concat:{media}/a.png"),
     ):
         refused(vlm.load_video, video_path=source)
@@ -404,7 +370,7 @@ def test_image_edits_and_outputs(media, ungated):
 
 def test_server_fetches_only_public_images(lm, web, ungated):
     manager = ungated(POLICY)
-    for url in (f"{web.url}/a.png", "HTTP://127.0.0.1/", "file:///etc/passwd", "/etc/passwd"):
+    for url in (web.url("/a.png"), "HTTP://127.0.0.1/", "file:///etc/passwd", "/etc/passwd"):
         refused(lm._inline_image_urls, request(url))
         refused(lm._inline_image_urls, messages=request(url))
     assert not web.asked
@@ -415,7 +381,7 @@ def test_server_fetches_only_public_images(lm, web, ungated):
 
 
 def test_server_inlines_public_images(lm, lm_free_web, ungated):
-    before, after = request(f"{lm_free_web.url}/moved"), request(f"{lm_free_web.url}/moved")
+    before, after = request(lm_free_web.url("/moved")), request(lm_free_web.url("/moved"))
     lm._inline_image_urls(before)
     ungated(LIMITS)
     ungated(POLICY)
@@ -437,15 +403,9 @@ def test_client_gets_error_and_server_survives(lm, web, ungated):
         def log_message(self, *args: Any) -> None:
             pass
 
-    arguments = SimpleNamespace(
-        allowed_origins=["*"],
-        num_draft_tokens=3,
-        max_tokens=8,
-        temp=0.0,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
-    )
+    numbers = {"num_draft_tokens": 3, "max_tokens": 8, "temp": 0.0}
+    numbers |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    arguments = SimpleNamespace(allowed_origins=["*"], **numbers)
     generator = SimpleNamespace(cli_args=arguments)
     server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: Handler(generator, *args))
     server.daemon_threads = True
@@ -461,19 +421,15 @@ def test_client_gets_error_and_server_survives(lm, web, ungated):
     try:
         ungated(LIMITS)
         ungated(POLICY)
-        for url in (
-            f"{web.url}/a.png",
-            "http://[::1]/",
-            "file:///etc/passwd",
-            "http://2130706433/",
-        ):
+        urls = (web.url("/a.png"), "http://[::1]/", "file:///etc/passwd", "http://2130706433/")
+        for url in urls:
             status, said = post(request(url))
             assert status == 400
             assert "Refused to load" in said
             assert post(request(data_url(png())))[0] == 200
         for messages in MALFORMED:
             assert post(messages)[0] == 400
-        assert post(request(f"{web.url}/a.png"))[0] == 400
+        assert post(request(web.url("/a.png")))[0] == 400
     finally:
         server.shutdown()
         server.server_close()
@@ -491,7 +447,7 @@ def test_our_failure_lets_nothing_through(vlm, web, ungated, monkeypatch):
     monkeypatch.setattr(public_media, "fetch", broken)
     monkeypatch.setattr(public_media, "resolve_file", broken)
     for _ in range(10):
-        for source in (f"{web.url}/a.png", "/etc/passwd"):
+        for source in (web.url("/a.png"), "/etc/passwd"):
             with pytest.raises(ValueError, match="could not be checked"):
                 vlm.load_image(source)
     assert not web.asked
@@ -502,7 +458,7 @@ def test_patches_are_independent(vlm, web, ungated):
     load = vlm.load_image
     limits, policy = ungated(LIMITS), ungated(POLICY)
     policy.restore()
-    assert vlm.load_image(f"{web.url}/a.png").size == (3, 2)
+    assert vlm.load_image(web.url("/a.png")).size == (3, 2)
     applied = {o.target for o in limits.status() if o.status is Status.APPLIED}
     assert "mlx_vlm.utils:load_image" in applied
     limits.restore()
@@ -674,20 +630,21 @@ def files_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hosts_and_paths_that_are_all_public(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    take_everything(monkeypatch, public_media)
     monkeypatch.setattr(public_media, "resolve_path", lambda path, roots: path)
-    monkeypatch.setattr(public_media, "resolve_media", lambda path, kind: path)
-    monkeypatch.setattr(public_media, "check_voice_name", lambda name: name)
     monkeypatch.setattr(public_media, "refuse_names", lambda source: None)
-    monkeypatch.setattr(public_media, "check_kind", lambda content, kind: None)
 
 
 def hosts_that_take_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
-    monkeypatch.setattr(host_media, "resolve_media", lambda path, kind: path)
-    monkeypatch.setattr(host_media, "check_voice_name", lambda name: name)
-    monkeypatch.setattr(host_media, "check_kind", lambda content, kind: None)
+    take_everything(monkeypatch, host_media)
     monkeypatch.setattr(host_media, "admit", lambda path: None)
+
+
+def take_everything(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    monkeypatch.setattr(fetch_policy, "is_public", lambda address: True)
+    monkeypatch.setattr(module, "resolve_media", lambda path, kind: path)
+    monkeypatch.setattr(module, "check_voice_name", lambda name: name)
+    monkeypatch.setattr(module, "check_kind", lambda content, kind: None)
 
 
 MUTANTS = {

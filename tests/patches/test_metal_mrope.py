@@ -27,10 +27,7 @@ def test_complete_positions_are_unchanged(shape):
     assert complete(mx.zeros(shape)) is None
 
 
-def test_no_kernel_no_change():
+def test_other_calls():
     assert complete(mx.zeros((1, 5)), fused=False) is None
-
-
-def test_foreign_positions_are_refused():
     with pytest.raises(ValueError, match=r"position ids of shape \(1, 7\) for 2 rows of 5 tokens"):
         complete(mx.zeros((1, 7)))

@@ -11,20 +11,9 @@ from mlx_patches.patches.models.minimax_m3_batch.patch import RowBlocks
 from mlx_patches.patches.models.minimax_m3_batch.probe import build_model
 
 BATCHED = (
-    "left-padded",
-    "equal-lengths",
-    "chunked-batch",
-    "merge",
-    "extend",
-    "filter",
-    "extract-early",
-    "extract-late",
-    "trim",
-    "state",
-    "history",
-    "last-chunk",
-    "engine",
-    "processors",
+    *("left-padded", "equal-lengths", "chunked-batch", "merge", "extend", "filter"),
+    *("extract-early", "extract-late", "trim", "state", "history", "last-chunk"),
+    *("engine", "processors"),
 )
 # Settings of sparse layers: several of them in a row, forced first blocks, both kinds of scores.
 FEW = {"sparse_block_size": 3, "sparse_topk_blocks": 2, "sparse_attention_freq": [1, 1, 1, 1]}
@@ -162,15 +151,3 @@ def test_empty_batch_is_restored(patched):
     assert restored.empty()
     assert restored.offset.tolist() == [0, -2]
     assert restored.left_padding.tolist() == [0, 2]
-
-
-def rows_that_begin_at_the_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    positions = minimax_m3_batch.count_positions
-    monkeypatch.setattr(minimax_m3_batch, "count_positions", lambda *given: abs(positions(*given)))
-    monkeypatch.setattr(minimax_m3_batch, "shift", lambda array, columns, axis: array)
-    monkeypatch.setattr(minimax_m3_batch, "make_handle", lambda offset: offset)
-    monkeypatch.setattr(minimax_m3_batch, "initialize_cache", lambda cache: None)
-    monkeypatch.setattr(minimax_m3_batch, "start_index", lambda cache, other: None)
-
-
-MUTANTS = {"minimax-m3-batch": rows_that_begin_at_the_padding}

@@ -154,15 +154,9 @@ def test_server_flag_covers_draft_model(lm, tmp_path):
 @pytest.mark.parametrize("flag", [True, False])
 def test_server_load(lm, tmp_path, flag):
     server = importlib.import_module("mlx_lm.server")
-    arguments = SimpleNamespace(
-        model=None,
-        adapter_path=None,
-        draft_model=None,
-        pipeline=False,
-        trust_remote_code=flag,
-        chat_template=None,
-        use_default_chat_template=False,
-    )
+    nothing = dict.fromkeys(("model", "adapter_path", "draft_model", "chat_template"))
+    no = dict.fromkeys(("pipeline", "use_default_chat_template"), False)
+    arguments = SimpleNamespace(trust_remote_code=flag, **nothing, **no)
     provider = server.ModelProvider(arguments)
     (ran if flag else refused)(lambda path: provider.load(str(path)), tmp_path)
 
@@ -419,13 +413,8 @@ def test_transformers_doors_are_known():
         "resolve_trust_remote_code": {"76938543da3d86da"},
         "get_class_in_module": {"d9c591c91f4ded0c", "63eab8711e36c4e7", "4c16d7afa5fc6525"},
         "get_cached_module_file": {
-            "7444f42874674c28",
-            "ab2a1b31a7b9ebc8",
-            "8997e0ead697042b",
-            "a08e7f15a3da85f7",
-            "803da9fd0d248d7a",
-            "32acee0215415c9a",
-            "2d93f1939ffa1051",
+            *("7444f42874674c28", "ab2a1b31a7b9ebc8", "8997e0ead697042b", "a08e7f15a3da85f7"),
+            *("803da9fd0d248d7a", "32acee0215415c9a", "2d93f1939ffa1051"),
         },
     }
     found = hash_file(source_file(DYNAMIC), tuple(known))
@@ -498,19 +487,13 @@ def called_in(name, spec=None):
     return eval("lambda: ask()", module)()
 
 
-@pytest.mark.parametrize(
-    "name", ["mlx_lm.lora", "mlx_vlm.models.gemma4", "vllm_mlx", "rapid_mlx.x", "omlx.engine"]
-)
-def test_release_code_is_on_stack(name):
-    assert called_in(name)
-
-
-@pytest.mark.parametrize("name", ["__main__", "app.models", "mlx_vlm_tools", "transformers.x"])
-def test_other_code_consents_for_itself(name):
-    assert not called_in(name)
-
-
-def test_python_m_program_is_release():
+def test_release_code_is_on_stack():
+    for name in ("mlx_lm.lora", "mlx_vlm.models.gemma4", "vllm_mlx", "rapid_mlx.x", "omlx.engine"):
+        assert called_in(name)
+    # Other code consents for itself.
+    for name in ("__main__", "app.models", "mlx_vlm_tools", "transformers.x"):
+        assert not called_in(name)
+    # As a program that ``python -m`` starts.
     assert called_in("__main__", importlib.machinery.ModuleSpec("mlx_vlm.convert", None))
 
 
@@ -570,10 +553,9 @@ def test_caught_refusal_is_raised_on_failure():
     assert isinstance(raised.value.__cause__, KeyError)
     assert model_code.accept_caller_consent(loading, "folder") == "loaded by another class"
 
-
-def test_error_without_refusal_is_kept():
-    def failing(folder):
+    # Without a refusal, the error is kept.
+    def failing_alone(folder):
         raise KeyError("something else")
 
     with pytest.raises(KeyError):
-        model_code.accept_caller_consent(failing, "folder")
+        model_code.accept_caller_consent(failing_alone, "folder")

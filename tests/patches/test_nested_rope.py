@@ -77,10 +77,12 @@ def test_old_and_new_config_are_equal(name, nested):
     assert (old.rope_theta, old.rope_scaling) == (THETA, SCALING)
 
 
-def test_rope_without_scaling(nested):
+def test_rope_parameters_without_scaling(nested):
     plain = {"rope_theta": THETA, "rope_type": "default"}
     assert args_of("llama", rope_parameters=plain).rope_scaling is None
     assert args_of("llama", rope_parameters={"rope_theta": THETA}).rope_theta == THETA
+    given = {"rope_theta": THETA, "rope_type": "default"}
+    assert args_of("ministral3", rope_parameters=given).rope_parameters == given
 
 
 @pytest.mark.parametrize(
@@ -98,11 +100,6 @@ def test_old_names_are_read_as_released(rope, ungated):
     released = args_of("llama", **rope)
     ungated("nested-rope")
     assert args_of("llama", **rope) == released
-
-
-def test_new_name_is_read_by_release(nested):
-    given = {"rope_theta": THETA, "rope_type": "default"}
-    assert args_of("ministral3", rope_parameters=given).rope_parameters == given
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,7 @@ def test_converted_norms_are_unchanged(target, kind, ungated):
             assert [id(value) for value in norms] == [id(value) for value in wanted]
 
 
-def test_weights_without_convolutions():
-    assert not norm_shift.is_converted({"model.norm.weight": None})
-
-
-def test_only_one_dimensional_weights_are_kept():
+def test_only_converted_vectors_are_kept():
     seen = {}
 
     def sanitize(model, weights):
@@ -71,3 +67,5 @@ def test_only_one_dimensional_weights_are_kept():
     assert out["new.a"] is weights["a"]
     assert out["new.b"] is weights["b"]
     assert weights["a"].shape == (2,)
+
+    assert not norm_shift.is_converted({"model.norm.weight": None})

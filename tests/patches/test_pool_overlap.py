@@ -34,7 +34,6 @@ def text_of(row):
 
 
 def fed(compressor, cache, row, stop, start=0):
-    """Feed a row's tokens from ``start`` to ``stop`` in one call."""
     return compressor(text_of(row)[:, start:stop], cache, start)
 
 
@@ -59,7 +58,6 @@ STOPS = (12, 14)
 
 @pytest.fixture(params=STOPS)
 def half(request, compressor, caches):
-    """A row's cache after half of its text, and its number of tokens."""
     cache = caches.PoolingCache(RATIO)
     fed(compressor, cache, 0, request.param)
     return cache, request.param
@@ -87,18 +85,10 @@ def cloned(caches, cache, folder):
     return adapters.clone_cache_entry(cache, min_capacity_tokens=None, eval_targets=[])
 
 
-def from_state(caches, cache, folder):
-    return type(cache).from_state(cache.state, cache.meta_state)
-
-
 def given_a_state(caches, cache, folder):
     fresh = caches.PoolingCache(RATIO)
     fresh.state = cache.state
     return fresh
-
-
-def taken_from_a_batch(caches, cache, folder):
-    return caches.BatchPoolingCache.merge([caches.PoolingCache(RATIO), cache]).extract(1)
 
 
 def restored_from_a_snapshot(caches, cache, folder):
@@ -109,25 +99,21 @@ def restored_from_a_snapshot(caches, cache, folder):
     return fresh
 
 
-def copied(caches, cache, folder):
-    return copy.deepcopy(cache)
+WAYS = {
+    "copied": lambda caches, cache, folder: copy.deepcopy(cache),
+    "from_state": lambda _, cache, folder: type(cache).from_state(cache.state, cache.meta_state),
+    "taken_from_a_batch": lambda caches, cache, folder: caches.BatchPoolingCache.merge(
+        [caches.PoolingCache(RATIO), cache]
+    ).extract(1),
+    **{way.__name__: way for way in (given_a_state, restored_from_a_snapshot)},
+    **{way.__name__: way for way in (cloned, through_a_file)},
+}
 
 
-WAYS = (
-    copied,
-    from_state,
-    given_a_state,
-    taken_from_a_batch,
-    restored_from_a_snapshot,
-    cloned,
-    through_a_file,
-)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", WAYS)
 def test_row_continues(way, half, compressor, caches, tmp_path):
     cache, start = half
-    again = way(caches, cache, tmp_path)
+    again = WAYS[way](caches, cache, tmp_path)
     if again is None:
         pytest.skip("this release keeps no such cache")
     goes_on(compressor, caches, again, start)
@@ -242,13 +228,11 @@ def test_cleared_cache_starts_anew(half, compressor, caches):
     assert windows.read_windows(cache) is None
 
 
-def test_one_call_is_unchanged(module, compressor, caches, monkeypatch):
+def test_one_call_is_unchanged(compressor, caches, monkeypatch):
     found = fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH)
     monkeypatch.setattr(patch, "WithLastWindow", lambda cache: cache)
     assert mx.array_equal(found, fed(compressor, caches.PoolingCache(RATIO), 0, LENGTH))
-
-
-def test_no_overlap_keeps_no_windows(module, compressor, caches):
+    # Without an overlap no windows are kept.
     compressor.overlap = False
     assert not patch.has_overlap(compressor, caches.PoolingCache(RATIO))
     assert not patch.has_overlap(compressor, None)

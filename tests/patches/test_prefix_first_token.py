@@ -42,11 +42,8 @@ def test_first_tokens_with_any_chunk_size(kind, size, wrapped):
     assert max(model.calls) <= size
 
 
-def test_model_can_return_last_column(kind):
+def test_rows_end_together_or_by_last_column(kind):
     assert find_first_tokens(kind, RESTS, 4, Recorder(whole=False)) == WANT
-
-
-def test_rows_end_together(kind):
     rests = ((7,), (1, 2, 3, 4, 5), (9,), (6, 8, 2, 3))
     assert find_first_tokens(kind, rests, 2) == [7, 5, 9, 3]
 
@@ -58,13 +55,10 @@ def test_equal_remainders_are_unchanged(kind, size):
     assert model.calls[0] == (size or 4)
 
 
-def test_single_chunk_is_not_cut(kind):
+def test_single_chunk_and_failing_model(kind):
     model = Recorder()
     assert find_first_tokens(kind, RESTS, None, model) == WANT
     assert model.calls == [6]
-
-
-def test_failing_model_is_restored():
     batch = SimpleNamespace(model=(model := lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError), patch.next_output(batch, lambda output: None):
         batch.model()

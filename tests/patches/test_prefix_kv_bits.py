@@ -37,14 +37,11 @@ def test_batch_without_hits(module, bits):
     assert generator.kv_bits == bits
 
 
-def test_remainders_are_right_padded(module):
+def test_hits_are_padded_and_quantized(module):
     batch = build_batch(make_generator(module), make_prefixes())
     longest = max(rest for _, rest in ROWS)
     for cache in batch.prompt_cache:
         assert cache._right_padding.tolist() == [longest - rest for _, rest in ROWS]
-
-
-def test_turbo_quant(module):
     generator = make_generator(module, kv_bits=3.5, kv_quant_scheme="turboquant")
     picks = make_prefixes()
     batch = build_batch(generator, picks)
@@ -52,13 +49,10 @@ def test_turbo_quant(module):
     assert type(batch.prompt_cache[0]).__name__ == "BatchTurboQuantKVCache"
 
 
-def test_nothing_changes_without_bits_and_hits(module):
+def test_generator_keeps_its_settings(module):
     batch = build_batch(make_generator(module, kv_bits=None), make_prefixes())
     assert {type(cache).__name__ for cache in batch.prompt_cache} == {"BatchKVCache"}
     assert build_batch(make_generator(module), [None] * len(ROWS)) is None
-
-
-def test_bits_are_restored_on_failure():
     generator = SimpleNamespace(kv_bits=8)
     with pytest.raises(ZeroDivisionError):
         patch.quantize_hits(lambda generator: 1 / 0, generator)

@@ -26,7 +26,7 @@ def generate():
     return module_or_skip("mlx_lm.generate", "PromptProcessingBatch")  # which joins the lists
 
 
-def test_one_entry_per_row():
+def test_lists_follow_rows():
     kept = [1, 2]
     assert cut_list(kept, 2) is kept
     assert cut_list(kept, 1) == [1]
@@ -37,8 +37,6 @@ def test_one_entry_per_row():
     assert len({id(row) for row in rows}) == 5
     assert fill_list([one, one], 1) == [one]
 
-
-def test_batches_without_processors_are_unchanged():
     bare, other = ([[]], []), ([None], [])
     batches = [
         SimpleNamespace(uids=[0], logits_processors=processors, token_context=tokens)

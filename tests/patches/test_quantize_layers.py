@@ -4,11 +4,8 @@ import importlib.util
 import mlx.core as mx
 
 from mlx_patches.core.packages import package_of
-from mlx_patches.patches.generation.quantize_layers import last_layer as quantize_last_layer
-from mlx_patches.patches.generation.quantize_layers import rotating as quantize_rotating
 
 from ..releases.models import module_or_skip
-from .mutants import recoded, replaced
 
 START = {"quantized_kv_start": 0, "kv_group_size": 64}
 
@@ -62,11 +59,3 @@ def test_both_patches_together(ungated):
     layers = filled(caches, "full", "sliding", "full")
     quantize(layers, kv_bits=4, kv_quant_scheme="turboquant", **START)
     assert kinds(layers) == ["TurboQuantKVCache", "RotatingKVCache", "KVCache"]
-
-
-MUTANTS = {
-    "quantize-rotating": recoded(
-        quantize_rotating, keep_floats=lambda quantize, cache, **kwargs: quantize(cache, **kwargs)
-    ),
-    "vlm-quantize-last-layer": replaced(quantize_last_layer, count_quantized=lambda count: count),
-}

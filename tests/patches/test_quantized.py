@@ -6,9 +6,7 @@ import importlib
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches._shared import quantized as contract
 from mlx_patches.patches._shared.quantized import merge_quantized
-from mlx_patches.patches.caches.quantized import affine, turbo
 from mlx_patches.patches.caches.quantized.affine import dequantize_row
 from mlx_patches.patches.caches.quantized.probe import restore_cache
 from mlx_patches.probes.quantized_batches import WIDTH, Kind, feed
@@ -41,17 +39,13 @@ def batch(kind):
 
 
 def assert_rows(cache, lengths):
-    """The state in which every method must leave the cache."""
     assert (cache._idx - cache.left_padding).tolist() == lengths
     assert cache.offset.tolist() == lengths
     assert cache.size() == cache._idx
 
 
-def test_rows_after_prompt(batch):
-    assert_rows(batch, LENGTHS)
-
-
 def test_filter_removes_common_padding(kind, batch):
+    assert_rows(batch, LENGTHS)
     batch.filter(mx.array([2, 0]))
     assert_rows(batch, [3, 4])
     assert batch.size() == 4
@@ -180,7 +174,7 @@ def packed(cache, index, start, end):
 
 
 @affine_only
-def test_right_padding_keeps_lengths(kind):
+def test_padding_of_each_row(kind):
     cache = kind.batch([0, 0], 10)
     cache.prepare(right_padding=[2, 5])
     cache.finalize()
@@ -189,6 +183,16 @@ def test_right_padding_keeps_lengths(kind):
         one = cache.extract(row)
         assert one.offset == length
         assert packed(one, 0, 0, length) == packed(kind.solo(row, length), 0, 0, length)
+
+    cache = kind.batch([0, 0], 10)
+    cache.prepare(lengths=[8, 5], right_padding=[2, 5])
+    cache.finalize()
+    cache.filter(mx.array([1]))
+    assert cache.size() == 5
+    assert not kind.wrong(cache, [5], rows=[1])
+
+    with pytest.raises(ValueError, match="empty"):
+        kind.batch([0, 0], 3).prepare(left_padding=[1, 0])
 
 
 @affine_only
@@ -203,38 +207,18 @@ def test_merge_and_extract_are_bit_identical(kind):
 
 
 @affine_only
-def test_merged_rows_are_copied(kind):
+def test_other_side_is_unchanged(kind):
     solo = kind.solo(0, 5)
     before = packed(solo, 0, 0, 5)
     batch = merge_quantized(kind.batch_class, [solo, kind.solo(1, 3)])
     feed(batch, [(0, 9), (1, 9)], 1)
     assert packed(solo, 0, 0, 5) == before
     assert solo.offset == 5
-
-
-@affine_only
-def test_left_padding_needs_empty_batch(kind):
-    with pytest.raises(ValueError, match="empty"):
-        kind.batch([0, 0], 3).prepare(left_padding=[1, 0])
-
-
-@affine_only
-def test_extend_leaves_other_side(kind):
     cache, other = kind.batch([0]), kind.batch([0, 2], 5)
     parts = other.keys
     cache.extend(other)
     assert other.keys is parts
     assert not kind.wrong(cache, [0, 5, 3], rows=[2, 0, 1])
-
-
-@affine_only
-def test_filter_removes_unneeded_padding(kind):
-    cache = kind.batch([0, 0], 10)
-    cache.prepare(lengths=[8, 5], right_padding=[2, 5])
-    cache.finalize()
-    cache.filter(mx.array([1]))
-    assert cache.size() == 5
-    assert not kind.wrong(cache, [5], rows=[1])
 
 
 def loud(channels, tokens=4):
@@ -282,16 +266,12 @@ def test_restored_batch_reads_channels(kind):
 
 
 @turbo_only
-def test_meta_state_is_text(kind):
+def test_states_are_text_and_load(kind):
     cache = kind.batch([0, 0])
     before = len(cache.meta_state)
     feed(cache, [(0, 0), (1, 0)], 3)
     assert all(isinstance(entry, str) for entry in cache.meta_state)
     assert len(cache.meta_state) == before + 1
-
-
-@turbo_only
-def test_state_without_patch_loads(kind):
     cache = kind.batch([2, 0], 5)
     again = type(cache).from_state(cache.state, cache.meta_state[:-1])
     feed(again, [(0, 3), (1, 5)], 1)
@@ -316,16 +296,11 @@ def test_late_padding_reaches_attention(kind):
 CACHES = "mlx_lm.models.cache" if installed("mlx-lm") else "mlx_vlm.models.cache"
 
 
-def test_plain_rows_are_unchanged():
-    caches = importlib.import_module(CACHES)
-    row = caches.KVCache()
-    assert dequantize_row(row) is row
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_plain_row_dtype_and_size(dtype):
     caches = importlib.import_module(CACHES)
-    row = caches.QuantizedKVCache(group_size=32, bits=8)
+    plain, row = caches.KVCache(), caches.QuantizedKVCache(group_size=32, bits=8)
+    assert dequantize_row(plain) is plain
     assert dequantize_row(row).keys is None
     row.update_and_fetch(*[mx.ones((1, 2, 5, 64), getattr(mx, dtype))] * 2)
     out = dequantize_row(row)
@@ -356,11 +331,9 @@ def test_quantized_prompts_equal_solo(heads, ungated):
 
 
 def _greedy(model, prompt, cache, count=5):
-    said = []
-    tokens = prompt
+    tokens, said = prompt, []
     for _ in range(count):
-        logits = model(mx.array([tokens]), cache=cache)
-        tokens = [mx.argmax(logits[0, -1]).item()]
+        tokens = [mx.argmax(model(mx.array([tokens]), cache=cache)[0, -1]).item()]
         said += tokens
     return said
 
@@ -380,29 +353,17 @@ def _llama(heads=2):
     from mlx.utils import tree_map
 
     module = importlib.import_module("mlx_lm.models.llama")
-    model = module.Model(
-        module.ModelArgs(
-            model_type="llama",
-            hidden_size=128,
-            num_hidden_layers=2,
-            intermediate_size=96,
-            num_attention_heads=4,
-            num_key_value_heads=heads,
-            rms_norm_eps=1e-6,
-            vocab_size=64,
-        )
-    )
+    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 96, "vocab_size": 64}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": heads}
+    model = module.Model(module.ModelArgs(model_type="llama", rms_norm_eps=1e-6, **sizes))
     keys = iter(mx.random.split(mx.random.key(0), 100))
-    model.update(
-        tree_map(
-            lambda x: (
-                mx.random.normal(x.shape, key=next(keys)) * x.shape[-1] ** -0.5 * 1.4
-                if x.ndim > 1
-                else x
-            ),
-            model.parameters(),
-        )
-    )
+
+    def draw(x):
+        if x.ndim == 1:
+            return x
+        return mx.random.normal(x.shape, key=next(keys)) * x.shape[-1] ** -0.5 * 1.4
+
+    model.update(tree_map(draw, model.parameters()))
     return model
 
 
@@ -431,53 +392,3 @@ def test_solo_quantized_run_is_bit_identical(ungated):
     before = logits()
     ungated("quantized-merge")
     assert logits() == before
-
-
-def rows_beside_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    pad_left, copy_row, roll_rows = contract.pad_left, contract.copy_row, contract.roll_rows
-
-    def add_left_padding(cache, padding):
-        cache.left_padding = cache.left_padding + padding
-
-    def pad_right(part, left):
-        return pad_left(part[:, :, ::-1], left)[:, :, ::-1]
-
-    broken = {
-        "add_left_padding": add_left_padding,
-        "roll_rows": lambda part, shifts: roll_rows(part, shifts * 0 + shifts.max()),
-        "copy_row": lambda tree, row, start, end: copy_row(tree, row, 0, end - start),
-        "pad_left": pad_right,
-        "make_blank_rows": lambda part, rows: part[:0, :, :0],
-        "size": lambda cache: int(cache._idx) + 1,
-        "nbytes": lambda cache: sum(part.nbytes for part in cache.keys or ()),
-        "read_right_padding": lambda cache: cache.__dict__["_right_padding"],
-    }
-    for name, function in broken.items():
-        monkeypatch.setattr(contract, name, function)
-
-
-def states_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_beside_their_places(monkeypatch)
-    monkeypatch.setattr(turbo, "make_states", lambda cache, tree: tree)
-    monkeypatch.setattr(turbo, "restore_codecs", lambda cache, text: None)
-
-
-def values_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows_beside_their_places(monkeypatch)
-    dequantize = affine.dequantize_row
-
-    def exchange(row):
-        out = dequantize(row)
-        if out is not row:
-            out.keys, out.values = out.values, out.keys
-        return out
-
-    monkeypatch.setattr(affine, "dequantize_row", exchange)
-    monkeypatch.setattr(affine, "count_tokens", lambda cache: int(cache.offset) + 1)
-
-
-MUTANTS = {
-    "batch-quantized": rows_beside_their_places,
-    "batch-turbo-quant": states_without_codecs,
-    "quantized-merge": values_for_keys,
-}

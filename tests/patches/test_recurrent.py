@@ -2,7 +2,6 @@ import copy
 import importlib
 import random
 from types import SimpleNamespace
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -11,7 +10,6 @@ from mlx_patches.lab.cache_arrays import count_edges
 from mlx_patches.patches.caches.recurrent import advance, contract, extract, masks, rows
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 LM = installed("mlx-lm")
 pytestmark = pytest.mark.skipif(not LM, reason="no mlx-lm, whose caches these are")
@@ -46,13 +44,21 @@ def raise_error(*_):
 WHOLE = {"left_padding": PADDING, "lengths": LENGTHS}
 
 
-def test_failed_filter_or_extend_keeps_padding():
+def test_failed_calls_keep_padding_and_slots():
     cache, other = padded_batch(), padded_batch()
     with pytest.raises(ValueError, match="on purpose"):
         rows.filter_padding(raise_error, cache, mx.array([2, 0]))
     with pytest.raises(ValueError, match="on purpose"):
         rows.extend_padding(raise_error, cache, other)
     assert held(cache) == held(other) == WHOLE
+
+    cache, other = ArraysCache(1), padded_batch()
+    contract.remember_rows(cache, 2)
+    with pytest.raises(ValueError, match="on purpose"):
+        rows.extend_unwritten(raise_error, cache, other)
+    assert cache.cache == [None]
+    assert contract.count_rows(cache) == 2
+    assert other[0][:, 0].tolist() == [0, 1, 2]
 
 
 def test_failed_release_extend_keeps_padding(ungated):
@@ -96,16 +102,6 @@ def test_unpadded_rows_get_no_array(ungated):
     assert getattr(cache, "lengths", None) is None
 
 
-def test_failed_extend_keeps_slots():
-    cache, other = ArraysCache(1), padded_batch()
-    contract.remember_rows(cache, 2)
-    with pytest.raises(ValueError, match="on purpose"):
-        rows.extend_unwritten(raise_error, cache, other)
-    assert cache.cache == [None]
-    assert contract.count_rows(cache) == 2
-    assert other[0][:, 0].tolist() == [0, 1, 2]
-
-
 def extend_as_mlx_lm_0_31_2(cache, other):
     """If one side has no state, the result has only the rows of the other."""
     pairs = zip(cache.cache, other.cache, strict=True)
@@ -129,15 +125,6 @@ def test_rows_without_state_get_zeros(unwritten_first, numbers):
     assert all(now is then for now, then in zip(other.cache, before, strict=True))
 
 
-def test_two_empty_sides_are_counted():
-    sides = [ArraysCache(1), ArraysCache(1)]
-    contract.remember_rows(sides[0], 2)
-    rows.extend_unwritten(extend_as_mlx_lm_0_31_2, *sides)
-    assert contract.count_rows(sides[0]) == 3
-    rows.remember_filtered(sides[0], mx.array([2]))
-    assert contract.count_rows(sides[0]) == 1
-
-
 class MambaCache(ArraysCache or object):
     def __init__(self, left_padding=None):
         super().__init__(size=2, left_padding=left_padding)
@@ -157,7 +144,7 @@ def test_mamba_merge_keeps_class():
     assert [state.tolist() for state in row.cache] == [[[1, 1]]] * 2
 
 
-def test_row_count_order():
+def test_rows_are_counted():
     cache = ArraysCache(2)
     assert contract.count_rows(cache) == 1
     contract.remember_rows(cache, 4)
@@ -167,12 +154,17 @@ def test_row_count_order():
     cache[1] = mx.zeros((2, 1))
     assert contract.count_rows(cache) == 2
 
-
-def test_scalar_padding_is_ignored():
     cache = ArraysCache(1)
     cache.left_padding = mx.array(2)
     assert contract.read_padding(cache) == {}
     assert contract.count_rows(cache) == 1
+
+    sides = [ArraysCache(1), ArraysCache(1)]
+    contract.remember_rows(sides[0], 2)
+    rows.extend_unwritten(extend_as_mlx_lm_0_31_2, *sides)
+    assert contract.count_rows(sides[0]) == 3
+    rows.remember_filtered(sides[0], mx.array([2]))
+    assert contract.count_rows(sides[0]) == 1
 
 
 def test_extracted_row_has_no_batch_state():
@@ -206,8 +198,6 @@ def test_decode_reads_no_device(device_reads):
     assert [cache.mask(1) for _ in range(4)] == [None] * 4
     assert not device_reads
 
-
-def test_unpadded_rows_are_not_masked(device_reads):
     cache = Uncounted([0, 0])
     assert cache.mask(3) is None
     assert cache.left_padding is None
@@ -296,7 +286,7 @@ def test_patch_toggled_during_count(ungated):
 
 
 @counts
-def test_copies_count_separately(ungated):
+def test_counts_are_kept_apart(ungated):
     ungated("arrays-advance")
     cache = padded()
     cache.advance(1)
@@ -306,20 +296,12 @@ def test_copies_count_separately(ungated):
     assert numbers(cache) == [[1, -2], [7, 3]]
     assert numbers(other) == [[-3, -6], [3, -1]]
 
-
-@counts
-def test_read_values_stay(ungated):
-    ungated("arrays-advance")
     cache = padded()
     cache.advance(1)
     left = cache.left_padding
     cache.advance(1)
     assert left.tolist() == [2, -1]
 
-
-@counts
-def test_unpadded_cache_is_unchanged(ungated):
-    ungated("arrays-advance")
     cache = ArraysCache(1)
     cache[0] = mx.zeros((2, 1))
     cache.advance(1)
@@ -367,43 +349,5 @@ def test_changing_rows_leave_no_chain(ungated):
     assert max(sizes[half:]) <= max(sizes[:half])
 
 
-def lengths_that_are_one_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    mask_right = masks.mask_right
-    monkeypatch.setattr(masks, "mask_right", lambda lengths, N: mask_right(lengths + 1, N))
-
-
-def padding_of_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "take_padding", take_first_padding)
-    concatenate = rows.concatenate_padding
-    monkeypatch.setattr(
-        rows, "concatenate_padding", lambda parts, counts: concatenate(parts[::-1], counts[::-1])
-    )
-
-
-def take_first_padding(padding: dict[str, Any], kept: Any) -> dict[str, Any]:
-    return {name: values[: len(kept)] for name, values in padding.items()}
-
-
-def rows_that_are_all_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    extract_row = extract.extract_row
-    monkeypatch.setattr(extract, "extract_row", lambda cache, idx: extract_row(cache, 0))
-
-
-def pieces_that_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    subtract_fed = masks.subtract_fed
-    monkeypatch.setattr(masks, "subtract_fed", lambda left, N: subtract_fed(left, 0))
-
-
-MUTANTS = {
-    "arrays-mask": lengths_that_are_one_longer,
-    "arrays-rows": padding_of_other_rows,
-    "arrays-chunks": pieces_that_do_not_count,
-    "mamba-rows": replaced(
-        extract,
-        is_per_row=lambda padding: padding is not None,
-        copy_as_row=lambda batch, states: copy.copy(batch),
-    ),
-    "recurrent-extract": rows_that_are_all_the_first,
-}
 # A call that the check skips; no probe and no family of the lab makes one.
 SKIPPED = {"arrays-advance": ((SimpleNamespace(left_padding=None, lengths=None), 3), {})}

@@ -7,25 +7,17 @@ from mlx_patches.lab import LabModel, engine, generators
 from mlx_patches.lab.engine_scenarios import compare_with_solo
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.patches._shared.rows import join_rows, recurrent, write_rows
-from mlx_patches.patches.models.recurrent_padding import batch as recurrent_batch
 from mlx_patches.patches.models.recurrent_padding import patch as recurrent_padding
 
 from ..releases.conftest import installed
 from ..releases.models import applicable, build_or_skip, or_skip
+from .rows import PADDING, PROMPTS, TABLE, assert_close, compare, compare_step, logits_of
 
 NEEDED = (
-    "offset-alias",
-    "mask-by-offset",
-    "quantized-masks",
-    "batch-quantized",
-    "rope-deltas",
-    "padding-nan",
+    *("offset-alias", "mask-by-offset", "quantized-masks", "batch-quantized"),
+    *("rope-deltas", "padding-nan"),
 )
 LAST_PIECES = ("recurrent-padding", "rotating-last-chunk", *NEEDED)
-PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
-PADDING = [0, 3]
-TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
-TOLERANCE = 1e-3
 
 
 @pytest.mark.parametrize("family", ["bailing_moe_linear", "jamba", "qwen3_5"])
@@ -58,13 +50,6 @@ def padded_batch(model: LabModel) -> list[object]:
     return cache
 
 
-def compare(batch: object, model: LabModel) -> None:
-    for row, prompt in enumerate(PROMPTS):
-        engine.forget(model)
-        alone = model.call([prompt], model.make_cache())[0]
-        assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
-
-
 NEMOTRON_H = "mlx-lm:nemotron_h" if installed("mlx-lm") else "mlx-vlm:nemotron_h"
 LM = ("mlx-lm:nemotron_h", "mlx-lm:falcon_h1", "mlx-lm:plamo2", "mlx-lm:mamba")
 OMNI = "mlx-vlm:nemotron_h_nano_omni"
@@ -84,7 +69,7 @@ def test_hidden_states_of_every_row(name, repaired):
         engine.forget(model)
         tokens, cache = mx.array([prompt]), model.make_cache()
         alone = model.module(tokens, cache=cache, return_hidden=True).hidden_states[-1][0]
-        assert mx.abs(hidden[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
+        assert_close(hidden[row, PADDING[row] :], alone)
 
 
 @pytest.mark.parametrize("name", ["mlx-vlm:qwen3_5", "mlx-vlm:nemotron_h"])
@@ -98,11 +83,7 @@ def test_call_without_logits(name, repaired):
     assert out.logits is None and out.shared_kv_states == {}
     assert out.hidden_states[-1].shape[:2] == (2, 5)
     # The states are those of the prompts, so the next step is right too.
-    step = model.call([[1], [2]], cache)
-    for row, prompt in enumerate(PROMPTS):
-        engine.forget(model)
-        alone = model.call([[*prompt, row + 1]], model.make_cache())[0, -1]
-        assert mx.abs(step[row, -1] - alone).max().item() <= TOLERANCE
+    compare_step(model.call([[1], [2]], cache), model)
 
 
 def test_omni_states_with_history(repaired, beside):
@@ -117,7 +98,7 @@ def test_omni_states_with_history(repaired, beside):
     alone = model.module(mx.array([PROMPTS[1]]), output_hidden_states=True).hidden_states
     assert len(out.hidden_states) == len(alone)
     for batched, row in zip(out.hidden_states, alone, strict=True):
-        assert mx.abs(batched[1:, PADDING[1] :] - row).max().item() <= TOLERANCE
+        assert_close(batched[1:, PADDING[1] :], row)
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
@@ -151,7 +132,7 @@ def test_equal_rows_read_device_once(repaired, device_reads):
 
 
 @pytest.mark.parametrize("name", [*LM, *VLM])
-def test_arguments(name, repaired):
+def test_calls_of_hosts(name, repaired):
     model = repaired(name)
     parameters = inspect.signature(type(model.module).__call__).parameters
     tokens = mx.array(TABLE)
@@ -166,6 +147,19 @@ def test_arguments(name, repaired):
             model.module(tokens, cache=padded_batch(model), unknown=1)
     assert logits_of(model.module(tokens, cache=None)).shape[:2] == (2, 5)
 
+    cache = padded_batch(model)
+    for layer in cache:
+        for one in (layer, *getattr(layer, "caches", ())):
+            one.__class__ = type("Host", (type(one),), {"__module__": __name__})
+    compare(model.call(TABLE, cache), model)
+
+    # Both rows are all padding in the first piece, as after a longer row left the batch.
+    padded_batch(model)
+    cache = engine.batch_cache(model, [2, 5])
+    out = model.call([[0, 0], [0, 0]], cache)
+    assert out.shape[:2] == (2, 2)
+    compare(model.call(TABLE, cache), model)
+
 
 @pytest.mark.parametrize("name", VLM)
 def test_embeddings_instead_of_ids(name, repaired):
@@ -175,36 +169,13 @@ def test_embeddings_instead_of_ids(name, repaired):
     embeddings = embed(mx.array(TABLE))
     expected = model.module(mx.array(TABLE[:1]), inputs_embeds=embeddings[:1]).logits
     out = model.module(mx.array(TABLE), inputs_embeds=embeddings, cache=padded_batch(model))
-    assert mx.abs(out.logits[:1] - expected).max().item() <= TOLERANCE
+    assert_close(out.logits[:1], expected)
     short = model.module(mx.array(TABLE[1:])[:, 3:], inputs_embeds=embeddings[1:, 3:]).logits
-    assert mx.abs(out.logits[1:, 3:] - short).max().item() <= TOLERANCE
-
-
-@pytest.mark.parametrize("name", [*LM, *VLM])
-def test_host_cache_subclasses(name, repaired):
-    model = repaired(name)
-    cache = padded_batch(model)
-    for layer in cache:
-        for one in (layer, *getattr(layer, "caches", ())):
-            one.__class__ = type("Host", (type(one),), {"__module__": __name__})
-    compare(model.call(TABLE, cache), model)
-
-
-@pytest.mark.parametrize("name", [*LM, *VLM])
-def test_chunk_without_tokens(name, repaired):
-    """Both rows are all padding in the first piece, as after a longer row left the batch."""
-    model = repaired(name)
-    padded_batch(model)
-    cache = engine.batch_cache(model, [2, 5])
-    out = model.call([[0, 0], [0, 0]], cache)
-    assert out.shape[:2] == (2, 2)
-    compare(model.call(TABLE, cache), model)
+    assert_close(out.logits[1:, 3:], short)
 
 
 @pytest.fixture
 def feed_last_piece(beside):
-    """Gives the cell of right-padded prompts with history whose last piece has one token."""
-
     def feed(name: str):
         model = build_or_skip(name)
         beside(*LAST_PIECES)
@@ -271,25 +242,6 @@ def test_failing_row_restores_batch(failing):
     for (old, states), (new, held) in zip(before, after, strict=True):
         assert all(new[key] is value for key, value in old.items())
         assert [id(one) for one in states] == [id(one) for one in held]
-
-
-def logits_of(out: object) -> object:
-    return getattr(out, "logits", out)
-
-
-def spans_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        recurrent_padding, "find_spans", lambda left, lengths, length: [(0, length)] * len(left)
-    )
-    known = recurrent_batch.Padding
-
-    def without(spans, length, held):
-        return known(((0, length),) * len(spans), length, held | True)
-
-    monkeypatch.setattr(recurrent_batch, "Padding", without)
-
-
-MUTANTS = {"recurrent-padding": spans_without_padding}
 
 
 def test_sparse_layer_keeps_padding():

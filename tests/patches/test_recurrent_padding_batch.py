@@ -17,12 +17,8 @@ from ..releases.models import build_or_skip, or_skip
 
 PATCH = catalogue.builtin().get("recurrent-padding")
 OTHERS = (
-    "offset-alias",
-    "mask-by-offset",
-    "mask-from-cache-list",
-    "rope-deltas",
-    "arrays-chunks",
-    "kimi-states",
+    *("offset-alias", "mask-by-offset", "mask-from-cache-list", "rope-deltas"),
+    *("arrays-chunks", "kimi-states"),
 )
 PROMPTS = ([5, 9, 2, 7, 3, 11, 4], [8, 6, 10], [12])
 LONGEST = max(map(len, PROMPTS))
@@ -232,7 +228,6 @@ def scan_modules():
 @pytest.mark.parametrize("limits", [(0.001, 100.0), (0.0, math.inf)])
 @pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
 def test_closed_step_keeps_state(left, limits):
-    """After its last token a row's state does not change."""
     for module in scan_modules():
         mx.random.seed(3)
         heads, size, state_size, length = 4, 8, 16, 9
@@ -267,9 +262,6 @@ def test_stretches():
         (2, 3, [True, True, True, False]),
         (3, 6, [True, True, False, False]),
     ]
-
-
-def test_nothing_is_announced_outside():
     with announce_padding([(0, 2), (1, 2)], 2):
         held = recurrent_batch._ANNOUNCED.get().held
     assert held.tolist() == [[[True], [True]], [[False], [True]]]

@@ -97,8 +97,7 @@ def test_mlx_vlm_server_serves_start_model():
         lifespan()  # of another module
     scope = {**globals(), "__name__": "mlx_vlm.server.app"}
     exec(  # the server's own
-        "def lifespan():\n    request_models.check_vlm_load('served', 'listed')\nlifespan()",
-        scope,
+        "def lifespan():\n    request_models.check_vlm_load('served', 'listed')\nlifespan()", scope
     )
     for names in (("served", mark), ("served", "listed"), ("served", None)):
         request_models.check_vlm_load(*names)

@@ -6,9 +6,7 @@ import pytest
 from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 from mlx_patches.lab.walks import engines, walk
 from mlx_patches.lab.walks.program import parse
-from mlx_patches.patches._shared import row_record
 from mlx_patches.patches._shared.row_record import read_column
-from mlx_patches.patches.models.ring_cache_batching import patch as ring_cache_batching
 from mlx_patches.patches.models.ring_cache_batching.patch import (
     build_mask,
     end_prompts,
@@ -166,16 +164,3 @@ def test_one_token_prompt(embedded, ungated):
     assert ring[0].prefill_length == 1
     assert mx.allclose(*said, atol=1e-4).item()
     assert not manager.withdrawn
-
-
-def rings_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = row_record.update_record
-    monkeypatch.setattr(
-        ring_cache_batching,
-        "update_record",
-        lambda cache, lengths: update(cache, lengths=None if lengths is None else lengths + 1),
-    )
-    monkeypatch.setattr(ring_cache_batching, "end_prompts", lambda caches: None)
-
-
-MUTANTS = {"ring-cache-batching": rings_without_an_end}

@@ -1,4 +1,3 @@
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +9,7 @@ from mlx_patches.lab import engine, solo_scenarios
 from mlx_patches.lab.rows import decode, feed, record_logits, row_with_image, rows_of
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import row_record
-from mlx_patches.patches.positions.rope_deltas import kept_deltas, minicpm, probe, prompts, turns
-from mlx_patches.patches.positions.rope_deltas import patch as rope_deltas
+from mlx_patches.patches.positions.rope_deltas import minicpm, probe, turns
 from mlx_patches.patches.positions.rope_deltas import prompts as image_prompts
 from mlx_patches.patches.positions.rope_deltas.patch import FAMILIES
 
@@ -67,20 +65,15 @@ def places(prompt):
     return None if prompt is None else prompt.positions(0, prompt.length)[0, 0].tolist()
 
 
-def test_row_gets_own_positions():
+def test_rows_get_own_positions():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
     found = claim(queue, [5, 9, 9, 9], [5, 9, 9, 6], [5, 8], [])
     assert [places(prompt) for prompt in found] == [[0, 1, 1, 1, 2], [0, 1, 1, 2], None, None]
-
-
-def test_right_padding_is_ignored():
     queue = waiting(([5, 9], [0, 1]), ([5, 9, 9, 6], [0, 1, 1, 2]))
     (found,) = claim(queue, [5, 9, 9, 6, 0, 0])
     assert places(found) == [0, 1, 1, 2]
     assert found.positions(2, 6)[0, 0].tolist() == [1, 2, 3, 4]
 
-
-def test_same_tokens_with_other_images():
     text = [5, 9, 9]
     prompts = [(text, [7, 7, 7]), (text, [0, 1, 1]), (text, [0, 1, 2])]
     queue = waiting(*prompts)
@@ -111,26 +104,31 @@ def follow(queue, held, starts, *pieces):
     return image_prompts.follow_prompts(queue, held, starts, mx.array(pieces))
 
 
-def test_rows_with_equal_beginnings():
+def test_rows_follow_their_prompts():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 9, 7], [0, 1, 1, 1, 2]))
     first = follow(queue, [None] * 2, [-1, 0], [0, 5], [5, 9])
     second = follow(queue, first, [1, 2], [9, 9], [9, 6])
     assert [len(places(prompt)) for prompt in second] == [4, 4]
     third = follow(queue, [second[0], None], [3, 4], [9, 7], [8, 8])
     assert [places(prompt) for prompt in third] == [[0, 1, 1, 1, 2], None]
-
-
-def test_text_returns_claimed_prompt():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
     text = follow(queue, [None], [0], [5, 9])
     assert places(text[0])
     assert follow(queue, text, [2], [8, 8]) == [None]
     assert places(*claim(queue, [5, 9]))
 
-
-def test_cache_without_record_starts_no_prompt():
     queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
     assert follow(queue, [None], [2], [5, 9]) == [None]
+
+    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
+    assert follow(queue, [None], [3], [6]) == [None]
+
+    # The rows that came from a prefix cache begin there.
+    queue = waiting(([1, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 7], [0, 1, 1, 3]))
+    deltas = mx.array([[0]])
+    row = image_prompts.follow_prompts(queue, [None], [1], mx.array([[9, 9]]), deltas)
+    assert places(row[0]) == [0, 1, 1, 2]
+    assert places(follow(queue, row, [3], [7, 0])[0]) == [0, 1, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -145,20 +143,6 @@ def test_prompt_continues_from_prefix_cache(known, found):
     assert places(row) == found
     if found:
         assert image_prompts.follow_prompts(queue, [row], [4], begun[1]) == [row]
-
-
-def test_generated_token_starts_no_prompt():
-    queue = waiting(([5, 9, 9, 6], [0, 1, 1, 2]))
-    assert follow(queue, [None], [3], [6]) == [None]
-
-
-def test_prompt_known_by_its_middle():
-    """The rows that came from a prefix cache begin there."""
-    queue = waiting(([1, 9, 9, 6], [0, 1, 1, 2]), ([5, 9, 9, 7], [0, 1, 1, 3]))
-    deltas = mx.array([[0]])
-    row = image_prompts.follow_prompts(queue, [None], [1], mx.array([[9, 9]]), deltas)
-    assert places(row[0]) == [0, 1, 1, 2]
-    assert places(follow(queue, row, [3], [7, 0])[0]) == [0, 1, 1, 3]
 
 
 @pytest.mark.parametrize("image", [None, (2, 2)], ids=["text", "image"])
@@ -186,18 +170,28 @@ def test_prefix_cache_after_another_image(model, ungated, image, begun):
     assert all(map(mx.allclose, go_on(), go_on(other)))
 
 
-def test_unclaimed_prompts_are_dropped():
+def test_waiting_prompts_are_released():
     queue = waiting(*(([number, 9], [0, 1]) for number in range(2 * image_prompts.WAITING)))
     assert len(queue._queue) == image_prompts.WAITING
     assert claim(queue, [0, 9]) == [None]
-
-
-def test_prompt_is_released_with_row():
     queue = waiting(([5, 9], [0, 1]))
     (held,) = claim(queue, [5, 9])
     assert queue
     del held
     assert not queue
+
+    class Model(dict):
+        """Like an MLX module, a dictionary without a hash."""
+
+    model, other = Model(), Model()
+    assert image_prompts.find_waiting(model) is not image_prompts.find_waiting(other)
+    assert image_prompts.find_waiting(model) is image_prompts.find_waiting(model)
+    key = id(model)
+    del model
+    assert key not in image_prompts._WAITING._held
+
+    stand_in = SimpleNamespace()
+    assert not image_prompts.find_waiting(stand_in)
 
 
 def test_threads_note_and_claim():
@@ -212,23 +206,6 @@ def test_threads_note_and_claim():
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
     assert not queue
-
-
-def test_waiting_prompts_are_released_with_model():
-    class Model(dict):
-        """Like an MLX module, a dictionary without a hash."""
-
-    model, other = Model(), Model()
-    assert image_prompts.find_waiting(model) is not image_prompts.find_waiting(other)
-    assert image_prompts.find_waiting(model) is image_prompts.find_waiting(model)
-    key = id(model)
-    del model
-    assert key not in image_prompts._WAITING._held
-
-
-def test_object_without_weak_references():
-    stand_in = SimpleNamespace()
-    assert not image_prompts.find_waiting(stand_in)
 
 
 def test_positions_are_cut_to_chunk():
@@ -253,7 +230,6 @@ WHOLE = mx.concatenate([mx.minimum(TEXT[:, :OFFSET], 3), TEXT[:, OFFSET:] + DELT
 
 
 def next_piece(positions, start=OFFSET, length=LENGTH, held=None, text=None, **passed):
-    """The first piece that is fed to a cache with an image, and the cache."""
     cache = SimpleNamespace()
     row_record.update_record(cache, deltas=mx.array([[DELTA]]))
     model = SimpleNamespace(_position_ids=held)
@@ -331,21 +307,6 @@ def test_chunked_prompt_beside_others(line, ungated):
     assert walk.run(model, program.parse(line)) == []
 
 
-def deltas_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = row_record.write_record
-
-    def write_others(cache: Any, record: Any) -> None:
-        deltas = record.deltas
-        write(cache, record if deltas is None else dataclasses.replace(record, deltas=deltas - 1))
-
-    monkeypatch.setattr(row_record, "write_record", write_others)
-    monkeypatch.setattr(rope_deltas, "has_saved_positions", lambda *_: True)
-    monkeypatch.setattr(prompts.RowPrompt, "fits", lambda *_: False)
-    monkeypatch.setattr(kept_deltas, "find_deltas", lambda *_: None)
-    monkeypatch.setattr(turns, "slice_chunk", lambda position_ids, *_: position_ids)
-    monkeypatch.setattr(turns, "begin_turn", lambda *_: turns.Turn(0, 0, 0))
-
-
 @pytest.mark.parametrize(
     ("stored", "rows", "given", "replaced"),
     [
@@ -369,6 +330,3 @@ def test_only_failing_calls_get_zero_delta(stored, rows, given, replaced):
         assert model._rope_deltas.tolist() == [[0]]
     else:
         assert model._rope_deltas is deltas
-
-
-MUTANTS = {"rope-deltas": deltas_that_stay}

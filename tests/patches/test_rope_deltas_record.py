@@ -6,6 +6,7 @@ import weakref
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 
 from mlx_patches.lab import engine
 from mlx_patches.lab.compare import differences
@@ -55,6 +56,10 @@ def prefilled(model, rows):
     return caches[:-1]
 
 
+def copied(cache):
+    return [copy.copy(layer) for layer in cache]
+
+
 def step(model, rows, cache, count=3):
     for _ in range(count):
         record_logits(rows, model.call(mx.array([row.take(1) for row in rows]), cache))
@@ -74,10 +79,6 @@ def test_cancel_keeps_other_rows_positions(model):
     assert_as_alone(model, left)
 
 
-def copied(cache):
-    return [copy.copy(layer) for layer in cache]
-
-
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "batch"])
 @pytest.mark.parametrize("again", [copied, copy.deepcopy, engine.restore_copies])
 def test_copied_rows_continue(model, several, again):
@@ -91,7 +92,7 @@ def test_copied_rows_continue(model, several, again):
 def test_copy_is_independent(model):
     rows = images(model)
     cache = engine.merge(model, prefilled(model, rows))
-    kept = [copy.copy(layer) for layer in cache]
+    kept = copied(cache)
     before = row_record.read_record(kept[0])
     engine.keep(cache, [2])
     assert row_record.read_record(kept[0]) is before
@@ -162,14 +163,11 @@ def test_text_prefill_reads_no_device(length):
         assert mx.array(positions)[0, :, 0].tolist() == [3, 4]
 
 
-def test_row_with_delta_decodes_without_read():
+def test_rows_decode_without_read():
     ids, cache = Watched([[1]] * 2), Cache(3, 4)
     row_record.update_record(cache, deltas=mx.array([[-2], [0]]))
     positions = rope_deltas.call_with_positions(call)(Model(), ids, cache=[cache])
     assert positions[0].tolist() == [[1], [4]]
-
-
-def test_text_beside_waiting_prompt_reads_no_device():
     model, cache = Model(), Cache(3, 4)
     prompt = prompts.ImagePrompt(b"1234", mx.zeros((3, 1, 1), mx.int32))
     prompts.find_waiting(model).note([prompt], prompt.positions)
@@ -191,16 +189,13 @@ def record(*deltas, prompts=()):
     return row_record.RowRecord(deltas=mx.array(deltas)[:, None], prompts=prompts)
 
 
-def test_prompts_follow_filter():
+def test_records_follow_rows():
     rows = record(1, 2, 3, prompts=(None, "b", "c"))
     kept = rows.filter_rows(mx.array([2, 0]))
     assert (kept.deltas.tolist(), kept.prompts) == ([[3], [1]], ("c", None))
     assert rows.filter_rows([0]).prompts == ()
     assert rows.filter_rows([1]).prompts == ("b",)
     assert rows.filter_rows([0]).prompts == ()
-
-
-def test_rows_without_record_have_no_delta():
     caches = [Cache(1, 2), Cache(3)]
     row_record.write_record(caches[1], record(5, prompts=("a",)))
     both = row_record.concatenate_records(caches)
@@ -208,8 +203,6 @@ def test_rows_without_record_have_no_delta():
     assert both.lengths is None
     assert row_record.concatenate_records(caches[:1]) is None
 
-
-def test_foreign_record_is_ignored():
     cache = Cache(1)
     row_record.write_record(cache, record(1, 2))
     assert row_record.read_column(cache, "deltas", 1) is None
@@ -251,14 +244,8 @@ def test_release_reads_saved_record(package, kind, carriers):
     saved = [cache.state, *([cache.meta_state] if hasattr(cache, "meta_state") else [])]
     manager.restore()
     again = type(cache).from_state(*saved)
-    for one, other in zip(flat(cache.state), flat(again.state), strict=True):
+    for (_, one), (_, other) in zip(*map(tree_flatten, (cache.state, again.state)), strict=True):
         assert mx.array_equal(one, other) if isinstance(one, mx.array) else one == other
-
-
-def flat(tree):
-    from mlx.utils import tree_flatten
-
-    return [leaf for _, leaf in tree_flatten(tree)]
 
 
 @pytest.fixture

@@ -54,7 +54,6 @@ def merged(release, rows):
 
 
 def rows_and_batch(release, model, *lengths, keep=4):
-    """The caches of prompts of these lengths, alone and merged."""
     rows, others = (rows_of(release, model, *lengths, keep=keep) for _ in range(2))
     return rows, merged(release, others)
 

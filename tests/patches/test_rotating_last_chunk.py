@@ -7,11 +7,9 @@ import pytest
 
 from mlx_patches.lab import Family
 from mlx_patches.lab.build import build
-from mlx_patches.patches.caches.rotating_last_chunk import patch as rotating_last_chunk
 from mlx_patches.patches.caches.rotating_last_chunk.patch import is_chunk
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 pytestmark = pytest.mark.skipif(not installed("mlx-lm"), reason="tests of mlx-lm")
 HISTORIES = ([3, 1, 4], [1, 5, 9, 2, 6])
@@ -132,10 +130,3 @@ def test_released_expectation_of_mlx_lm(ungated):
     assert attended(rotated(), numbered(6, 8)) == [row[1:] for row in whole]
     ungated("rotating-last-chunk")
     assert attended(rotated(), numbered(6, 8)) == whole
-
-
-MUTANTS = {
-    "rotating-last-chunk": replaced(
-        rotating_last_chunk, is_chunk=lambda cache: False, view_in_order=lambda cache: cache
-    )
-}

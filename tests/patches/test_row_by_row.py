@@ -15,6 +15,7 @@ from mlx_patches.patches.models.row_by_row import hunyuan_vl, offsets
 from mlx_patches.patches.models.row_by_row import patch as row_by_row
 
 from ..releases.models import applicable, build_or_skip
+from .rows import PADDING, TABLE, assert_close, compare, compare_step, left_padded, logits_of
 
 # Prompts of the last one with a mask are fed row by row.
 SOME = (
@@ -26,10 +27,6 @@ SOME = (
 )
 # These models read the shape of the token ids.
 NEED_IDS = ("moondream3", "ernie4_5_moe_vl")
-PROMPTS = ([5, 9, 2, 7, 3], [8, 6])
-PADDING = [0, 3]
-TABLE = [[5, 9, 2, 7, 3], [0, 0, 0, 8, 6]]
-TOLERANCE = 1e-3
 
 
 @pytest.fixture(params=SOME)
@@ -40,23 +37,6 @@ def model(request, ungated, beside) -> Iterator[LabModel]:
     beside("offset-alias", "mllama-text")
     yield model
     assert not manager.withdrawn
-
-
-def logits_of(out: object) -> object:
-    return getattr(out, "logits", out)
-
-
-def compare(batch: object, model: LabModel) -> None:
-    for row, prompt in enumerate(PROMPTS):
-        alone = model.call([prompt], model.make_cache())[0]
-        assert mx.abs(batch[row, PADDING[row] :] - alone).max().item() <= TOLERANCE
-
-
-def compare_step(batch: object, model: LabModel) -> None:
-    """The same for a step after the prompts, with the tokens 1 and 2."""
-    for row, (prompt, token) in enumerate(zip(PROMPTS, (1, 2), strict=True)):
-        alone = model.call([[*prompt, token]], model.make_cache())[0, -1]
-        assert mx.abs(batch[row, -1] - alone).max().item() <= TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["cohere_compass", "ernie4_5_moe_vl"])
@@ -118,21 +98,16 @@ def test_caches_are_freed_without_garbage_collector(model):
         gc.enable()
 
 
-def test_positional_cache(model):
+def test_arguments_of_hosts(model):
     names = list(inspect.signature(type(model.module).__call__).parameters)
     before = [None] * (names.index("cache") - 2)
     out = model.module(mx.array(TABLE), *before, engine.batch_cache(model, PADDING))
     compare(logits_of(out), model)
-
-
-def test_without_a_cache(model):
     tokens = mx.array(TABLE[:1])
     expected = inspect.unwrap(type(model.module).__call__)(model.module, tokens)
     for out in (model.module(tokens), model.module(tokens, cache=None)):
         assert mx.array_equal(logits_of(out), logits_of(expected)).item()
 
-
-def test_unknown_argument(model):
     parameters = inspect.signature(type(model.module).__call__).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         with pytest.raises(TypeError):
@@ -207,13 +182,11 @@ def with_image(model: LabModel, length: int, patches: int, seed: int) -> tuple[l
 
 def prefill_and_decode(model: LabModel, prompts: list) -> tuple[object, list[int]]:
     """The logits of one decode step after the prompts, and the rope deltas that an engine reads."""
-    longest = max(len(tokens) for tokens, _ in prompts)
-    padding = [longest - len(tokens) for tokens, _ in prompts]
+    padding, table = left_padded([tokens for tokens, _ in prompts])
     cache = model.make_batch_cache(padding) if len(prompts) > 1 else model.make_cache()
     engine.forget(model)
     grids = [grid[0] for _, grid in prompts if grid]
     kwargs = {"image_grid_thw": mx.array(grids)} if grids else {}
-    table = [[0] * pad + tokens for pad, (tokens, _) in zip(padding, prompts, strict=True)]
     model.call(table, cache, **kwargs)
     deltas = engine.capture_deltas(model, [0] * len(prompts))
     kwargs = {"rope_deltas": mx.array(deltas)[:, None]} if engine._capture(model) else {}
@@ -232,7 +205,7 @@ def test_row_decodes_with_own_delta(order, ungated, beside):
     for row, prompt in enumerate(prompts):
         alone, (own,) = prefill_and_decode(model, [prompt])
         assert deltas[row] == own
-        assert mx.abs(said[row] - alone[0]).max().item() <= TOLERANCE
+        assert_close(said[row], alone[0])
     assert not manager.withdrawn
 
 

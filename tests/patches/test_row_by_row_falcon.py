@@ -7,8 +7,9 @@ import pytest
 from mlx_patches.lab import LabModel, engine
 from mlx_patches.patches.models.row_by_row import falcon_ocr
 
-from ..releases import costs
 from ..releases.models import build_or_skip
+from .rows import assert_close_in_scale as check
+from .rows import left_padded, no_reads
 
 pytest.importorskip("mlx_vlm")
 
@@ -17,7 +18,6 @@ DELTAS = [-3, 0, -1]
 # (height, width) in patches, and the numbers of tokens before and after the image.
 IMAGES = (((2, 2), 2, 3), ((1, 2), 0, 1), ((2, 3), 1, 2))
 STEPS = ([12, 3, 8], [2, 30, 7], [21, 4, 4])
-TOLERANCE = 1e-3
 
 
 @pytest.fixture
@@ -31,16 +31,6 @@ def model(ungated, beside) -> Iterator[LabModel]:
     yield built
     assert not manager.withdrawn
     assert not manager.failures
-
-
-def left_padded(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    longest = max(map(len, rows))
-    padding = [longest - len(row) for row in rows]
-    return padding, [[0] * pad + list(row) for pad, row in zip(padding, rows, strict=True)]
-
-
-def check(said: Any, alone: Any) -> None:
-    assert mx.abs(said - alone).max().item() <= TOLERANCE * max(1.0, mx.abs(alone).max().item())
 
 
 def embedded(model: LabModel, table: Sequence[Sequence[int]]) -> Any:
@@ -73,16 +63,14 @@ def test_text_equals_solo(model, calls, embeddings):
 
 def test_single_row_batch_equals_solo(model, calls):
     cache = engine.batch_cache(model, [2])
-    with costs.reads(costs.with_models()) as seen:
+    with no_reads():
         said = model.call([[0, 0, *TEXTS[0]]], cache)
-    assert not seen, "\n".join(seen)
     assert calls == [1]
     check(said[0, 2:], model.call([TEXTS[0]], model.make_cache())[0])
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_second_prompt_equals_solo(model, calls, embeddings):
-    """Rows of unequal length, with deltas of their own, that are fed a second prompt."""
     second = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     alone = []
     for row, cache in enumerate(with_history(model)):
@@ -100,10 +88,14 @@ def test_second_prompt_equals_solo(model, calls, embeddings):
         check(said[row], own)
 
 
-def test_text_leaves_no_deltas(model):
+def test_deltas_left_on_the_model(model):
     padding, table = left_padded(TEXTS)
     model.call(table, engine.batch_cache(model, padding))
     assert model.module._rope_deltas is None
+    # The engine of 0.5.0 reads them there.
+    padding, whole = joined([with_image(model, *image) for image in IMAGES])
+    fed(model, whole, engine.batch_cache(model, padding))
+    assert model.module._rope_deltas is whole["rope_deltas"]
 
 
 def with_image(model: LabModel, grid: tuple[int, int], before: int, after: int) -> dict[str, Any]:
@@ -129,9 +121,8 @@ def joined(prompts: Sequence[dict[str, Any]], hidden: bool = False) -> tuple[lis
         prompts: what ``with_image`` returned.
         hidden: whether the mask itself hides padding.
     """
-    longest = max(len(one["ids"]) for one in prompts)
-    padding = [longest - len(one["ids"]) for one in prompts]
-    whole: dict[str, Any] = {"ids": left_padded([one["ids"] for one in prompts])[1]}
+    padding, table = left_padded([one["ids"] for one in prompts])
+    whole: dict[str, Any] = {"ids": table}
     for name in prompts[0]:
         if name == "ids":
             continue
@@ -163,9 +154,8 @@ def test_images_equal_solo(model, calls, hidden):
     prompts = [with_image(model, *image) for image in IMAGES]
     padding, whole = joined(prompts, hidden)
     batch = engine.batch_cache(model, padding)
-    with costs.reads(costs.with_models()) as seen:
+    with no_reads():
         said = fed(model, whole, batch)
-    assert not seen, "\n".join(seen)
     assert calls == [len(IMAGES)]
     steps = [
         model.call([[token] for token in tokens], batch, rope_deltas=whole["rope_deltas"])
@@ -177,13 +167,6 @@ def test_images_equal_solo(model, calls, hidden):
         for step, tokens in zip(steps, STEPS, strict=True):
             alone = model.call([[tokens[row]]], own, rope_deltas=prompt["rope_deltas"])
             check(step[row], alone[0])
-
-
-def test_images_leave_deltas(model):
-    """The engine of 0.5.0 reads them there."""
-    padding, whole = joined([with_image(model, *image) for image in IMAGES])
-    fed(model, whole, engine.batch_cache(model, padding))
-    assert model.module._rope_deltas is whole["rope_deltas"]
 
 
 @pytest.mark.parametrize("name", ["position_ids", "pos_hw", "attention_mask_4d", "inputs_embeds"])

@@ -12,16 +12,13 @@ from mlx_patches.patches.models.row_by_row import offsets
 from mlx_patches.patches.models.row_by_row import patch as row_by_row
 from mlx_patches.probes import NotApplicable
 
-from ..releases import costs
 from ..releases.models import build_or_skip
+from .rows import assert_close_in_scale, left_padded, no_reads
 
 ROWS = 8
 PROMPTS = [[1 + (7 * row + 3 * place) % 40 for place in range(3 + row)] for row in range(ROWS)]
-LONGEST = max(map(len, PROMPTS))
-PADDING = [LONGEST - len(prompt) for prompt in PROMPTS]
-TABLE = [[0] * pad + prompt for pad, prompt in zip(PADDING, PROMPTS, strict=True)]
+PADDING, TABLE = left_padded(PROMPTS)
 STEPS = [[5 + step] * ROWS for step in range(12)]
-TOLERANCE = 1e-3
 # An attribute of falcon_ocr up to mlx-vlm 0.4.4, which keeps one row's delta for all rows.
 OLD = "_rope_delta"
 
@@ -67,31 +64,18 @@ def step(model: LabModel, cache: list, number: int) -> object:
 
 
 def test_prompt_and_step_are_one_call(model, calls):
+    """And read no device."""
     cache = engine.batch_cache(model, PADDING)
-    mx.eval(model.call(TABLE, cache))
+    with no_reads():
+        said = model.call(TABLE, cache)
+    mx.eval(said)
     assert calls == [ROWS]
     calls.clear()
     for number in range(3):
-        mx.eval(step(model, cache, number))
+        with no_reads():
+            said = step(model, cache, number)
+        mx.eval(said)
     assert calls == [ROWS] * 3
-
-
-def test_step_reads_no_device(model):
-    cache = engine.batch_cache(model, PADDING)
-    mx.eval(model.call(TABLE, cache))
-    mx.eval(step(model, cache, 0))
-    with costs.reads(costs.with_models()) as seen:
-        said = step(model, cache, 1)
-    mx.eval(said)
-    assert not seen, "\n".join(seen)
-
-
-def test_prompt_reads_no_device(model):
-    cache = engine.batch_cache(model, PADDING)
-    with costs.reads(costs.with_models()) as seen:
-        said = model.call(TABLE, cache)
-    mx.eval(said)
-    assert not seen, "\n".join(seen)
 
 
 def test_rows_equal_solo(model):
@@ -105,8 +89,7 @@ def test_rows_equal_solo(model):
         alone = [model.call([prompt], own)[0, -1]]
         alone += [model.call([[tokens[row]]], own)[0, -1] for tokens in STEPS]
         for batch, expected in zip(said, alone, strict=True):
-            scale = max(1.0, mx.abs(expected).max().item())
-            assert mx.abs(batch[row] - expected).max().item() <= TOLERANCE * scale
+            assert_close_in_scale(batch[row], expected)
 
 
 def test_joining_row_equals_solo(model):
@@ -131,8 +114,7 @@ def test_joining_row_equals_solo(model):
         model.call([PROMPTS[row]], own)
         for token in fed:
             expected = model.call([[token]], own)[0, -1]
-        scale = max(1.0, mx.abs(expected).max().item())
-        assert mx.abs(said[row] - expected).max().item() <= TOLERANCE * scale
+        assert_close_in_scale(said[row], expected)
 
 
 @pytest.mark.slow

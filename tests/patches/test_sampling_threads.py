@@ -1,10 +1,8 @@
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from threading import Barrier
-from typing import Any
 
 import httpx
 import mlx.core as mx
@@ -12,12 +10,10 @@ import pytest
 
 from mlx_patches.core.packages import package_of
 from mlx_patches.lab.threads import in_a_thread
-from mlx_patches.patches.generation.sampling_threads import patch as sampling_threads
 from tests.hosts.server import serving
 
 from ..releases.conftest import installed
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 SAMPLERS = {
     "temperature": {},
@@ -52,8 +48,7 @@ SOON = ("top_k", "all")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in SAMPLERS],
+    "name", [pytest.param(one, marks=[] if one in SOON else pytest.mark.slow) for one in SAMPLERS]
 )
 def test_threads_draw_like_main_thread(name, make_sampler, ungated):
     sampler = make_sampler(temp=1.0, **SAMPLERS[name])
@@ -128,10 +123,3 @@ def test_server_samples_by_request_seed(tmp_path):
         assert len(set(answers)) == len(answers) == 4
         assert len({complete(seed=seed) for seed in (1, 2, 3)}) == 3
         assert complete(seed=1) == complete(seed=1)
-
-
-def keep_compiled(own: Any, compiled: Callable[..., Any]) -> None:
-    own.call = compiled
-
-
-MUTANTS = {"sampling-threads": replaced(sampling_threads.Compiled, __init__=keep_compiled)}

@@ -10,7 +10,6 @@ from mlx_patches.patches.server.server_hang_up import patch
 from mlx_patches.patches.server.server_hang_up.probe import count_unread
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 BOTH = pytest.mark.parametrize("stream", [False, True])
 
@@ -99,6 +98,3 @@ def test_reader_that_leaves_stops_the_generation():
     assert stopped == [1]
     assert list(patch.read_for(None, iter("abc"), lambda: stopped.append(1))) == list("abc")
     assert stopped == [1]
-
-
-MUTANTS = {"server-hang-up": recoded(patch, is_gone=lambda client: False)}

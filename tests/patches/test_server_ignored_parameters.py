@@ -9,7 +9,6 @@ from mlx_patches.patches.server.server_ignored_parameters.probe import find_erro
 from mlx_patches.probes.lm_server import COMPLETIONS, make_response, post
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 @pytest.fixture
@@ -56,12 +55,3 @@ def test_parameters_that_are_honoured():
     assert "tools" not in handler.body
     assert handler.chat_template_kwargs == {"enable_thinking": False, "a": 1}
     assert handler.stream_options == {"include_usage": True}
-
-
-MUTANTS = {
-    "server-ignored-parameters": recoded(
-        patch,
-        find_ignored=lambda body: [],
-        reply_to_bad_requests=lambda post, handler: post(handler),
-    )
-}

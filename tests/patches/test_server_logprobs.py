@@ -2,10 +2,9 @@
 
 import pytest
 
-from mlx_patches.patches.server.server_logprobs import patch, probe
+from mlx_patches.patches.server.server_logprobs import probe
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 @pytest.fixture
@@ -31,12 +30,3 @@ def test_request_without_log_probabilities(stream, server):
 def test_answer_outside_the_most_probable_tokens_is_named(server):
     entry = probe.report(server, logprobs=True, top_logprobs=1)[0]
     assert (entry["token"], [one["token"] for one in entry["top_logprobs"]]) == ("w3", ["w0"])
-
-
-MUTANTS = {
-    "server-logprobs": recoded(
-        patch,
-        make_entry=lambda response: response.top_tokens[0],
-        sort_tokens=lambda top_tokens, logprobs, count, tokenizer: top_tokens,
-    )
-}

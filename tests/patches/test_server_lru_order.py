@@ -4,11 +4,9 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.server.server_lru_order import patch
 from mlx_patches.probes.fixtures import make_fed_cache
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 @pytest.fixture
@@ -40,6 +38,3 @@ def test_miss_changes_no_order(prompts):
     assert prompts.fetch_nearest_cache("model", [9, 9])[0] is None
     assert prompts.fetch_nearest_cache("other", [1, 2, 3])[0] is None
     assert [key for _, key in prompts._lru._lrus["assistant"]] == [[1, 2, 3], [4, 5, 6]]
-
-
-MUTANTS = {"server-lru-order": recoded(patch, renew=lambda prompts, key: None)}

@@ -2,11 +2,10 @@
 
 import pytest
 
-from mlx_patches.patches.server.server_open_calls import patch, probe
+from mlx_patches.patches.server.server_open_calls import probe
 from mlx_patches.probes.lm_server import make_response, post
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 @pytest.fixture
@@ -34,6 +33,3 @@ def test_text_is_unchanged(stream, server):
     choices = [one["choices"][0] for one in post(server, responses, stream=stream)]
     texts = [(one.get("message") or one.get("delta")).get("content") for one in choices]
     assert ("".join(filter(None, texts)), choices[-1]["finish_reason"]) == ("ab", "stop")
-
-
-MUTANTS = {"server-open-calls": recoded(patch, fill_states=lambda responses: responses)}

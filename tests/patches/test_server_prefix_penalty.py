@@ -8,7 +8,6 @@ from mlx_patches.patches.server.server_prefix_penalty import patch
 from mlx_patches.patches.server.server_prefix_penalty.probe import PROMPT, find_penalized
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 @pytest.mark.parametrize("held", range(len(PROMPT)))
@@ -24,8 +23,3 @@ def test_every_penalty_covers_the_cached_tokens(name, held, ungated):
 def test_request_without_penalties_is_unchanged():
     bias = SimpleNamespace(logit_bias={1: 2.0}, repetition_penalty=0.0)
     assert not patch.has_penalties(SimpleNamespace(logits=bias))
-
-
-MUTANTS = {
-    "server-prefix-penalty": recoded(patch, show_prompt=lambda processors, args, /: processors)
-}

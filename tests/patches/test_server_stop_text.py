@@ -38,12 +38,15 @@ def test_answer_ends_at_first_stop_string(text, stops, wanted, server):
         assert context._should_stop == (wanted != text)
 
 
-def test_finish_reason(server):
+def test_finish_reason_and_plain_responses(server):
     responses, context = generate_answer(server, ["a", "b#", "#c"], ["##"])
     # The handler of mlx-lm 0.32 takes the end of the responses for a stop.
     assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
     responses, _ = generate_answer(server, ["a", "b"], ["##"])
     assert responses[-1].finish_reason == "length"
+    for stops in ([], None):
+        responses, _ = generate_answer(server, ["a", "##", "b"], stops or ())
+        assert [response.text for response in responses] == ["a", "##", "b"]
 
 
 def test_release_gets_no_stop_strings():
@@ -55,12 +58,6 @@ def test_release_gets_no_stop_strings():
 
     patch.end_at_stops(generate, None, None, args)
     assert (seen, args.stop_words) == ([[""]], ["##", ""])
-
-
-def test_responses_without_stop_strings_are_unchanged(server):
-    for stops in ([], None):
-        responses, _ = generate_answer(server, ["a", "##", "b"], stops or ())
-        assert [response.text for response in responses] == ["a", "##", "b"]
 
 
 def test_text_is_streamed_early():

@@ -2,11 +2,9 @@
 
 import pytest
 
-from mlx_patches.patches.server.server_unread_calls import patch
 from mlx_patches.patches.server.server_unread_calls.probe import UNREADABLE, call_tools
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 BOTH = pytest.mark.parametrize("stream", [False, True])
 
@@ -52,6 +50,3 @@ def test_readable_calls_are_unchanged(stream, server):
 def test_no_call_is_returned_with_tool_choice_none(stream, server):
     answer = call_tools(server, ["f", UNREADABLE], stream=stream, tool_choice="none")
     assert answer == (f"f{UNREADABLE}", [], "stop")
-
-
-MUTANTS = {"server-unread-calls": recoded(patch, find_reason=lambda reason, calls: reason)}

@@ -5,7 +5,6 @@ from mlx_patches.patches.positions.shared_layer_offset import patch as shared_la
 from mlx_patches.probes.batch_invariance import TOLERANCE, compare_splits, tiny
 
 from ..releases.models import or_skip
-from .mutants import replaced
 
 
 @pytest.fixture
@@ -48,8 +47,3 @@ def test_view_has_cache_class():
     assert view.state == ("keys", "values")
     assert view.offset.tolist() == [3, 0]
     assert shared_layer_offset.rewind_cache(Cache, 2).__wrapped__.offset.tolist() == [5, 2]
-
-
-MUTANTS = {
-    "shared-layer-offset": replaced(shared_layer_offset, rewind_cache=lambda cache, tokens: cache)
-}

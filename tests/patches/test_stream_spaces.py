@@ -2,11 +2,9 @@ import importlib
 
 import pytest
 
-from mlx_patches.patches.generation.stream_spaces import patch as stream_spaces
 from mlx_patches.patches.generation.stream_spaces.probe import Tokenizer, stream
 
 from ..releases.conftest import installed
-from .mutants import replaced
 
 if not installed("mlx-lm"):
     pytest.skip("no mlx-lm, whose detokenizer this is", allow_module_level=True)
@@ -46,6 +44,3 @@ def test_other_tokenizer_is_not_tried(patched):
         detokenizer.add_token(token)
     detokenizer.finalize()
     assert detokenizer.text == "a ,b"
-
-
-MUTANTS = {"stream-spaces": replaced(stream_spaces, removes_spaces=lambda tokenizer: True)}

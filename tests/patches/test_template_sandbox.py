@@ -7,11 +7,8 @@ import pytest
 from mlx_patches.core.errors import is_refusal
 from mlx_patches.patches.loading.template_sandbox import bounds, environment, patch
 
-from .mutants import replaced
-
 jinja2 = pytest.importorskip("jinja2")
 
-MUTANTS = {"template-sandbox": replaced(patch, is_chat_template=lambda: False)}
 DOUBLED = "{% set n = namespace(x='x') %}{% for i in range(60) %}{% set n.x = STEP %}{% endfor %}"
 STOPPED = {
     "attribute": "{{ cycler.__init__.__globals__.os.sep }}",

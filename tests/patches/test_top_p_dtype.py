@@ -2,11 +2,9 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.packages import package_of
-from mlx_patches.patches.generation.top_p_dtype import patch as top_p_dtype
 from mlx_patches.patches.generation.top_p_dtype.patch import keep_values, normalize_float16
 
 from ..releases.models import module_or_skip
-from .mutants import replaced
 
 HALVES = [mx.bfloat16, mx.float16]
 TOKENS = 20_000
@@ -81,6 +79,3 @@ def test_sampler_draws_from_nucleus(samplers, dtype, ungated):
     mx.random.seed(3)
     last = max(ranks[sampler(logprobs).item()] for _ in range(60))
     assert size / 2 < last < size * 1.1
-
-
-MUTANTS = {"top-p-dtype": replaced(top_p_dtype, normalize=lambda logits: logits)}

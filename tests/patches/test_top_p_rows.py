@@ -6,7 +6,6 @@ import pytest
 from mlx_patches.patches.generation.top_p_rows import patch as top_p_rows
 
 from ..releases.models import module_or_skip
-from .mutants import recoded
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16], ids=str)
@@ -25,6 +24,3 @@ def test_solo_row_is_not_split():
     for shape in ((1, 8), (8,), (2, 3, 8)):
         logits = SimpleNamespace(ndim=len(shape), shape=shape)
         assert not top_p_rows.has_several_rows(logits)
-
-
-MUTANTS = {"top-p-rows": recoded(top_p_rows, has_several_rows=lambda logits, /: False)}

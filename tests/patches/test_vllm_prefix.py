@@ -5,9 +5,6 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.vllm_mlx.vllm_prefix import hit as prefix_hit
-from mlx_patches.patches.vllm_mlx.vllm_prefix import legacy as legacy_prefix_hit
-from mlx_patches.patches.vllm_mlx.vllm_prefix import paged as paged_prefix
 from mlx_patches.patches.vllm_mlx.vllm_prefix.probe import LEGACY, compare_answers
 from mlx_patches.probes.vllm_scheduler import (
     WINDOW,
@@ -59,15 +56,13 @@ def test_answers_with_quantized_cache():
     assert not result.red, result.detail
 
 
-def test_other_objects_pass_through():
+def test_legacy_cache_of_other_objects():
     prefixes = importlib.import_module("vllm_mlx.prefix_cache").PrefixCacheManager(object(), 4)
     kept = ["no cache"]
     prefixes.store_cache([1, 2], kept)
     found, rest = prefixes.fetch_cache([1, 2, 3])
     assert (found, rest) == (kept, [3])
 
-
-def test_cache_cut_by_host():
     class Old:
         """A host's own cache class, without ``is_trimmable``."""
 
@@ -105,25 +100,3 @@ def test_cut_window_is_kept_or_marked():
     assert hasattr(cut[0], INCOMPLETE)
     if hasattr(host, "_dequantize_cache"):
         assert hasattr(host._dequantize_cache(cut)[0], INCOMPLETE)
-
-
-def keep_hits_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_hit, "cut_caches", lambda caches, length: list(caches))
-
-
-def restore_last_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    join = paged_prefix.join_parts
-    monkeypatch.setattr(paged_prefix.Content, "is_end", True)
-    monkeypatch.setattr(paged_prefix, "join_parts", lambda parts: join(parts[-1:]))
-
-
-def check_first_layer_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_hits_uncut(monkeypatch)
-    monkeypatch.setattr(legacy_prefix_hit, "is_trimmable", lambda layer: True)
-
-
-MUTANTS = {
-    "vllm-prefix-hit": keep_hits_uncut,
-    "vllm-legacy-prefix-hit": check_first_layer_only,
-    "vllm-paged-prefix": restore_last_block_only,
-}

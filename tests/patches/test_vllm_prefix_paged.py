@@ -32,6 +32,12 @@ def kv(*shape):
     return keys, -keys
 
 
+def extracted(layer):
+    """A layer as the host hands it over."""
+    kind = {"class_name": type(layer).__name__, "class_ref": type(layer)}
+    return {"state": layer.state, "meta_state": layer.meta_state, **kind}
+
+
 def test_sequence_axis():
     states = [kv(1, 2, len(PREFIX), 4), kv(2, len(PREFIX), 4), kv(1, 1, len(PREFIX), 8)]
     restored = store_and_restore(make_prefix_cache(), states)
@@ -65,16 +71,13 @@ def test_partial_sequence_with_state_is_miss(name):
     assert paged.request.cached_tokens == 0
 
 
-def test_block_needs_its_prefix():
+def test_hits_are_whole_blocks():
     paged = make_paged_server(build_llama())
     paged.answer([*PREFIX, 91])
     paged.answer([*PREFIX[BLOCK:], 91])
     assert paged.request.cached_tokens == 0
     paged.answer([*PREFIX, 92])
     assert paged.request.cached_tokens == len(PREFIX)
-
-
-def test_whole_blocks_leave_tokens():
     paged = make_paged_server(build_llama())
     paged.answer([*PREFIX, 91])
     paged.answer(PREFIX)
@@ -88,17 +91,8 @@ def test_quantized_layer_is_all_or_nothing():
     keys = mx.random.normal((1, 2, len(PREFIX), 32))
     for layer in (plain, quantized):
         layer.update_and_fetch(keys, keys)
-    layers = [
-        {
-            "state": layer.state,
-            "meta_state": layer.meta_state,
-            "class_name": type(layer).__name__,
-            "class_ref": type(layer),
-        }
-        for layer in (plain, quantized)
-    ]
     cache = make_prefix_cache()
-    cache.store_cache("first", PREFIX, layers)
+    cache.store_cache("first", PREFIX, [extracted(plain), extracted(quantized)])
     assert cache.fetch_cache("second", PREFIX[: 2 * BLOCK + 1])[0] is None
     table, rest = cache.fetch_cache("third", [*PREFIX, 91])
     assert rest == [91]
@@ -114,14 +108,8 @@ def test_returned_caches_are_copies():
 
     layer = ArraysCache(2)
     layer[0], layer[1] = mx.ones((1, 3, 4)), mx.ones((1, 4, 2))
-    extracted = {
-        "state": layer.state,
-        "meta_state": layer.meta_state,
-        "class_name": "ArraysCache",
-        "class_ref": ArraysCache,
-    }
     cache = make_prefix_cache()
-    cache.store_cache("first", PREFIX, [{"state": kv(1, 2, len(PREFIX), 4)}, extracted])
+    cache.store_cache("first", PREFIX, [{"state": kv(1, 2, len(PREFIX), 4)}, extracted(layer)])
     layer[0][:] = 7
     layer[1] = mx.zeros((1, 4, 2))
     for request in ("second", "third"):
@@ -132,22 +120,17 @@ def test_returned_caches_are_copies():
         restored[0][:] = 9
 
 
-def test_bookkeeping_is_unchanged():
+def test_blocks_are_kept_like_the_hosts():
     cache = make_prefix_cache()
     cache.store_cache("first", list(PREFIX), ["not a tensor"])
     table, rest = cache.fetch_cache("second", [*PREFIX, 91])
     assert (table.num_tokens, rest) == (len(PREFIX), [91])
-
-
-def test_blocks_are_read_like_host():
     cache = make_prefix_cache()
     table = cache.store_cache("first", list(PREFIX), [{"state": kv(1, 2, len(PREFIX), 4)}])
     data = cache.paged_cache.allocated_blocks[table.block_ids[0]].cache_data
     assert data[0] is not None
     assert [layer is None for layer in data] == [False]
 
-
-def test_class_outranks_name():
     from mlx_lm.models.cache import KVCache
 
     layer = {"state": kv(1, 2, len(PREFIX), 4), "class_ref": KVCache, "class_name": "ArraysCache"}

@@ -69,6 +69,9 @@ def test_known_entry_is_not_copied_again(prefixes):
     assert prefixes._entries[tuple(tokens)].cache is caches
     assert len(prefixes) == 1
 
+    assert not prefixes.store([], [])
+    assert not prefixes.store([1], [])
+
 
 def test_oldest_entry_is_evicted_by_true_size(ungated):
     ungated("vllm-stored-prefix")
@@ -82,11 +85,6 @@ def test_oldest_entry_is_evicted_by_true_size(ungated):
     assert prefixes._current_memory == len(prefixes) * size
     stats = prefixes.get_stats()
     assert stats["entry_count"] == len(prefixes)
-
-
-def test_nothing_is_stored_of_nothing(prefixes):
-    assert not prefixes.store([], [])
-    assert not prefixes.store([1], [])
 
 
 class Pair(NamedTuple):

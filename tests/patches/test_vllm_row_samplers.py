@@ -1,12 +1,8 @@
 """``vllm-row-samplers``: rows keep their settings, and equal rows are sampled in one call."""
 
-import contextvars
-
 import pytest
 
 from mlx_patches.core.distributions import source_file
-from mlx_patches.patches._shared.request_fields import FIELDS
-from mlx_patches.patches.vllm_mlx.vllm_row_samplers import patch
 from mlx_patches.patches.vllm_mlx.vllm_row_samplers.probe import generate
 from mlx_patches.probes.vllm_scheduler import Server, build_llama
 
@@ -66,25 +62,3 @@ def test_penalty_of_one_row_leaves_the_other(ungated):
     solo = [generate(model, [settings])[0] for settings in (GREEDY, penalized)]
     assert generate(model, [GREEDY, penalized]) == solo
     assert generate(model, [penalized, GREEDY]) == solo[::-1]
-
-
-def test_dropped_fields_reach_their_row(ungated):
-    ungated("vllm-row-samplers", "processor-rows")
-    model, hot = build_llama(), {"temperature": 2.0, "top_p": 1.0}
-    plain = generate(model, [GREEDY])[0]
-    context = contextvars.copy_context()
-    context.run(FIELDS.set, {"seed": 7, "frequency_penalty": 1000.0, "presence_context_size": 64})
-    seeded = [context.run(generate, model, sent)[0] for sent in ([hot], [hot], [hot, GREEDY])]
-    assert seeded[0] == seeded[1] == seeded[2]
-    assert len({*seeded[0]}) == len(seeded[0])
-    context.run(FIELDS.set, {"top_k": 1})
-    assert context.run(generate, model, [hot])[0] == plain
-    context.run(FIELDS.set, {"seed": True, "frequency_penalty": "1"})
-    assert context.run(generate, model, [GREEDY])[0] == plain
-
-
-def share_sampler(monkeypatch):
-    monkeypatch.setattr(patch, "read_settings", lambda params: {"temp": 0.0})
-
-
-MUTANTS = {"vllm-row-samplers": share_sampler}

@@ -41,10 +41,3 @@ def test_client_that_left_before_the_answer_begins():
     client.leave()
     client.add(type("Tokens", (), {"close": lambda self: closed.append(1)})())
     assert closed == [1]
-
-
-def never_leave(monkeypatch):
-    monkeypatch.setattr(patch, "is_collected", lambda body: False)
-
-
-MUTANTS = {"vlm-hang-up": never_leave}

@@ -1,14 +1,11 @@
-import contextlib
 import importlib
 
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.vlm_preprocess_turns import patch as preprocess_turns
 from mlx_patches.patches.server.vlm_preprocess_turns.probe import make_server
 
 from ..releases.conftest import verdict
-from .mutants import replaced
 
 PATCH = catalogue.builtin().get("vlm-preprocess-turns")
 
@@ -27,6 +24,3 @@ def test_failed_request_ends_its_turn(ungated):
     tokenizer._second.set()  # nobody else comes
     prepared = server._cpu_preprocess("a prompt")
     assert prepared["input_ids"].tolist() == [[1, 2]]
-
-
-MUTANTS = {"vlm-preprocess-turns": replaced(preprocess_turns, _turn=contextlib.nullcontext())}

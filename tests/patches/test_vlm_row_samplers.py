@@ -118,10 +118,3 @@ def test_unseeded_rows_draw_differently(ungated):
         started = [start(server, generator, {"temperature": 1.5}) for _ in range(4)]
         answers = {tuple(read_answer(one, {})) for one in started}
     assert len(answers) == 4
-
-
-def first_row_rules(monkeypatch):
-    monkeypatch.setattr(patch, "group_rows", lambda rows: [[*range(len(rows))]])
-
-
-MUTANTS = {"vlm-row-samplers": first_row_rules}

@@ -7,7 +7,6 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.distributions import source_file
-from mlx_patches.patches.server.vlm_sampling_parameters import patch
 from mlx_patches.patches.server.vlm_sampling_parameters.probe import sample
 
 from ..releases.models import module_or_skip
@@ -80,10 +79,3 @@ def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatc
     monkeypatch.setattr(generation, "make_sampler", lambda temp, top_p=1.0, min_p=0.0: None)
     with pytest.raises(ValueError, match="top_k: not supported"):
         build(server, top_k=3)
-
-
-def drop_parameters(monkeypatch):
-    monkeypatch.setattr(patch, "read_parameters", lambda args: {})
-
-
-MUTANTS = {"vlm-sampling-parameters": drop_parameters}

@@ -47,10 +47,3 @@ def test_reset_and_clone_decide_anew(first):
     first.reset()
     assert allowed(first(mx.array([3]), logits)) == [1, 5]
     assert first.enable_thinking is True
-
-
-def always_wait(monkeypatch):
-    monkeypatch.setattr(patch, "FirstToken", lambda waiting: waiting)
-
-
-MUTANTS = {"vlm-schema-thinking": always_wait}

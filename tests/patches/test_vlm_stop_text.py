@@ -78,12 +78,7 @@ def test_concurrent_stop_strings(build, ungated):
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {
-        "two": "one ",
-        "e t": "on",
-        "ou": "one two three f",
-        "x": "one two three four",
-    }
+    assert found == {"two": "one ", "e t": "on", "ou": "one two three f", "x": "one two three four"}
 
 
 def test_leaving_client_cancels_row(build, ungated):

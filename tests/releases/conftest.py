@@ -40,7 +40,6 @@ REMAINING = [pytest.mark.slow, pytest.mark.remaining]
 
 @functools.cache
 def installed(distribution: str) -> bool:
-    """True where the environment has the distribution's package."""
     return importlib.util.find_spec(distribution.replace("-", "_")) is not None
 
 
@@ -93,7 +92,6 @@ def targets_of_patches() -> list[ParameterSet]:
 
 
 def every_patch() -> list[ParameterSet]:
-    """Each patch that has a target in a tested distribution, as pytest parameters."""
     return [
         pytest.param(patch, id=patch.id)
         for patch in catalogue.builtin()

@@ -128,7 +128,6 @@ class Batch:
         return engine.batch_cache(self.model, self.padding)
 
     def prefill(self, length: int) -> Any:
-        """Feed ``length`` columns, padding included; returns the logits, not evaluated."""
         tokens = [[0] * pad + tokens_of(length - pad, row) for row, pad in enumerate(self.padding)]
         places = [[max(0, i - pad) for i in range(length)] for pad in self.padding]
         return self._call(tokens, places)
@@ -157,7 +156,6 @@ class Solo(Batch):
 
 
 def tokens_of(length: int, row: int) -> list[int]:
-    """Token ids of a row's prompt."""
     return [1 + (3 * row + 7 * i) % 20 for i in range(length)]
 
 

@@ -11,7 +11,6 @@ from mlx.utils import tree_map
 
 
 def off(values: Any) -> Any:
-    """Arrays that are off by little, and anything else as it is."""
     return tree_map(lambda one: one * 1.125 if isinstance(one, mx.array) else one, values)
 
 

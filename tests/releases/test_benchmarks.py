@@ -51,7 +51,6 @@ def test_only_one_copy_is_patched(engine):
 
 
 def _modules() -> dict[str, object]:
-    """The modules of the releases that are imported now."""
     return {
         name: module for name, module in sys.modules.items() if name.partition(".")[0] in MODELS
     }

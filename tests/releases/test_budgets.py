@@ -28,37 +28,20 @@ Value = TypeVar("Value")
 # Each tuple stands for one kind of model; the first name that the release has is used.
 SAMPLE = {
     "mlx-lm": (
-        ("llama",),
-        ("gemma3_text",),
-        ("qwen3_5", "qwen3_next"),
-        ("nemotron_h",),
-        ("afm7",),
-        ("gpt_oss",),
+        *(("llama",), ("gemma3_text",), ("qwen3_5", "qwen3_next"), ("nemotron_h",)),
+        *(("afm7",), ("gpt_oss",)),
     ),
     "mlx-vlm": (
-        ("gemma3",),
-        ("gemma4",),
-        ("qwen2_5_vl",),
-        ("qwen3_vl",),
-        ("qwen3_5",),
-        ("nemotron_h",),
-        ("mllama",),
-        ("moondream3",),
-        ("afm7",),
+        *(("gemma3",), ("gemma4",), ("qwen2_5_vl",), ("qwen3_vl",), ("qwen3_5",)),
+        *(("nemotron_h",), ("mllama",), ("moondream3",), ("afm7",)),
     ),
 }
 PROMPT = 6
 LONG = 40  # a prompt longer than any span after which a patch evaluates a batch's counts
 # More families with counts that no layer reads: recurrent layers, layers without rotary positions.
 COUNTING = (
-    "qwen3_next",
-    "kimi_linear",
-    "granitemoehybrid",
-    "falcon_h1",
-    "mamba2",
-    "jamba",
-    "cohere2",
-    "exaone4",
+    *("qwen3_next", "kimi_linear", "granitemoehybrid", "falcon_h1", "mamba2", "jamba"),
+    *("cohere2", "exaone4"),
 )
 # Two spans of decode steps, each longer than the period in which a graph grows and is cut.
 EARLY, LATE = range(40, 80), range(260, 300)
@@ -320,13 +303,11 @@ def test_planted_read_is_counted(read: Callable[[Any], Any]) -> None:
     assert read(value) is not None or read is READERS["mx.eval"]
 
 
-def test_planted_node_is_counted(tmp_path: Path) -> None:
+def test_planted_costs_are_counted(tmp_path):
     value = mx.array([1.0])
     plain, more = costs.nodes([value * 2], tmp_path), costs.nodes([-(value * 2)], tmp_path)
     assert difference(plain, more) == {"Negative": 1}
 
-
-def test_planted_cycle_is_counted() -> None:
     def leaking() -> None:
         cycle: list[Any] = [mx.zeros(1000)]
         mx.eval(cycle[0])
@@ -337,7 +318,6 @@ def test_planted_cycle_is_counted() -> None:
 
 
 def graphs_of(batch: Batch, folder: Path) -> dict[str, Counter[str]]:
-    """The graphs of a prompt and of a decode step; the caches are evaluated before each."""
     graphs = {}
     feeds = {"prefill": lambda: batch.prefill(LONG), "decode": batch.step}
     for name, feed in feeds.items():
@@ -349,13 +329,11 @@ def graphs_of(batch: Batch, folder: Path) -> dict[str, Counter[str]]:
 
 
 def difference(before: Counter[str], after: Counter[str]) -> dict[str, int]:
-    """How many more of each primitive there are."""
     more = {name: after[name] - before[name] for name in after | before}
     return {name: count for name, count in more.items() if count}
 
 
 def decode(batch: Batch) -> Any:
-    """The caches of a batch after a prompt and some decode steps."""
     batch.evaluate(batch.prefill(BLOCK))
     for step in range(STEPS):
         batch.evaluate(batch.step(step))

@@ -22,10 +22,7 @@ from ..patches.mutants import load_tests
 from .conftest import is_tested, run_probe, sampled
 from .models import build_or_skip
 
-FAMILIES = {
-    "mlx-lm": ("llama", "nemotron_h"),
-    "mlx-vlm": ("gemma4", "qwen3_5"),
-}
+FAMILIES = {"mlx-lm": ("llama", "nemotron_h"), "mlx-vlm": ("gemma4", "qwen3_5")}
 
 
 # The arguments of a call.

@@ -14,15 +14,13 @@ from .conftest import installed
 PRESENT = [name for name in ("mlx-lm", "mlx-vlm") if installed(name)]
 
 
-def run(*arguments, environment=None):
-    import os
+def python(*arguments, env=None):
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env)
 
-    return subprocess.run(
-        [sys.executable, "-m", "mlx_patches", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **(environment or {})},
-    )
+
+def run(*arguments):
+    return python("-m", "mlx_patches", *arguments)
 
 
 @pytest.fixture
@@ -120,21 +118,11 @@ def test_enabled_environment_patches_program(enabled):
         "import mlx_patches\n"
         "print(sorted({o.patch for o in mlx_patches.status() if o.status == 'applied'}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert "frozen-state" in done.stdout, done.stderr
-    off = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            code.replace(
-                "import mlx_patches\n",
-                "assert 'mlx_patches.activation.session' not in sys.modules\nimport mlx_patches\n",
-            ),
-        ],
-        capture_output=True,
-        text=True,
-        env={"MLX_PATCHES": "0"},
-    )
+    first = "assert 'mlx_patches.activation.session' not in sys.modules\nimport mlx_patches\n"
+    code = code.replace("import mlx_patches\n", first)
+    off = python("-c", code, env={"MLX_PATCHES": "0"})
     assert off.stdout.strip() == "[]", off.stderr
 
 

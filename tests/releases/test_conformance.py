@@ -21,7 +21,6 @@ def ready(patch) -> bool:
 
 
 def has_module(outcome) -> bool:
-    """True where the release has the module of a target."""
     return outcome.target.partition(":")[0] in sys.modules
 
 

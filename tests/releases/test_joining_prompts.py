@@ -39,7 +39,6 @@ def alone(model, tokens):
 
 
 def together(model, first, late):
-    """The answers of the release's engine when the late prompts join after two pieces."""
     engine = generate.BatchGenerator(model, max_tokens=TOKENS, prefill_step_size=PIECE)
     order, said = list(engine.insert(first)), {}
     for turn in range(10 * TOKENS):

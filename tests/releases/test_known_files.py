@@ -9,7 +9,6 @@ from .conftest import every_target
 
 
 def names_by_module() -> dict[str, set[str]]:
-    """The names that the patches look up in each module."""
     names: dict[str, set[str]] = {}
     for parameter in every_target():
         _, target = parameter.values

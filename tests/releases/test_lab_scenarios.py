@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
-from packaging.version import Version
 
 import mlx_patches
 from mlx_patches.evidence.words import BFLOAT16
@@ -55,17 +54,8 @@ def patched_cell(scenario, model):
 
 # Scenarios that are n/a for a plain attention model in some or all releases.
 MAY_LACK = {
-    "right-padded",
-    "rope-deltas",
-    "images",
-    "batch-generate-images",
-    "quantized-8",
-    "quantized-4",
-    "processors",
-    "leaves",
-    "engine-images",
-    "cache-dtype",
-    "max-kv-size",
+    *("right-padded", "rope-deltas", "images", "batch-generate-images", "quantized-8"),
+    *("quantized-4", "processors", "leaves", "engine-images", "cache-dtype", "max-kv-size"),
 }
 
 
@@ -102,103 +92,80 @@ def test_gemma4_patched(applied):
         assert SCENARIOS[name](model).verdict == "green", name
 
 
-def mlx_lm() -> Version:
-    return Version(importlib.metadata.version("mlx-lm"))
+def plant(monkeypatch, kind, name, around):
+    """Put ``around(original, self, ...)`` in place of a method, or of a property's setter."""
+    own = inspect.getattr_static(kind, name)
+    original = own.fset if isinstance(own, property) else getattr(own, "__func__", own)
 
+    def broken(self, *args, **kwargs):
+        return around(original, self, *args, **kwargs)
 
-def after(change):
-    """A planted defect: the method runs, then ``change`` undoes a part of its work."""
-
-    def plant(monkeypatch, kind, method):
-        original = getattr(kind, method)
-
-        def broken(self, *args, **kwargs):
-            before = {name: getattr(self, name) for name in ("offset", "left_padding")}
-            before = {name: value[:] for name, value in before.items()}
-            result = original(self, *args, **kwargs)
-            changed = change(self, before, result)
-            return result if changed is None else changed
-
-        monkeypatch.setattr(kind, method, broken)
-
-    return plant
+    made = own.setter(broken) if isinstance(own, property) else broken
+    monkeypatch.setattr(kind, name, classmethod(made) if isinstance(own, classmethod) else made)
 
 
 def stays(name):
-    return after(lambda self, before, result: setattr(self, name, before[name]))
+    def around(original, self, *args, **kwargs):
+        before = getattr(self, name)[:]
+        result = original(self, *args, **kwargs)
+        setattr(self, name, before)
+        return result
+
+    return around
 
 
-def moved(self, before, result):
-    self.offset = self.offset + 1
+def moved(original, self, *args):
+    """The offset of a cache, or of a merged one, is off by one afterwards."""
+    made = original(self, *args)
+    cache = self if made is None else made
+    cache.offset = cache.offset + 1
+    return made
 
 
-def swapped(self, before, result):
+def swapped(original, self, *args):
+    original(self, *args)
     self.keys = self.keys[::-1]
 
 
-def nothing(monkeypatch, kind, method):
-    monkeypatch.setattr(kind, method, lambda self, *args, **kwargs: None)
+def nothing(original, self, *args, **kwargs):
+    return None
 
 
-def first_row(monkeypatch, kind, method):
-    original = getattr(kind, method)
-    monkeypatch.setattr(kind, method, lambda self, row: original(self, 0))
+def first_row(original, self, row):
+    return original(self, 0)
 
 
-def no_padding(monkeypatch, kind, method):
-    original = getattr(kind, method)
-
-    def broken(self, *args, **kwargs):
-        kept, self.left_padding = self.left_padding, self.left_padding * 0
-        mask = original(self, *args, **kwargs)
-        self.left_padding = kept
-        return mask
-
-    monkeypatch.setattr(kind, method, broken)
-
-
-def forgetful(monkeypatch, kind, method):
-    original = kind.state.fset
-
-    def broken(self, value):
-        original(self, value)
-        self.offset = self.offset + 1
-
-    monkeypatch.setattr(kind, method, kind.state.setter(broken))
-
-
-def shifted(monkeypatch, kind, method):
-    original = getattr(kind, method).__func__
-
-    def broken(cls, caches):
-        merged = original(cls, caches)
-        merged.offset = merged.offset + 1
-        return merged
-
-    monkeypatch.setattr(kind, method, classmethod(broken))
+def no_padding(original, self, *args, **kwargs):
+    kept, self.left_padding = self.left_padding, self.left_padding * 0
+    mask = original(self, *args, **kwargs)
+    self.left_padding = kept
+    return mask
 
 
 PLANTED = [
     ("update_and_fetch", stays("offset"), {"left-padded", "equal-lengths", "chunked-batch"}),
     ("make_mask", no_padding, {"left-padded", "chunked-batch", "extract-early"}),
-    ("extend", after(moved), {"extend", "engine"}),
+    ("extend", moved, {"extend", "engine"}),
     ("extend", stays("left_padding"), {"extend"}),
     ("filter", stays("offset"), {"filter"}),
-    ("filter", after(swapped), {"filter"}),
+    ("filter", swapped, {"filter"}),
     ("extract", first_row, {"extract-early", "extract-late"}),
     ("trim", stays("offset"), {"trim"}),
     ("trim", nothing, {"trim"}),
-    ("state", forgetful, {"state"}),
-    ("merge", shifted, {"merge", "history"}),
+    ("state", moved, {"state"}),
+    ("merge", moved, {"merge", "history"}),
     ("finalize", nothing, {"history", "last-chunk"}),
 ]
 
 
-@pytest.mark.parametrize(("method", "plant", "names"), PLANTED)
-def test_planted_defect_is_red(right, monkeypatch, method, plant, names):
-    kinds = {type(layer) for layer in engine.batch_cache(right, [0])}
-    for kind in kinds:
-        plant(monkeypatch, kind, method)
+def kinds_of(model):
+    return {type(layer) for layer in engine.batch_cache(model, [0])}
+
+
+@pytest.mark.parametrize(("method", "around", "names"), PLANTED)
+def test_planted_defect_is_red(right, monkeypatch, method, around, names):
+    for kind in kinds_of(right):
+        plant(monkeypatch, kind, method, around)
     for name in names:
         assert SCENARIOS[name](right).verdict == "red", name
 
@@ -248,7 +215,7 @@ def test_wrong_nucleus_is_red(right, applied, monkeypatch):
     assert SCENARIOS["samplers"](right).verdict == "red"
 
 
-@pytest.mark.parametrize("change", [stays("offset"), after(swapped), None])
+@pytest.mark.parametrize("change", [stays("offset"), swapped, None])
 def test_wrong_removal_is_red(right, applied, monkeypatch, change):
     if SCENARIOS["leaves"](right).verdict == "n/a":
         pytest.skip("this release's generator cannot remove a row")
@@ -256,8 +223,8 @@ def test_wrong_removal_is_red(right, applied, monkeypatch, change):
         for kind in (generators._LmGenerator, generators.VlmGenerator):
             monkeypatch.setattr(kind, "remove", lambda self, uid: None)
     else:
-        for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
-            change(monkeypatch, kind, "filter")
+        for kind in kinds_of(right):
+            plant(monkeypatch, kind, "filter", change)
     assert SCENARIOS["leaves"](right).verdict == "red"
 
 
@@ -270,14 +237,12 @@ def test_engine_images():
 
 
 def test_growing_graph_is_red(right, monkeypatch):
-    for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
-        original = kind.update_and_fetch
+    def broken(original, self, *args):
+        self.fed = getattr(self, "fed", mx.array(0)) + 1
+        return original(self, *args)
 
-        def broken(self, *args, update=original):
-            self.fed = getattr(self, "fed", mx.array(0)) + 1
-            return update(self, *args)
-
-        monkeypatch.setattr(kind, "update_and_fetch", broken)
+    for kind in kinds_of(right):
+        plant(monkeypatch, kind, "update_and_fetch", broken)
     assert SCENARIOS["growth"](right).verdict == "red"
 
 
@@ -286,14 +251,13 @@ def test_changed_cache_dtype_is_red(right, applied, monkeypatch):
     model = replace(right, dtype=BFLOAT16)
     if SCENARIOS["cache-dtype"](model).verdict == "n/a":
         pytest.skip("no batch joins here that has no keys yet")
-    for kind in {type(layer) for layer in engine.batch_cache(right, [0])}:
-        original = kind.extend
 
-        def broken(self, other, extend=original):
-            extend(self, other)
-            self.keys = self.keys.astype(mx.float16)
+    def broken(original, self, other):
+        original(self, other)
+        self.keys = self.keys.astype(mx.float16)
 
-        monkeypatch.setattr(kind, "extend", broken)
+    for kind in kinds_of(right):
+        plant(monkeypatch, kind, "extend", broken)
     cell = SCENARIOS["cache-dtype"](model)
     assert cell.verdict == "red"
     assert "float16" in cell.detail
@@ -333,11 +297,9 @@ def test_known_defect_is_red(scenario, name, patch, dtype):
 @needs_vlm
 def test_defect_after_window_wraps(applied, monkeypatch):
     model = tiny("mlx-vlm", "gemma4")
-    kinds = {type(layer) for layer in engine.batch_cache(model, [0])}
-    kind = next(one for one in kinds if "Rotating" in one.__name__)
-    original = kind.make_mask
+    kind = next(one for one in kinds_of(model) if "Rotating" in one.__name__)
 
-    def broken(self, *args, **kwargs):
+    def broken(original, self, *args, **kwargs):
         kept = self.left_padding
         if self._offset > self.max_size + 6:
             self.left_padding = kept + 2
@@ -345,7 +307,7 @@ def test_defect_after_window_wraps(applied, monkeypatch):
         self.left_padding = kept
         return mask
 
-    monkeypatch.setattr(kind, "make_mask", broken)
+    plant(monkeypatch, kind, "make_mask", broken)
     assert SCENARIOS["extract-early"](model).verdict == "green"
     assert SCENARIOS["left-padded"](model).verdict == "red"
 
@@ -412,9 +374,7 @@ def test_engine_reports_every_token(right):
 def child(right, monkeypatch, capsys):
     def run(*arguments, build=lambda family, **asked: right, sensitivity=1.0, differ=True):
         fake = SimpleNamespace(
-            build=build,
-            sensitivity=lambda model: sensitivity,
-            differ=lambda one, other: differ,
+            build=build, sensitivity=lambda model: sensitivity, differ=lambda one, other: differ
         )
         monkeypatch.setitem(sys.modules, "mlx_patches.lab.build", fake)
         main([str(right.family), *arguments])
@@ -432,7 +392,7 @@ def test_child_prints_one_line_per_scenario(child):
 
 
 def test_insensitive_family_is_never_green(child, right, monkeypatch):
-    nothing(monkeypatch, type(engine.batch_cache(right, [0])[0]), "trim")
+    plant(monkeypatch, type(engine.batch_cache(right, [0])[0]), "trim", nothing)
     names = ["left-padded", "rope-deltas", "trim"]
     lines = child(*(part for name in names for part in ("--scenario", name)), sensitivity=1e-9)
     assert [line["verdict"] for line in lines] == ["insensitive", "n/a", "red"]

@@ -67,9 +67,13 @@ def test_template_per_value():
         assert (got == X[1] * number * truth).all()
 
 
-def test_scalar_argument():
+def test_arguments_and_atomics():
     made = kernel(f"{INDEX} out[i] = x[i] * y;", ("x", "y"))
     assert (launched(made, [mx.array(X[1]), 3.0]) == X[1] * 3).all()
+    body = f"{INDEX} atomic_fetch_add_explicit(&out[i % 2], x[i], memory_order_relaxed);"
+    made = kernel(body, atomic_outputs=True)
+    got = launched(made, [mx.array(X.ravel())], (2,), threads=12, init_value=0)
+    assert got.tolist() == [X.ravel()[::2].sum(), X.ravel()[1::2].sum()]
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.int32])
@@ -86,13 +90,6 @@ def test_unwritten_values_are_noted():
     assert np.isnan(got).tolist() == [True, False, True, True]
     assert list(JOURNAL.unwritten) == ["kernel k leaves 3 of 4 values unwritten"]
     assert not JOURNAL.faults
-
-
-def test_atomic_outputs():
-    body = f"{INDEX} atomic_fetch_add_explicit(&out[i % 2], x[i], memory_order_relaxed);"
-    made = kernel(body, atomic_outputs=True)
-    got = launched(made, [mx.array(X.ravel())], (2,), threads=12, init_value=0)
-    assert got.tolist() == [X.ravel()[::2].sum(), X.ravel()[1::2].sum()]
 
 
 # 40 threads in threadgroups of 64: one smaller threadgroup, whose last SIMD group has 8 threads.

@@ -55,7 +55,6 @@ def _look_at(function: Any, of_module: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _result(call: Callable[[], Any]) -> Any:
-    """The result of a call, or the type of its error."""
     try:
         return call()
     except Exception as error:

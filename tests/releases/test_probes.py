@@ -13,13 +13,11 @@ from .conftest import every_target, run_probe, targets_of_patches, verdict
 
 @functools.cache
 def without(patch, target):
-    """The probe's result on the release without patches."""
     return run_probe(patch, target)
 
 
 @pytest.mark.parametrize(("patch", "target"), every_target())
 def test_gate_agrees_with_probe_and_patch_repairs(patch, target, ungated):
-    """The gate agrees with the probe; the patch turns it green, and ``restore`` red again."""
     before, decided = without(patch, target), verdict(patch, target)
     # A drifted target holds back the patch's others, also where its own probe cannot run.
     assert decided.status is not Status.DRIFTED, decided.reason

@@ -49,6 +49,9 @@ CONSTANT: dict[str, str] = {
     "vlm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "vlm-sampling-parameters": "reads some numbers of a request",
     "vlm-schema-thinking": "reads some fields of a request",
+    "vllm-messages-stop": "replaces a word in each event of a stream",
+    "vllm-processor-failure": "checks each processor of a request once per token",
+    "vllm-stream-end": "makes one empty object at the end of a stream",
     "vllm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "generator-stream": "saves and restores a thread's default stream for each token",
     "granite4-features": ARRAYS,
@@ -73,7 +76,6 @@ CONSTANT: dict[str, str] = {
     "sampling-threads": "looks up a thread's function",
     "server-cache-bytes": START,
     "server-start-adapter": START,
-    "sinks-warning": START,
     "speculative-split": LAYERS,
     "stream-spaces": "encodes a short constant text when a detokenizer is built",
     "top-p-dtype": ARRAYS,
@@ -174,6 +176,62 @@ def vlm_stops(n: int, make: Any) -> Callable[[], Any]:
         args = patch.add_stops(SimpleNamespace(), request)
         for _ in patch.end_at_stops((None, tokens), args)[1]:
             pass
+
+    return run
+
+
+@dataclass
+class Output:
+    new_text: str
+    finished: bool = False
+    finish_reason: str | None = None
+    matched_stop: str | None = None
+    text: str = ""
+
+
+def vllm_stops(n: int, make: Any) -> Callable[[], Any]:
+    patch = module_of("vllm_mlx.vllm_requests.stops")
+    texts, stops = make(n)
+    outputs = [*map(Output, texts), Output("", True, "stop", stops[0])]
+
+    async def stream() -> Any:
+        for output in outputs:
+            yield output
+
+    async def read(cut: Any) -> None:
+        async for _ in cut(stream(), stops):
+            pass
+
+    def run() -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(patch, "clean_text", str)
+            for cut in (patch.cut_outputs, patch.hold_outputs):
+                with pytest.raises(StopIteration):
+                    read(cut).__await__().send(None)
+
+    return run
+
+
+def unread_calls(n: int) -> Callable[[], Any]:
+    patch = module_of("vllm_mlx.vllm_unread_calls.patch")
+    parser = SimpleNamespace()
+
+    def run() -> None:
+        for _ in range(n):
+            patch.pass_text(lambda *_: ("", None), parser, "", "a word")
+        patch.end_text(nothing, parser)
+
+    return run
+
+
+def dropped_fields(n: int) -> Callable[[], Any]:
+    fields = module_of("vllm_mlx.vllm_requests.fields")
+    body = {"prompt": "a" * n, "logit_bias": {str(number): 1 for number in range(n)}}
+
+    def run() -> None:
+        token = fields.FIELDS.set(body)
+        fields.read_bias()
+        fields.FIELDS.reset(token)
 
     return run
 
@@ -740,6 +798,9 @@ CASES: dict[str, list[Case]] = {
     "server-empty-prompt": [empty_prompts],
     "vllm-empty-prompt": [empty_prompts],
     "server-xtc": [xtc_tokens],
+    "vllm-stop-text": [lambda n, make=make: vllm_stops(n, make) for make in STOPS],
+    "vllm-unread-calls": [unread_calls],
+    "vllm-request-fields": [dropped_fields],
     "vllm-prefix-hit": [vllm_hit],
     "vllm-paged-prefix": [paged_blocks],
     "vllm-stored-prefix": [stored_entry],

@@ -57,24 +57,19 @@ def test_array_is_cut_to_row(name, shape, index):
     assert same(slice_argument(name, value, PART), value[index] if index else value)
 
 
-def test_embeddings_are_cut_by_row():
+def test_other_values_are_cut_or_pass():
     value = numbers(3, 3, 8)
     part = RowPart(2, (3, 3), (1, 3))
     assert same(slice_argument("inputs_embeds", value, part), value[2:3, 1:3])
     assert same(slice_argument("position_ids", value[..., :3], part), value[:, 2:3, 1:3])
-
-
-def test_other_values_pass_through():
-    for value in (None, 3, "text", [1, 2], (), [], object(), {"n": 1}):
-        sliced = slice_argument("any", value, PART)
-        assert sliced is value or sliced == value
-
-
-def test_nested_arrays_are_cut():
     value = numbers(2, 4)
     found = slice_argument("any", {"one": [value, None], "two": (value,)}, PART)
     assert same(found["one"][0], value[1:2, 2:4]) and found["one"][1] is None
     assert same(found["two"][0], value[1:2, 2:4])
+
+    for value in (None, 3, "text", [1, 2], (), [], object(), {"n": 1}):
+        sliced = slice_argument("any", value, PART)
+        assert sliced is value or sliced == value
 
 
 @pytest.mark.parametrize("given", ["named", "extra"])
@@ -104,21 +99,14 @@ def test_outputs_are_padded_and_joined():
     assert joined.shape == (2, 4, 8)
     assert same(joined[:1], long) and same(joined[1:, 2:], short)
     assert not mx.any(joined[1, :2]).item()
-
-
-def test_row_without_tokens_is_zeros():
     long = rows(8)[0].astype(mx.bfloat16)
     joined = join_outputs([long, None], [(0, 4), (4, 4)], SHAPE)
     assert joined.dtype == mx.bfloat16
     assert same(joined[:1], long) and not mx.any(joined[1]).item()
 
-
-def test_right_padding():
     joined = join_outputs([numbers(1, 4, 8), numbers(1, 1, 8) + 1], [(0, 4), (0, 1)], SHAPE)
     assert same(joined[1:, :1], numbers(1, 1, 8) + 1) and not mx.any(joined[1, 1:]).item()
 
-
-def test_rows_without_tokens_axis_are_joined():
     pooled = [numbers(1, 8), numbers(1, 8) + 1]
     assert same(join_outputs(pooled, SPANS, SHAPE), mx.concatenate(pooled))
 

@@ -58,5 +58,4 @@ def test_solo_changes_only_where_wrong(family):
 
 
 def in_chunks(model: LabModel) -> str:
-    """The verdict of comparing a prompt in chunks with the whole prompt."""
     return SCENARIOS["chunked-solo"](model).verdict

@@ -87,7 +87,6 @@ def test_config_fields_names_unused_field(monkeypatch):
 
 
 def loaded_off(original, file):
-    """A file's cache, with keys that are off."""
     loaded = original(file)
     for layer in loaded:
         state = layer.state
@@ -104,7 +103,6 @@ def test_saved_finds_changed_cache(patched, monkeypatch):
 
 
 def reds(scenario: str, distribution: str) -> set[str]:
-    """The cases of a release's scenario that are red."""
     if not is_tested(distribution):
         pytest.skip("this set tests another package")
     found = dict(cells(scenario, distribution, patched=False))

@@ -84,7 +84,6 @@ class Caller:
         self._model: LabModel | None = None
 
     def learn(self) -> None:
-        """Add the model's answer in the present state."""
         self.known.append(self.thread.submit(self._answer).result(GRACE))
 
     def learn_mixes(self) -> None:
@@ -118,7 +117,6 @@ class Caller:
             layer.__call__ = installed
 
     def check(self) -> None:
-        """Run the batch; the answer must be a known one."""
         answer = self._answer()
         assert answer in self.known, f"{self.family} gives an answer that no state of it gives"
         self.seen[self.known.index(answer)] += 1
@@ -131,8 +129,6 @@ class Caller:
 
 
 class Warnings(logging.Handler):
-    """Collects the warnings about patches that fail."""
-
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.said: list[str] = []
@@ -214,7 +210,6 @@ def apply_and_restore(ids: list[str]) -> None:
 
 
 def load_again(name: str) -> None:
-    """Run a module's code again, or import it anew."""
     module = importlib.import_module(name)
     if random.random() < 0.5:
         importlib.reload(module)

@@ -1,4 +1,3 @@
-import functools
 from collections import deque
 
 import mlx.core as mx
@@ -70,15 +69,6 @@ def keys_off(original, self, *args, **kwargs):
     return result
 
 
-def one_less(original, self, n):
-    return original(self, n - 1) + 1
-
-
-def first_rows(original, self, indices):
-    """Keep so many rows, but the first ones."""
-    return original(self, mx.arange(len(indices)))
-
-
 def loaded_off(original, *args, **kwargs):
     loaded = original(*args, **kwargs)
     for layer in loaded:
@@ -114,17 +104,7 @@ def other_segments(original, self, segments, *args, **kwargs):
     return original(self, turned, *args, **kwargs)
 
 
-def one_queue(original, self, *args, queue, **kwargs):
-    original(self, *args, **kwargs)
-    self._unprocessed_sequences = queue
-
-
-def smaller(original, self, *args, max_kv_size=None, **kwargs):
-    return original(self, *args, max_kv_size=max_kv_size and max_kv_size - 1, **kwargs)
-
-
 def closed_off(original, self):
-    """An engine that ends leaves a weight of the model changed."""
     original(self)
     norm = self.model.model.norm
     norm.weight = norm.weight * 1.5
@@ -139,17 +119,9 @@ def grown_off(original, self, keys, values):
     return result
 
 
-def seen_alone(original, self, *args, seen, **kwargs):
-    seen.append(self)
+def seen_alone(original, self, *args, **kwargs):
+    SEEN.append(self)
     return original(self, *args, **kwargs)
-
-
-def off_after_that(original, self, keys, values, seen):
-    return original(self, off(keys) if seen else keys, values)
-
-
-def values_off(original, self, keys, values):
-    return original(self, keys, off(values))
 
 
 def copies_off(original, *args, **kwargs):
@@ -171,13 +143,29 @@ def text_axes(original, self, *args, position_ids=None, **kwargs):
 SEEN: list[object] = []
 LM, VLM = "mlx-lm:llama", "mlx-vlm:qwen2_vl"
 CACHE, GENERATE = "mlx_lm.models.cache", "mlx_lm.generate"
+BATCH = "BatchKVCache.update_and_fetch"
+
+
+def one_queue(original, self, *args, queue=deque(), **kwargs):  # noqa: B006
+    """All engines have the same queue of prompts."""
+    original(self, *args, **kwargs)
+    self._unprocessed_sequences = queue
+
+
+def smaller(original, self, *args, max_kv_size=None, **kwargs):
+    return original(self, *args, max_kv_size=max_kv_size and max_kv_size - 1, **kwargs)
+
+
 # A kind of operation or of setting, the walks that have it, and the planted fault.
 FAULTS = {
     "add": (LM, "copy", [(CACHE, "BatchKVCache.extend", keys_off)]),
-    "drop": (LM, "drop", [(CACHE, "BatchKVCache.filter", first_rows)]),
+    "drop": (
+        *(LM, "drop"),
+        [(CACHE, "BatchKVCache.filter", lambda f, self, rows: f(self, mx.arange(len(rows))))],
+    ),
     "copy": (LM, "reuse", [(CACHE, "BatchKVCache.extract", keys_off)]),
     "after": (LM, "reuse", [(CACHE, "BatchKVCache.merge", keys_off)]),
-    "trim": (LM, "reuse", [(CACHE, "KVCache.trim", one_less)]),
+    "trim": (LM, "reuse", [(CACHE, "KVCache.trim", lambda f, self, n: f(self, n - 1) + 1)]),
     "save": (LM, "save", [(CACHE, "load_prompt_cache", loaded_off)]),
     "quantize": (LM, "quantize", [(GENERATE, "_merge_caches", quantized_off)]),
     "segment": (LM, "segment", [(GENERATE, "BatchGenerator.insert_segments", other_segments)]),
@@ -185,38 +173,38 @@ FAULTS = {
     "sampler": (LM, "sampler", [(GENERATE, "BatchGenerator.insert_segments", other_samplers)]),
     # Unlike llama, qwen2 leaves its caches to the engine, which limits them.
     "max_kv_size": (
-        "mlx-lm:qwen2",
-        "max_kv_size",
+        *("mlx-lm:qwen2", "max_kv_size"),
         [(GENERATE, "BatchGenerator.__init__", smaller)],
     ),
-    "grow": (LM, "copy", [(CACHE, "BatchKVCache.update_and_fetch", grown_off)]),
+    "grow": (LM, "copy", [(CACHE, BATCH, grown_off)]),
     "renew": (LM, "renew", [(GENERATE, "BatchGenerator.close", closed_off)]),
-    "engines": (
-        LM,
-        "engines",
-        [(GENERATE, "BatchGenerator.__init__", functools.partial(one_queue, queue=deque()))],
-    ),
+    "engines": (LM, "engines", [(GENERATE, "BatchGenerator.__init__", one_queue)]),
     "solo": (
-        LM,
-        "solo",
+        *(LM, "solo"),
         [
-            (CACHE, "KVCache.update_and_fetch", functools.partial(seen_alone, seen=SEEN)),
-            (CACHE, "BatchKVCache.update_and_fetch", functools.partial(off_after_that, seen=SEEN)),
+            (CACHE, "KVCache.update_and_fetch", seen_alone),
+            (
+                CACHE,
+                BATCH,
+                lambda f, self, keys, values: f(self, off(keys) if SEEN else keys, values),
+            ),
         ],
     ),
     "kv_bits": (
-        VLM,
-        "kv_bits",
-        [("mlx_vlm.models.cache", "BatchQuantizedKVCache.update_and_fetch", values_off)],
+        *(VLM, "kv_bits"),
+        [
+            (
+                *("mlx_vlm.models.cache", "BatchQuantizedKVCache.update_and_fetch"),
+                lambda f, self, keys, values: f(self, keys, off(values)),
+            )
+        ],
     ),
     "prefix": (
-        "mlx-vlm:gemma3",
-        "prefix",
+        *("mlx-vlm:gemma3", "prefix"),
         [("mlx_vlm.apc", "_clone_prompt_cache_for_apc", copies_off)],
     ),
     "images": (
-        VLM,
-        "images",
+        *(VLM, "images"),
         [("mlx_vlm.models.qwen2_vl.language", "Qwen2Model.__call__", text_axes)],
     ),
 }

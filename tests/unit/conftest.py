@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 # Its import replaces a finder in sys.meta_path. It is imported here, before any test whose fixtures
@@ -18,8 +18,10 @@ import importlib_metadata  # noqa: F401
 import pytest
 from hypothesis import settings
 
+from mlx_patches import cli
 from mlx_patches.activation import session
 from mlx_patches.activation.session import Session
+from mlx_patches.core import distributions
 from mlx_patches.core.handed import MANAGERS
 from mlx_patches.core.manager import Manager
 from mlx_patches.core.patch import Patch, Target, around
@@ -121,7 +123,6 @@ class Site:
         return path
 
     def forget(self) -> None:
-        """Take every module of the fake packages out of ``sys.modules``."""
         for name in list(sys.modules):
             if name.partition(".")[0] in self.packages:
                 del sys.modules[name]
@@ -155,8 +156,40 @@ def fake(site: Site) -> Site:
 
 @pytest.fixture
 def cache(fake: Site) -> ModuleType:
-    """The module ``fake_lm.cache``, imported."""
     return load("fake_lm.cache")
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """Runs a command line in this process; returns its exit code and its output."""
+
+    def run(*arguments):
+        monkeypatch.setattr(distributions, "_packages", {})
+        with pytest.raises(SystemExit) as ended:
+            cli.main(list(arguments))
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=ended.value.code, out=out, err=err)
+
+    return run
+
+
+@pytest.fixture
+def affected(fake, monkeypatch):
+    """A session with one patch, which the fake distribution needs."""
+    monkeypatch.setattr(session, "_session", session_for(patch_of("attend"), always=["fix"]))
+
+
+@pytest.fixture
+def llama(site):
+    """The folder of a model, and mlx-lm as installed, without code."""
+    site.install("mlx", "0.32.4")
+    site.install("mlx-lm", "0.32.2")
+    for module in ("models/cache", "models/llama", "generate"):
+        site.write(f"mlx_lm/{module}.py")
+    folder = site.root / "a model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "eos_token_id": 1}')
+    return folder
 
 
 def load(name: str) -> ModuleType:
@@ -203,6 +236,14 @@ def applied(*targets: Target | str, strict: bool = False, **more: Any) -> tuple[
     return manager, patch
 
 
+def stacked(*patches: Patch) -> Manager:
+    """A manager with these patches in effect, one on top of the other."""
+    manager = manager_for(*patches)
+    for patch in patches:
+        assert set(statuses(manager.apply(patch))) == {"applied"}
+    return manager
+
+
 def session_for(*patches: Patch, **changes: Any) -> Session:
     return Session(registry_of(*patches), matrix_for(*patches, **changes))
 
@@ -223,7 +264,6 @@ def patch_of(*targets: Target | str, id: str = "fix", **more: Any) -> Patch:
 
 
 def in_threads(functions: list[Callable[[], object]]) -> None:
-    """Run functions in threads, all at once, and wait for their ends."""
     threads = [threading.Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
@@ -234,14 +274,26 @@ def in_threads(functions: list[Callable[[], object]]) -> None:
 
 def printed(code: str, path: object = "", **environment: str) -> tuple[list[str], str]:
     """What a program of its own process prints, line by line, and its errors."""
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
-        env={**os.environ, "PYTHONPATH": str(path), **environment},
-        capture_output=True,
-        text=True,
-    )
+    variables = {"PYTHONPATH": str(path), **environment}
+    done = finished([sys.executable, "-c", dedent(code)], **variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines(), done.stderr
+
+
+def finished(
+    command: Sequence[object], cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The end of a program that has these environment variables too."""
+    env = {**os.environ, **variables}
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+def make_environment(folder: Path) -> tuple[Path, Path]:
+    """The Python and the site-packages of a new virtual environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    return folder / "bin" / "python", site
 
 
 def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, str]]]:
@@ -256,5 +308,4 @@ def letters(pairs: dict[str, dict[str, str]]) -> dict[str, dict[str, dict[str, s
 
 
 def statuses(outcomes: Any) -> list[str]:
-    """The statuses alone, in order."""
     return [str(outcome.status) for outcome in outcomes]

@@ -14,10 +14,8 @@ CONVERTED = {"offset", "left_padding", "lengths", "max_size", "_lengths", "_righ
 CALLED = {"extract", "merge"}
 # (the module that asks, the name): why it is right.
 DECLARED = {
-    ("generation.sinks_warning", "keep"): "asks whether the patch that adds it is on",
     ("_shared.quantized", "seed"): "of a cache; a patch adds a request's",
     ("_shared.rows", "seed"): "of a cache; a patch adds a request's",
-    ("vllm_mlx.vllm_row_samplers", "seed"): "of a request; the patch adds it by itself",
     ("_shared.row_record", "size"): "of an array; patches add a cache's",
 }
 
@@ -27,7 +25,6 @@ def modules() -> list[Path]:
 
 
 def added_names() -> dict[str, set[str]]:
-    """The names that patches add to classes, with the modules that add them."""
     found: dict[str, set[str]] = {}
     for patch in catalogue.builtin():
         for target in patch.targets:

@@ -40,13 +40,21 @@ def table(patch, rows, sound=(), measured=None):
 EVERYWHERE = {name: {"mlx-lm": ["fix"], "mlx-vlm": ["fix"]} for name in "abc"}
 
 
-def test_other_distribution_does_not_count(releases):
+def test_targets_count_for_their_families(releases):
     patch = patch_of(at("mlx_lm.models.cache"), at("mlx_vlm.models.cache"))
     both = {"mlx-lm": ("fix",), "mlx-vlm": ("fix",)}
     one = {"mlx-lm": ("fix",)}
     assert table(patch, EVERYWHERE) == {"a": both, "b": one, "c": one}
     sound = table(patch, EVERYWHERE, sound=["mlx_vlm.models.cache"])
     assert sound == {key: {"mlx-lm": ("fix",)} for key in "abc"}
+    patch = patch_of(at("mlx_lm.models.a"), at("mlx_lm.models.b"))
+    one = {"mlx-lm": ("fix",)}
+    assert table(patch, EVERYWHERE) == dict.fromkeys("abc", one)
+    # c imports b, and a imports neither.
+    assert table(patch, EVERYWHERE, sound=["mlx_lm.models.a"]) == dict.fromkeys("bc", one)
+
+    patch = patch_of(at("mlx_lm.server"))
+    assert table(patch, EVERYWHERE) == {key: {"mlx-lm": ("fix",)} for key in "abc"}
 
 
 def test_imported_distribution_counts(releases):
@@ -54,19 +62,6 @@ def test_imported_distribution_counts(releases):
     patch = patch_of(at("mlx_lm.models.cache"))
     found = table(patch, EVERYWHERE)
     assert found["a"] == {"mlx-lm": ("fix",), "mlx-vlm": ("fix",)}
-
-
-def test_other_family_does_not_count(releases):
-    patch = patch_of(at("mlx_lm.models.a"), at("mlx_lm.models.b"))
-    one = {"mlx-lm": ("fix",)}
-    assert table(patch, EVERYWHERE) == dict.fromkeys("abc", one)
-    # c imports b, and a imports neither.
-    assert table(patch, EVERYWHERE, sound=["mlx_lm.models.a"]) == dict.fromkeys("bc", one)
-
-
-def test_engine_target_counts_for_all_families(releases):
-    patch = patch_of(at("mlx_lm.server"))
-    assert table(patch, EVERYWHERE) == {key: {"mlx-lm": ("fix",)} for key in "abc"}
 
 
 def test_measurement_outranks_entry(releases):

@@ -1,9 +1,10 @@
+import attribute
 import pytest
 
 import mlx_patches
 from mlx_patches import MlxPatchesError
 from mlx_patches.core.outcome import Outcome, Report, Status
-from mlx_patches.lab import Cell, Family, attribute, scenarios
+from mlx_patches.lab import Cell, Family, scenarios
 
 FAMILY = Family("mlx-lm", "any")
 IDS = ("first", "needed", "third", "fourth")

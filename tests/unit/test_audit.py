@@ -25,17 +25,11 @@ def test_exit_code_of_each_status(status):
     )
 
 
-def test_known_defect_outranks_unknown_code():
+def test_findings_and_exit_codes():
     assert report(row("drifted"), row("disabled")._replace(patch="b")).exit_code() == 1
-
-
-def test_chosen_off_counts_only_when_strict():
     audit = report(row("disabled", by_choice=True))
     assert audit.exit_code() == 0
     assert audit.exit_code(strict=True) == 1
-
-
-def test_finding_names_patch_and_target():
     assert report(row("failed")).findings == ("a-patch mlx_lm.x:y: failed: because",)
 
 

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ from mlx_patches import MlxPatchesError
 from mlx_patches.activation import boot, enable, settings
 from mlx_patches.core.contribution import Host
 
-from .conftest import printed
+from .conftest import finished, make_environment, printed
 
 ROOT = Path(__file__).parents[2]
 SWITCH = settings.SWITCH
@@ -76,26 +74,23 @@ def test_invalid_switch_is_off_and_warned_once(package):
 
 def test_boot_after_path_is_complete(tmp_path):
     """The .pth file of an editable install may come after ours."""
-    environment = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    site = next(environment.glob("lib/python*/site-packages"))
+    python, site = make_environment(tmp_path / "env")
     (site / enable.NAME).write_text(enable.line())
     (site / "zzz.pth").write_text(f"{ROOT}\n")
     code = "import mlx_patches.activation.boot as b; print(b.active())"
-    python = environment / "bin" / "python"
-    assert subprocess.check_output([python, "-c", code], text=True).strip() == "True"
+    assert finished([python, "-c", code]).stdout == "True\n"
     (site / "zzz.pth").unlink()
-    orphan = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True)
+    orphan = finished([python, "-c", "print(1)"])
     assert (orphan.returncode, orphan.stdout, orphan.stderr) == (0, "1\n", "")
     (site / "mlx_patches").mkdir()  # what an uninstaller leaves
     (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
-    broken = subprocess.run([python, "-c", "print(1)"], capture_output=True, text=True)
+    broken = finished([python, "-c", "print(1)"])
     assert (broken.returncode, broken.stdout, broken.stderr) == (0, "1\n", "")
 
 
 def test_strict_process_needs_patches(tmp_path):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
-    site = next(tmp_path.glob("lib/python*/site-packages"))
+    python, site = make_environment(tmp_path)
+    nothing = dict.fromkeys(("PYTHONPATH", SWITCH, "MLX_PATCHES_STRICT"), "")
     (site / enable.NAME).write_text(enable.line())
     (site / "mlx_patches").mkdir()
     (site / "mlx_patches" / "__init__.py").write_text("raise RuntimeError('half installed')")
@@ -106,12 +101,7 @@ def test_strict_process_needs_patches(tmp_path):
         ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "1"}, False),
         ({"MLX_PATCHES_STRICT": "1", "MLX_PATCHES": "OFF "}, True),
     ):
-        done = subprocess.run(
-            [tmp_path / "bin" / "python", "-c", "print('started')"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": "", SWITCH: "", "MLX_PATCHES_STRICT": "", **variables},
-        )
+        done = finished([python, "-c", "print('started')"], **nothing | variables)
         assert done.stdout == ("started\n" if starts else ""), variables
         assert ("half installed" in done.stderr) is not starts, variables
         assert (done.returncode == 0) is starts, variables

@@ -4,7 +4,7 @@ import pytest
 
 from mlx_patches.core.patch import around
 
-from .conftest import manager_for, patch_of, target
+from .conftest import patch_of, stacked, target
 
 
 def add_hundred(original, *args):
@@ -17,10 +17,7 @@ def layer(name: str = "attend", when=None):
 
 def apply(*layers):
     patches = [patch_of(one, id=f"fix-{number}") for number, one in enumerate(layers)]
-    manager = manager_for(*patches)
-    for patch in patches:
-        assert manager.apply(patch)[0].status == "applied"
-    return manager, patches
+    return stacked(*patches), patches
 
 
 def test_check_decides_layer(cache):

@@ -3,7 +3,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -15,7 +14,7 @@ from mlx_patches.activation import session as activation
 from mlx_patches.activation.session import session
 from mlx_patches.patches import catalogue
 
-from .conftest import Site, load, statuses
+from .conftest import Site, finished, load, statuses
 
 PATCHES = '''
 """A patch of another package."""
@@ -47,8 +46,6 @@ BAD = Contribution(TWICE.patch, affected=None)
 
 @pytest.fixture
 def theirs(fake):
-    """A function that installs a package which contributes a patch."""
-
     def install(affected="<2", points="twice = their_patches:TWICE", fixed="{}"):
         code = PATCHES.replace("RANGE", affected).replace("FIXED", fixed)
         fake.write("their_patches.py", code)
@@ -95,12 +92,8 @@ def test_declared_range_decides(theirs, imported, affected, fixed, status, reaso
 def command(fake):
     def run(*arguments, **variables):
         paths = filter(None, [str(fake.root), os.environ.get("PYTHONPATH")])
-        return subprocess.run(
-            [sys.executable, "-m", "mlx_patches", *arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
-        )
+        variables = {"PYTHONPATH": os.pathsep.join(paths), **variables}
+        return finished([sys.executable, "-m", "mlx_patches", *arguments], **variables)
 
     return run
 

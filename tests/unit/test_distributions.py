@@ -109,7 +109,7 @@ def test_only_model_packages_may_lack_metadata(site):
     assert distributions.find("vllm-mlx") is None
 
 
-def test_source_file_imports_nothing(site):
+def test_source_files(site):
     path = site.write("pk/inner/leaf.py", "1 / 0\n")
     (site.root / "pk" / "__init__.py").write_text("1 / 0\n")
     before = set(sys.modules)
@@ -120,8 +120,6 @@ def test_source_file_imports_nothing(site):
     assert distributions.source_file("single") == single
     assert set(sys.modules) == before
 
-
-def test_source_file_in_namespace_packages(site):
     folder = site.root / "space" / "inner"
     folder.mkdir(parents=True)
     (folder / "leaf.py").write_text("")

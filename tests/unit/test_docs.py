@@ -1,7 +1,6 @@
 import os
 import re
 import subprocess
-import sys
 import sysconfig
 import tomllib
 from itertools import product
@@ -19,6 +18,8 @@ from mlx_patches.core.outcome import Outcome, Status
 from mlx_patches.matrix import gate, matrix
 from mlx_patches.matrix.ranges import BrokenSet, Warned
 
+from .conftest import make_environment
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = "".join(path.read_text() for path in sorted((ROOT / "mlx_patches").rglob("*.py")))
@@ -31,12 +32,9 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip("`") for cell in re.split(r" \| |(?<! )\|(?! )", line)] for line in lines]
 
 
-def test_every_status_has_row_and_section():
+def test_every_status_is_described():
     assert [name for name, *_ in rows(STATUSES)] == [str(status) for status in Status]
     assert re.findall(r"^## (.*)$", STATUSES, re.MULTILINE) == [str(status) for status in Status]
-
-
-def test_table_marks_findings():
     for name, finding, _ in rows(STATUSES):
         outcome = Outcome("patch", "distribution", "target", Status(name), "reason")
         assert finding == ("yes" if outcome.finding else "no"), name
@@ -84,8 +82,7 @@ APPLY = "import mlx_patches; mlx_patches.apply()"
 def environment(tmp_path_factory):
     """A virtual environment with this one's packages, mlx_patches, and a stand-in for mlx_lm."""
     folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    (site,) = folder.glob("lib/python*/site-packages")
+    _, site = make_environment(folder)
     (site / "here.pth").write_text(f"{ROOT}\n{sysconfig.get_paths()['purelib']}\n")
     (site / "mlx_lm").mkdir()
     (site / "mlx_lm" / "__init__.py").write_text("")
@@ -177,7 +174,6 @@ PAGES = [*ROOT.glob("*.md"), *sorted(DOCS.glob("*.md"))]
 
 
 def code(page: str) -> list[str]:
-    """The lines of code blocks without a language, and the inline code."""
     blocks = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     words = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
     return [*"".join(blocks).splitlines(), *re.findall(r"`([^`]+)`", words)]

@@ -33,24 +33,6 @@ def test_verdict(rows, cell):
     assert door_table.verdict({str(index): row for index, row in enumerate(rows)}) == cell
 
 
-def test_records_are_read_as_they_were_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(door_table, "FILE", tmp_path / "doors.toml")
-    assert door_table.load() == {}
-    rows = {'a "quoted" attack': Outcome("code ran", "refused", ["a-patch"])}
-    records = {"two 1.0": {"media": rows}, "one --flag": {"paths": rows, "media": {}}}
-    door_table.save(records, ["one --flag", "two 1.0"])
-    assert door_table.load() == records
-    assert list(door_table.load()) == ["one --flag", "two 1.0"]
-
-
-def test_each_server_has_a_row():
-    table = door_table.table({"one 1.0": {"media": {"a": Outcome("fetched", "refused", ["p"])}}})
-    head, _, row = table.splitlines()
-    assert head.split(" | ")[1:] == [*door_table.DOORS[:-1], f"{door_table.DOORS[-1]} |"]
-    assert row.startswith("| one 1.0 | not measured |")
-    assert "| closed: `p` |" in row
-
-
 def test_recorded_patches_exist():
     ids = {patch.id for patch in catalogue.builtin()}
     records = door_table.load()

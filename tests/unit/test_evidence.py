@@ -23,13 +23,7 @@ from mlx_patches import report
 from mlx_patches.activation import git_hosts
 from mlx_patches.auditing import recommend, verdict
 from mlx_patches.evidence import store
-from mlx_patches.evidence.words import (
-    FAIL_ON,
-    MEMORY,
-    METAL_EMULATED,
-    WRONG_TEXT,
-    family_result,
-)
+from mlx_patches.evidence.words import FAIL_ON, MEMORY, METAL_EMULATED, WRONG_TEXT, family_result
 from mlx_patches.matrix import matrix
 from mlx_patches.patches import catalogue
 

@@ -37,8 +37,6 @@ def plain(function):
 
 
 def on_getter(wrap):
-    """Wrap a property's getter, or a function."""
-
     def wrapped(obj):
         return property(wrap(obj.fget), obj.fset) if isinstance(obj, property) else wrap(obj)
 

@@ -296,15 +296,13 @@ def test_object_equals_file(site, name):
     assert live == fingerprint.hash_file(path, [name])[name] is not None
 
 
-def test_wrapper_has_wrapped_fingerprint(site):
+def test_wrappers_and_accessors(site):
     site.write("pk.py", LIVE)
     module = load("pk")
     assert fingerprint.hash_object(module.deco(module.A.method)) == fingerprint.hash_object(
         module.A.method
     )
 
-
-def test_property_accessors_count(site):
     site.write("pk.py", LIVE)
     both = load("pk").A.both
     prints = [
@@ -324,13 +322,10 @@ def test_no_source():
     assert fingerprint.hash_object(3) is None
 
 
-def test_missing_names_are_skipped(tmp_path):
+def test_missing_names_and_files(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text(PLAIN)
     assert set(fingerprint.hash_file(path, ["f", "g", "f.g", "F.f"])) == {"f"}
-
-
-def test_invalid_file_raises(tmp_path):
     path = tmp_path / "sample.py"
     path.write_text("def f(:\n")
     with pytest.raises(SyntaxError):
@@ -345,8 +340,5 @@ def test_several_bodies():
     assert len(made) == 4
     assert {len(one) for one in made} == {16}
     assert not made & {"a" * 16, "b" * 16}
-
-
-def test_body_without_source_is_unknown():
     assert fingerprint.combine({"f": "a", "g": None}) is None
     assert fingerprint.combine({"f": None}) is None

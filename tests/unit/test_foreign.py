@@ -84,7 +84,7 @@ def test_fitting_copy_is_no_finding(attention, copy):
     assert (found.lacks, found.finding) == ((), "")
 
 
-def test_wrapper_is_no_replacement(attention):
+def test_wrappers_are_no_replacement(attention):
     @functools.wraps(attention.scale)
     def wrapper(self):
         return 2 * wrapper.__wrapped__(self)
@@ -92,9 +92,6 @@ def test_wrapper_is_no_replacement(attention):
     attention.scale = wrapper
     assert attention().scale() == 2
     assert conflicts.find_replaced() == []
-
-
-def test_own_wrappers_are_skipped(attention, site, monkeypatch):
     scope = {"__name__": "mlx_patches.patches.some"}
     exec(dedent("def scale(self): return 3"), scope)
     attention.scale = scope["scale"]
@@ -148,12 +145,9 @@ def test_marked_function_counts_once(attention, site):
     assert found.target == "fake_vlm.function:attend"
 
 
-def test_undone_marker(attention):
-    attention._omlx_installed = False
-    attention._rapid_original_call = None
-    assert conflicts.find_marked() == []
-
-
 def test_other_attributes(attention):
     attention._batch_size = attention.omlx_name = attention._rapidity = 3
+    assert conflicts.find_marked() == []
+    attention._omlx_installed = False
+    attention._rapid_original_call = None
     assert conflicts.find_marked() == []

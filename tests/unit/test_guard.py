@@ -34,6 +34,7 @@ from .conftest import (
     marked,
     patch_of,
     session_for,
+    stacked,
     statuses,
     target,
 )
@@ -48,7 +49,7 @@ def late(original, *args, **kwargs):
     raise ValueError("too late")
 
 
-EARLY, LATE = around(early), around(late)
+EARLY = around(early)
 
 
 def layered(wrapper, name="attend", **more):
@@ -129,14 +130,32 @@ def test_failing_setter_falls_back(cache):
     assert manager.failures["fix"].count == 3
 
 
-def test_original_result_is_kept(cache, caplog):
-    manager, _ = applied(target("Cache.update", factory=LATE))
+def adds(original, cache, n):
+    return original(cache, n, other=2)
+
+
+def inner_first(original, made, n):
+    if n == 5:
+        type(made)().update(1)  # the same site, on another object
+        raise ValueError("on purpose")
+    return original(made, n)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        (late, "the call got the release's result: ValueError: too late"),
+        (adds, "the release's own code answered: TypeError"),
+        (inner_first, "the release's own code answered: ValueError: on purpose"),
+    ],
+)
+def test_failing_layer_leaves_state(cache, caplog, wrapper, said):
+    manager = layered(wrapper, "Cache.update")
     made = cache.Cache()
-    assert made.update(3) == 3
-    assert made.offset == 3
-    assert "; the call got the release's result: ValueError: too late" in caplog.text
+    assert (made.update(5), made.offset) == (5, 5)
+    assert f"; {said}" in caplog.text
     assert statuses(manager.status()) == ["applied"]
-    assert [made.update(1) for _ in range(3)] == [4, 5, 6]
+    assert [made.update(5) for _ in range(3)] == [10, 15, 20]
     assert manager.failures["fix"].count == 4
     assert not manager.withdrawn
 
@@ -397,13 +416,16 @@ def test_early_failures_fall_back(cache, caplog, name, wrapper, said):
     assert manager.failures["fix"].count == 4
 
 
-def test_exit_after_state_change_is_error(cache):
-    def leaves(original, cache, n):
-        original(cache, n + 1)
-        raise SystemExit(3)
+def leaves(original, cache, n):
+    original(cache, n + 1)
+    raise SystemExit(3)
 
-    applied(target("Cache.update", factory=around(leaves)))
-    with pytest.raises(mlx_patches.MlxPatchesError, match="the patch fix of mlx_patches failed"):
+
+@pytest.mark.parametrize(("wrapper", "strict"), [(leaves, False), (raising(SystemExit(3)), True)])
+def test_exit_is_an_error_that_names_the_patch(cache, wrapper, strict):
+    layered(wrapper, "Cache.update", strict=strict)
+    said = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
+    with pytest.raises(mlx_patches.MlxPatchesError, match=said):
         cache.Cache().update(1)
 
 
@@ -500,30 +522,6 @@ def test_threads_are_separate(cache):
     assert statuses(manager.status()) == ["applied"]
 
 
-def test_inner_call_is_separate(cache):
-    def inner_first(original, made, n):
-        if n == 5:
-            cache.Cache().update(1)  # the same site, on another object
-            raise ValueError("on purpose")
-        return original(made, n)
-
-    manager = layered(inner_first, "Cache.update")
-    made = cache.Cache()
-    assert made.update(5) == 5
-    assert statuses(manager.status()) == ["applied"]
-
-
-def test_added_argument_falls_back(cache):
-    def adds(original, cache, n):
-        return original(cache, n, other=2)
-
-    manager = layered(adds, "Cache.update")
-    made = cache.Cache()
-    assert [made.update(1) for _ in range(3)] == [1, 2, 3]
-    assert manager.failures["fix"].count == 3
-    assert not manager.withdrawn
-
-
 @pytest.mark.parametrize("wrapper", [early, late])
 def test_strict_raises_and_keeps_patch(cache, wrapper, caplog):
     manager = layered(wrapper, "Cache.update", strict=True)
@@ -536,20 +534,6 @@ def test_strict_raises_and_keeps_patch(cache, wrapper, caplog):
     assert made.offset == (2 if wrapper is late else 0)
     assert statuses(manager.status()) == ["applied"]
     assert caplog.records == []
-
-
-def test_strict_exit_names_patch(cache):
-    layered(raising(SystemExit(3)), "Cache.update", strict=True)
-    said = r"the patch fix of mlx_patches failed in fake_lm.cache:Cache.update: SystemExit\(3\)"
-    with pytest.raises(mlx_patches.MlxPatchesError, match=said):
-        cache.Cache().update(1)
-
-
-def test_strict_keeps_release_errors(cache):
-    layered(marked, strict=True)
-    with pytest.raises(TypeError) as raised:
-        cache.attend("x")
-    assert not hasattr(raised.value, "__notes__")
 
 
 def test_added_method_may_raise(cache):
@@ -727,9 +711,7 @@ def test_only_failing_patch_is_skipped(cache, fails, security):
         )
         for id_ in ("under", "over")
     ]
-    manager = manager_for(*patches)
-    for patch in patches:
-        manager.apply(patch)
+    manager = stacked(*patches)
     assert [cache.attend(1) for _ in range(4)] == [("patched", 2)] * 4
     said = {outcome.patch: outcome.status for outcome in manager.status()}
     assert said == {"under": "applied", "over": "applied"} | {fails: "failed"}
@@ -936,9 +918,7 @@ def test_failing_layer_is_blamed_among_equal_code(cache, form, fails, name, brok
     patches = [
         patch_of(target(name, factory=factory(id_)), id=id_) for id_ in ("under", "middle", "over")
     ]
-    manager = manager_for(*patches)
-    for patch in patches:
-        manager.apply(patch)
+    manager = stacked(*patches)
     call, expected = kinds(cache)[name]
     assert [call() for _ in range(3)] == [expected] * 3
     assert {id_: failures.count for id_, failures in manager.failures.items()} == {fails: 3}
@@ -1050,9 +1030,7 @@ def test_failure_at_inner_site_blames_its_patch(loader):
         target("read_config", "fake_lm.loader", around(twice_then_fails)), id="guilty"
     )
     innocent = patch_of(target("load", "fake_lm.loader", around(marked)), id="innocent")
-    manager = manager_for(guilty, innocent)
-    manager.apply(guilty)
-    manager.apply(innocent)
+    manager = stacked(guilty, innocent)
     with pytest.raises(ValueError, match="below"):
         loader.load("there")
     assert {*manager.failures} == {"guilty"}
@@ -1064,9 +1042,7 @@ def test_passed_on_none_is_no_failure(cache):
         patch_of(target("attend", factory=around(layer)), id=id_)
         for id_, layer in {"under": lambda attend, x: None, "over": lambda f, x: f(x)}.items()
     ]
-    manager = manager_for(*patches)
-    for patch in patches:
-        manager.apply(patch)
+    manager = stacked(*patches)
     assert cache.attend(1) == 2
     assert {*manager.failures} == {"under"}
     manager.restore()

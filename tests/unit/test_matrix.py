@@ -39,15 +39,13 @@ def load(**changes):
     return CompatMatrix({**GOOD, **changes})
 
 
-def test_matrix_lookups():
+def test_lookups():
     matrix = load()
     assert matrix.patches == ("fix", "other")
     assert matrix.models == ("gemma",)
     assert matrix.always == ("fix",)
     assert matrix.releases == {"fake-lm": ("0.9", "1.0", "2.0")}
 
-
-def test_rule():
     rule = load().rule("fix", "fake-lm")
     assert rule.affected == ">=1.0,<2.0"
     assert rule.fixed == ">=2.0"
@@ -56,8 +54,6 @@ def test_rule():
     assert rule.releases == ("0.9", "1.0", "2.0")
     assert [rule.decide(v) for v in ("0.9", "1.0", "2.0")] == ["clear", "affected", "fixed"]
 
-
-def test_no_rule():
     matrix = load()
     assert matrix.rule("fix", "other-lm") is None
     assert matrix.rule("none", "fake-lm") is None
@@ -219,7 +215,6 @@ def ours():
 
 
 def test_builtin_matrix_has_builtin_patches(ours):
-    # The releases of some distributions are not measured: patches for these alone have no rule.
     measured = {
         patch.id
         for patch in catalogue.builtin()
@@ -229,8 +224,6 @@ def test_builtin_matrix_has_builtin_patches(ours):
     unmeasured = {"template-sandbox", "host-schema-refs", "host-request-parameters"}
     assert set(catalogue.builtin().ids()) - measured == unmeasured
 
-
-def test_builtin_rules_match_targets(ours):
     for patch in catalogue.builtin():
         rules = ours._document["patches"].get(patch.id, {})
         assert set(rules) <= {t.distribution for t in patch.targets}

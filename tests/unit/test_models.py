@@ -29,9 +29,11 @@ def test_ids_of_every_file(tmp_path):
     assert folder.problem == ""
 
 
-def test_missing_generation_config(tmp_path):
+def test_few_ids(tmp_path):
     write(tmp_path, config={"model_type": "x"})
     assert model_files.stop_ids(tmp_path) == ({}, "")
+    write(tmp_path, config={"model_type": "x", "eos_token_id": [-1, 3]})
+    assert model_files.stop_ids(tmp_path)[0] == {"config.json": [3]}
 
 
 @pytest.mark.parametrize(
@@ -51,11 +53,6 @@ def test_broken_generation_config(tmp_path, content, said):
     assert said in problem
     assert "generation_config.json" in problem
     assert len(problem.splitlines()) == 1
-
-
-def test_negative_ids_are_ignored(tmp_path):
-    write(tmp_path, config={"model_type": "x", "eos_token_id": [-1, 3]})
-    assert model_files.stop_ids(tmp_path)[0] == {"config.json": [3]}
 
 
 def test_huge_config_is_refused(tmp_path, monkeypatch):

@@ -65,38 +65,29 @@ def test_all_defects_without_folder(evidence):
         list_configs(found.defects())
         == "rope type yarn, current config format, attention_bias true"
     )
-
-
-def test_rope_types_are_grouped():
     names = ["linear old", "longrope short", "longrope", "theta", "linear"]
     cells = [HeldCell(name, "rr") for name in names]
     assert list_configs(cells) == "rope type linear/longrope, another rope theta"
 
 
-def test_unused_window_does_not_count():
+def test_config_field_counts():
     cell = HeldCell("window", "rr")
     assert cell.is_of({"sliding_window": 4096}, old=True)
     assert not cell.is_of({"sliding_window": None}, old=True)
     assert not cell.is_of({"sliding_window": 4096, "use_sliding_window": False}, old=True)
-
-
-def test_factor_counts_if_not_right():
-    """The lab halved it: 0.5 is wrong, so 1.0 was right."""
+    # The lab halved it: 0.5 is wrong, so 1.0 was right.
     cell = HeldCell("key_multiplier=0.5", "rr")
     assert cell.is_of({"key_multiplier": 0.25}, old=True)
     assert not cell.is_of({"key_multiplier": 1.0}, old=True)
     assert not cell.is_of({}, old=True)
 
 
-def test_single_spelling():
+def test_plain_config_decides():
     """A type without rope settings, or one that is younger than transformers 5."""
     held_ = Held("transformers 5", (HeldCell("plain", "gg"), HeldCell("yarn", "rr")))
     assert [one.name for one in held_.defects({"rope_parameters": YARN})] == ["yarn"]
     assert held_.defects({}) == ()
-
-
-def test_unequal_plain_config_is_not_comparable():
-    """The lab's own config may be at fault."""
+    # The lab's own config may be at fault.
     held_ = Held("transformers 5", (HeldCell("plain old", "rr"), HeldCell("yarn old", "rr")))
     assert not held_.comparable and held_.defects() == ()
     assert Held("transformers 5", (HeldCell("plain old", "rg"),)).comparable

@@ -35,16 +35,13 @@ def test_default_patches_have_profiles(session):
         assert patch.optional or {"safe"} < set(found), patch.id
 
 
-def test_batch_and_server_are_default(session):
+def test_patches_of_each_profile(session):
     batch, server = asked(profile="batch"), asked(profile="server")
     assert "caches" in areas_of(session, batch)
     assert "server" in areas_of(session, server)
     assert not batch & server
     for profile in (None, "batch,server", "batch server"):
         assert asked(profile=profile) == batch | server
-
-
-def test_only_security(session):
     assert asked(profile="security") == session.registry.in_profiles(["security"])
 
 

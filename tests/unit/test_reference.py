@@ -36,14 +36,9 @@ def test_transformers_config_is_small():
     assert SMALL["rope_parameters"] == GPT["rope_parameters"]
     assert SMALL["id2label"] == GPT["id2label"]
     assert shrink_values({"depth": 30, "num_hidden_layers": 30})["num_hidden_layers"] == LAYERS
-
-
-def test_small_sizes_and_submodels():
     small = shrink_values({"num_key_value_heads": 1, "vision_config": {"hidden_size": 1024}})
     assert small == {"num_key_value_heads": 1, "vision_config": {"hidden_size": 128}}
 
-
-def test_rope_sections_fit_head():
     rope = {"rope_type": "default", "mrope_section": [16, 24, 24]}
     small = shrink_values({"head_dim": 128, "rope_parameters": rope})
     assert sum(small["rope_parameters"]["mrope_section"]) == 16
@@ -62,25 +57,20 @@ def test_each_config_changes_one_thing():
     assert not any("dropout" in name for name in found)
 
 
-def test_longrope_factors():
+def test_nested_configs_and_factors():
+    found = dict(reference.configs({"text_config": SMALL, "tie_word_embeddings": True}))
+    assert found["attention_bias=false"]["text_config"]["attention_bias"] is False
+    assert found["linear"]["text_config"]["rope_parameters"]["factor"] == 2.0
+    ropes = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    scaled = dict(reference.configs({**SMALL, "rope_parameters": ropes}))["linear"]
+    assert scaled["rope_parameters"]["sliding_attention"] == {"rope_theta": 1e4}
+    assert scaled["rope_parameters"]["full_attention"]["factor"] == 2.0
+
     rope = dict(reference.configs(SMALL))["longrope"]["rope_parameters"]
     assert len(rope["short_factor"]) == len(rope["long_factor"]) == 16
     half = {**SMALL, "rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1.0}}
     rope = dict(reference.configs(half))["longrope"]["rope_parameters"]
     assert len(rope["long_factor"]) == 8
-
-
-def test_text_config_is_changed():
-    found = dict(reference.configs({"text_config": SMALL, "tie_word_embeddings": True}))
-    assert found["attention_bias=false"]["text_config"]["attention_bias"] is False
-    assert found["linear"]["text_config"]["rope_parameters"]["factor"] == 2.0
-
-
-def test_sliding_layers_keep_rope():
-    ropes = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
-    scaled = dict(reference.configs({**SMALL, "rope_parameters": ropes}))["linear"]
-    assert scaled["rope_parameters"]["sliding_attention"] == {"rope_theta": 1e4}
-    assert scaled["rope_parameters"]["full_attention"]["factor"] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -117,13 +107,12 @@ def changed(token, value):
     return rows
 
 
-def test_rounding_is_equal():
+def test_comparison():
     cell = reference.compare(WANT, {"": changed(1, 1e-4)})
     assert (cell.verdict, cell.detail) == ("green", "equal")
     assert cell.figure == pytest.approx(2.5e-5)
-
-
-def test_difference_names_size_and_token():
+    got = [[*row, 9.0] for row in WANT]
+    assert reference.compare(WANT, {"": got}).verdict == "green"
     cell = reference.compare(WANT, {"": WANT, "a decode is ": changed(1, 2.0)})
     assert (cell.verdict, cell.figure) == ("red", 0.5)
     assert cell.detail == "a decode is off by 0.5 of the scale, first at token 1"
@@ -132,11 +121,6 @@ def test_difference_names_size_and_token():
 @pytest.mark.parametrize("got", (changed(2, float("nan")), WANT[:2], [[1.0], [2.0], [0.5]], []))
 def test_missing_numbers_are_red(got):
     assert reference.compare(WANT, {"": got}).verdict == "red"
-
-
-def test_padded_vocabulary():
-    got = [[*row, 9.0] for row in WANT]
-    assert reference.compare(WANT, {"": got}).verdict == "green"
 
 
 def test_family_has_worst_config():

@@ -1,6 +1,5 @@
 import importlib
 import re
-import subprocess
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ from mlx_patches.activation.session import Session
 from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
 
-from .conftest import load, matrix_for, patch_of, registry_of
+from .conftest import finished, load, matrix_for, patch_of, registry_of
 
 
 def test_duplicate_id():
@@ -123,8 +122,7 @@ def test_unneeded_patch_is_not_imported():
         "import sys, mlx_patches; assert mlx_patches.apply()\n"
         "print([name for name in sys.modules if name.startswith('mlx_patches.patches.')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['mlx_patches.patches.catalogue']"
+    assert finished([sys.executable, "-c", code]).stdout == "['mlx_patches.patches.catalogue']\n"
 
 
 def test_patches_are_well_formed():
@@ -159,7 +157,7 @@ def test_former_id_switches_off(fake, monkeypatch):
     registry = Registry()
     registry.add(patch_of("attend", id="new-id", formerly="old-id"))
     session = Session(registry, matrix_for(registry.get("new-id")))
-    assert session.is_switched_off("new-id")
+    assert session.why_off("new-id")
     assert {str(one.status) for one in session.apply(["old-id"])} == {"disabled"}
 
 

@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +6,8 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.activation import run
+
+from .conftest import finished, make_environment
 
 ROOT = Path(__file__).parents[2]
 ACTIVE = "import mlx_patches.activation.boot as boot; print(boot.active())"
@@ -20,12 +21,7 @@ def script(path: Path, first: str, body: str = ACTIVE) -> Path:
 
 def output(command, **environment):
     launch = run.launch([str(word) for word in command])
-    done = subprocess.run(
-        launch.command,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **launch.variables, **environment},
-    )
+    done = finished(launch.command, **{**launch.variables, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -44,16 +40,10 @@ def test_start_line_names_profile(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "mlx-patches: patches of profile batch are active\n"
 
 
-def test_script_of_this_interpreter(tmp_path):
+def test_interpreter_of_a_script(tmp_path):
     assert output([script(tmp_path / "host", f"#!{sys.executable}")]) == ["True"]
-
-
-def test_arguments_are_passed_on(tmp_path):
     host = script(tmp_path / "host", f"#!{sys.executable}", "import sys; print(*sys.argv[1:])")
     assert output([host, "serve", "--port", "1"]) == ["serve", "--port", "1"]
-
-
-def test_long_interpreter_path(tmp_path):
     shell = f"'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''\n{ACTIVE}"
     assert output([script(tmp_path / "host", "#!/bin/sh", shell)]) == ["True"]
 
@@ -71,15 +61,10 @@ def test_interpreter_beside_script(tmp_path):
     assert output([host]) == output([link]) == ["True"]
 
 
-def test_python():
-    assert output([sys.executable, "-c", ACTIVE]) == ["True"]
-
-
 def test_relative_interpreter(tmp_path, monkeypatch):
     """``.venv/bin/python`` is a link: the environment is the folder of the link, not its target."""
     environment = tmp_path / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    (site,) = environment.glob("lib/python*/site-packages")
+    _, site = make_environment(environment)
     (site / "here.pth").write_text(f"{ROOT}\n")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -150,10 +135,8 @@ def test_unstartable_command_is_one_line(tmp_path, monkeypatch):
         run.launch([str(script(tmp_path / "tool", "#!/gone/sh", "echo"))])
     with pytest.raises(MlxPatchesError, match=r"gone/python: cannot be started \(No such file"):
         run.launch([str(script(tmp_path / "orphan", f"#!{tmp_path / 'gone' / 'python'}"))])
-    empty = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
-    host = script(tmp_path / "host", f"#!{empty / 'bin' / 'python'}")
-    with pytest.raises(
-        MlxPatchesError, match="mlx-patches is not installed in that command's environment"
-    ):
+    python, _ = make_environment(tmp_path / "env")
+    host = script(tmp_path / "host", f"#!{python}")
+    said = "mlx-patches is not installed in that command's environment"
+    with pytest.raises(MlxPatchesError, match=said):
         run.launch([str(host)])

@@ -247,10 +247,10 @@ def test_url_of_a_running_server(tmp_path):
         options = ["lab", "--url", toy.url, "--scenario", "top_k", "--json"]
         done = CliRunner().invoke(cli.cli, [*options, "--out", str(tmp_path / "cells")])
         assert done.exit_code == 0, done.output
-        found = json.loads(done.output)
+        found = json.loads(done.stdout)
         assert found["summary"]["without"][RIGHT] == 13
         again = CliRunner().invoke(cli.cli, [*options, "--out", str(tmp_path / "cells")])
-    assert json.loads(again.output)["cells"] == found["cells"]
+    assert json.loads(again.stdout)["cells"] == found["cells"]
 
 
 def test_url_of_another_model_names_the_remedy(monkeypatch):
@@ -284,7 +284,10 @@ def test_evidence_keeps_what_is_not_right(tmp_path):
         table.Cell("chat", "top_k", "solo", RIGHT),
         table.Cell("chat", "top_k", "joins another", WRONG, "ranks [3]"),
         table.Cell("chat", "n", "solo", IGNORED, "1 choices"),
+        table.Cell("completions", "n", "solo", IGNORED, "1 choices"),
         table.Cell("chat", "typical_p", "solo", IGNORED, "ranks [3]"),
+        *(table.Cell("chat", "usage", one, WRONG) for one in ("streamed", "joined by another")),
+        table.Cell("chat", "usage", "solo", RIGHT),
         table.Cell("chat", "top_k", "solo", RIGHT, "", True),
         table.Cell("chat", "top_k", "joins another", RIGHT, "", True),
         table.Cell("chat", "n", "solo", IGNORED, "1 choices", True),
@@ -303,9 +306,10 @@ def test_evidence_keeps_what_is_not_right(tmp_path):
         "ranks [3]",
     ]
     assert list(requests.summary(parts)) == [
-        "requests (--mllm): wrong only in company, repaired: top_k",
-        "requests (--mllm): ignored, not repaired: n",
-        "requests (--mllm): ignored, refused with the patches: typical_p",
+        "requests (--mllm): wrong if streamed: usage: repaired",
+        "requests (--mllm): the first request's top_k rules the batch: repaired",
+        "requests (--mllm): ignored: n: not repaired",
+        "requests (--mllm): ignored: typical_p: refused with the patches",
     ]
 
 

@@ -30,14 +30,11 @@ def small(**more):
     return shrink_config({**BASE, **more}, Args)
 
 
-def test_sizes():
+def test_sizes_and_layers():
     found = small(sliding_window=4096)
     assert found["num_hidden_layers"] == LAYERS
     assert (found["hidden_size"], found["num_attention_heads"]) == (128, 4)
     assert found["sliding_window"] == WINDOW
-
-
-def test_layer_pattern():
     kinds = (["sliding_attention"] * 5 + ["full_attention"]) * 6
     found = small(num_hidden_layers=36, layer_types=kinds[:36])
     assert found["layer_types"] == kinds[:6]
@@ -45,22 +42,16 @@ def test_layer_pattern():
     pattern = "M-M-M-MM-*" + "M-" * 11
     assert small(hybrid_override_pattern=pattern)["hybrid_override_pattern"] == pattern[:10]
 
-
-def test_shared_layers():
     kinds = (["sliding_attention"] * 3 + ["full_attention"]) * 8
     found = small(layer_types=kinds, num_kv_shared_layers=12)
     assert found["num_kv_shared_layers"] == 2
     assert set(found["layer_types"][:-2]) == set(kinds)
 
 
-def test_longrope_factors():
-    # Heads of 128 become heads of 32; three quarters of them are rotated.
+def test_rope_is_scaled():
     rope = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48, "factor": 4}
     found = small(rope_scaling=rope)["rope_scaling"]
     assert found == {**rope, "short_factor": [1.0] * 12, "long_factor": [2.0] * 12}
-
-
-def test_mrope_sections():
     sections = small(rope_scaling={"mrope_section": [16, 24, 24]})["rope_scaling"]
     assert sections == {"mrope_section": [4, 6, 6]}
     nested = small(

@@ -81,7 +81,6 @@ def test_stops_are_judged(ask, verdict):
 
 
 def rows(**verdicts):
-    """Rows of one scenario for a family each, and a family that is not built."""
     own = {**verdicts, "unbuilt": "not-built"}
     return [
         {"scenario": "saved", "family": name, "verdict": verdict, "detail": f"{name} {verdict}"}

@@ -74,7 +74,7 @@ def test_cut_equals_definition(alphabet):
         assert list(found(responses, stops)) == list(defined(responses, stops)), (responses, stops)
 
 
-def test_long_stop_string_is_read_lazily():
+def test_beginnings_are_read_lazily_and_once():
     class Counted(str):
         read = 0
 
@@ -89,8 +89,6 @@ def test_long_stop_string_is_read_lazily():
     assert begun.size == 2
     assert Counted.read < 20
 
-
-def test_shared_beginnings_are_read_once():
     stops = StopStrings([f"aaa{number}" for number in range(5000)])
     begun = stops.nothing
     for letter in "aaaaaaaa":

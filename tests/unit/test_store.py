@@ -48,6 +48,11 @@ def test_places_are_joined(place):
     assert found["details_without"]["a"] == {"merge@bfloat16": "TypeError"}
     assert "device" not in found
 
+    (found,) = store.load()
+    pairs = store.cell_pairs(found)
+    assert pairs["b"] == {"merge": "rg"}
+    assert "c" not in pairs
+
 
 def test_needs_apply_on_other_devices(place):
     """If its patches were not traced there."""
@@ -70,13 +75,6 @@ def test_own_trace_comes_first(place):
         (one,) = store.load()
         needed = {"merge": ["x"], "merge@bfloat16": found, "trim@bfloat16": ["z"]}
         assert one["needs"]["b"] == needed
-
-
-def test_unknown_cells_change_nothing(place):
-    (found,) = store.load()
-    pairs = store.cell_pairs(found)
-    assert pairs["b"] == {"merge": "rg"}
-    assert "c" not in pairs
 
 
 def test_set_measured_only_elsewhere(place):

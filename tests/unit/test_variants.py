@@ -6,15 +6,13 @@ from mlx_patches.lab import Family, runner, variants
 from mlx_patches.lab.variants import VARIANTS, vary
 
 
-def test_rope_type_is_replaced():
+def test_config_varies():
     found = vary({"rope_scaling": {"type": "linear", "mrope_section": [2, 3, 3]}}, "yarn")
     assert found["rope_scaling"]["type"] == found["rope_scaling"]["rope_type"] == "yarn"
     assert found["rope_scaling"]["mrope_section"] == [2, 3, 3]
     assert found["max_position_embeddings"] == 512
     assert found["original_max_position_embeddings"] == 8
 
-
-def test_rope_type_of_every_layer_kind():
     rope = {"rope_type": "default", "rope_theta": 1.0}
     config = {"rope_parameters": {**rope, "sliding_attention": rope, "beta": 0.1}}
     found = vary(config, "longrope")["rope_parameters"]
@@ -23,8 +21,6 @@ def test_rope_type_of_every_layer_kind():
     assert found["beta"] == 0.1
     assert len(found["short_factor"]) == len(found["long_factor"]) == 16
 
-
-def test_text_config_varies():
     found = vary({"text_config": {"layer_types": ["sliding_attention", "mamba"]}}, "full-attention")
     assert found["text_config"]["layer_types"] == ["full_attention", "mamba"]
     assert found["text_config"]["sliding_window"] is None

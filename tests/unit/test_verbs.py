@@ -48,29 +48,22 @@ def test_argument_replaces_one_argument_of_any_call(args, kwargs):
     assert patched(*args, **kwargs) == expected
 
 
-def test_argument_reads_by_position_and_by_name():
+def test_argument_of_any_kind():
     def change(start: Any, /, third: Any, other: Any) -> Any:
         return start, third, other
 
     patched = apply(argument(PLACE, "third", change), record)
     assert patched(1, third=4, other=5)[3] == (1, 4, 5)
     assert patched(1)[3] == (1, 3, None)
-
-
-def test_argument_in_kwargs_changes_only_if_passed():
     patched = apply(argument(PLACE, "other", lambda other: -other), record)
     assert patched(1, other=5, more=6)[-1] == {"other": -5, "more": 6}
     assert patched(1, more=6)[-1] == {"more": 6}
 
-
-def test_argument_of_a_positional_only_parameter():
     patched = apply(argument(PLACE, "second", lambda second: second + 1), record_in_place)
     assert patched(1) == (1, 3)
     with pytest.raises(TypeError, match="positional-only"):
         patched(1, second=2)
 
-
-def test_argument_may_be_the_instance():
     def released(self, other):
         return self, other
 
@@ -114,14 +107,12 @@ def test_before_runs_first_and_may_refuse():
         patched(1, third=4)
 
 
-def test_after_keeps_the_result():
+def test_after_runs_after_success():
     seen = []
     patched = apply(after(PLACE, lambda first, second: seen.append((first, second))), record)
     assert patched(1, second=7) == record(1, second=7)
     assert seen == [(1, 7)]
 
-
-def test_after_skips_failed_call():
     def fail(first):
         raise ValueError(first)
 
@@ -157,7 +148,7 @@ def test_methods_keep_their_kind(kind):
     assert made.__func__(1) == 3
 
 
-def test_property_keeps_its_setter():
+def test_property_and_defaults_are_kept():
     def get(self):
         return 1
 
@@ -167,8 +158,6 @@ def test_property_keeps_its_setter():
     made = apply(result(PLACE, lambda value: value + 1), property(get, put))
     assert (made.fget(None), made.fset) == (2, put)
 
-
-def test_default_values_are_the_released_objects():
     default = object()
 
     def released(first=default, *, second=default):
@@ -177,21 +166,17 @@ def test_default_values_are_the_released_objects():
     assert apply(after(PLACE, lambda first: None), released)() == (default, default)
 
 
-def test_check_of_a_verb_reads_by_name():
+def test_checks_read_by_name_or_get_the_call():
     (target,) = after(PLACE, lambda first: None, when=lambda third: third == 4)
     check = compile_check(target.when, record)
     assert check(1, third=4)
     assert not check(1)
 
-
-def test_check_gets_whole_call():
     def is_needed(*args: Any, **kwargs: Any) -> bool:
         return True
 
     assert compile_check(is_needed, record) is is_needed
 
-
-def test_by_rows_runs_only_for_a_batch():
     (target,) = by_rows(PLACE, lambda rows, /: len(rows) > 1)
     check = compile_check(target.when, record)
     assert check([1, 2])

@@ -77,7 +77,6 @@ def release(site, monkeypatch):
 
 
 def expected_code(result, pairs, active, evidence, family):
-    """The exit codes that the letters of the evidence allow."""
     word = words.verdict_of(result)
     if word in (words.RIGHT, "cannot batch"):
         return {0}
@@ -359,9 +358,27 @@ def test_verdict_follows_cells(family, word, idle, active, patches):
     assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
 
 
-def test_missing_patch_counts_if_needed():
+def test_severity_and_missing_patches_decide():
     assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
     assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1
+
+    text, dies = judged("text"), judged("dies")
+    assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
+    assert dies.exit_code(IDLE, {"wrong-text"}) == 0
+    assert text.exit_code(IDLE, {"wrong-text"}) == 1
+    assert "gives wrong text" in verdict.headline(text, IDLE)
+    assert "crashes" in verdict.headline(dies, IDLE)
+    assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
+
+    one = judged("window")
+    assert verdict.headline(one, IDLE) == (
+        "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, except max_kv_size in"
+        " a batch"
+    )
+    assert verdict.headline(one, ACTIVE) == (
+        "window is right in a batch here (mlx-lm 9.9.9): 2 of 2 scenarios"
+    )
+    assert one.exit_code(IDLE, EVERY) == 1
 
 
 @pytest.mark.parametrize(
@@ -391,18 +408,6 @@ def test_wrong_solo_is_not_right_in_batch(family, idle, active):
     assert one.exit_code(here, ["crash"]) == 0
 
 
-def test_broken_feature_is_named():
-    one = judged("window")
-    assert verdict.headline(one, IDLE) == (
-        "window is right in a batch here (mlx-lm 9.9.9): 1 of 2 scenarios, except max_kv_size in"
-        " a batch"
-    )
-    assert verdict.headline(one, ACTIVE) == (
-        "window is right in a batch here (mlx-lm 9.9.9): 2 of 2 scenarios"
-    )
-    assert one.exit_code(IDLE, EVERY) == 1
-
-
 def test_scenario_is_named_once():
     """Its places are named only where a CPU in float32 is none of them."""
     names = ["trim@cuda", "trim", "merge@bfloat16", "growth@cuda", "growth@bfloat16"]
@@ -415,17 +420,7 @@ def test_scenario_is_named_once():
     ]
 
 
-def test_cell_severity():
-    text, dies = judged("text"), judged("dies")
-    assert (text.wrong[0].severity, dies.wrong[0].severity) == ("wrong-text", "crash")
-    assert dies.exit_code(IDLE, {"wrong-text"}) == 0
-    assert text.exit_code(IDLE, {"wrong-text"}) == 1
-    assert "gives wrong text" in verdict.headline(text, IDLE)
-    assert "crashes" in verdict.headline(dies, IDLE)
-    assert judged("alone").exit_code(IDLE, EVERY) == 1  # of severity `feature`
-
-
-def test_every_scenario_has_words_and_severity():
+def test_scenarios_and_severities_are_known():
     from mlx_patches.lab.scenarios import SCENARIOS
 
     measured = {name for one in EVIDENCE for cells in one["without"].values() for name in cells}
@@ -435,8 +430,6 @@ def test_every_scenario_has_words_and_severity():
     assert {one.severity for one in words.SCENARIOS.values()} <= set(words.SEVERITIES)
     assert len({one.words for one in words.SCENARIOS.values()}) == len(words.SCENARIOS)
 
-
-def test_severities_are_known():
     assert {patch.severity for patch in catalogue.builtin()} == set(words.SEVERITIES)
 
 
@@ -472,16 +465,21 @@ def test_facts_are_shown_whole_or_dropped(monkeypatch):
     assert all(f"end {n}" in text for n in shown)
 
 
-def test_effects_are_cut_at_words():
-    text = "a cache offset read before an update moves with it: queries and keys rotate apart"
-    assert screen.shorten(text, 100) == text
-    assert screen.shorten(text, 60) == "a cache offset read before an update moves with it ..."
-    assert screen.shorten(text, 30) == "a cache offset read before ..."
-    assert all(
-        len(screen.shorten(patch.summary, width)) <= width
-        for patch in catalogue.builtin()
-        for width in (30, 50, 56)
-    )
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_screen_shows_whole_sentences(release, width):
+    evidence = next(one for one in EVIDENCE if one["set"] == "mlx-vlm 0.7.10")
+    release(evidence)
+    for model in (None, *list(evidence["without"])[::9]):
+        report = mlx_patches.audit(model)
+        lines = screen.lines(report, width=width)
+        text = " ".join(" ".join(lines).split())
+        shown = {id_ for id_ in screen.effects(report) if f"  {id_}" in "\n".join(lines)}
+        for fact in screen.facts(report):
+            assert " ".join(fact.split()[:5]) not in text or fact in text
+        assert all(effect in text for id_, effect in screen.effects(report).items() if id_ in shown)
+        missing = len(screen.effects(report)) - len(shown)
+        assert bool(missing) <= ("More (-v): " in text), model
+        assert screen.rows(lines, width) <= 20 or width < 80
 
 
 @pytest.fixture
@@ -671,15 +669,12 @@ def test_chunked_images_count_as_solo(cell, said):
     assert verdict.with_images(one, IDLE) == ""
 
 
-def test_traced_image_patches_are_needed():
+def test_image_patches_are_needed():
     cell = outside.HeldCell("features", "rg", needs=("of-images",))
     one = judged("fine", images=(cell,))
     assert one.patches == ("of-images",)
     assert one.exit_code(PatchState(True, frozenset({"of-images"}))) == 1
     assert one.exit_code(PatchState(True, frozenset({"of-masks"}))) == 0
-
-
-def test_untraced_image_batch_needs_all_patches():
     cell = outside.HeldCell("features", "rg")
     one = judged("window", images=(cell,))
     assert one.fails_with_images(ACTIVE) == ()

@@ -15,18 +15,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mlx_patches"
 # The modules whose strings are printed, logged or raised for users.
 SCREENS = (
-    "*.py",
-    "activation/*.py",
-    "auditing/*.py",
-    "core/*.py",
-    "evidence/*.py",
-    "matrix/*.py",
-    "report/*.py",
-    "lab/report.py",
-    "lab/record.py",
-    "lab/folder.py",
-    "lab/runner.py",
-    "lab/weights.py",
+    *("*.py", "activation/*.py", "auditing/*.py", "core/*.py", "evidence/*.py", "matrix/*.py"),
+    *("report/*.py", "lab/report.py", "lab/record.py", "lab/folder.py"),
+    *("lab/runner.py", "lab/weights.py"),
 )
 
 
@@ -94,14 +85,10 @@ def test_no_forbidden_words_or_names(source: Callable[[], list[str]]):
 @pytest.mark.parametrize(
     "text",
     [
-        "The log says which patch failed.",
-        "a prompt that is read in pieces",
-        "wrong for a request alone",
-        "it belongs in a package of its own",
-        "a graph node a layer",
-        "leave out --host",
-        "configs that were held against transformers",
-        "queries rotated to other positions",
+        *("The log says which patch failed.", "a prompt that is read in pieces"),
+        *("wrong for a request alone", "it belongs in a package of its own"),
+        *("a graph node a layer", "leave out --host"),
+        *("configs that were held against transformers", "queries rotated to other positions"),
         "wrong, but not with the patches",
     ],
 )
@@ -123,17 +110,17 @@ def test_good_sentence_has_no_fault(text):
     assert voice.faults(text) == []
 
 
-def test_code_is_not_prose():
+def test_only_prose_and_functions_are_read():
     text = "# Title\n\nUse `alone` or:\n\n```\nit says\n```\n\n| a | said |\n"
     assert [voice.faults(part) != [] for _, part in voice.prose(text)] == [False, False, True]
     assert [line for line, _ in voice.prose(text)] == [1, 3, 9]
-
-
-def test_docstrings_are_not_sentences():
     source = (
         '"""It says."""\ndef f(x):\n    """Said."""\n    raise E(f"{x} says no")\nKEY = "said"\n'
     )
     assert list(voice.sentences(source)) == [(4, "{} says no")]
+
+    source = "class A:\n    @property\n    def made(self): ...\n    def kept(self): ...\n"
+    assert list(voice.functions(source)) == [(4, "kept")]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +139,6 @@ def test_docstrings_are_not_sentences():
 )
 def test_participles_are_distinguished_from_verbs(name, wrong):
     assert voice.is_participle(name) is wrong
-
-
-def test_properties_are_not_functions():
-    source = "class A:\n    @property\n    def made(self): ...\n    def kept(self): ...\n"
-    assert list(voice.functions(source)) == [(4, "kept")]
 
 
 def test_summaries_name_a_product_or_a_model_family():

@@ -32,13 +32,10 @@ def drawn(count=200):
     return [draw("mlx-lm:llama", seed, KINDS, 8) for seed in range(count)]
 
 
-def test_program_round_trip():
+def test_programs_are_reproducible():
     for program in drawn():
         assert parse(str(program)) == program
         assert "\n" not in str(program) and "'" not in str(program)
-
-
-def test_seed_is_reproducible():
     assert drawn(20) == drawn(20)
     assert len(set(map(str, drawn(20)))) == 20
 
@@ -131,7 +128,6 @@ def walk(number, **event):
 
 @pytest.fixture
 def walked(monkeypatch):
-    """Runs a script in place of a family's process, and returns what was heard."""
     monkeypatch.setattr(lab_runner, "environment", lambda: "mlx-lm 1.0")
 
     def run(script, seconds=60.0, seed=0, patience=60.0):
@@ -206,7 +202,7 @@ def test_restarts_are_limited(walked):
     assert found.walks == runner.STARTS
 
 
-def test_unbuildable_family(walked):
+def test_rows_without_walks(walked):
     found = walked("say(verdict='not-built', detail='too large'); say(over=True)")
     assert (found.row().verdict, found.row().detail) == ("not-built", "too large")
 

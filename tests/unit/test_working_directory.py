@@ -14,12 +14,15 @@ import mlx_patches
 from mlx_patches import cli
 from mlx_patches.lab.walks.runner import WALKS
 
+from .conftest import finished
+
 ROOT = Path(mlx_patches.__file__).parent
 ONE = ("--scenario", "equal-lengths")
 SAFE, PLAIN = ([sys.executable, *option, "-m", "mlx_patches"] for option in (["-P"], []))
 # Command to its command lines; a command that would change the environment only prints its help.
 COMMANDS = {
     "audit": [(), ("--model", "."), ("--model", ".", "--measure")],
+    "completion": [("fish",)],
     "disable": [("--help",)],
     "enable": [("--help",)],
     "explain": [("offset-alias",)],
@@ -83,14 +86,7 @@ class Folder:
         """What a command line in the folder imports of the planted modules, and its end."""
         paths = [str(self.environment), str(ROOT.parent), *filter(None, [more])]
         variables = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.environment)}
-        done = subprocess.run(
-            command,
-            cwd=self.path,
-            env={**os.environ, **variables},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = finished(command, cwd=self.path, **variables)
         seen = self.mark.read_text().split() if self.mark.exists() else []
         self.mark.unlink(missing_ok=True)
         return {*seen}, done

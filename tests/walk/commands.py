@@ -7,7 +7,6 @@ from .condition import (
     MLX_LM,
     NO_END,
     OLDER,
-    VLLM_MLX,
     WITH_MLX,
     Condition,
     command,
@@ -16,17 +15,9 @@ from .condition import (
     shell,
     step,
 )
-from .samples import (
-    OF_A_MODEL,
-    OF_A_PART,
-    REGISTRY,
-    SOME,
-    model_of,
-    needed_by,
-)
+from .samples import OF_A_MODEL, OF_A_PART, REGISTRY, SOME, model_of, needed_by
 from .things import FULL, LLAMA, link, pipe, release
 
-NOTHING = "Nothing could be audited: no known MLX package is installed in"
 FIX = r"Fix: +mlx-patches enable +Undo: mlx-patches disable"
 LONG = "x" * 5000
 SECONDS = 240.0
@@ -34,7 +25,6 @@ SMALL = (
     '{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64,'
     ' "num_attention_heads": 4, "rms_norm_eps": 1e-5, "vocab_size": 100}'
 )
-BINARY = release("mlx-lm", "0.32.2", METADATA=b"\xff\xfe\x00Version: 1\n")
 
 CONDITIONS = [
     # -- help and typing errors
@@ -53,12 +43,6 @@ CONDITIONS = [
     command("no command shows help", code=2, note="Usage: .*audit.*run ", rows=26),
     refused("unknown command gets hint", "enablee", error="'enablee'. Did you mean 'enable'"),
     refused("unknown option gets hint", "audit --modle x", error="'--modle'.*'--model'"),
-    shell(
-        "module in working directory is not imported",
-        "echo 'raise SystemExit(\"theirs\")' > json.py; mlx-patches --version",
-        first="mlx-patches, version",
-        writes=("json.py",),
-    ),
     shell(
         "removed working directory",
         f"mkdir gone; cd gone; rmdir ../gone; mlx-patches explain {SOME}",
@@ -106,14 +90,6 @@ CONDITIONS = [
     ),
     # -- audit of an environment
     command(
-        "audit of empty environment",
-        "audit",
-        code=2,
-        first=NOTHING,
-        never="Nothing to do",
-        where=[EMPTY],
-    ),
-    command(
         "audit fits a terminal",
         "audit",
         code=1,
@@ -121,7 +97,7 @@ CONDITIONS = [
         first=".*known defects",
         also=(
             FIX,
-            "Proof: mlx-patches probe ",
+            "Proof .<1 min.: mlx-patches probe ",
             "not on Metal|Not on Metal|Metal-only code",
             r"optional security patch.*enable\s+--profile safe,security",
             r"Environment: /.* \(not enabled\) *$",
@@ -149,7 +125,7 @@ CONDITIONS = [
         first=r"gemma4 gives wrong text in a batch here \(mlx-vlm 0.4.3\)",
         also=(
             FIX,
-            "Proof: mlx-patches lab --model gemma4",
+            "Proof .<1 min.: mlx-patches lab --model gemma4 --scenario ",
             "mlx-vlm 0.4.3: on a CPU in float32; not on Metal. mlx-lm 0.31.3: on a CPU .float32,"
             " bfloat16. and CUDA .float32.; not on Metal.",
         ),
@@ -169,7 +145,7 @@ CONDITIONS = [
         "name on the Hub is its download",
         "audit --model org/Toy-4bit",
         first="llama is right",
-        also="Proof: mlx-patches lab --config .*/snapshots/abc123",
+        also="Proof .minutes.: mlx-patches lab --config .*/snapshots/abc123",
         env={"HF_HOME": "{work}/cache"},
         files={
             "cache/hub/models--org--Toy-4bit/refs/main": "abc123",
@@ -226,25 +202,6 @@ CONDITIONS = [
         never="Fix:",
         files={k: v for k, v in release("mlx-lm", "0.32.2").items() if "mlx-0" not in k},
         where=[EMPTY],
-    ),
-    *(
-        refused(
-            f"{line} of release with binary metadata",
-            line,
-            error="metadata of .* is not text .*install its package again",
-            files=BINARY,
-            where=[EMPTY],
-        )
-        for line in ("audit", "list", f"explain {SOME}", "lab")
-    ),
-    # -- a host
-    command(
-        "audit of a host",
-        "audit --host vllm-mlx",
-        code=1,
-        first=r"vllm-mlx 0\.6\.0: \d+ known defects",
-        also="Fix: +mlx-patches enable --host vllm-mlx +Undo: mlx-patches disable",
-        where=[VLLM_MLX],
     ),
     # -- settings
     Condition(

@@ -13,7 +13,7 @@ from .condition import (
     shell,
     step,
 )
-from .samples import REGISTRY, SOME, TYPO, needed_by
+from .samples import REGISTRY, SOME, needed_by
 from .things import LLAMA, script
 
 ENABLE = step(
@@ -143,32 +143,7 @@ ACTIVATION = [
 
 # -- a user's own program
 USE = "import mlx_patches as m\n"
-TRY = """
-try:
-    {code}
-except m.MlxPatchesError as error:
-    print(f"MlxPatchesError: {{error}}")
-else:
-    print("nothing was raised")
-"""
 PROGRAMS = [
-    *(
-        python(
-            f"mistake: {code}",
-            USE + TRY.format(code=code),
-            first=f"MlxPatchesError: .*{message}",
-            rows=6,
-        )
-        for code, message in (
-            (f"m.apply([{TYPO!r}])", f"{TYPO!r}; did you mean {SOME!r}"),
-            ("m.apply(patches=3)", "must be a list of ids as strings, not .*3"),
-            ("m.apply(models=[3])", "types as strings, not 3"),
-            ("m.apply(profile=3)", "name of a profile, not 3"),
-            (f"m.restore({SOME!r})", "must be a list of ids"),
-            ("m.patched(patches=['nonsense']).__enter__()", "no patch 'nonsense'"),
-            ("m.audit(host='')", "name of a distribution"),
-        )
-    ),
     python(
         "status takes less than 50 ms",
         USE + "import time, mlx_lm.models.cache; m.apply(); m.status(); t = time.perf_counter();"
@@ -176,7 +151,7 @@ PROGRAMS = [
         first="True",
         imports_mlx=True,
         where=WITH_MLX_LM,
-    ),
+    )
 ]
 
 # -- standard streams and interrupts

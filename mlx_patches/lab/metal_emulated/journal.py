@@ -1,7 +1,5 @@
 """Records what the emulated kernels did since a cell began."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 
@@ -33,7 +31,6 @@ class Journal:
     not_run: dict[str, None] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Drop all events."""
         for noted in (self.launched, self.faults, self.unwritten, self.not_run):
             noted.clear()
 

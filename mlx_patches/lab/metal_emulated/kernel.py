@@ -1,7 +1,5 @@
 """The kernels that ``mx.fast.metal_kernel`` returns on this device."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math

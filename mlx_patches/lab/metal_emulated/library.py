@@ -1,7 +1,5 @@
 """Compiles a kernel's C++ and caches the result across processes."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib
@@ -44,11 +42,7 @@ def missing() -> str:
 
 
 def load(text: str, name: str) -> Any:
-    """Compile a kernel's C++ and load its function ``emulated``.
-
-    Raises:
-        NotRun: it does not compile; the message has the compiler's first error.
-    """
+    """Compile a kernel's C++ and load its function ``emulated``."""
     if reason := missing():
         raise NotRun(reason)
     command = [str(compiler()), *FLAGS]

@@ -1,7 +1,5 @@
 """Makes MLX report a Mac while it computes on a CPU."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,7 +34,6 @@ class Device(mx.Device):  # type: ignore[misc]
 
     @property
     def type(self) -> Any:
-        """The GPU."""
         return mx.gpu
 
 
@@ -76,7 +73,6 @@ def _answers() -> Iterator[tuple[Any, str, Any]]:
 
 
 def is_installed() -> bool:
-    """Whether Metal is emulated in this process."""
     return mx.fast.metal_kernel is Kernel
 
 

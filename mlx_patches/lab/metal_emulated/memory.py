@@ -1,7 +1,5 @@
 """Buffers for kernels, with guard pages that detect access out of bounds."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import mmap
@@ -44,7 +42,6 @@ class Guarded:
         return bool(self.base <= address < self.base + self.whole)
 
     def free(self) -> None:
-        """Free the memory."""
         _libc().munmap(self.base, self.whole)
 
 

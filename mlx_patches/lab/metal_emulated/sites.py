@@ -1,7 +1,5 @@
 """The places at which a release makes kernels, read from its files, and which of them ran."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -45,10 +43,7 @@ def sites(package: str) -> Iterator[Site]:
 
 
 def split_by_reached(package: str, kernels: Iterable[str]) -> tuple[list[Site], list[Site]]:
-    """Split a package's calls into those whose kernels ran and the others.
-
-    ``kernels``: ``MODULE:LINE`` of each kernel that ran.
-    """
+    """Split a package's calls by whether ``kernels`` has their ``MODULE:LINE``."""
     ran, found = set(kernels), list(sites(package))
     seen = [one for one in found if any(map(one.contains, ran))]
     return seen, [one for one in found if one not in seen]

@@ -5,8 +5,6 @@ and number of dimensions if the source names them, then the outputs, then the at
 source names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,18 +69,9 @@ class Source:
         return [what for what in BESIDE if f"{name}_{what}" in self.body]
 
     def text(
-        self,
-        inputs: Sequence[Input],
-        outputs: Sequence[str],
-        template: Sequence[tuple[str, Any]],
+        self, inputs: Sequence[Input], outputs: Sequence[str], template: Sequence[tuple[str, Any]]
     ) -> str:
-        """Write the C++ of one instance.
-
-        Args:
-            inputs: the inputs of the call.
-            outputs: the types of the outputs' elements.
-            template: names and values; a type is a string.
-        """
+        """Write the C++ of one instance; a type in ``template`` is a string."""
         parameters: list[str] = []
         values: list[str] = []
 

@@ -30,6 +30,8 @@ NAMES = {
 ANSWER_SECONDS = 30.0
 NO_ANSWER = "no answer within"
 Message = dict[str, str]
+# An event of a stream, or a whole answer.
+Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -128,25 +130,28 @@ class Client:
         return self.post(endpoint, json.dumps(body).encode(), begun)
 
     def post(self, endpoint: str, body: bytes, begun: Callable[[], None] | None = None) -> Answer:
-        """Send a body, and read the answer."""
+        """Send a body, and read the answer; send it again if the server is busy."""
         start = time.monotonic()
+        while True:
+            answer = self._post(endpoint, body, begun, start)
+            answer.seconds = time.monotonic() - start
+            if answer.status < 500 or "busy" not in answer.error or answer.seconds > self.seconds:
+                return answer
+            time.sleep(0.1)
+
+    def _post(
+        self, endpoint: str, body: bytes, begun: Callable[[], None] | None, start: float
+    ) -> Answer:
         try:
             status, kind, lines = self._lines(PATHS[endpoint], body, start)
-            parts = list(_events(lines, begun)) if "event-stream" in kind else None
-            answer = (
-                read_stream(endpoint, status, parts)
-                if parts is not None
-                else read(endpoint, status, b"".join(lines))
-            )
+            if "event-stream" in kind:
+                return read_events(endpoint, list(_events(lines, begun)))
+            return read(endpoint, status, b"".join(lines))
         except (OSError, http.client.HTTPException) as error:
             self._drop()
             late = isinstance(error, TimeoutError)
-            answer = Answer(
-                0,
-                f"{NO_ANSWER} {self.seconds:.0f} s" if late else f"{type(error).__name__}: {error}",
-            )
-        answer.seconds = time.monotonic() - start
-        return answer
+            reason = f"{NO_ANSWER} {self.seconds:.0f} s"
+            return Answer(0, reason if late else f"{type(error).__name__}: {error}")
 
     def _lines(self, path: str, body: bytes, start: float) -> tuple[int, str, Iterator[bytes]]:
         kept = getattr(self._kept, "connection", None)
@@ -236,10 +241,16 @@ def read(endpoint: str, status: int, data: bytes) -> Answer:
         return Answer(500 if status == 200 else status, reason)
     if status != 200 or not isinstance(content, dict):
         return Answer(status, f"HTTP {status}: {_reason(content)}")
-    if error := content.get("error"):
-        return Answer(500, f"HTTP {status} with an error: {_reason(error)}")
+    return read_events(endpoint, [content])
+
+
+def read_events(endpoint: str, events: Sequence[Event]) -> Answer:
+    """An answer from the events of its stream; one that is not streamed is a single event."""
+    for event in events:
+        if (error := event.get("error")) or event.get("type") in ("error", "response.failed"):
+            return Answer(500, f"an answer with an error: {_reason(error or event)}")
     try:
-        return _READERS[endpoint](content)
+        return _READERS[endpoint](events)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return Answer(500, f"unreadable answer: {type(error).__name__}: {error}")
 
@@ -254,25 +265,51 @@ def _reason(content: Any) -> str:
     return " ".join(str(content).split())[:160]
 
 
-def _usage(answer: Answer, usage: Mapping[str, Any] | None) -> Answer:
-    usage = usage or {}
+def _usage(answer: Answer, usage: Mapping[str, Any]) -> Answer:
     answer.prompt_tokens = usage.get("prompt_tokens", usage.get("input_tokens"))
+    if cached := usage.get("cache_read_input_tokens"):  # Anthropic's API counts them apart
+        answer.prompt_tokens = (answer.prompt_tokens or 0) + cached
     answer.answer_tokens = usage.get("completion_tokens", usage.get("output_tokens"))
     return answer
 
 
-def _read_choices(content: Mapping[str, Any]) -> Answer:
+def _read_choices(events: Sequence[Event]) -> Answer:
     answer = Answer(200)
-    for choice in sorted(content["choices"], key=lambda one: one.get("index", 0)):
-        message = choice.get("message") or choice
-        answer.texts.append(message.get("content") or message.get("text") or "")
-        answer.finishes.append(choice.get("finish_reason"))
-        answer.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
-        for call in message.get("tool_calls") or ():
-            answer.calls.append((call["function"]["name"], call["function"]["arguments"]))
-        if answer.chances is None and choice.get("logprobs"):
-            answer.chances = _chances(choice["logprobs"])
-    return _usage(answer, content.get("usage"))
+    usage: Event = {}
+    texts: dict[int, str] = {}
+    finishes: dict[int, str | None] = {}
+    chances: dict[int, dict[str, list[Any]]] = {}
+    calls: list[dict[str, Any]] = []
+    for event in events:
+        usage = event.get("usage") or usage
+        for part in event.get("choices") or ():
+            number = part.get("index", 0)
+            message = part.get("delta") or part.get("message") or part
+            text = message.get("content") or message.get("text") or ""
+            texts[number] = texts.get(number, "") + text
+            finishes[number] = part.get("finish_reason") or finishes.get(number)
+            answer.reasoning += message.get("reasoning_content") or message.get("reasoning") or ""
+            for call in message.get("tool_calls") or ():
+                _join_call(calls, call)
+            for name, values in (part.get("logprobs") or {}).items():
+                if isinstance(values, list):
+                    chances.setdefault(number, {}).setdefault(name, []).extend(values)
+    answer.texts = [texts[number] for number in sorted(texts)]
+    answer.finishes = [finishes[number] for number in sorted(texts)]
+    answer.calls = [(call["name"], call["arguments"]) for call in calls]
+    answer.chances = next((_chances(chances[number]) for number in sorted(chances)), None)
+    return _usage(answer, usage)
+
+
+def _join_call(calls: list[dict[str, Any]], part: Event) -> None:
+    """Add a part of a call: a new one, or more of the arguments of one with the same index."""
+    number, function = part.get("index", len(calls)), part.get("function") or {}
+    known = [one for one in calls if one["index"] == number]
+    if not known or (function.get("name") and known[0]["name"]):
+        calls.append({"index": number, "name": "", "arguments": ""})
+        known = calls[-1:]
+    for name in ("name", "arguments"):
+        known[0][name] += function.get(name) or ""
 
 
 def _chances(content: Mapping[str, Any]) -> list[Chance] | None:
@@ -314,8 +351,9 @@ def _token(one: Mapping[str, Any]) -> int:
     return int(found) if found.isdigit() else -1
 
 
-def _read_response(content: Mapping[str, Any]) -> Answer:
+def _read_response(events: Sequence[Event]) -> Answer:
     answer = Answer(200, texts=[""])
+    content = next((e["response"] for e in reversed(events) if e.get("response")), events[-1])
     for item in content["output"]:
         if item.get("type") == "function_call":
             answer.calls.append((item["name"], item["arguments"]))
@@ -324,123 +362,46 @@ def _read_response(content: Mapping[str, Any]) -> Answer:
                 answer.reasoning += part["text"]
             else:
                 answer.texts[0] += part.get("text") or ""
+    deltas = "".join(e["delta"] for e in events if e.get("type") == "response.output_text.delta")
+    if len(events) > 1 and deltas.strip() != answer.text.strip():
+        raise ValueError(f"deltas {deltas[:40]!r} are not the text {answer.text[:40]!r}")
     cut = content.get("status") == "incomplete"
     answer.finishes = ["length" if cut else "tool_calls" if answer.calls else "stop"]
-    return _usage(answer, content.get("usage"))
+    return _usage(answer, content.get("usage") or {})
 
 
 _STOPS = {"max_tokens": "length", "tool_use": "tool_calls"}
 
 
-def _read_message(content: Mapping[str, Any]) -> Answer:
-    answer = Answer(200, texts=[""])
-    for block in content["content"]:
+def _read_message(events: Sequence[Event]) -> Answer:
+    answer, reason = Answer(200, texts=[""]), None
+    usage: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    for event in events:
+        whole = event.get("message") or event
+        usage |= whole.get("usage") or {}
+        delta = event.get("delta") or {}
+        reason = delta.get("stop_reason") or whole.get("stop_reason") or reason
+        blocks |= enumerate(whole.get("content") or ())
+        if block := event.get("content_block"):
+            blocks[event["index"]] = dict(block)
+        for name in ("text", "thinking", "partial_json"):
+            if part := delta.get(name):
+                block = blocks[event["index"]]
+                block[name] = (block.get(name) or "") + part
+    for block in blocks.values():
         answer.texts[0] += block.get("text") or ""
         answer.reasoning += block.get("thinking") or ""
         if block.get("type") == "tool_use":
-            answer.calls.append((block["name"], json.dumps(block["input"])))
-    reason = content.get("stop_reason")
+            arguments = block.get("partial_json") or json.dumps(block["input"])
+            answer.calls.append((block["name"], arguments))
     answer.finishes = [_STOPS.get(str(reason), "stop") if reason else None]
-    return _usage(answer, content.get("usage"))
+    return _usage(answer, usage)
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], Answer]] = {
+_READERS: dict[str, Callable[[Sequence[Event]], Answer]] = {
     CHAT: _read_choices,
     COMPLETIONS: _read_choices,
     RESPONSES: _read_response,
     MESSAGES: _read_message,
-}
-
-
-def read_stream(endpoint: str, status: int, events: Sequence[dict[str, Any]]) -> Answer:
-    """An answer from the events of its stream."""
-    for event in events:
-        if (error := event.get("error")) or event.get("type") in ("error", "response.failed"):
-            return Answer(500, f"the stream has an error: {_reason(error or event)}")
-    try:
-        content = _JOINERS[endpoint](events)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        return Answer(500, f"unreadable stream: {type(error).__name__}: {error}")
-    return read(endpoint, status, json.dumps(content).encode())
-
-
-def _join_choices(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    choices: dict[int, dict[str, Any]] = {}
-    usage = None
-    for event in events:
-        usage = event.get("usage") or usage
-        for part in event.get("choices") or ():
-            number = part.get("index", 0)
-            whole = choices.setdefault(number, {"index": number, "text": "", "message": {}})
-            message = whole["message"]
-            delta = part.get("delta") or {"content": part.get("text")}
-            for name in ("content", "reasoning_content", "reasoning"):
-                message[name] = message.get(name, "") + (delta.get(name) or "")
-            for call in delta.get("tool_calls") or ():
-                calls = message.setdefault("tool_calls", [])
-                _join_call(calls, call)
-            whole["finish_reason"] = part.get("finish_reason") or whole.get("finish_reason")
-            for name, values in (part.get("logprobs") or {}).items():
-                if isinstance(values, list):
-                    whole.setdefault("logprobs", {}).setdefault(name, []).extend(values)
-    return {"choices": list(choices.values()), "usage": usage}
-
-
-def _join_call(calls: list[dict[str, Any]], part: Mapping[str, Any]) -> None:
-    """Add a part of a call: a new one, or more of the arguments of one with the same index."""
-    number = part.get("index", len(calls))
-    known = [one for one in calls if one["index"] == number]
-    one = part.get("function") or {}
-    if not known or (one.get("name") and known[0]["function"]["name"]):
-        calls.append({"index": number, "function": {"name": "", "arguments": ""}})
-        known = calls[-1:]
-    function = known[0]["function"]
-    function["name"] += one.get("name") or ""
-    function["arguments"] += one.get("arguments") or ""
-
-
-def _join_response(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    last = next(e for e in reversed(events) if e.get("response"))["response"]
-    text = "".join(e["delta"] for e in events if e.get("type") == "response.output_text.delta")
-    whole = "".join(
-        part.get("text") or ""
-        for item in last["output"]
-        if item.get("type") == "message"
-        for part in item["content"]
-    )
-    if text.strip() != whole.strip():
-        raise ValueError(f"deltas {text[:40]!r} are not the text {whole[:40]!r}")
-    return dict(last)
-
-
-def _join_message(events: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    blocks: dict[int, dict[str, Any]] = {}
-    whole: dict[str, Any] = {"usage": {}}
-    for event in events:
-        kind = event.get("type")
-        if kind == "message_start":
-            whole["usage"] |= event["message"].get("usage") or {}
-        elif kind == "content_block_start":
-            blocks[event["index"]] = {**event["content_block"], "input": ""}
-        elif kind == "content_block_delta":
-            for name, key in (
-                ("text", "text"),
-                ("thinking", "thinking"),
-                ("partial_json", "input"),
-            ):
-                block = blocks[event["index"]]
-                block[key] = (block.get(key) or "") + (event["delta"].get(name) or "")
-        elif kind == "message_delta":
-            whole["stop_reason"] = event["delta"].get("stop_reason")
-            whole["usage"] |= event.get("usage") or {}
-    for block in blocks.values():
-        block["input"] = json.loads(block["input"] or "{}")
-    return {**whole, "content": list(blocks.values())}
-
-
-_JOINERS: dict[str, Callable[[Sequence[dict[str, Any]]], dict[str, Any]]] = {
-    CHAT: _join_choices,
-    COMPLETIONS: _join_choices,
-    RESPONSES: _join_response,
-    MESSAGES: _join_message,
 }

@@ -11,10 +11,9 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...core.errors import MlxPatchesError
+from ..report import progress
 from ..runner import environment
 from . import table
 from .client import Client
@@ -113,16 +112,10 @@ def modes_of(mode: str) -> list[bool]:
 
 
 def show_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell]:
-    """Show a bar with the time left on stderr, if that is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    )
-    with bar:
-        shown = bar.add_task(f"{mode} patches", total=None)
+    """Show the progress and the time left on stderr."""
+    with progress(None) as advance:
         for cell, total in cells:
-            bar.update(shown, advance=1, total=total, description=f"{mode}: {cell.parameter}")
+            advance(f"{mode} patches: {cell.parameter}", total=total)
             yield cell
 
 

@@ -194,7 +194,7 @@ def hang_up(place: Place, stream: bool, seed: bool) -> str | None:
     fields = {"temperature": 0, **({"seed": 1} if seed else {})}
     request = Request((f"{RING[0]}{RING[1]}",), fields, 20000)
     place.client.leave(place.endpoint, request, stream, 1.0)
-    time.sleep(1.0)
+    time.sleep(2.0)  # servers look for the client twice a second, and then end its request
     before = place.process.cpu()
     time.sleep(1.0)
     after = place.process.cpu()

@@ -23,8 +23,14 @@ MODEL, VISION, OTHER = "model", "vision", "other"
 
 @contextlib.contextmanager
 def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
-    """Write the models; yields the function that starts the server anew, and the other's folder."""
+    """Write the models; yields the function that starts the server anew, and the other's folder.
+
+    Raises:
+        MlxPatchesError: the command names no model or no port.
+    """
     images = f"{{{VISION}}}" in command
+    if "{port}" not in command or not (images or f"{{{MODEL}}}" in command):
+        raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
     with temporary_folder() as temporary, contextlib.ExitStack() as stack:
         folders = {name: Path(temporary, name) for name in (VISION if images else MODEL, OTHER)}
         for name, path in folders.items():

@@ -124,9 +124,10 @@ class Language:
         row = [NEVER] * VOCABULARY
         for token in JSON:
             row[self.ids[token]] = IMPOSSIBLE
-        # A grammar that allows any white space must not prefer it.
-        for letter in '{}"ba':
+        # A grammar that allows any white space must not prefer it, and an object ends at once.
+        for letter in '{"ba':
             row[self.ids[letter]] = BYTE
+        row[self.ids["}"]] = BYTE + 1
         return row
 
     # Text and tokens.
@@ -268,15 +269,17 @@ def _by_length() -> list[tuple[int, dict[str, int]]]:
 
 # What the penalties of OpenAI-compatible servers see.
 WINDOW, EVERYTHING, ANSWER = "the last 20 tokens", "all tokens", "the answer's tokens"
-SIGHTS = (WINDOW, EVERYTHING, ANSWER)
+RECENT = "the answer's last 20 tokens"
+SIGHTS = (WINDOW, EVERYTHING, ANSWER, RECENT)
 
 
 def penalize(kind: str, amount: float, sight: str, size: int = 20) -> Processor:
     """A penalty: repetition, presence or frequency, over the tokens in ``sight``."""
 
     def process(row: Logits, prompt: Sequence[int], answer: Sequence[int]) -> Logits:
-        tokens = [*answer] if sight == ANSWER else [*prompt, *answer]
-        for token, count in Counter(tokens[-size:] if sight == WINDOW else tokens).items():
+        tokens = [*answer] if sight in (ANSWER, RECENT) else [*prompt, *answer]
+        tokens = tokens[-size:] if sight in (WINDOW, RECENT) else tokens
+        for token, count in Counter(tokens).items():
             if kind == "repetition":
                 row[token] = row[token] * amount if row[token] < 0 else row[token] / amount
             else:

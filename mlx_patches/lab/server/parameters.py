@@ -19,6 +19,7 @@ from .oracle import (
     LADDER,
     LOOP,
     PONDER,
+    RECENT,
     RING,
     SIGHTS,
     TELL,
@@ -36,7 +37,8 @@ from .oracle import (
 
 # The end of a text whose rest is not certain.
 ANY = "\N{HORIZONTAL ELLIPSIS}"
-GREEDY, WARM, HOT = {"temperature": 0}, {"temperature": 1.0}, {"temperature": 2.0}
+# Anthropic's API allows no more than 1.
+GREEDY, WARM = {"temperature": 0}, {"temperature": 1.0}
 
 
 @dataclass
@@ -122,13 +124,19 @@ def in_ranks(allowed: range, beyond: int = -1) -> Judge:
     return judge
 
 
-# A sampled text at temperature 1 or 2: every rank may occur, and one beyond the second does.
+# A sampled text: every rank may occur, and one beyond the second does.
 SAMPLED = in_ranks(range(len(LADDER)), 1)
 
 
 def is_greedy(answers: Sequence[Answer], asked: Asked) -> str:
     """The answers are the greedy texts."""
     return compare(answers, asked, lambda number: asked.greedy(number))
+
+
+def ends(answers: Sequence[Answer], reason: str, fault: str) -> str:
+    """The fault of texts, or that of the first one's finish reason."""
+    found = answers[0].finish
+    return fault or ("" if found == reason else f"finish reason {found}, not {reason}")
 
 
 def compare(answers: Sequence[Answer], asked: Asked, wanted: Callable[[int], str]) -> str:
@@ -162,17 +170,10 @@ def _sampler(
 
 
 def _judge_temperature(answers: Sequence[Answer], asked: Asked) -> str:
-    one = replace(asked, requests=asked.requests[:1])
-    if fault := is_greedy(answers[:1], one):
-        return f"temperature 0: {fault}"
-    if len(answers) > 1 and (
-        fault := SAMPLED(answers[1:2], replace(asked, requests=asked.requests[1:2]))
-    ):
-        return f"temperature 2: {fault}"
-    if len(answers) > 2 and (
-        fault := is_greedy(answers[2:], replace(asked, requests=asked.requests[2:]))
-    ):
-        return f"temperature 0.005: {fault}"
+    judges = zip(asked.requests, answers, (is_greedy, SAMPLED, is_greedy), strict=False)
+    for request, answer, judge in judges:
+        if fault := judge([answer], replace(asked, requests=[request])):
+            return f"temperature {request.fields['temperature']}: {fault}"
     return ""
 
 
@@ -190,45 +191,37 @@ def _judge_seed(answers: Sequence[Answer], asked: Asked) -> str:
     return "two seeds give one text" if texts[0] == texts[2] else ""
 
 
-def _penalty_request(fields: Mapping[str, Any], tokens: int = 24) -> Request:
+def _penalty_request(fields: Mapping[str, Any], tokens: int = 28) -> Request:
     """Loop words long before the end and at it: each sight gives another greedy path."""
     filler = "".join(RING[10:34])
     return Request((f"{LOOP[1]}{filler}{LOOP[0]}",), {**GREEDY, **fields}, tokens)
 
 
-def _penalty(kind: str, amount: float) -> Parameter:
-    def judge(answers: Sequence[Answer], asked: Asked) -> str:
+def _penalty(kind: str, amount: float, size: int = 0) -> Parameter:
+    """A penalty, or with a size the number of tokens that it sees."""
+    fields = {f"{kind}_penalty": amount}
+
+    def judge(answers: Sequence[Answer], asked: Asked, size: int = size) -> str:
         fault = ""
         for sight in asked.sights:
-            process = penalize(kind, amount, sight)
+            if size and sight not in (WINDOW, RECENT):
+                continue
+            process = penalize(kind, amount, sight, size or 20)
             found = compare(answers, asked, lambda n, p=process: asked.greedy(n, p))  # type: ignore[misc]
             if not found:
                 asked.fits.append(sight)
             fault = fault or found
         return "" if asked.fits else fault
 
-    fields = {f"{kind}_penalty": amount}
-    plain = _penalty_request({})
-    return Parameter(f"{kind}_penalty", (_penalty_request(fields),), judge, plain, is_greedy)
-
-
-def _window(kind: str, amount: float) -> Parameter:
-    """The number of tokens that a penalty sees."""
-
-    def judge(answers: Sequence[Answer], asked: Asked) -> str:
-        process = penalize(kind, amount, WINDOW, 3)
-        return compare(answers, asked, lambda n: asked.greedy(n, process))
-
     def is_whole(answers: Sequence[Answer], asked: Asked) -> str:
-        faults = [
-            compare(answers, asked, lambda n, s=sight: asked.greedy(n, penalize(kind, amount, s)))  # type: ignore[misc]
-            for sight in SIGHTS
-        ]
-        return "" if "" in faults else is_greedy(answers, asked)
+        return judge(answers, asked, 0) and is_greedy(answers, asked)
 
-    fields = {f"{kind}_penalty": amount}
-    sized = _penalty_request({**fields, f"{kind}_context_size": 3})
-    return Parameter(f"{kind}_context_size", (sized,), judge, _penalty_request(fields), is_whole)
+    if not size:
+        request = _penalty_request(fields)
+        return Parameter(f"{kind}_penalty", (request,), judge, _penalty_request({}), is_greedy)
+    name = f"{kind}_context_size"
+    request = _penalty_request({**fields, name: size})
+    return Parameter(name, (request,), judge, _penalty_request(fields), is_whole)
 
 
 def _logit_bias() -> Parameter:
@@ -249,9 +242,7 @@ def _logit_bias() -> Parameter:
 def _stop(name: str, stop: str | list[str], end: str) -> Parameter:
     def judge(answers: Sequence[Answer], asked: Asked) -> str:
         fault = compare(answers, asked, lambda n: _before(asked.greedy(n), end))
-        if not fault and answers[0].finish != "stop":
-            fault = f"finish reason {answers[0].finish}, not stop"
-        return fault
+        return ends(answers, "stop", fault)
 
     request = ring({**GREEDY, "stop": stop}, 24)
     every = (CHAT, COMPLETIONS, MESSAGES)
@@ -268,10 +259,7 @@ def _limit(name: str) -> Parameter:
     """A text that would end by itself: a server that ignores the limit does not go on."""
 
     def judge(answers: Sequence[Answer], asked: Asked) -> str:
-        fault = is_greedy(answers, asked)
-        if not fault and answers[0].finish != "length":
-            fault = f"finish reason {answers[0].finish}, not length"
-        return fault
+        return ends(answers, "length", is_greedy(answers, asked))
 
     def is_whole(answers: Sequence[Answer], asked: Asked) -> str:
         whole = [replace(one, tokens=24) for one in asked.requests]
@@ -392,9 +380,16 @@ def _judge_call(answers: Sequence[Answer], asked: Asked) -> str:
     calls = [(name, _arguments(text)) for name, text in answer.calls]
     if calls != [("f", {"x": 1})]:
         return f"calls {calls}, text {answer.text[:40]!r}, finish reason {answer.finish}"
-    if answer.finish != "tool_calls":
-        return f"finish reason {answer.finish}, not tool_calls"
-    return f"text beside the call: {answer.text!r}" if answer.text.strip() else ""
+    beside = f"text beside the call: {answer.text!r}" if answer.text.strip() else ""
+    return ends(answers, "tool_calls", beside)
+
+
+def _judge_required(answers: Sequence[Answer], asked: Asked) -> str:
+    """A call that the tool's schema allows, whatever the model wants to write."""
+    called = [(name, _arguments(text)) for name, text in answers[0].calls]
+    if [name for name, _ in called] != ["f"] or not isinstance(called[0][1], dict):
+        return f"calls {called}, text {answers[0].text[:40]!r}, finish reason {answers[0].finish}"
+    return ""
 
 
 def _arguments(text: str) -> Any:
@@ -409,7 +404,7 @@ def _judge_unreadable(answers: Sequence[Answer], asked: Asked) -> str:
     answer = answers[0]
     if answer.calls or BROKEN not in answer.text:
         return f"calls {answer.calls}, text {answer.text[:40]!r}, finish reason {answer.finish}"
-    return "" if answer.finish == "stop" else f"finish reason {answer.finish}, not stop"
+    return ends(answers, "stop", "")
 
 
 def _has_no_calls(answers: Sequence[Answer], asked: Asked) -> str:
@@ -480,10 +475,7 @@ def _has_no_usage(answers: Sequence[Answer], asked: Asked) -> str:
 
 def _judge_end(answers: Sequence[Answer], asked: Asked) -> str:
     """A text that ends with the model's own stop token."""
-    fault = is_greedy(answers, asked)
-    if not fault and answers[0].finish != "stop":
-        fault = f"finish reason {answers[0].finish}, not stop"
-    return fault
+    return ends(answers, "stop", is_greedy(answers, asked))
 
 
 def _conversation() -> Request:
@@ -506,7 +498,7 @@ def _cut_conversation() -> Parameter:
     request = replace(_conversation(), fields={**GREEDY, "stop": stops})
     contexts = ("solo", "second turn", "third turn", "one by one")
     return Parameter(
-        "context, stopped", (request,), judge, ring(HOT), SAMPLED, is_greedy, contexts=contexts
+        "context, stopped", (request,), judge, ring(WARM), SAMPLED, is_greedy, contexts=contexts
     )
 
 
@@ -531,13 +523,13 @@ def parameters(other: str) -> list[Parameter]:
     one, text = f"{RING[9]}", "".join(RING)
     found = [
         Parameter(
-            "context", (_conversation(),), is_greedy, ring(HOT), SAMPLED, endpoints=everywhere
+            "context", (_conversation(),), is_greedy, ring(WARM), SAMPLED, endpoints=everywhere
         ),
         Parameter(
             "temperature",
-            (ring(GREEDY), ring(HOT), ring({"temperature": 0.005})),
+            (ring(GREEDY), ring(WARM), ring({"temperature": 0.005})),
             _judge_temperature,
-            ring(HOT),
+            ring(WARM),
             SAMPLED,
             _is_one_temperature,
             everywhere,
@@ -557,10 +549,10 @@ def parameters(other: str) -> list[Parameter]:
         ),
         _penalty("repetition", 1.3),
         _penalty("presence", 1.2),
-        _penalty("frequency", 0.37),
-        _window("repetition", 1.3),
-        _window("presence", 1.2),
-        _window("frequency", 0.37),
+        _penalty("frequency", 0.62),
+        _penalty("repetition", 1.3, 3),
+        _penalty("presence", 1.2, 3),
+        _penalty("frequency", 0.62, 3),
         _logit_bias(),
         _stop("stop", one, one),
         _stop("stop, several", [RING[40], one], one),
@@ -578,7 +570,7 @@ def parameters(other: str) -> list[Parameter]:
         _tools(
             "tool_choice none", USE, {"tool_choice": "none"}, _has_no_calls, ignored=_judge_call
         ),
-        _tools("tool_choice required", TELL, {"tool_choice": "required"}, _judge_call),
+        _tools("tool_choice required", TELL, {"tool_choice": "required"}, _judge_required),
         _thinking("thinking section", _THINK, _judge_reasoning, _is_unparsed),
         _thinking(
             "chat_template_kwargs",

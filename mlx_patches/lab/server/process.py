@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...activation.children import child_environment, module_command
+from ...activation.settings import SWITCH
 from ...core.errors import MlxPatchesError
-from ..served import free_port
 
 START_SECONDS = 240.0
 
@@ -50,10 +52,13 @@ class Process:
                     ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
+    def text(self, start: int = 0) -> str:
+        """The server's log from a number of bytes on."""
+        return self.log.read_bytes()[start:].decode(errors="replace") if self.log else ""
+
     def last_line(self) -> str:
         """The last line of the server's log."""
-        text = self.log.read_text(errors="replace") if self.log else ""
-        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+        plain = re.sub(r"\x1b\[[\d;]*m", "", self.text())
         return (plain.strip().splitlines() or ["its log is empty"])[-1].strip()
 
 
@@ -67,27 +72,37 @@ def is_running(number: int) -> bool:
 
 
 @contextlib.contextmanager
-def run(command: str, folders: dict[str, Path], patched: bool, log: Path) -> Iterator[Process]:
+def run(
+    command: str,
+    names: dict[str, Path],
+    patched: bool | None,
+    log: Path,
+    python: str = sys.executable,
+    port: int = 0,
+) -> Iterator[Process]:
     """Run a server until the context ends.
 
     Args:
-        command: the server's command line. ``{port}`` and the names of ``folders`` in braces are
-            replaced.
-        folders: the model folders; the first is the model that is served.
-        patched: with the patches or without them.
+        command: the server's command line. ``{port}`` and the names in braces are replaced.
+        names: what they are replaced by; the first is the folder of the served model.
+        patched: with the patches or without them; None: as the environment is enabled.
         log: the file for the server's output.
+        python: the interpreter of the server's environment.
+        port: the server's port; 0 for any free one.
 
     Raises:
         MlxPatchesError: the server does not start.
     """
-    port = free_port()
-    words = split(command, {name: str(path) for name, path in folders.items()}, port)
+    port = port or free_port()
+    words = split(command, {name: str(path) for name, path in names.items()}, port)
     environment = child_environment()
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    if patched is None:
+        del environment[SWITCH]
+    environment["PATH"] = f"{Path(python).parent}{os.pathsep}{environment['PATH']}"
     if shutil.which(words[0], path=environment["PATH"]) is None:
         raise MlxPatchesError(f"--server: {words[0]} is not in this environment: install it")
     if patched:
-        words = module_command("mlx_patches", "run", "--", *words)
+        words = [python, "-P", "-m", "mlx_patches", "run", "--", *words]
     with log.open("wb") as out:
         supervisor = subprocess.Popen(
             module_command("mlx_patches.lab.supervise", "--server", *words),
@@ -101,7 +116,7 @@ def run(command: str, folders: dict[str, Path], patched: bool, log: Path) -> Ite
         try:
             assert supervisor.stdin and supervisor.stdout
             group = int(supervisor.stdout.readline() or 0)
-            model = str(next(iter(folders.values())))
+            model = str(next(iter(names.values())))
             process = Process(f"http://127.0.0.1:{port}", model, log, group)
             wait_until_ready(process, supervisor)
             yield process
@@ -121,17 +136,29 @@ def split(command: str, names: dict[str, str], port: int) -> list[str]:
     """The words of a command line with its names replaced.
 
     Raises:
-        MlxPatchesError: the command is not a command line that names the model and the port.
+        MlxPatchesError: it is no command line.
     """
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise MlxPatchesError(f"--server: {error}: {command}") from error
-    if "{port}" not in command or not any(f"{{{name}}}" in command for name in names):
-        raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
     for name, value in {**names, "port": str(port)}.items():
         words = [word.replace(f"{{{name}}}", value) for word in words]
     return words
+
+
+def free_port() -> int:
+    """A free port.
+
+    A server binds its port some time after this call, a host minutes later. Meanwhile the system
+    assigns ports of its ephemeral range to connections, so the port is below that range (32768 on
+    Linux, 49152 on macOS).
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until_ready(process: Process, supervisor: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -125,11 +126,15 @@ class Lab:
 
     def cell(self, endpoint: str, parameter: Parameter, context: str) -> Cell:
         """Send a parameter's requests in a context, and judge the answers."""
-        place = self.place(endpoint)
+        place, start = self.place(endpoint), len(self.process.text())
         company = CONTEXTS[context](place, parameter, parameter.stream_only)
         first = context in (SOLO, STREAMED) and (context == SOLO or parameter.stream_only)
         verdict, detail = self.judge(endpoint, parameter, company, first)
         answers = [*company.answers, *(answer for _, answer in company.neighbours)]
+        if any(answer.status >= 500 for answer in answers):
+            time.sleep(0.2)  # a server logs an error after its reply
+            if "No Metal back-end" in self.process.text(start):
+                verdict, detail = ABSENT, "needs Metal"
         if not self.process.alive:
             verdict, detail = WRONG, f"the server ended: {self.process.last_line()}"
             self.start_again("ended")
@@ -146,8 +151,6 @@ class Lab:
     ) -> tuple[str, str]:
         """The verdict on a company's answers; ``first``: they decide what the server honours."""
         for answer in company.answers:
-            if "No Metal back-end" in answer.error:
-                return ABSENT, "needs Metal"
             if answer.status != 200:
                 return REFUSED if answer.refused and first else WRONG, answer.error
         key = (endpoint, parameter.name)

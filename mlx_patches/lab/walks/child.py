@@ -3,8 +3,6 @@
 Prints a JSON line before and after each walk, which identifies the walk of a crash or a hang.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Adapters that let a walk drive a release's batch engine, and their capabilities."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os
@@ -12,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.arrays import mx
 from ...evidence.results import NotApplicable
 from .. import Generated, LabModel, engine
 from ..engine import Image
@@ -62,7 +61,6 @@ class Row:
 
     @property
     def tokens(self) -> list[int]:
-        """The generated tokens."""
         return [one.token for one in self.output]
 
     @property
@@ -96,12 +94,10 @@ class LmEngine:
         return list(self.release.insert_segments([row.segments for row in rows], counts, **own))
 
     def copy(self, uid: int) -> tuple[Any, ...]:
-        """Copy a row's cache and text."""
         found: tuple[Any, ...] = tuple(self.release.extract_cache([uid])[uid])
         return found
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
-        """Remove a row; returns its cache and text if ``keep`` is set."""
         return tuple(self.release.remove([uid], return_prompt_caches=keep).get(uid, ()))
 
 
@@ -143,7 +139,6 @@ class VlmEngine:
         return list(self.generator.insert_requests(requests))
 
     def remove(self, uid: int, keep: bool) -> tuple[Any, ...] | None:
-        """Remove a row; returns None if the release reports failure and the row continues."""
         return () if self.release.remove(uid) else None
 
 
@@ -160,11 +155,7 @@ def start(model: LabModel, options: Mapping[str, int], prefix: Any = None) -> En
 
 
 def prefix_cache(small: bool) -> Any:
-    """An mlx-vlm prefix cache, small enough for a walk to fill or with default settings.
-
-    Raises:
-        NotApplicable: the release has none.
-    """
+    """An mlx-vlm prefix cache, small enough for a walk to fill or with default settings."""
     for name in SMALL:
         os.environ.pop(name, None)
     try:
@@ -179,11 +170,7 @@ def prefix_cache(small: bool) -> Any:
 
 
 def kinds(model: LabModel) -> list[frozenset[str]]:
-    """The operations and settings supported here, one set per kind of walk.
-
-    Raises:
-        NotApplicable: the release has no batch engine that walks can drive.
-    """
+    """The operations and settings supported here, one set per kind of walk."""
     release = start(model, {}).release
     insert = inspect.signature(release.insert).parameters
     rows = {"processor"} if "logits_processors" in insert else set()
@@ -239,7 +226,5 @@ def sampler_of(model: LabModel, number: int, row: int) -> tuple[Sampler | None, 
     """A row's sampler by its number, and the rank of the token that it takes."""
     if number != ANY:
         return (second_best, 1) if number else (None, 0)
-    import mlx.core as mx
-
     chance = random.Random(row)
     return lambda logprobs: mx.array([chance.randrange(1, model.vocabulary)]), None

@@ -1,12 +1,11 @@
 """Compare the rows of a walk with solo runs that are fed the engine's tokens."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...core.arrays import mx
 from ...evidence.words import RED
 from .. import Cell, LabModel, engine, rows
 from ..compare import compare_generated
@@ -56,8 +55,6 @@ def _compare(model: LabModel, options: Mapping[str, int], row: Row, logits: Sequ
 
 def _at_once(model: LabModel, row: Row) -> list[Any]:
     """The logits of the row's tokens, from a single call."""
-    import mlx.core as mx
-
     text = row.whole + row.tokens[:-1]
     engine.forget(model)
     places = [range(len(text))] if len(text) > 1 else None
@@ -85,8 +82,6 @@ def _run_chunks(
 
 
 def _process(row: Row, logits: Sequence[Any]) -> list[Any]:
-    import mlx.core as mx
-
     if not row.processor:
         return list(logits)
     texts = (mx.array(row.whole + row.tokens[:index]) for index in range(len(logits)))
@@ -137,8 +132,6 @@ def as_in_a_batch(layer: Any) -> Any:
         return layer
     if "Quantized" in type(merge([layer])).__name__:
         return layer
-    import mlx.core as mx
-
     floats = importlib.import_module(type(layer).__module__).KVCache()
     floats.offset = layer.offset
     floats.keys, floats.values = (

@@ -6,8 +6,6 @@ The first part names the family and the engine's options. Every value is an inte
 0. Any operation can be removed: an operation whose row or cache is missing does nothing.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +71,6 @@ class Program:
 
     @property
     def sequences(self) -> int:
-        """The number of rows it adds."""
         return sum(operation.verb == "add" for operation in self.operations)
 
     def __str__(self) -> str:
@@ -82,11 +79,7 @@ class Program:
 
 
 def parse(line: str) -> Program:
-    """Parse a line.
-
-    Raises:
-        MlxPatchesError: the line is invalid; the message names the first wrong part.
-    """
+    """Parse a line; the error names its first wrong part."""
     head, *rest = (part.split() for part in line.split(";"))
     if not head or not re.fullmatch(r"[a-z-]+:\w+", head[0]):
         raise _wrong(line.partition(";")[0], "it starts with no family such as mlx-lm:llama")
@@ -124,13 +117,9 @@ def _pairs(settings: Mapping[str, int]) -> list[str]:
 
 
 def draw(family: str, seed: int, kinds: Sequence[frozenset[str]], window: int) -> Program:
-    """Draw a random program; successive seeds cycle through the kinds.
+    """Draw a random program; successive seeds cycle through the kinds of ``engines.kinds``.
 
-    Args:
-        family: the family's name in the line.
-        seed: the same seed gives the same program.
-        kinds: the supported operations and settings; see ``engines.kinds``.
-        window: the smallest sliding window of the model; prompts near its length are likely.
+    Prompts near the length of ``window``, the smallest one of the model, are likely.
     """
     return _Drawing(random.Random(seed), kinds[seed % len(kinds)], window).program(family)
 
@@ -208,7 +197,6 @@ class _Drawing:
         return Operation(verb, {name: value for name, value in settings.items() if value})
 
     def recent(self) -> int:
-        """A recently added row."""
         return self.chance.randint(max(1, self.rows - 5), self.rows)
 
     def length(self) -> int:

@@ -1,7 +1,5 @@
 """Start the processes that run walks; after a crash or a hang, continue with the next walk."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tempfile
@@ -89,20 +87,13 @@ def run(
     report: Callable[[Task, list[Row]], None] = lambda task, rows: None,
     show: Callable[[Walked], None] = lambda walked: None,
 ) -> list[Row]:
-    """Run walks for each task's family and return the cells.
+    """Run walks for each task's family and return the cells; see ``runner.run``.
 
     Args:
-        tasks: the families, each patched or unpatched.
         seconds: the time per family.
         seed: the seed of the first walk; it increases by 1 per walk.
-        jobs: the number of families in parallel.
         patience: the time after which a walk counts as hung.
-        out: see ``runner.run``; an interrupted run resumes from it.
-        report: called after each family.
         show: called with the walks of each family missing from ``out``.
-
-    Raises:
-        MlxPatchesError: ``out`` cannot be read or written.
     """
 
     def one(task: Task) -> list[Row]:
@@ -129,16 +120,9 @@ def walk(task: Task, seconds: float, seed: int = 0, patience: float = runner.SEC
 
 
 def replay(
-    line: str,
-    mode: str = "both",
-    every_patch: bool = False,
-    patience: float = runner.SECONDS,
+    line: str, mode: str = "both", every_patch: bool = False, patience: float = runner.SECONDS
 ) -> list[Walked]:
-    """Run the walk on a line; for ``mode`` and ``every_patch`` see ``runner.tasks``.
-
-    Raises:
-        MlxPatchesError: the line is invalid, or its family is not installed.
-    """
+    """Run the walk on a line; for ``mode`` and ``every_patch`` see ``runner.tasks``."""
     tasks = runner.tasks((parse(line).family,), (), mode, every_patch=every_patch)
     found = [_none_yet(task) for task in tasks]
     for task, walked in zip(tasks, found, strict=True):
@@ -157,11 +141,7 @@ def command(task: Task, *more: str) -> list[str]:
 
 
 def _process(command: Sequence[str], walked: Walked, patience: float) -> int | None:
-    """Record the events of a process until it exits.
-
-    Returns:
-        The seed of the last walk if the process ended early, else None.
-    """
+    """Record a process's events; returns the seed of the last walk if it ended early."""
     seed, line, over, late = None, "", False, False
 
     def stop() -> None:

@@ -1,7 +1,5 @@
 """Shrink a red walk: fewer operations, fewer options, smaller numbers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +12,7 @@ NAMES = {"row", "text", "after"}
 
 
 def shrink(program: Program, is_red: IsRed, seconds: float) -> Program:
-    """The smallest program found in this time that is still red.
-
-    ``is_red``: whether a program is red for the same reason.
-    """
+    """The smallest program found in this time that is red for the same reason."""
     end = time.monotonic() + seconds
 
     def in_time(tried: Program) -> bool:
@@ -56,7 +51,8 @@ def _smaller_settings(program: Program, is_red: IsRed) -> Program:
     for index, operation in enumerate(program.operations):
         for name in (name for name in operation.settings if name not in NAMES):
             for value in _below(program.operations[index], name):
-                changed = _set(program.operations[index], name, value)
+                settings = {**program.operations[index].settings, name: value}
+                changed = Operation(operation.verb, {one: n for one, n in settings.items() if n})
                 left, right = program.operations[:index], program.operations[index + 1 :]
                 smaller = replace(program, operations=(*left, changed, *right))
                 if is_red(smaller):
@@ -78,8 +74,3 @@ def _below(operation: Operation, name: str) -> list[int]:
     value = operation[name]
     least = int(f"{name}!" in VERBS[operation.verb].split())
     return [n for n in dict.fromkeys((0, 1, 2, 3, value // 2, value - 1)) if least <= n < value]
-
-
-def _set(operation: Operation, name: str, value: int) -> Operation:
-    settings = {**operation.settings, name: value}
-    return Operation(operation.verb, {one: n for one, n in settings.items() if n})

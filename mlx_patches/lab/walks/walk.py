@@ -1,7 +1,5 @@
 """Run a walk: perform its operations on the release's engine, then check its rows."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import random
@@ -13,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ...core.arrays import mx
 from ...evidence.results import NotApplicable
 from .. import LabModel, engine, rows
 from ..cache_arrays import layers
@@ -40,11 +39,7 @@ class Kept:
 
 
 def run(model: LabModel, program: Program) -> list[str]:
-    """Run a walk and describe its failures; empty if there are none.
-
-    Raises:
-        NotApplicable: the release refuses an operation.
-    """
+    """Run a walk and describe its failures; empty if there are none."""
     walk = Walk(model, program)
     try:
         with engines.small_steps(program.options.get("grow", 0)), unless_refused():
@@ -100,7 +95,6 @@ class Walk:
         self._drain(*self.engines)
 
     def close(self) -> None:
-        """Close the engines and reset the model."""
         for number in [*self.engines]:
             self._close(number)
         engine.unmark()
@@ -218,8 +212,6 @@ class Walk:
             self._keep(row, *one.copy(row.uid))
 
     def _save(self, operation: Operation) -> None:
-        import mlx.core as mx
-
         if kept := self._finish(operation["row"]):
             caches = importlib.import_module("mlx_lm.models.cache")
             with tempfile.TemporaryDirectory() as folder:

@@ -1,3 +1,3 @@
-"""``mlx.core`` for patches."""
+"""``mlx.core``, imported at first use."""
 
 from ...core.arrays import mx as mx

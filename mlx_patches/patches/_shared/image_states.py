@@ -1,7 +1,5 @@
 """The states of images that a model's cross-attention reads, for the rows of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +20,7 @@ class ImageStates:
     states: Any
     counts: tuple[int, ...]
 
-    def take_rows(self, rows: Sequence[int]) -> ImageStates | None:
+    def take_rows(self, rows: Sequence[int]) -> "ImageStates | None":
         """The states of these rows; None if none of them has an image."""
         counts = tuple(self.counts[row] for row in rows)
         if not any(counts):

@@ -15,7 +15,6 @@ class Overlay:
         vars(self).update(parts, _whole=whole)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the whole."""
         return self._whole(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

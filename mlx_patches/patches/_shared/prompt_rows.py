@@ -4,20 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...core.verbs import Target, wrap
+from .targets import GENERATORS
 
 Rows = Sequence[Mapping[str, Any] | None]
-# The modules of the batch generator; the second since 0.6.
-_GENERATORS = ("mlx_vlm.generate", "mlx_vlm.generate.ar")
 # Items of a waiting sequence, which is (id, tokens, number of tokens to generate, arguments, ...).
 _IDS, _ARGUMENTS = 1, 3
 
 
 def change_prompts(change: Callable[[Rows, list[int]], Rows]) -> tuple[Target, ...]:
-    """Targets of the two functions that join prompts' arguments.
-
-    ``change`` gets each prompt's arguments and length, and returns the arguments to join; the
-    same sequence if nothing changes.
-    """
+    """Targets that join prompts' arguments, which ``change(rows, lengths)`` replaces."""
 
     def merge(original: Callable[..., Any], rows: Rows, ids: Any, *rest: Any) -> Any:
         return original(change(rows, list(map(len, ids))), ids, *rest)
@@ -36,7 +31,7 @@ def change_prompts(change: Callable[[Rows, list[int]], Rows]) -> tuple[Target, .
 
     return tuple(
         target
-        for module in _GENERATORS
+        for module in GENERATORS
         for target in (
             *wrap(f"{module}:_merge_prefill_prompt_kwargs", merge),
             *wrap(f"{module}:BatchGenerator._build_mixed_prompt_batch", build),

@@ -28,25 +28,25 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.patch import Factory, Target
+from ...core.verbs import Factory, Target, define
 from .arrays import mx
-from .targets import Place
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
 
 
-def make_targets(place: Place, kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
-    """Targets at attributes that a release's batch class may lack, by name."""
+def make_targets(kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
+    """Targets at attributes that a release's batch class, ``module:name``, may lack."""
+    name = kind.partition(":")[2]
     return tuple(
-        Target(
-            *place,
-            f"{kind}.{name}",
+        target
+        for method, factory in factories.items()
+        for target in define(
+            f"{kind}.{method}",
             factory,
-            fingerprint_of=(f"{kind}.{name}", f"{kind}.update_and_fetch"),
+            fingerprint_of=(f"{name}.{method}", f"{name}.update_and_fetch"),
             defines_new_attribute=True,
         )
-        for name, factory in factories.items()
     )
 
 
@@ -143,11 +143,7 @@ def nbytes(cache: Any) -> int:
 def quantize_alike(
     rows: Sequence[Any], quantize: Callable[[Any, dict[str, Any]], Any]
 ) -> tuple[dict[str, Any], list[Any]]:
-    """The settings that quantized rows share, and the rows quantized with them, except empty ones.
-
-    Raises:
-        ValueError: the rows' settings differ, or no row is quantized.
-    """
+    """The settings that quantized rows share, and all written rows quantized with them."""
     found = [read_settings(row) for row in rows if holds_quantized(row)]
     if not found or any(other != found[0] for other in found):
         raise ValueError(f"rows of one batch must be quantized alike, not as {found}")
@@ -188,7 +184,6 @@ def map_arrays(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def slice_tokens(tree: Any, end: int) -> Any:
-    """The first ``end`` tokens of every array."""
     return map_arrays(lambda part: part[:, :, :end], tree)
 
 
@@ -226,11 +221,7 @@ def make_blank_rows(part: Any, rows: int) -> Any:
 
 
 def merge_quantized(cls: Any, caches: Sequence[Any]) -> Any:
-    """Merge solo caches into a quantized batch cache of class ``cls``; float rows are quantized.
-
-    Raises:
-        ValueError: the rows differ in bits or group size, or none is quantized.
-    """
+    """Merge solo caches into a quantized batch of class ``cls``; float rows are quantized."""
     settings, rows = quantize_alike(caches, lambda row, settings: row.to_quantized(**settings))
     return merge(lambda padding: cls(padding, **settings), rows)
 

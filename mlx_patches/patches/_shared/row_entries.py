@@ -6,8 +6,7 @@ Hosts merge, extend, filter and extract a batch's caches; the entry goes with th
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...core.patch import Target, around
-from .targets import Place
+from ...core.verbs import Target, around, define
 
 
 class RowEntry(NamedTuple):
@@ -25,7 +24,7 @@ class RowEntry(NamedTuple):
     write: Callable[[Any, Any], None]
     join: Callable[[Sequence[Any]], Any]
 
-    def targets(self, place: Place, *kinds: str) -> tuple[Target, ...]:
+    def targets(self, module: str, *kinds: str) -> tuple[Target, ...]:
         """The operations on rows of these batch classes in a module of caches."""
         operations: dict[str, tuple[Callable[..., Any], Callable[..., bool]]] = {
             "merge": (self.merge, self.is_any),
@@ -34,9 +33,12 @@ class RowEntry(NamedTuple):
             "extract": (self.extract, self.is_in),
         }
         return tuple(
-            Target(*place, f"{kind}.{name}", around(wrapper), supports=True, when=check)
+            target
             for kind in kinds
             for name, (wrapper, check) in operations.items()
+            for target in define(
+                f"{module}:{kind}.{name}", around(wrapper), supports=True, when=check
+            )
         )
 
     def merge(

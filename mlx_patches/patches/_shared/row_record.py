@@ -6,8 +6,6 @@ that the release returns. In a file it is an entry of the caller's metadata of
 ``save_prompt_cache``, the only part of the file that the release does not interpret.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +43,7 @@ class RowRecord:
     images: ImageStates | None = None
     turn: Any = None
 
-    def filter_rows(self, indices: Any) -> RowRecord:
+    def filter_rows(self, indices: Any) -> "RowRecord":
         """The record of these rows, ``indices`` being a list or an array of numbers."""
         columns = {name: held[indices] for name, held in self.columns().items()}
         prompts: tuple[Any, ...] = ()
@@ -85,7 +83,6 @@ def write_record(cache: Any, record: RowRecord | None) -> None:
 
 
 def update_record(cache: Any, **changes: Any) -> None:
-    """Replace some fields of a cache's record."""
     write_record(cache, replace(read_record(cache) or _NOTHING, **changes))
 
 
@@ -250,5 +247,5 @@ def cache_targets(distribution: str, *kinds: str) -> tuple[Target, ...]:
     factories: dict[str, Any] = dict.fromkeys(saved, around_setter(restore_record, save_record))
     if distribution == "mlx-lm":
         factories |= _FILES
-    place = LM_CACHES if distribution == "mlx-lm" else VLM_CACHES
-    return (*_ENTRY.targets(place, *kinds), *at((place,), factories, supports=True))
+    module = LM_CACHES if distribution == "mlx-lm" else VLM_CACHES
+    return (*_ENTRY.targets(module, *kinds), *at((module,), factories, supports=True))

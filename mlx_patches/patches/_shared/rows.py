@@ -237,7 +237,6 @@ def is_recurrent(layer: Any) -> bool:
 
 
 def recurrent(cache: Iterable[Any]) -> Iterator[Any]:
-    """The recurrent caches of a model, also those inside lists of caches."""
     return (layer for layer in flatten_caches(cache) if is_recurrent(layer))
 
 

@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from .._shared.arrays import mx
+
 _SEEDS = 2**64
 # Odd numbers that spread seeds and token numbers over 64 bits.
 _SEED, _TOKEN = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
@@ -11,8 +13,6 @@ _SEED, _TOKEN = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 def draw(sampler: Callable[[Any], Any], logprobs: Any, seed: int, number: int) -> Any:
     """Sample token ``number`` of an answer with a sampler that reads MLX's random state."""
-    import mlx.core as mx
-
     mx.random.seed((seed * _SEED + (number + 1) * _TOKEN) % _SEEDS)
     try:
         return sampler(logprobs)

@@ -9,6 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 
+def read_stops(stop: Any) -> list[str]:
+    """The stop strings of a request, which a server may not have checked: one or a list."""
+    listed = stop if isinstance(stop, list) else [stop]
+    return [word for word in listed if isinstance(word, str) and word]
+
+
 def cut_at_stops(
     responses: Iterable[Any],
     stops: Sequence[str],
@@ -16,32 +22,66 @@ def cut_at_stops(
     reason: str | None = "stop",
 ) -> Iterator[Any]:
     """Yield responses up to the first stop string, then stop the generation."""
-    automaton = StopStrings(stops)
-    begun = automaton.nothing
-    held: deque[Any] = deque()  # responses whose text may begin a stop string
-    length = 0  # of their text
+    cut = Cut(stops, reason)
     for response in responses:
-        if held and getattr(held[-1], "state", "") != getattr(response, "state", ""):
-            yield from held
-            held.clear()
-            begun, length = automaton.nothing, 0
-        held.append(response)
-        found = []
-        for letter in response.text:
-            length += 1
-            begun = begun.next.get(letter) or automaton.advance(begun, letter)
-            if begun.complete:
-                found.append(length - begun.complete)
-        if found:
+        passed = cut.push(response)
+        if cut.ended:
             stop()
-            yield from take_before(held, min(found), reason)
+        yield from passed
+        if cut.ended:
             return
-        if response.finish_reason:
-            begun = automaton.nothing
-        while held and length - len(held[0].text) >= begun.size:
-            length -= len(held[0].text)
-            yield held.popleft()
-    yield from held
+    yield from cut.held
+
+
+class Cut:
+    """Takes the responses of an answer, and returns those before the first stop string.
+
+    Attributes:
+        held: responses whose text may begin a stop string.
+        ended: whether a stop string was found.
+    """
+
+    def __init__(self, stops: Sequence[str], reason: str | None = "stop"):
+        self._automaton = StopStrings(stops)
+        self._begun, self._reason = self._automaton.nothing, reason
+        self._length = 0  # of the held text
+        self.held: deque[Any] = deque()
+        self.ended = False
+
+    def push(self, response: Any) -> list[Any]:
+        """The responses that are certain after one more."""
+        passed = []
+        if self.held and getattr(self.held[-1], "state", "") != getattr(response, "state", ""):
+            passed = self._release(0)
+        self.held.append(response)
+        begun, found = self._begun, []
+        for letter in response.text:
+            self._length += 1
+            begun = begun.next.get(letter) or self._automaton.advance(begun, letter)
+            if begun.complete:
+                found.append(self._length - begun.complete)
+        if found:
+            self.ended = True
+            return [*passed, *take_before(self.held, min(found), self._reason)]
+        self._begun = self._automaton.nothing if response.finish_reason else begun
+        return passed + self._release(self._begun.size)
+
+    def find_begun(self, stop: str) -> int:
+        """How many characters of one of the stop strings the text ends with."""
+        begun, place = self._begun, self._automaton.find(stop)
+        while begun.shorter and not begun.words[0] <= place < begun.words[1]:
+            begun = begun.shorter
+        return begun.size
+
+    def _release(self, size: int) -> list[Any]:
+        """The held responses that end before the last ``size`` characters."""
+        passed = []
+        while self.held and self._length - len(self.held[0].text) >= size:
+            self._length -= len(self.held[0].text)
+            passed.append(self.held.popleft())
+        if not size:
+            self._begun, self._length = self._automaton.nothing, 0
+        return passed
 
 
 def take_before(held: Iterable[Any], place: int, reason: str | None) -> Iterator[Any]:
@@ -82,6 +122,10 @@ class StopStrings:
     def __init__(self, stops: Iterable[str]):
         self._sorted = sorted(set(stops))
         self.nothing = Begun(0, None, 0, (0, len(self._sorted)))
+
+    def find(self, stop: str) -> int:
+        """Where a stop string is among the sorted ones."""
+        return bisect_left(self._sorted, stop)
 
     def advance(self, begun: Begun, letter: str) -> Begun:
         """The longest text that begins a stop string, after one more letter."""

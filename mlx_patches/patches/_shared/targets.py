@@ -1,25 +1,20 @@
 """Targets at the caches of both packages, and at both functions of a property."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ...core.patch import Factory, Target, around
+from ...core.verbs import Factory, Target, around, define
 
-# Distribution and module, as a ``Target`` begins.
-Place = tuple[str, str]
-
-LM_CACHES = ("mlx-lm", "mlx_lm.models.cache")
-VLM_CACHES = ("mlx-vlm", "mlx_vlm.models.cache")
+LM_CACHES = "mlx_lm.models.cache"
+VLM_CACHES = "mlx_vlm.models.cache"
 CACHES = (LM_CACHES, VLM_CACHES)
-BASES = (("mlx-lm", "mlx_lm.models.base"), ("mlx-vlm", "mlx_vlm.models.base"))
-SAMPLERS = (("mlx-lm", "mlx_lm.sample_utils"), ("mlx-vlm", "mlx_vlm.sample_utils"))
 # mlx-vlm's batch generator; the second from 0.6 on.
-GENERATORS = (("mlx-vlm", "mlx_vlm.generate"), ("mlx-vlm", "mlx_vlm.generate.ar"))
+GENERATORS = ("mlx_vlm.generate", "mlx_vlm.generate.ar")
 
 
 def vlm_generators(name: str) -> tuple[str, ...]:
     """The places of a name of mlx-vlm's batch generator."""
-    return tuple(f"{module}:{name}" for _, module in GENERATORS)
+    return tuple(f"{module}:{name}" for module in GENERATORS)
 
 
 # The lookup in the prompt cache of mlx-lm's server, which later releases have with the caches.
@@ -42,19 +37,15 @@ MROPE = (
 )
 
 
-def vlm_models(*families: str) -> tuple[Place, ...]:
-    """The language models of these families in mlx-vlm."""
-    return tuple(("mlx-vlm", f"mlx_vlm.models.{family}.language") for family in families)
-
-
 def at(
-    places: Sequence[Place], factories: Mapping[str, Factory], **options: Any
+    modules: Iterable[str], factories: Mapping[str, Factory], **options: Any
 ) -> tuple[Target, ...]:
-    """Targets of these names in each place, with these options."""
+    """The targets of ``define`` for several names of each module."""
     return tuple(
-        Target(*place, name, factory, **options)
-        for place in places
+        target
+        for module in modules
         for name, factory in factories.items()
+        for target in define(f"{module}:{name}", factory, **options)
     )
 
 

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from ....core.patch import MISSING, Attribute, Patch, Target, detach_dict, read_stored
-from ....core.verbs import after
-from ..._shared.arrays import mx
+from ....core.patch import MISSING, detach_dict, read_stored
+from ....core.verbs import Attribute, Patch, after, define, mx
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
@@ -98,14 +97,6 @@ def evaluate_offset(cache: Any) -> None:
         tie(cache, held["offset"], held["left_padding"])
 
 
-def _make_target(place: tuple[str, str], kind: str) -> Target:
-    """The target that counts the tokens of a class."""
-    update = f"{kind}.update_and_fetch"
-    return Target(
-        *place, f"{kind}.offset", count_tokens, fingerprint_of=(update,), defines_new_attribute=True
-    )
-
-
 def tie(cache: Any, *counts: Any) -> None:
     """Make a cache's keys depend on counts, without copying the keys.
 
@@ -125,10 +116,19 @@ def tie(cache: Any, *counts: Any) -> None:
 OFFSET_CHAIN = Patch(
     id="offset-chain",
     severity="memory",
-    targets=(
-        _make_target(LM_CACHES, "BatchKVCache"),
-        _make_target(VLM_CACHES, "BatchKVCache"),
-        _make_target(VLM_CACHES, "BatchQuantizedKVCache"),
+    targets=tuple(
+        target
+        for module, kind in (
+            (LM_CACHES, "BatchKVCache"),
+            (VLM_CACHES, "BatchKVCache"),
+            (VLM_CACHES, "BatchQuantizedKVCache"),
+        )
+        for target in define(
+            f"{module}:{kind}.offset",
+            count_tokens,
+            fingerprint_of=(f"{kind}.update_and_fetch",),
+            defines_new_attribute=True,
+        )
     ),
     doc="""mlx-lm and mlx-vlm, NoPE layers: a batch leaks a graph node with each token.
 

@@ -4,9 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Factory, Patch
-from ....core.verbs import everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Factory, Patch, everywhere, mx, wrap
 from ..._shared.rows import is_empty, make_empty_row, start_batch
 from ..._shared.targets import CACHES, around_setter, at
 
@@ -59,7 +57,6 @@ def extract_slots(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> A
 
 
 def is_unused(slot: Any) -> bool:
-    """Whether a recurrent cache has no state in a slot."""
     return slot is None
 
 
@@ -75,7 +72,6 @@ def merge_rows(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
 
 
 def make_empty_batch(cls: Any, rows: Any) -> Any:
-    """An empty batch cache for these empty rows."""
     padding = [0] * len(rows)
     size = getattr(rows[0], "max_size", None)
     return cls(padding) if size is None else cls(size, padding)
@@ -89,7 +85,6 @@ def add_no_tokens(row: Any, like: Any) -> Any:
 
 
 def extend_rows(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """Add another batch's rows."""
     sides = (cache, other)
     written = next((side for side in sides if not is_empty(side)), None)
     if written is not None:
@@ -102,7 +97,6 @@ def extend_rows(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> N
 
 
 def filter_rows(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Keep only these rows."""
     if is_empty(cache):
         filter_empty(cache, batch_indices)
     elif 0 in getattr(cache.values, "shape", ()):

@@ -29,7 +29,6 @@ def _make_cache(caches: Any, kind: str, rows: int = 2) -> Any:
 
 
 def save_empty(caches: Any, kind: str) -> str:
-    """Save and restore through ``state``."""
     cache = _make_cache(caches, kind)
     state = cache.state
     if state[0] is not None:
@@ -42,7 +41,6 @@ def save_empty(caches: Any, kind: str) -> str:
 
 
 def accepts_tokens(cache: Any) -> bool:
-    """Whether a cache accepts keys and values like a new one."""
     return all(row == [1] * _TOKENS for row in feed_ones(cache))
 
 
@@ -85,7 +83,6 @@ def merge_empty(caches: Any, kind: str) -> str:
 
 
 def filter_empty(caches: Any, kind: str) -> str:
-    """Keep one row of three."""
     cache = _make_cache(caches, kind, rows=3)
     cache.filter(mx.array([1]))
     return "" if cache.offset.size == cache.left_padding.size == 1 else "removed rows are left"

@@ -24,7 +24,6 @@ from ..._shared.rows import is_empty, start_batch
 
 
 def joins_empty(cache: Any, other: Any, /) -> bool:
-    """Whether exactly one of the two batches is empty."""
     return (cache.keys is None) is not (other.keys is None)
 
 

@@ -14,20 +14,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, Target, argument, everywhere, wrap
+from ....core.verbs import Patch, argument, define, everywhere, wrap
 from ..._shared.rows import as_plain
-from ..._shared.targets import CACHES, at
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
 
 
 def read_states(cache: Any) -> list[Any]:
-    """The states of the caches in a ``CacheList``."""
     return [inner.state for inner in cache.caches]
 
 
 def put_states(cache: Any, saved: Any) -> None:
-    """Set the state of each cache in a ``CacheList``."""
     for inner, state in zip(cache.caches, saved, strict=True):
         inner.state = state
 
@@ -39,7 +36,6 @@ def read_meta_states(cache: Any) -> tuple[list[str], list[Any]]:
 
 
 def put_meta_states(cache: Any, saved: Any) -> None:
-    """Set the ``meta_state`` of each cache in a ``CacheList``."""
     for inner, meta in zip(cache.caches, saved[1], strict=True):
         inner.meta_state = meta
 
@@ -54,23 +50,23 @@ def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
 CACHELIST_STATE = Patch(
     id="cachelist-state",
     severity="crash",
-    targets=tuple(
-        target
-        for place in CACHES
-        for target in (
-            Target(*place, "CacheList.state", lambda original: property(read_states, put_states)),
-            *at(
-                (place,),
-                {
-                    "CacheList.meta_state": lambda original: property(
-                        read_meta_states, put_meta_states
-                    ),
-                    "CacheList.from_state": lambda original: classmethod(restore_list),
-                },
-                fingerprint_of=("CacheList.state",),
-                defines_new_attribute=True,
-            ),
-        )
+    targets=(
+        *define(
+            everywhere("models.cache:CacheList.state"),
+            lambda original: property(read_states, put_states),
+        ),
+        *define(
+            everywhere("models.cache:CacheList.meta_state"),
+            lambda original: property(read_meta_states, put_meta_states),
+            fingerprint_of=("CacheList.state",),
+            defines_new_attribute=True,
+        ),
+        *define(
+            everywhere("models.cache:CacheList.from_state"),
+            lambda original: classmethod(restore_list),
+            fingerprint_of=("CacheList.state",),
+            defines_new_attribute=True,
+        ),
     ),
     probe=".probe_state:probe",
     doc="""mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load.

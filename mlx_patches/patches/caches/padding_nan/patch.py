@@ -1,16 +1,14 @@
 """Keep NaN in padding columns from reaching their row's tokens."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, everywhere, mx, wrap
 
 # The cache attribute for (the ``left_padding`` array that was read, the column at which it ends).
 _NOTE = "_mlx_patches_padding_end"
 
 
-def update_without_nan(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+def update_without_nan(update: Function, cache: Any, keys: Any, values: Any) -> Any:
     """Run an update with zeros in left-padding columns."""
     if not is_padded(cache, keys):
         return update(cache, keys, values)

@@ -23,8 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....core.verbs import Patch, after, argument, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, argument, mx, result, wrap
 from ..._shared.targets import VLM_CACHES, around_setter, at
 from .windows import (
     ENTRY,
@@ -182,7 +181,6 @@ def add_to_snapshot(snapshot: Any, cache: Any, /) -> Any:
 
 
 def restore_from_snapshot(cache: Any, snapshot: Any, /) -> None:
-    """Restore the last windows of a snapshot."""
     kv, gate, ends = snapshot.get(WINDOWS, (None, None, ()))
     write_windows(cache, None if kv is None else Windows(kv, gate, tuple(ends)))
 
@@ -208,13 +206,7 @@ def save_windows(done: bool, /, c: Any, prefix: str, arrays: Any) -> bool:
 
 
 def load_windows(
-    cache: Any,
-    /,
-    path: Any,
-    tensor_entries: Any,
-    data_start: Any,
-    prefix: str,
-    eval_targets: Any,
+    cache: Any, /, path: Any, tensor_entries: Any, data_start: Any, prefix: str, eval_targets: Any
 ) -> Any:
     """A cache from a file of the prefix cache, with its last windows."""
     entries = [tensor_entries.get(name) for name in _names(prefix)]

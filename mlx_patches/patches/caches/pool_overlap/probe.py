@@ -32,7 +32,6 @@ def probe(target: Target) -> Result:
 
 
 def make_compressor(module: Any) -> Any:
-    """A small compressor with random weights."""
     from mlx.utils import tree_map
 
     config = SimpleNamespace(

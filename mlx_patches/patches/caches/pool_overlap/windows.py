@@ -5,8 +5,6 @@ of the last few is an entry of the cache's ``__dict__``. A row's number of poole
 which of them is its last, so a rewound cache needs no special handling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +34,7 @@ class Windows:
     gate: Any
     ends: tuple[int, ...]
 
-    def rewind(self, ends: Sequence[int]) -> Windows:
+    def rewind(self, ends: Sequence[int]) -> "Windows":
         """The record at the time when the rows had pooled these numbers of windows."""
         behind = [now - then for now, then in zip(self.ends, ends, strict=True)]
         places = (mx.arange(KEPT) - mx.array(behind)[:, None])[..., None, None]
@@ -45,7 +43,7 @@ class Windows:
         kv, gate = (mx.take_along_axis(side, places, axis=1) for side in (self.kv, self.gate))
         return Windows(mx.where(known, kv, 0), mx.where(known, gate, -mx.inf), tuple(ends))
 
-    def filter_rows(self, indices: Any) -> Windows:
+    def filter_rows(self, indices: Any) -> "Windows":
         """The record of these rows, ``indices`` being a list or an array of numbers."""
         kept = indices.tolist() if hasattr(indices, "tolist") else indices
         ends = tuple(self.ends[row] for row in kept)
@@ -64,7 +62,6 @@ def read_windows(cache: Any) -> Windows | None:
 
 
 def write_windows(cache: Any, windows: Windows | None) -> None:
-    """Set a cache's record; remove it for None."""
     if windows is None:
         cache.__dict__.pop(WINDOWS, None)
     else:

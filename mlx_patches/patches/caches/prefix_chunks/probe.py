@@ -33,7 +33,6 @@ def make_chunked_row(caches: Any, length: int) -> Any:
 
 
 def compare_rows(joined: Any, rows: Any) -> list[str]:
-    """One line per row whose length or tokens differ."""
     found = []
     for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):
         if (offset := joined.offset[number].item()) != length:

@@ -16,15 +16,14 @@ Retire when
 
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.quantized import holds_quantized
-from ..._shared.targets import GENERATORS
+from ..._shared.targets import vlm_generators
 
 
-def quantize_hits(build: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+def quantize_hits(build: Function, generator: Any, *args: Any, **kwargs: Any) -> Any:
     """Build a batch of prompts with hits, its caches quantized like those of other batches."""
     bits, generator.kv_bits = generator.kv_bits, None
     try:
@@ -65,7 +64,6 @@ def quantize_layer(cache: Any, empty: Any, batch: Any) -> Any:
 
 
 def has_kv_bits(generator: Any, /) -> bool:
-    """Whether a generator quantizes its caches."""
     return generator.kv_bits is not None
 
 
@@ -75,7 +73,7 @@ PATCH = Patch(
     every_model=True,
     severity="crash",
     targets=wrap(
-        (f"{module}:BatchGenerator._build_mixed_prompt_batch" for _, module in GENERATORS),
+        vlm_generators("BatchGenerator._build_mixed_prompt_batch"),
         quantize_hits,
         fingerprint_of=("BatchGenerator._build_mixed_prompt_batch", "_make_cache"),
         when=has_kv_bits,

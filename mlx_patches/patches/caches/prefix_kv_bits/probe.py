@@ -32,7 +32,6 @@ def probe(target: Target) -> Result:
 
 
 def make_generator(module: Any, **options: Any) -> Any:
-    """A generator of a model with plain caches."""
     state: dict[str, Any] = {
         "model": SimpleNamespace(layers=[None] * LAYERS),
         "apc_manager": SimpleNamespace(release=lambda blocks: None),
@@ -48,12 +47,10 @@ def make_generator(module: Any, **options: Any) -> Any:
 
 
 def make_prefixes() -> list[dict[str, Any] | None]:
-    """The cached prefix of each row."""
     return make_prefix_hits([((2, WIDTH),) * 2] * LAYERS, [length for length, _ in ROWS])
 
 
 def build_batch(generator: Any, picks: list[dict[str, Any] | None]) -> Any:
-    """The batch of prompts with these prefixes."""
     generator._apc_pick_for = lambda sequence: picks[sequence[0]]
     return generator._build_mixed_prompt_batch(
         [

@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 
 # A prompt's prefix: the keys and values of each layer.
 Tensors = list[tuple[Any, Any]]
@@ -75,7 +74,6 @@ def read_prefix(pick: dict[str, Any], layers: int) -> Tensors:
 
 
 def get_shape(tensor: Any) -> Shape:
-    """The heads and the width of keys or values."""
     return tensor.shape[1], tensor.shape[-1]
 
 

@@ -4,21 +4,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, wrap
 from ..._shared import quantized as contract
-from ..._shared.arrays import mx
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
-from ..._shared.targets import CACHES, VLM_CACHES, at
 
 # -- a batch of quantized rows ---------------------------------------------------------------
 
 
 def extract(cache: Any, idx: int) -> Any:
-    """Extract one row as a ``QuantizedKVCache``."""
     return contract.extract(cache, idx, make_solo(cache))
 
+
+_BATCH = f"mlx_vlm.models.cache:{CLASS}"
 
 BATCH_QUANTIZED = Patch(
     id="batch-quantized",
@@ -26,8 +24,7 @@ BATCH_QUANTIZED = Patch(
     every_model=True,
     targets=(
         *contract.make_targets(
-            VLM_CACHES,
-            CLASS,
+            _BATCH,
             {
                 "prepare": lambda original: contract.prepare,
                 "finalize": lambda original: contract.finalize,
@@ -36,16 +33,13 @@ BATCH_QUANTIZED = Patch(
                 "nbytes": lambda original: property(contract.nbytes),
             },
         ),
-        *wrap(
-            f"mlx_vlm.models.cache:{CLASS}.extend",
-            contract.extend,
-            fingerprint_of=(f"{CLASS}.extend",),
-        ),
-        Target(
-            *VLM_CACHES,
-            f"{CLASS}._right_padding",
+        *wrap(f"{_BATCH}.extend", contract.extend, fingerprint_of=(f"{CLASS}.extend",)),
+        *define(
+            f"{_BATCH}._right_padding",
             lambda original: Attribute("_right_padding", contract.read_right_padding),
-            tuple(f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")),
+            fingerprint_of=tuple(
+                f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")
+            ),
             defines_new_attribute=True,
         ),
     ),
@@ -108,7 +102,6 @@ def dequantize_prompts(caches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any
 
 
 def holds_quantized(caches: Sequence[Any]) -> bool:
-    """Whether any of these caches is a ``QuantizedKVCache``."""
     return any(map(find_quantized_class, set(map(type, caches))))
 
 
@@ -118,7 +111,6 @@ def find_quantized_class(kind: type) -> type | None:
 
 
 def count_tokens(cache: Any) -> int:
-    """The number of tokens that a quantized solo cache holds."""
     return int(cache.offset)
 
 
@@ -142,9 +134,9 @@ QUANTIZED_MERGE = Patch(
     severity="crash",
     every_model=True,
     targets=(
-        *at(
-            CACHES,
-            {"QuantizedKVCache.merge": lambda original: classmethod(merge_from_quantized)},
+        *define(
+            everywhere("models.cache:QuantizedKVCache.merge"),
+            lambda original: classmethod(merge_from_quantized),
             fingerprint_of=(
                 "QuantizedKVCache.merge",
                 "QuantizedKVCache.update_and_fetch",
@@ -159,10 +151,8 @@ QUANTIZED_MERGE = Patch(
             when=has_other_classes,
         ),
         *argument("mlx_lm.generate:_merge_caches", "caches", dequantize_prompts),
-        Target(
-            "mlx-lm",
-            "mlx_lm.models.cache",
-            "QuantizedKVCache.__len__",
+        *define(
+            "mlx_lm.models.cache:QuantizedKVCache.__len__",
             lambda original: count_tokens,
             fingerprint_of=("_BaseCache.__len__", "QuantizedKVCache.__len__"),
             defines_new_attribute=True,

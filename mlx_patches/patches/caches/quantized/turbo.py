@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, Target, wrap
+from ....core.verbs import Patch, define, mx, wrap
 from ..._shared import quantized as contract
-from ..._shared.arrays import mx
 from ..._shared.rows import make_solo
 from ..._shared.targets import around_setter, at
 
@@ -45,7 +44,6 @@ def merge(cls: Any, caches: Sequence[Any], prefix_lens: Any = None) -> Any | Non
 
 
 def extract(cache: Any, idx: int) -> Any:
-    """Extract one row as a ``TurboQuantKVCache``."""
     return contract.extract(cache, idx, copy_codecs(make_solo(cache), cache))
 
 
@@ -139,7 +137,8 @@ def put_meta_state(put: Callable[..., None], cache: Any, meta: Any) -> None:
         restore_codecs(cache, text.removeprefix(_MARK))
 
 
-_PLACE = ("mlx-vlm", "mlx_vlm.turboquant")
+_MODULE = "mlx_vlm.turboquant"
+_BATCH = f"{_MODULE}:{CLASS}"
 
 BATCH_TURBO_QUANT = Patch(
     id="batch-turbo-quant",
@@ -147,25 +146,23 @@ BATCH_TURBO_QUANT = Patch(
     every_model=True,
     targets=(
         *contract.make_targets(
-            _PLACE,
-            CLASS,
+            _BATCH,
             {
                 "prepare": lambda original: contract.prepare,
                 "finalize": lambda original: contract.finalize,
                 "extract": lambda original: extract,
             },
         ),
-        Target(
-            *_PLACE,
-            "TurboQuantKVCache.merge",
+        *define(
+            f"{_MODULE}:TurboQuantKVCache.merge",
             lambda original: classmethod(merge),
             fingerprint_of=("TurboQuantKVCache.merge", f"{CLASS}.update_and_fetch"),
             defines_new_attribute=True,
         ),
-        *contract.make_targets(_PLACE, CLASS, {"size": lambda original: contract.size}),
-        *wrap(f"mlx_vlm.turboquant:{CLASS}.extend", extend, fingerprint_of=(f"{CLASS}.extend",)),
+        *contract.make_targets(_BATCH, {"size": lambda original: contract.size}),
+        *wrap(f"{_BATCH}.extend", extend, fingerprint_of=(f"{CLASS}.extend",)),
         *at(
-            (_PLACE,),
+            (_MODULE,),
             {
                 f"{CLASS}.state": around_setter(put_state),
                 f"{CLASS}.meta_state": around_setter(put_meta_state, save_codecs),

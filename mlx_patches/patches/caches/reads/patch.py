@@ -8,12 +8,12 @@ stores it.
 
 from typing import Any
 
-from ....core.patch import Attribute, Factory, Patch, Target, read_stored
-from ....core.verbs import result
+from ....core.patch import read_stored
+from ....core.verbs import Attribute, Factory, Patch, Target, define, result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
-_TURBO = ("mlx-vlm", "mlx_vlm.turboquant")
+_TURBO = "mlx_vlm.turboquant"
 
 
 def read_through_handle(name: str) -> Factory:
@@ -30,13 +30,12 @@ def read_through_handle(name: str) -> Factory:
     return lambda original: Attribute(name, read)
 
 
-def _make_target(
-    place: tuple[str, str], cls: str, attribute: str, methods: tuple[str, ...]
-) -> Target:
+def _read_anew(
+    module: str, cls: str, attribute: str, methods: tuple[str, ...]
+) -> tuple[Target, ...]:
     """The target that adds an attribute to a class; ``methods`` change it in place."""
-    return Target(
-        *place,
-        f"{cls}.{attribute}",
+    return define(
+        f"{module}:{cls}.{attribute}",
         read_through_handle(attribute),
         fingerprint_of=tuple(f"{cls}.{method}" for method in methods),
         defines_new_attribute=True,
@@ -53,13 +52,14 @@ _OFFSETS: dict[str, tuple[str, ...]] = {
 OFFSET_ALIAS = Patch(
     id="offset-alias",
     targets=tuple(
-        _make_target(place, cls, "offset", methods)
-        for place, classes in (
+        target
+        for module, classes in (
             (LM_CACHES, _OFFSETS),
             (VLM_CACHES, _OFFSETS | {"BatchQuantizedKVCache": ("update_and_fetch", "trim")}),
             (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch", "trim")}),
         )
         for cls, methods in classes.items()
+        for target in _read_anew(module, cls, "offset", methods)
     ),
     probe=".probe_offset:probe",
     doc="""mlx-lm and mlx-vlm: wrong RoPE positions in a batch if a model reads the offset
@@ -102,12 +102,13 @@ _QUANTIZED_PADDINGS = {
 LEFT_PADDING_ALIAS = Patch(
     id="left-padding-alias",
     targets=tuple(
-        _make_target(place, cls, attribute, methods)
-        for place, attributes in (
+        target
+        for module, attributes in (
             (LM_CACHES, _PADDINGS),
             (VLM_CACHES, _PADDINGS | _QUANTIZED_PADDINGS),
         )
         for (cls, attribute), methods in attributes.items()
+        for target in _read_anew(module, cls, attribute, methods)
     ),
     probe=".probe_padding:probe",
     doc="""mlx-lm and mlx-vlm batch caches: masks use left padding and lengths of a later step.
@@ -159,7 +160,7 @@ FROZEN_STATE = Patch(
     every_model=True,
     targets=tuple(
         target
-        for (_, module), classes in (
+        for module, classes in (
             (LM_CACHES, _STATES),
             (VLM_CACHES, _STATES | {"BatchQuantizedKVCache": ("update_and_fetch",)}),
             (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch",)}),

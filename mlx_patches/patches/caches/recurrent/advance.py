@@ -4,10 +4,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch, around
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, around, define, everywhere, mx
 from ..._shared.handles import make_handle
-from ..._shared.targets import CACHES, at
 from .contract import write_padding
 
 # -- advance: arrays-advance ---------------------------------------------------------------------
@@ -69,7 +67,6 @@ def advance_from_start(
 
 
 def has_padding(cache: Any, N: int) -> bool:
-    """Whether a cache has left padding or lengths to count."""
     held = cache.__dict__
     return held.get("left_padding") is not None or held.get("lengths") is not None
 
@@ -82,7 +79,6 @@ def is_continued(note: Counted, since: object, left: Any, lengths: Any) -> bool:
 def start_count(
     cache: Any, last: Counted | None, since: object, left: Any, lengths: Any
 ) -> Counted:
-    """Start a count at this padding."""
     changes = 0 if last is None else last.changes + 1
     if changes % CHANGES == CHANGES - 1 and cache.cache[0] is not None:
         # The state depends on the padding from here on, so the next step evaluates both.
@@ -99,7 +95,9 @@ def count_from_start(advance: Any) -> Any:
 ARRAYS_ADVANCE = Patch(
     id="arrays-advance",
     severity="memory",
-    targets=at(CACHES, {"ArraysCache.advance": count_from_start}, when=has_padding),
+    targets=define(
+        everywhere("models.cache:ArraysCache.advance"), count_from_start, when=has_padding
+    ),
     probe=".probe_advance:probe",
     doc="""mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token until
     Metal aborts.

@@ -58,7 +58,6 @@ def read_padding(cache: Any) -> dict[str, Any]:
 
 
 def is_per_row(padding: Any) -> bool:
-    """Whether padding is an array (rows,)."""
     # mlx-lm 0.30.4 gives a merged ``MambaCache`` one number for all rows: see ``mamba-rows``.
     return padding is not None and padding.ndim == 1
 
@@ -70,7 +69,6 @@ def write_padding(cache: Any, padding: dict[str, Any]) -> None:
 
 
 def take_padding(padding: dict[str, Any], rows: Any) -> dict[str, Any]:
-    """The padding of the rows at these indices."""
     return {name: values[rows] for name, values in padding.items()}
 
 

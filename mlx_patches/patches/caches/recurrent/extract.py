@@ -11,7 +11,6 @@ from .contract import copy_as_row, is_per_row
 
 
 def extract_caches(extract_cache: Callable[[Any, int], Any], batch: Any, idx: int) -> Any:
-    """The caches of row ``idx``, one per layer."""
     if all(hasattr(cache, "extract") for cache in batch.cache):
         return extract_cache(batch, idx)
     return [extract_row(cache, idx) for cache in batch.cache]

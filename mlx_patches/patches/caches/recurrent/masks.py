@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, everywhere, mx, result, wrap
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
@@ -18,7 +17,6 @@ def hide_right_padding(mask: Any, cache: Any, N: int, /) -> Any:
 
 
 def has_both(cache: Any, /) -> bool:
-    """Whether a cache has both left padding and lengths."""
     # Not read from ``__dict__``: mlx-vlm 0.6.16 computes them from a number.
     return all(getattr(cache, name, None) is not None for name in PADDING)
 

@@ -63,5 +63,4 @@ def decode_extracted() -> str:
 
 
 def decode(model: Any, cache: Any, tokens: list[int]) -> Any:
-    """Feed tokens; returns the logits (vocabulary,) for the next one."""
     return model(mx.array([tokens]), cache=cache)[0, -1]

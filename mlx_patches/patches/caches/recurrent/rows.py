@@ -4,8 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, after, everywhere, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, everywhere, mx, result, wrap
 from .contract import (
     concatenate_padding,
     count_rows,
@@ -25,7 +24,6 @@ def remember_merged(batch: Any, /, caches: Sequence[Any]) -> Any:
 
 
 def remember_filtered(cache: Any, /, batch_indices: Any) -> None:
-    """Remember the number of rows that are left."""
     remember_rows(cache, len(batch_indices))
 
 
@@ -95,7 +93,6 @@ ARRAYS_EXTEND = Patch(
 
 
 def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any) -> None:
-    """Filter the states, and the padding as well."""
     padding = read_padding(cache)
     keep(cache, batch_indices)
     # Computed from the padding before the call: the release may keep, filter or drop it. Written
@@ -104,7 +101,6 @@ def filter_padding(keep: Callable[[Any, Any], None], cache: Any, batch_indices: 
 
 
 def extend_padding(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """Add another batch's rows, and their padding as well."""
     sides = (cache, other)
     padding, rows = [read_padding(side) for side in sides], [count_rows(side) for side in sides]
     extend(cache, other)

@@ -1,14 +1,13 @@
 """``state`` of recurrent caches: save and restore them."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ..._shared.targets import LM_CACHES, around_setter
+from ....core.verbs import Function, Patch, define
+from ..._shared.targets import around_setter
 from .contract import PADDING
 
 
-def complete_restored(put: Callable[..., None], cache: Any, saved: Any) -> None:
+def complete_restored(put: Function, cache: Any, saved: Any) -> None:
     """Set the state, and missing padding attributes to None: no row has padding."""
     put(cache, saved)
     for name in PADDING:
@@ -19,9 +18,8 @@ ARRAYS_RESTORED = Patch(
     id="arrays-restored",
     severity="crash",
     targets=(
-        Target(
-            *LM_CACHES,
-            "ArraysCache.state",
+        *define(
+            "mlx_lm.models.cache:ArraysCache.state",
             around_setter(complete_restored),
             fingerprint_of=("ArraysCache.state", "ArraysCache.__new__", "ArraysCache.make_mask"),
         ),

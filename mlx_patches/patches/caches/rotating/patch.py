@@ -22,11 +22,10 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target, read_stored
-from ....core.verbs import argument, everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.patch import read_stored
+from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, wrap
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES, around_setter
+from ..._shared.targets import around_setter
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -35,7 +34,6 @@ _BATCH = "BatchRotatingKVCache"
 
 
 def convert_to_int(value: Any) -> Any:
-    """The ``int`` that a value represents; the value itself if it represents none."""
     if type(value) is int:
         return value
     number = value
@@ -71,17 +69,16 @@ ROTATING_MAX_SIZE = Patch(
     severity="crash",
     every_model=True,
     targets=tuple(
-        Target(
-            *place,
-            f"{name}.max_size",
+        target
+        for name in ("RotatingKVCache", _BATCH)
+        for target in define(
+            everywhere(f"models.cache:{name}.max_size"),
             make_max_size,
             fingerprint_of=tuple(
                 f"{name}.{method}" for method in ("__init__", "_update_in_place", "size")
             ),
             defines_new_attribute=True,
         )
-        for place in CACHES
-        for name in ("RotatingKVCache", _BATCH)
     ),
     probe=".probe_max_size:probe",
     doc="""mlx-lm and mlx-vlm rotating caches crash if a host stores an array in max_size.
@@ -192,25 +189,19 @@ def put_meta_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
 
 
 def parse_bool(saved: Any, default: bool) -> bool:
-    """The bool that a text represents; the default for anything else."""
     return saved == "True" if saved in ("False", "True") else default
 
 
 ROTATING_RESTORED = Patch(
     id="rotating-restored",
-    targets=tuple(
-        target
-        for place in CACHES
-        for target in (
-            Target(
-                *place,
-                f"{_BATCH}._lengths",
-                lambda original: Attribute("_lengths", read_lengths),
-                fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
-                defines_new_attribute=True,
-            ),
-            Target(*place, f"{_BATCH}.meta_state", around_setter(put_meta_state)),
-        )
+    targets=(
+        *define(
+            everywhere(f"models.cache:{_BATCH}._lengths"),
+            lambda original: Attribute("_lengths", read_lengths),
+            fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
+            defines_new_attribute=True,
+        ),
+        *define(everywhere(f"models.cache:{_BATCH}.meta_state"), around_setter(put_meta_state)),
     ),
     probe=".probe_restored:probe",
     doc="""mlx-lm and mlx-vlm: a restored sliding-window batch crashes or attends to the wrong

@@ -30,12 +30,7 @@ def probe(target: Target) -> Result:
 
 
 def compare_rows(
-    batch_class: Any,
-    solo_class: Any,
-    window: int,
-    padding: Sequence[int],
-    prompt: int,
-    steps: int,
+    batch_class: Any, solo_class: Any, window: int, padding: Sequence[int], prompt: int, steps: int
 ) -> str:
     """Describe how rows extracted after these steps differ from solo caches; empty if none does."""
     batch = batch_class(window, list(padding))

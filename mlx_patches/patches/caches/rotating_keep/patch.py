@@ -25,11 +25,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.patch import Attribute, Patch
-from ....core.verbs import argument, everywhere, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, result, wrap
 from ..._shared.rows import cut_to_window
-from ..._shared.targets import CACHES, at
 
 _BATCH = "BatchRotatingKVCache"
 
@@ -40,7 +37,6 @@ def read_keep(cache: Any) -> int:
 
 
 def has_keep(cache: Any, /) -> bool:
-    """Whether a batch cache has a ``keep``."""
     return "keep" in cache.__dict__
 
 
@@ -74,12 +70,10 @@ def clamp_before_finalize(cache: Any, /) -> Any:
 
 
 def clamp_padding(cache: Any) -> None:
-    """Set negative left padding to 0: the release keeps counting down without padding."""
     cache.left_padding = mx.maximum(cache.left_padding, 0)
 
 
 def is_padded(cache: Any) -> bool:
-    """Whether right padding is pending."""
     return cache.__dict__.get("_lengths") is not None
 
 
@@ -161,7 +155,6 @@ def merge_rows(merge: Callable[..., Any], cls: Any, caches: Sequence[Any]) -> An
 
 
 def set_row_keep(row: Any, batch: Any, /) -> Any:
-    """An extracted row, with the batch's ``keep``."""
     row.keep = read_keep(batch)
     return row
 
@@ -204,9 +197,9 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     targets=(
-        *at(
-            CACHES,
-            {f"{_BATCH}.keep": lambda original: Attribute("keep", read_keep)},
+        *define(
+            everywhere(f"models.cache:{_BATCH}.keep"),
+            lambda original: Attribute("keep", read_keep),
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
             defines_new_attribute=True,
         ),

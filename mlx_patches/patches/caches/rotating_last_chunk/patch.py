@@ -20,26 +20,23 @@ Retire when
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, wrap
+from ....core.verbs import Function, Patch, everywhere, wrap
 
 _BATCH = "BatchRotatingKVCache"
 # The methods that distinguish a chunk from a decode step.
 _BODY = (f"{_BATCH}.update_and_fetch", f"{_BATCH}.make_mask")
 
 
-def write_token(update: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+def write_token(update: Function, cache: Any, keys: Any, values: Any) -> Any:
     """Write one token (rows, heads, 1, width), as a prompt chunk if padding is pending."""
     if not is_chunk(cache):
         return update(cache, keys, values)
     return cache._update_concat(keys, values)
 
 
-def mask_in_order(
-    make_mask: Callable[..., Any], cache: Any, N: int, *args: Any, **kwargs: Any
-) -> Any:
+def mask_in_order(make_mask: Function, cache: Any, N: int, *args: Any, **kwargs: Any) -> Any:
     """The mask (rows, 1, N, columns) of N tokens, with columns in ``_update_concat``'s order."""
     if not is_mask_wrong(cache, N):
         return make_mask(cache, N, *args, **kwargs)

@@ -65,7 +65,6 @@ def find_wrong_view(
 
 
 def make_batch(kind: Any, histories: Sequence[int]) -> Any:
-    """Make a batch with these histories, fed in one left-padded chunk."""
     longest = max(histories)
     batch = kind(WINDOW, [longest - history for history in histories])
     ends = mx.array(histories)[:, None, None, None]

@@ -14,20 +14,17 @@ Retire when
     No supported release is older than mlx-lm 0.32.0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 from ..._shared.prompt_files import load_entry, save_entry
 
 # The entry of a file's metadata: the shape of each array without elements, by its name.
 SHAPES = "_mlx_patches_empty_arrays"
 
 
-def save_filled(
-    save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
-) -> None:
+def save_filled(save: Function, file_name: str, cache: Sequence[Any], metadata: Any = None) -> None:
     """Save the caches; if the release raises because of empty arrays, save them filled."""
     try:
         return save_entry(save, file_name, cache, metadata, SHAPES, {})
@@ -47,7 +44,6 @@ def find_empty(cache: Sequence[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def is_empty(leaf: Any) -> bool:
-    """Whether a leaf of a cache's state is an array without elements."""
     return isinstance(leaf, mx.array) and leaf.size == 0
 
 
@@ -68,7 +64,7 @@ def fill_empty(layer: Any) -> Any:
     return filled
 
 
-def load_filled(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+def load_filled(load: Function, file_name: str, return_metadata: bool = False) -> Any:
     """Load the caches; the arrays that ``save_filled`` filled are empty again."""
     return load_entry(load, file_name, return_metadata, SHAPES, restore_empty)
 

@@ -15,10 +15,10 @@ Retire when
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.prompt_files import load_entry, save_entry
 from ..._shared.targets import LM_CACHES
 
@@ -30,7 +30,7 @@ REST = ("window_size", "offset")
 
 
 def save_as_arrays(
-    save: Callable[..., None], file_name: str, cache: Sequence[Any], metadata: Any = None
+    save: Function, file_name: str, cache: Sequence[Any], metadata: Any = None
 ) -> None:
     """Save the caches, each ``LayerCache`` as an ``ArraysCache``."""
     sizes = {number: one.window_size for number, one in enumerate(cache) if is_layer_cache(one)}
@@ -40,7 +40,6 @@ def save_as_arrays(
 
 
 def is_layer_cache(cache: Any) -> bool:
-    """Whether a cache is a ``LayerCache`` of DeepSeek V4.1."""
     kind = type(cache)
     return (kind.__module__, kind.__name__) == (MODEL, "LayerCache")
 
@@ -48,12 +47,12 @@ def is_layer_cache(cache: Any) -> bool:
 def convert_to_arrays(cache: Any) -> Any:
     """An ``ArraysCache`` of the arrays of a cache's state."""
     state = cache.state
-    arrays = importlib.import_module(LM_CACHES[1]).ArraysCache(len(state))
+    arrays = importlib.import_module(LM_CACHES).ArraysCache(len(state))
     arrays.cache = list(state)
     return arrays
 
 
-def load_layers(load: Callable[..., Any], file_name: str, return_metadata: bool = False) -> Any:
+def load_layers(load: Function, file_name: str, return_metadata: bool = False) -> Any:
     """Load the caches; those that ``save_as_arrays`` converted are a ``LayerCache`` again."""
     return load_entry(load, file_name, return_metadata, SIZES, restore_layers)
 
@@ -65,7 +64,6 @@ def restore_layers(cache: list[Any], sizes: Mapping[str, int]) -> None:
 
 
 def make_layer_cache(arrays: Sequence[Any], window_size: int) -> Any:
-    """A ``LayerCache`` with this state."""
     cache = importlib.import_module(MODEL).LayerCache(window_size)
     *held, offset = arrays
     names = [name for name in vars(cache) if name not in REST]

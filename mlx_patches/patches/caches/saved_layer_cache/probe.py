@@ -19,7 +19,6 @@ def probe(target: Target) -> Result:
 
 
 def feed(cache: list[Any], count: int) -> list[Any]:
-    """Feed the caches ``count`` tokens; returns their contents."""
     layer, plain = cache
     window = layer.update_window(mx.arange(count * 2, dtype=mx.float32).reshape(1, count, 2))
     layer.pending_kv = window[:, :1]

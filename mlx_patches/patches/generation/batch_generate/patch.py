@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 from ..._shared.targets import vlm_generators
 
 # A row's prompt within its padding, as (first token, one past the last).
@@ -22,7 +21,6 @@ def in_batch_generate() -> bool:
 
 
 def generate_unpadded(generate: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Generate a batch, and record its masks for the batch generator."""
     masks: list[Any] = []
     token = _masks.set(masks)
     try:

@@ -19,14 +19,12 @@ Retire when
     rows have.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
-def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+def end_padding(remove: Function, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Remove a row during prefill; finalize the caches with the last padded one."""
     was_padded = is_padded(batch)
     removed = remove(batch, *args, **kwargs)
@@ -36,7 +34,7 @@ def end_padding(remove: Callable[..., Any], batch: Any, *args: Any, **kwargs: An
     return removed
 
 
-def drop_padding(generate: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+def drop_padding(generate: Function, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Process the last chunk, and drop the padding that all rows have from their caches."""
     caches, rows, common = batch.prompt_cache, len(batch.uids), has_common_padding(batch)
     generation = generate(batch, *args, **kwargs)
@@ -54,7 +52,6 @@ def has_common_padding(batch: Any) -> bool:
 
 
 def is_padded(batch: Any) -> bool:
-    """Whether a row is right-padded."""
     return any(batch._right_pad_per_row or ())
 
 

@@ -40,7 +40,6 @@ class Reader:
     layers: tuple[()] = ()
 
     def __call__(self, tokens: Any, cache: Any, **kwargs: Any) -> Any:
-        """The logits of each token."""
         recurrent, *others = cache
         keys = tokens.astype(mx.float32)[:, None, :, None]
         for layer in others:
@@ -78,7 +77,6 @@ def feed_rest(
 
 
 def start_batch(kind: Any, rests: Any, left: bool = False) -> Any:
-    """A batch of these prompts after its first chunk."""
     caches = import_module("mlx_vlm.models.cache")
     rows, longest = len(rests), max(map(len, rests))
     pads = [longest - len(rest) for rest in rests]

@@ -71,7 +71,6 @@ def is_byte_level(tokenizer: Any) -> bool:
 
 
 def add_known(add_token: Callable[..., None], detokenizer: Any, token: int) -> None:
-    """Add a token; an unknown one has no text."""
     if is_unknown(detokenizer, token):
         detokenizer.tokens.append(token)
     else:
@@ -97,7 +96,6 @@ def keep_first_space(trim: Callable[..., str], detokenizer: Any, text: str) -> s
 
 
 def is_at_start(detokenizer: Any, /) -> bool:
-    """Whether no text was streamed yet."""
     return not detokenizer.text
 
 
@@ -135,7 +133,6 @@ def add_byte_level(
 def replace_invalid(
     advance: Callable[..., None], detokenizer: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Advance; invalid bytes become the replacement character."""
     try:
         advance(detokenizer, *args, **kwargs)
     except UnicodeDecodeError:
@@ -145,7 +142,6 @@ def replace_invalid(
 
 
 def may_raise(detokenizer: Any, token: int, /) -> bool:
-    """Whether a token is unknown, or ends a word that is not ASCII."""
     if is_unknown(detokenizer, token):
         return True
     begins = detokenizer.tokenmap[token][0] == BYTE_SPACE
@@ -166,7 +162,6 @@ def add_sentencepiece(
 
 
 def may_wait(detokenizer: Any, token: int, /) -> bool:
-    """Whether a token is unknown, or follows a waiting space."""
     return is_unknown(detokenizer, token) or holds_first_space(detokenizer)
 
 
@@ -185,7 +180,6 @@ def mark_started(streamer: Any, text: str, /) -> None:
 
 
 def is_not_started(streamer: Any, /) -> bool:
-    """Whether a server's stream has sent nothing yet."""
     return not streamer._started
 
 

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 
 
 class SplitCaches(list[Any]):
@@ -32,7 +31,6 @@ class SplitCaches(list[Any]):
         self.parts: list[list[Any]] = []
 
     def __getitem__(self, place: Any) -> Any:
-        """An entry, or a slice, which is recorded."""
         found = super().__getitem__(place)
         if isinstance(place, slice):
             self.parts.append(found)
@@ -86,7 +84,6 @@ def finish(steps: Any, complete: Callable[[list[int]], bool]) -> Iterator[Any]:
 
 
 def count_tokens(cache: Any) -> int:
-    """The number of tokens that a cache was fed."""
     return int(getattr(cache, "caches", (cache,))[0].offset)
 
 

@@ -35,7 +35,6 @@ def probe(target: Target) -> Result:
 
 
 def make_caches(*models: Any) -> list[Any]:
-    """The empty caches of the model, then those of the draft model."""
     caches: Any = importlib.import_module("mlx_lm.models.cache")
     return [cache for model in models for cache in caches.make_prompt_cache(model)]
 

@@ -29,7 +29,6 @@ def copy_entries(entries: Any, generator: Any, /) -> dict[int, tuple[Any, list[i
 
 
 def copy_tokens(tokens: list[int]) -> list[int]:
-    """A copy of a row's tokens."""
     return list(tokens)
 
 

@@ -33,5 +33,4 @@ def probe(target: Target) -> Result:
 
 
 def count_tokens(caches: Any) -> int:
-    """The number of tokens in the caches of a row."""
     return int(caches[0].offset)

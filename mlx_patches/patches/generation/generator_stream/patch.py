@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import Any
 
-from ....core.verbs import Patch, result
+from ....core.verbs import Patch, mx, result
 
 Defaults = tuple[Any, Any]
 
@@ -58,7 +58,6 @@ def close(tokens: Any, thread: int) -> None:
 
 
 def read_defaults() -> Defaults:
-    """The default device and stream of this thread."""
     import mlx.core as mx
 
     device = mx.default_device()
@@ -66,9 +65,6 @@ def read_defaults() -> Defaults:
 
 
 def write_defaults(defaults: Defaults) -> None:
-    """Set the default device and stream of this thread."""
-    import mlx.core as mx
-
     device, stream = defaults
     mx.set_default_device(device)
     mx.set_default_stream(stream)

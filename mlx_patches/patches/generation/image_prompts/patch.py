@@ -16,10 +16,10 @@ Retire when
     None of these families is red in the lab's ``features`` scenarios.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, argument, before, result, wrap
+from ....core.verbs import Function, Patch, argument, before, result, wrap
 from ..._shared.targets import vlm_generators
 
 _HUNYUAN = "hunyuan_vl"
@@ -37,7 +37,6 @@ _ARGUMENTS = 3
 
 
 def is_affected(model: Any) -> bool:
-    """Whether a model, or a language model, belongs to one of the families."""
     package, _, rest = type(model).__module__.partition(".models.")
     return package == "mlx_vlm" and rest.partition(".")[0] in FAMILIES
 
@@ -53,7 +52,6 @@ def count_texts(generator: Any) -> int | None:
 
 
 def has_image(sequence: Sequence[Any]) -> bool:
-    """Whether a waiting sequence's prompt has an image."""
     arguments = sequence[_ARGUMENTS] or {}
     return any(arguments.get(name) is not None for name in IMAGE)
 
@@ -64,7 +62,7 @@ def has_images_next(generator: Any, /) -> bool:
     return bool(waiting) and is_affected(generator.model) and count_texts(generator) is not None
 
 
-def start_image(step: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+def start_image(step: Function, generator: Any, *args: Any, **kwargs: Any) -> Any:
     """A step of the generator in which it starts only text prompts, or one with an image."""
     if not has_images_next(generator):  # another patch's check let this layer run
         return step(generator, *args, **kwargs)

@@ -25,10 +25,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.verbs import Patch, argument, around
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, around, define, mx
 from ..._shared.kept import Kept
-from ..._shared.targets import GENERATORS, at
+from ..._shared.targets import vlm_generators
 
 logger = logging.getLogger("mlx_patches")
 
@@ -55,7 +54,6 @@ def drop_bits_of_both(kv_bits: Any, model: Any, draft_model: Any, kv_group_size:
 
 
 def supports_bits(model: Any, bits: int, group_size: int) -> bool:
-    """Whether a model can be called after its caches were quantized."""
     key = bits, group_size
     return try_once(model, key, lambda: try_quantized(model, *key))
 
@@ -133,7 +131,6 @@ def try_quantized_vlm(model: Any, quantize: Callable[..., Any], options: dict[st
 def init_supported(
     init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Make mlx-vlm's batch generator; with float caches if its model does not support others."""
     init(generator, model, *args, **keep_batch_options(model, type(generator).__module__, kwargs))
 
 
@@ -188,7 +185,6 @@ def drops_answers(model: Any) -> bool:
 
 
 def accepts(model: Any, caches: Any) -> bool:
-    """Whether a model accepts a token with these caches. Its own attributes stay unchanged."""
     # A module is a dict of its arrays.
     own = [vars(model), *([model] if isinstance(model, dict) else [])]
     before = [dict(part) for part in own]
@@ -207,7 +203,6 @@ def accepts(model: Any, caches: Any) -> bool:
 
 @cache
 def warn(model: str) -> None:
-    """Log a warning, once per model class."""
     logger.warning("mlx_patches: %s cannot read quantized caches: kv_bits is ignored", model)
 
 
@@ -228,10 +223,10 @@ PATCH = Patch(
             drop_bits_of_both,
             fingerprint_of=("speculative_generate_step", "maybe_quantize_kv_cache"),
         ),
-        *at(GENERATORS, {"generate_step": around(generate_supported)}, when=has_bits),
-        *at(
-            GENERATORS,
-            {"BatchGenerator.__init__": around(init_supported)},
+        *define(vlm_generators("generate_step"), around(generate_supported), when=has_bits),
+        *define(
+            vlm_generators("BatchGenerator.__init__"),
+            around(init_supported),
             fingerprint_of=("BatchGenerator.__init__", "_make_cache"),
             when=has_bits,
         ),

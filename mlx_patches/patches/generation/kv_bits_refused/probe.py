@@ -66,7 +66,6 @@ def build_first(names: Sequence[str]) -> Any:
 
 
 def is_quantized(generate: Callable[[Any], int], model: Any) -> bool:
-    """Whether a prompt is processed with quantized caches."""
     name = "BatchQuantizedKVCache" if generate is generate_batch else "QuantizedKVCache"
     own = import_module(f"{package_of(model.family.distribution)}.models.cache")
     # Older releases of mlx-vlm quantize with mlx-lm's.
@@ -77,7 +76,6 @@ def is_quantized(generate: Callable[[Any], int], model: Any) -> bool:
 
 
 def generate_batch(model: Any) -> int:
-    """How many tokens the release's batch generator returns."""
     from ....lab import generators
 
     options = {"kv_bits": 8, "kv_group_size": 32}

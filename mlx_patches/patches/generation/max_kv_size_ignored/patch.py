@@ -31,7 +31,6 @@ def warn_if_unbounded(caches: list[Any], model: Any, /, max_kv_size: Any) -> lis
 
 
 def grows(layer: Any) -> bool:
-    """Whether a layer's cache grows with every token."""
     parts = getattr(layer, "caches", None)
     if parts is not None:
         return any(map(grows, parts))
@@ -42,7 +41,6 @@ def grows(layer: Any) -> bool:
 
 @cache
 def warn(model: str, count: int, layers: int) -> None:
-    """Log a warning, once per model class."""
     logger.warning(
         "mlx_patches: %s makes its own caches: max_kv_size is ignored; %s of %s layers grow with"
         " every token",

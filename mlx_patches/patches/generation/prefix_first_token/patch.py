@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx, wrap
 from ..._shared.targets import vlm_generators
 
 # On a batch of prompts: the logits after the last token of each row that has ended.

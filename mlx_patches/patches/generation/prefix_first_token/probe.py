@@ -24,14 +24,12 @@ class Repeats:
     layers: tuple[()] = ()
 
     def __call__(self, tokens: Any, **kwargs: Any) -> Any:
-        """The logits of each token."""
         return mx.eye(WORDS)[tokens]
 
 
 def find_first_tokens(
     kind: Any, rests: Sequence[Sequence[int]], size: int | None = 2, model: Any = None
 ) -> list[int]:
-    """The first token of each row after its prompt."""
     longest = max(map(len, rests))
     padding = [longest - len(rest) for rest in rests]
     options = {"prefill_step_size": size, "right_pad_per_row": padding}

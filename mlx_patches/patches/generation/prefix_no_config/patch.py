@@ -12,18 +12,17 @@ Retire when
     No supported release is older than mlx-vlm 0.6.9.
 """
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.targets import vlm_generators
 
 # The first reads the config up to mlx-vlm 0.6.2, the second in later releases.
 READERS = ("BatchGenerator._apc_pick_for", "BatchGenerator._apc_media_token_ids")
 
 
-def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> Any:
+def read_empty_config(read: Function, generator: Any, *args: Any) -> Any:
     """Call a reader of the config of the generator's model, with an empty one if it has none."""
     model = generator.model
     if not lacks_config(generator):
@@ -36,7 +35,6 @@ def read_empty_config(read: Callable[..., Any], generator: Any, *args: Any) -> A
 
 
 def lacks_config(generator: Any, /) -> bool:
-    """Whether a generator's model has no config."""
     return not hasattr(generator.model, "config")
 
 

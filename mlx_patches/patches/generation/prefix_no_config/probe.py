@@ -17,7 +17,6 @@ def probe(target: Target) -> Result:
 
 
 def make_generator(module: Any, **options: Any) -> Any:
-    """Make a generator with a prefix cache, for a model without a config."""
     apc = import_module("mlx_vlm.apc")
     state: dict[str, Any] = {
         "model": SimpleNamespace(layers=[]),

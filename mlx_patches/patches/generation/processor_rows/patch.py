@@ -26,18 +26,15 @@ from ..._shared.targets import vlm_generators
 
 
 def replace_none(batch: Any, /) -> None:
-    """Give rows without processors an empty list in place of None."""
     batch.logits_processors = [row or [] for row in batch.logits_processors]
 
 
 def cut_lists(batch: Any, /) -> None:
-    """Cut the lists to the rows that are left."""
     batch.samplers = cut_list(batch.samplers, len(batch.uids))
     batch.logits_processors = cut_list(batch.logits_processors, len(batch.uids))
 
 
 def fill_lists(batch: Any, other: Any, /) -> None:
-    """Fill the lists of two batches before they are joined."""
     if have_processors(batch, other):  # another patch's check may have let this layer run
         for one in (batch, other):
             rows = len(one.uids)
@@ -51,7 +48,6 @@ def have_processors(batch: Any, other: Any, /) -> bool:
 
 
 def cut_list(lists: list[Any], rows: int) -> list[Any]:
-    """The list, cut to one entry per row."""
     return lists if len(lists) <= rows else lists[:rows]
 
 

@@ -17,14 +17,13 @@ Retire when
 Optional: with ``kv_bits``, the output of single requests changes to that of a batch.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 
 def spare_last_layer(
-    quantize: Callable[..., None],
+    quantize: Function,
     prompt_cache: list[Any],
     quantized_kv_start: int,
     kv_group_size: int,
@@ -32,7 +31,6 @@ def spare_last_layer(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Quantize the caches of all layers except those that stay in floats."""
     if kv_bits is None:
         return
     count = count_quantized(len(prompt_cache))

@@ -13,13 +13,12 @@ Retire when
     The release skips these layers, or quantizes them.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, wrap
+from ....core.verbs import Function, Patch, everywhere, wrap
 
 
-def keep_floats(quantize: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
+def keep_floats(quantize: Function, cache: Any, *args: Any, **kwargs: Any) -> Any:
     """The quantized cache, or the cache itself if the release cannot quantize it."""
     try:
         return quantize(cache, *args, **kwargs)

@@ -59,19 +59,16 @@ def bias_vocabulary(make: Callable[..., Any], bias: dict[int, float]) -> Callabl
 
 
 def limit_top_k(apply: Callable[..., Any], logprobs: Any, top_k: Any, *args: Any) -> Any:
-    """Keep the ``top_k`` best tokens; all of them if there are no more."""
     if isinstance(top_k, int) and top_k >= count_tokens(logprobs):
         return logprobs
     return apply(logprobs, top_k, *args)
 
 
 def count_tokens(logits: Any) -> int:
-    """The size of the vocabulary that logits have."""
     return int(logits.shape[-1])
 
 
 def limit_seed(generation_args: Any) -> Any:
-    """A request's options, with a seed that MLX accepts."""
     if isinstance(generation_args.seed, int):
         generation_args.seed %= SEEDS
     return generation_args

@@ -52,7 +52,6 @@ class Logits:
 
     @property
     def at(self) -> Any:
-        """The object that an update indexes."""
         return self
 
     def __getitem__(self, key: Any) -> Any:
@@ -66,7 +65,6 @@ class Logits:
         return self
 
     def add(self, values: Any) -> Any:
-        """Do not add the values."""
         return self
 
 

@@ -21,12 +21,10 @@ import functools
 import gc
 import inspect
 import threading
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ..._shared.targets import SAMPLERS
+from ....core.verbs import Function, Patch, define
 
 
 class Compiled(threading.local):
@@ -36,7 +34,7 @@ class Compiled(threading.local):
     both are found through the garbage collector.
     """
 
-    def __init__(self, compiled: Callable[..., Any]):
+    def __init__(self, compiled: Function):
         import mlx.core as mx
 
         held = gc.get_referents(inspect.unwrap(compiled))
@@ -47,7 +45,7 @@ class Compiled(threading.local):
             self.call = mx.compile(functions[0], inputs=state, outputs=state)
 
 
-def compile_per_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def compile_per_thread(compiled: Function) -> Function:
     """A function that runs a compiled one with the random state of the calling thread."""
     own = Compiled(compiled)
 
@@ -60,15 +58,16 @@ def compile_per_thread(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 _EVERYWHERE = ("apply_top_k", "apply_min_p", "apply_top_p", "apply_xtc", "categorical_sampling")
 _NAMES = {
-    "mlx-lm": _EVERYWHERE,
-    "mlx-vlm": (*_EVERYWHERE, "_apply_top_k", "_apply_min_p", "_typical_p"),
+    "mlx_lm": _EVERYWHERE,
+    "mlx_vlm": (*_EVERYWHERE, "_apply_top_k", "_apply_min_p", "_typical_p"),
 }
 
 PATCH = Patch(
     id="sampling-threads",
     every_model=True,
     mlx=("0.31.2", "0.32.0"),
-    targets=tuple(
-        Target(*place, name, compile_per_thread) for place in SAMPLERS for name in _NAMES[place[0]]
+    targets=define(
+        [f"{package}.sample_utils:{name}" for package in _NAMES for name in _NAMES[package]],
+        compile_per_thread,
     ),
 )

@@ -28,7 +28,6 @@ def match_caches(model: Any, prompt_cache: Any) -> Any:
 
 
 def count_caches(model: Any) -> int:
-    """The number of caches that a model makes."""
     return len(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
 
 

@@ -44,12 +44,10 @@ class Toy:
         self.count, self.wrong_every = count, wrong_every
 
     def make_cache(self) -> list[Any]:
-        """Make the model's empty caches."""
         caches: Any = import_module("mlx_lm.models.cache")
         return [caches.KVCache() for _ in range(self.count)]
 
     def __call__(self, tokens: Any, cache: Sequence[Any]) -> Any:
-        """Logits (1, length, vocabulary) of tokens (1, length)."""
         assert len(cache) == self.count, f"{len(cache)} caches for a model of {self.count}"
         before = cache[0].offset
         keys = tokens[:, None, :, None].astype(mx.float32)

@@ -16,13 +16,13 @@ Retire when
     ``trim_prompt_cache`` trims full windows as far as it is exact, or decoding raises an error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 
-def trim_windows(trim: Callable[..., Any], cache: Sequence[Any], num_tokens: int) -> Any:
+def trim_windows(trim: Function, cache: Sequence[Any], num_tokens: int) -> Any:
     """Cut the last tokens off all caches, or off none; returns the number of tokens cut."""
     layers = [inner for layer in cache for inner in getattr(layer, "caches", (layer,))]
     release_trims = all(layer.is_trimmable() for layer in layers)
@@ -47,7 +47,6 @@ def count_trimmable(layer: Any) -> int:
 
 
 def cut_window(layer: Any, count: int) -> None:
-    """Cut the last tokens off a window whose tokens are in order."""
     layer._idx -= count
     layer.offset -= count
     layer.keys, layer.values = (side[:, :, : layer._idx] for side in (layer.keys, layer.values))

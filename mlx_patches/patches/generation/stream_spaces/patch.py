@@ -29,7 +29,6 @@ def match_tokenizer(detokenizer: Any, tokenizer: Any, /) -> None:
 
 
 def removes_spaces(tokenizer: Any) -> bool:
-    """Whether a tokenizer removes the space before a comma when it decodes."""
     tokens = tokenizer.encode(SPACED, add_special_tokens=False)
     return " ," not in tokenizer.decode(tokens)
 

@@ -23,11 +23,9 @@ class Tokenizer:
         return len(self.letters)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """One token for each character."""
         return [self.vocab[letter] for letter in text.replace(" ", "Ġ")]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Join the tokens' characters."""
         text = "".join(self.letters[token] for token in tokens).replace("Ġ", " ")
         if self.cleaning:
             for mark in ".?!,":
@@ -35,7 +33,6 @@ class Tokenizer:
         return text
 
     def convert_ids_to_tokens(self, tokens: Sequence[int]) -> list[str]:
-        """The tokens' characters."""
         return [self.letters[token] for token in tokens]
 
 

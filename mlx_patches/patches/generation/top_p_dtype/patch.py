@@ -17,8 +17,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, argument, everywhere, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, everywhere, mx, wrap
 
 
 def keep_values(apply_top_p: Any, logprobs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,7 +17,6 @@ from ....core.verbs import Patch, by_rows
 
 
 def has_several_rows(logits: Any, /) -> bool:
-    """Whether the logits are (rows, vocabulary) with more than one row."""
     return bool(logits.ndim == 2 and logits.shape[0] > 1)
 
 

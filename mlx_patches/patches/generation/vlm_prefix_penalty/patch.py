@@ -20,7 +20,6 @@ from ..._shared.targets import vlm_generators
 
 
 def add_cached_prompts(batch: Any, /) -> None:
-    """Begin each row's token context with its whole prompt."""
     for row, meta in enumerate(batch._apc_meta[: len(batch._token_context)]):
         if prompt := whole_prompt(meta):
             batch._token_context[row] = prompt
@@ -32,7 +31,6 @@ def whole_prompt(meta: dict[str, Any] | None) -> list[int]:
 
 
 def has_prefixes(apc_meta: Any) -> bool:
-    """Whether a batch of prompts uses the prefix cache."""
     return bool(apc_meta)
 
 

@@ -17,7 +17,6 @@ from ....core.verbs import Patch, by_rows, everywhere
 
 
 def has_several_rows(logits: Any, /) -> bool:
-    """Whether the logits have more than one row."""
     return bool(logits.ndim > 1 and logits.shape[0] > 1)
 
 

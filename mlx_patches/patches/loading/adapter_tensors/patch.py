@@ -14,26 +14,20 @@ Retire when
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ....core.handed import hand_over
-from ....core.verbs import Patch, refusal, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, refusal, wrap
 from ..._shared.parts import Overlay
 
 _LEAVES = {"lora_a", "lora_b", "m"}
 
 
-def load_checked(load: Callable[..., Any], model: Any, adapter_path: Any) -> Any:
-    """The model, with the adapter in a folder loaded.
+def load_checked(load: Function, model: Any, adapter_path: Any) -> Any:
+    """The model with a folder's adapter; ValueError if a tensor does not fit it."""
 
-    Raises:
-        ValueError: a tensor of the adapter is not in the model, or has another shape there.
-    """
-
-    def load_weights(weights: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_weights(weights: Function, file: Any, *args: Any, **kwargs: Any) -> Any:
         # Later releases check the tensors, and pass them here instead of a file name.
         errors = find_misfits(model, file, Path(adapter_path)) if isinstance(file, str) else []
         if errors:

@@ -39,7 +39,6 @@ def probe(target: Target) -> Result:
 
 
 def make() -> Any:
-    """A model of one layer with one projection."""
     import mlx.nn as nn
 
     model, layer = nn.Module(), nn.Module()

@@ -57,7 +57,6 @@ def add_tokenizer_ids(criteria: Any, /) -> None:
 
 
 def tokenizer_ids(tokenizer: Any) -> list[int]:
-    """The tokenizer's own stop token, as a list."""
     return ids_of(getattr(tokenizer, "eos_token_id", None))
 
 

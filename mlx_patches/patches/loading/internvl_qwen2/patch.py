@@ -11,8 +11,6 @@ Retire when
     mlx-vlm builds the text model that the config names.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Builds a tiny InternVL whose text config is Qwen2's."""
 
-from __future__ import annotations
-
 import importlib
 
 from ....core.patch import Target

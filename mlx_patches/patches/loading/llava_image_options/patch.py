@@ -11,8 +11,6 @@ Retire when
     The processor separates the options.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Processes an image with the options that the release passes, through LLaVA's processor."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -29,13 +29,13 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.callers import RELEASES, callers
 
 logger = logging.getLogger("mlx_patches")
@@ -71,7 +71,7 @@ def is_called_by_release() -> bool:
     return any(module.partition(".")[0] in RELEASES for module, _ in callers())
 
 
-def accept_caller_consent(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def accept_caller_consent(load: Function, *args: Any, **kwargs: Any) -> Any:
     """A loader: its arguments may be consent, unless a release passes them.
 
     mlx-vlm and transformers catch the error of a class and try another one. If none loads, the
@@ -89,7 +89,7 @@ def accept_caller_consent(load: Callable[..., Any], *args: Any, **kwargs: Any) -
         _refused.reset(token)
 
 
-def accept_user_consent(run: Callable[..., Any], program: Any, *args: Any, **kwargs: Any) -> Any:
+def accept_user_consent(run: Function, program: Any, *args: Any, **kwargs: Any) -> Any:
     """A program of mlx-lm: its user's options may be consent."""
     options = getattr(program, "cli_args", program)
     with _with_consent(bool(getattr(options, "trust_remote_code", False))):
@@ -106,14 +106,14 @@ def _with_consent(given: bool) -> Iterator[None]:
         _consented.reset(token)
 
 
-def _passes_consent(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
+def _passes_consent(load: Function, args: tuple[Any, ...], kwargs: Any) -> bool:
     given = _bind_arguments(load, args, kwargs)
     given |= given.pop("kwargs", {})
     places = [given, *(given.get(name) for name in _CONFIGS)]
     return any(isinstance(one, Mapping) and bool(one.get("trust_remote_code")) for one in places)
 
 
-def _bind_arguments(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
+def _bind_arguments(load: Function, args: tuple[Any, ...], kwargs: Any) -> dict[str, Any]:
     """A call's arguments by name; empty for a call that the release's signature rejects."""
     try:
         return dict(inspect.signature(inspect.unwrap(load)).bind(*args, **kwargs).arguments)
@@ -124,7 +124,7 @@ def _bind_arguments(load: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
 # -- the file that builds the model ----------------------------------------------------------------
 
 
-def lm_load_model(load: Callable[..., Any], model_path: Any, *args: Any, **kwargs: Any) -> Any:
+def lm_load_model(load: Function, model_path: Any, *args: Any, **kwargs: Any) -> Any:
     """Refuse the file that mlx-lm's ``load_model`` would run."""
     if not has_consent():
         # The release's function reads the config: its errors are the release's.
@@ -139,9 +139,7 @@ def lm_load_model(load: Callable[..., Any], model_path: Any, *args: Any, **kwarg
     return load(model_path, *args, **kwargs)
 
 
-def vlm_find_module(
-    find: Callable[..., Any], config: Any, model_path: Any = None, **kwargs: Any
-) -> Any:
+def vlm_find_module(find: Function, config: Any, model_path: Any = None, **kwargs: Any) -> Any:
     """Refuse the file that mlx-vlm's ``get_model_and_args`` would run."""
     if model_path is None:  # a call, or a release, without a model file
         return find(config, **kwargs)
@@ -154,7 +152,7 @@ def vlm_find_module(
 
 
 def prefer_own_class(
-    resolve: Callable[..., Any],
+    resolve: Function,
     trust_remote_code: Any,
     model_name: Any,
     has_local_code: Any,
@@ -168,11 +166,7 @@ def prefer_own_class(
 
 
 def fetch_code(
-    fetch: Callable[..., Any],
-    pretrained_model_name_or_path: Any,
-    module_file: Any,
-    *args: Any,
-    **kwargs: Any,
+    fetch: Function, pretrained_model_name_or_path: Any, module_file: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Copy a file and its imports into the folder that transformers imports from, with consent."""
     if not _is_allowed():
@@ -180,10 +174,7 @@ def fetch_code(
     return fetch(pretrained_model_name_or_path, module_file, *args, **kwargs)
 
 
-def run_code(
-    run: Callable[..., Any], class_name: Any, module_path: Any, *args: Any, **kwargs: Any
-) -> Any:
-    """Run a file of that folder, with consent."""
+def run_code(run: Function, class_name: Any, module_path: Any, *args: Any, **kwargs: Any) -> Any:
     if not _is_allowed():
         refuse(*os.path.split(module_path))
     return run(class_name, module_path, *args, **kwargs)

@@ -64,7 +64,6 @@ def find_old_names(
 
 
 def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
-    """The rope parameters under all of their old names."""
     full, sliding = nested.get("full_attention", nested), nested.get("sliding_attention")
     if not isinstance(full, dict) or "rope_theta" not in full:
         return {}

@@ -15,10 +15,10 @@ Retire when
     No supported release shifts a converted checkpoint.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from ....core.verbs import Patch, tensors, wrap
+from ....core.verbs import Function, Patch, tensors, wrap
 
 Weights = dict[str, Any]
 
@@ -39,7 +39,7 @@ def drop_draft_head(weights: Weights) -> Weights:
     return weights
 
 
-def sanitize_vision(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
+def sanitize_vision(sanitize: Function, model: Any, weights: Weights) -> Any:
     """mlx-vlm: sanitize a converted checkpoint without the shift.
 
     Its tensors have the model's names; in a published checkpoint they have other names.
@@ -54,7 +54,7 @@ def sanitize_vision(sanitize: Callable[..., Any], model: Any, weights: Weights) 
     return sanitize_without_shift(sanitize, model, weights, shifted)
 
 
-def sanitize_draft(sanitize: Callable[..., Any], model: Any, weights: Weights) -> Any:
+def sanitize_draft(sanitize: Function, model: Any, weights: Weights) -> Any:
     """mlx-vlm's drafter: a published MTP head has a prefix, which conversion removes."""
     shifted = [
         name for name in weights if not is_published(name) and name.endswith(_DRAFT_SUFFIXES)
@@ -74,7 +74,7 @@ def is_published(name: str) -> bool:
 
 
 def sanitize_without_shift(
-    sanitize: Callable[..., Any], model: Any, weights: Weights, shifted: Iterable[str]
+    sanitize: Function, model: Any, weights: Weights, shifted: Iterable[str]
 ) -> Any:
     """The sanitized weights; those named in ``shifted`` are left unchanged.
 

@@ -17,12 +17,10 @@ from ....core.verbs import Patch, wrap
 
 
 def load_without_code(load: Any, cls: Any, path: Any, **kwargs: Any) -> Any:
-    """Load a folder's processor without running the folder's code."""
     return load(cls, path, **distrust(kwargs))
 
 
 def distrust(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with ``trust_remote_code=False``."""
     return {**arguments, "trust_remote_code": False}
 
 

@@ -12,8 +12,6 @@ Retire when
     mlx-vlm reads the new names.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

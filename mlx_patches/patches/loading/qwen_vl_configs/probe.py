@@ -1,7 +1,5 @@
 """Reads a config as transformers 5 saves it."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -15,14 +15,13 @@ Retire when
 import re
 from typing import Any
 
-from ....core.verbs import Patch, Target, lm_family, wrap
+from ....core.verbs import Patch, define, lm_family, wrap
 
 Weights = dict[str, Any]
 _SHARED = re.compile(r"layers\.(\d+)\.self_attn\.(k_proj|v_proj|k_norm)\.")
 
 
 def drop_spare(model: Any, weights: Weights) -> Weights:
-    """A checkpoint without its spare tensors."""
     return {name: value for name, value in weights.items() if not is_spare(model, name)}
 
 
@@ -47,10 +46,8 @@ PATCH = Patch(
     id="spare-tensors",
     every_model=True,
     targets=(
-        Target(
-            "mlx-lm",
-            "mlx_lm.models.granite",
-            "Model.sanitize",
+        *define(
+            lm_family("granite", "Model.sanitize"),
             lambda original: drop_spare,
             fingerprint_of=("Model",),
             defines_new_attribute=True,

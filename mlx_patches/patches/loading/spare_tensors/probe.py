@@ -16,13 +16,10 @@ def probe(target: Target) -> Result:
 
 
 def make(family: str) -> Any:
-    """Build a tiny model of a family with the lab."""
-
     return tiny("mlx-lm", family).module
 
 
 def weights_of(model: Any) -> dict[str, Any]:
-    """A model's weights by name."""
     from mlx.utils import tree_flatten
 
     return dict(tree_flatten(model.parameters()))
@@ -43,7 +40,6 @@ def spare(model: Any) -> dict[str, Any]:
 
 
 def load(model: Any, weights: dict[str, Any]) -> None:
-    """Load weights as the release does."""
     if hasattr(model, "sanitize"):
         weights = model.sanitize(weights)
     model.load_weights(list(weights.items()), strict=True)

@@ -81,7 +81,6 @@ def budget() -> Budget:
 
 
 def count_step() -> None:
-    """Count a step of the template."""
     left = current.get()
     if left is not None:
         left.steps += 1
@@ -122,7 +121,6 @@ class Buffer(list[Any]):
         self.extend(items)
 
     def append(self, item: Any) -> None:
-        """Add a string to the output."""
         count_step()
         self.total += len(item)
         if self.total > self.limit:
@@ -130,7 +128,6 @@ class Buffer(list[Any]):
         super().append(item)
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Add strings to the output."""
         for item in items:
             self.append(item)
 
@@ -193,7 +190,6 @@ def check_operation(operator: str, left: Any, right: Any) -> None:
 
 
 def refuse(reason: str) -> None:
-    """Raise a refusal with a reason."""
     raise as_refusal(reason)
 
 

@@ -85,7 +85,6 @@ class Bounds:
         return "".join(Buffer(chunks) if current.get() else chunks)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function, a method, a macro or a class."""
         count_step()
         name = getattr(__obj, "__name__", "")
         if isinstance(__obj, type) or (
@@ -101,7 +100,6 @@ class Bounds:
         return result if name in _READS else check(result)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Compute ``left operator right``."""
         count_step()
         check_operation(operator, left, right)
         return check(super().call_binop(context, operator, left, right))  # type: ignore[misc]

@@ -19,11 +19,10 @@ Retire when
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from ....core.errors import is_refusal
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.callers import RELEASES, callers
 from .bounds import ID, stop_error_class
 
@@ -34,7 +33,7 @@ _COMPILE = RELEASES | {"transformers", "transformers_modules"}
 
 
 def compile_in_sandbox(
-    compile_template: Callable[..., Any], environment: Any, source: Any, *args: Any, **kwargs: Any
+    compile_template: Function, environment: Any, source: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """jinja2's ``Environment.from_string``, which ``Template(...)`` calls as well."""
     if not is_chat_template():
@@ -51,7 +50,7 @@ def is_chat_template() -> bool:
     return next((one for one in packages if one not in _BETWEEN), "") in _COMPILE
 
 
-def answer_refusal(put: Callable[..., Any], handler: Any, status_code: int = 200) -> Any:
+def answer_refusal(put: Function, handler: Any, status_code: int = 200) -> Any:
     """mlx_lm.server answers each error of a request with 404; a stopped template gets 400."""
     error = sys.exc_info()[1]
     if error is not None and is_refusal(error) and isinstance(error, stop_error_class()):

@@ -39,7 +39,6 @@ def make_masks(model: Any, /, inputs: Any, inputs_embeds: Any, mask: Any, cache:
 
 
 def select_mask(attention: Any, /, mask: Any) -> Any:
-    """The mask for the layer's kind."""
     if type(mask) is Masks:
         return mask.sliding if attention.use_sliding_window else mask.full
     return mask

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, after, argument, family, result
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, argument, family, mx, result
 from ..._shared.configs import FROM_DICT
 
 _KEPT = "_dropped_window"
@@ -34,7 +33,6 @@ def keep_window(config: Any, cls: Any, params: dict[str, Any], /) -> Any:
 
 
 def set_windows(model: Any, config: Any, /) -> None:
-    """Keep the window in each layer that has one."""
     window, every = getattr(config, _KEPT, (None, 1))
     if window:
         for layer in model.layers[::every]:
@@ -50,7 +48,6 @@ def hide_beyond_window(attention: Any, x: Any, /, mask: Any, cache: Any) -> Any:
 
 
 def has_window(attention: Any, /) -> bool:
-    """Whether a layer keeps a window."""
     return _KEPT in vars(attention)
 
 

@@ -15,15 +15,13 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, mx, result
 
 # A weight of 0 in any type.
 LEAST = -30000
 
 
 def limit_masks(masks: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Masks without minus infinity."""
     return tuple(map(limit_mask, masks))
 
 
@@ -32,8 +30,6 @@ def limit_mask(mask: Any) -> Any:
 
     mlx-embeddings passes masks of integers, which become float16 in its attention.
     """
-    import mlx.core as mx
-
     if mask.dtype in (mx.float32, mx.bfloat16):
         return mask
     return mx.maximum(mask, mx.array(LEAST, mask.dtype))

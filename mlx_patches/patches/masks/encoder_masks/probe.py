@@ -7,6 +7,7 @@ from typing import Any
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.fixtures import require
+from ..._shared.arrays import mx
 
 _CONFIG: dict[str, Any] = {
     "model_type": "modernbert",
@@ -39,8 +40,6 @@ def probe(target: Target) -> Result:
 
 
 def build(module: str, dtype: str) -> Any:
-    """A tiny model with random weights of this type."""
-    import mlx.core as mx
     from mlx.utils import tree_map
 
     released: Any = importlib.import_module(module)
@@ -56,8 +55,6 @@ def build(module: str, dtype: str) -> Any:
 
 def compare(model: Any, length: int, short: int) -> float:
     """The largest difference of the short text's embedding from its solo run; NaN if it is NaN."""
-    import mlx.core as mx
-
     tokens = mx.random.randint(3, 60, (2, length), key=mx.random.key(length))
     mask = mx.arange(length)[None] < mx.array([[length], [short]])
     batch = embed(model, mx.where(mask, tokens, 0), mask)[1]
@@ -67,7 +64,5 @@ def compare(model: Any, length: int, short: int) -> float:
 
 def embed(model: Any, tokens: Any, mask: Any) -> Any:
     """The embeddings of texts, in float32."""
-    import mlx.core as mx
-
     found = model(tokens, attention_mask=mask.astype(mx.int32)).text_embeds
     return found.astype(mx.float32)

@@ -12,22 +12,13 @@ Retire when
     No supported release is older than mlx-lm 0.30.4.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
 def keep_masked_states(
-    step: Callable[..., Any],
-    q: Any,
-    k: Any,
-    v: Any,
-    g: Any,
-    beta: Any,
-    state: Any,
-    mask: Any = None,
+    step: Function, q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any, mask: Any = None
 ) -> Any:
     """The output (rows, heads, values) of one step, and the state after it."""
     if not is_per_row(mask):

@@ -1,7 +1,5 @@
 """Where a prompt can be cut into chunks without splitting an image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

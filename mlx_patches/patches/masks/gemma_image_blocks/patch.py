@@ -16,8 +16,6 @@ Retire when
     The masks equal those of transformers, also in chunked prefill.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Feeds a prompt with an image to a tiny language model, and records each layer's mask."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Iterator

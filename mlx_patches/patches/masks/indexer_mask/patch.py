@@ -14,13 +14,12 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.verbs import Function, Patch, define, lm_family
 
 
-def select_keys(call: Callable[..., Any]) -> Callable[..., Any]:
+def select_keys(call: Function) -> Function:
     """Factory of the indexer's call: the keys that each token attends to; None for all."""
     # The names of keyword arguments: where the scores keep the axis, the mask has to.
     constants = inspect.unwrap(call).__code__.co_consts
@@ -44,5 +43,5 @@ def without_heads(mask: Any) -> Any:
 PATCH = Patch(
     id="indexer-mask",
     severity="crash",
-    targets=(Target("mlx-lm", "mlx_lm.models.deepseek_v32", "Indexer.__call__", select_keys),),
+    targets=define(lm_family("deepseek_v32", "Indexer.__call__"), select_keys),
 )

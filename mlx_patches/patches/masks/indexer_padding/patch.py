@@ -18,8 +18,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, argument, vlm_family
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, mx, vlm_family
 
 Span = tuple[int, int]
 
@@ -36,7 +35,6 @@ def make_text_mask(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: 
 
 
 def has_padding(inputs: Any, inputs_embeds: Any, cache: Any, attention_mask: Any) -> bool:
-    """Whether a call without a mask has padding."""
     if attention_mask is not None or not cache:
         return False
     length = (inputs if inputs_embeds is None else inputs_embeds).shape[1]

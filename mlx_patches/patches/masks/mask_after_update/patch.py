@@ -52,7 +52,7 @@ def keep_whole(mask: Any) -> Any:
 def _whole() -> Any:
     import wrapt  # not at start-up
 
-    class WholeMask(wrapt.ObjectProxy[Any]):
+    class WholeMask(wrapt.ObjectProxy):  # type: ignore[type-arg]
         def __getitem__(self, index: Any) -> Any:
             match index:
                 case (first, slice(start=None, step=None)) if first is ...:

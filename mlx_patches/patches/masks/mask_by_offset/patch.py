@@ -30,12 +30,10 @@ def replace_offset(cache: Any, mask: Any, position_ids: Any) -> Any:
 
 
 def has_mask(mask: Any) -> bool:
-    """Whether the mask is an array, not "causal" or None."""
     return hasattr(mask, "dtype")
 
 
 def count_columns(mask: Any) -> int:
-    """The number of keys that a mask (..., queries, keys) is for."""
     return int(mask.shape[-1])
 
 

@@ -32,7 +32,6 @@ def probe(target: Target) -> Result:
 
 
 def attention_of(model: Any, target: Target) -> Any:
-    """Find a layer of the target's class in the model."""
     name = target.name.partition(".")[0]
     kind = getattr(sys.modules[target.module], name, None)
     found = [one for one in model.modules() if type(one) is kind]
@@ -42,7 +41,6 @@ def attention_of(model: Any, target: Target) -> Any:
 
 
 def make_filled_cache(layer: Any) -> Any:
-    """Make a batch cache with keys and values in it."""
     caches = import_module("mlx_vlm.models.cache")
     require_names(caches, "BatchKVCache")
     cache = caches.BatchKVCache(list(_PADDING))

@@ -35,7 +35,6 @@ def take_first_cache(h: Any, cache: Any, window_size: Any, return_array: Any) ->
 
 
 def is_list(cache: Any) -> bool:
-    """Whether the call passes a list of caches."""
     return isinstance(cache, (list, tuple))
 
 

@@ -28,7 +28,6 @@ def probe(target: Target) -> Result:
 
 
 def mask_of(create: Any, tokens: int, cache: Any) -> Any:
-    """The mask that is created for a chunk of this many tokens."""
     return create(mx.zeros((2, tokens, 4)), cache)
 
 

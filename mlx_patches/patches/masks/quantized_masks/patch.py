@@ -18,14 +18,12 @@ Retire when
 
 import importlib
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.targets import BASES, at
+from ....core.verbs import Function, Patch, around, define, everywhere, wrap
 
 
-def make_padded_mask(original: Callable[..., Any], cache: Any, *args: Any, **kwargs: Any) -> Any:
+def make_padded_mask(original: Function, cache: Any, *args: Any, **kwargs: Any) -> Any:
     """The mask that a float batch with the same padding would have."""
     batch = importlib.import_module("mlx_vlm.models.cache").BatchKVCache
     return batch.make_mask(cache, *args, **kwargs)
@@ -37,7 +35,7 @@ class Packed(tuple[Any, ...]):
     shape: tuple[int, ...]
 
 
-def return_shapes(original: Callable[..., Any], cache: Any, keys: Any, values: Any) -> Any:
+def return_shapes(original: Function, cache: Any, keys: Any, values: Any) -> Any:
     """Update a cache, and return its keys and values with the ``shape`` that models read."""
     held = original(cache, keys, values)
     return tuple(
@@ -54,13 +52,12 @@ def add_shape(parts: Any, width: int) -> Any:
     return packed
 
 
-def attend_as_before(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The release's own attention."""
+def attend_as_before(original: Function, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
 def attend(
-    original: Callable[..., Any],
+    original: Function,
     queries: Any,
     q_keys: Any,
     q_values: Any,
@@ -95,21 +92,22 @@ def _attention(original: Any) -> Any:
 PATCH = Patch(
     id="quantized-masks",
     targets=(
-        *(
-            Target("mlx-vlm", module, f"{name}.make_mask", around(make_padded_mask))
-            for module, name in (
-                ("mlx_vlm.models.cache", "BatchQuantizedKVCache"),
-                ("mlx_vlm.turboquant", "BatchTurboQuantKVCache"),
-            )
+        *wrap(
+            (
+                "mlx_vlm.models.cache:BatchQuantizedKVCache.make_mask",
+                "mlx_vlm.turboquant:BatchTurboQuantKVCache.make_mask",
+            ),
+            make_padded_mask,
         ),
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.cache",
-            "BatchQuantizedKVCache.update_and_fetch",
-            around(return_shapes),
+        *wrap(
+            "mlx_vlm.models.cache:BatchQuantizedKVCache.update_and_fetch",
+            return_shapes,
             # Only ``update_and_fetch`` is the same in releases whose models read no shape.
-            ("BatchQuantizedKVCache.update_and_fetch", "BatchQuantizedKVCache.make_mask"),
+            fingerprint_of=(
+                "BatchQuantizedKVCache.update_and_fetch",
+                "BatchQuantizedKVCache.make_mask",
+            ),
         ),
-        *at(BASES, {"quantized_scaled_dot_product_attention": _attention}),
+        *define(everywhere("models.base:quantized_scaled_dot_product_attention"), _attention),
     ),
 )

@@ -14,16 +14,15 @@ Retire when
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 MODULE = "mlx_lm.models.cache"
 
 
 def mask_window(
-    create: Callable[..., Any],
+    create: Function,
     N: int,
     offset: int,
     return_array: bool = False,

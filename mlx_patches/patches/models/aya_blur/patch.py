@@ -12,14 +12,12 @@ Retire when
     mlx-vlm multiplies by one weight at a time, or drops the function.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
-def blur_axis(blur: Callable[..., Any], image: Any, sigma: float, axis: int) -> Any:
+def blur_axis(blur: Function, image: Any, sigma: float, axis: int) -> Any:
     """A Gaussian blur along an axis; beyond an edge, the edge pixel is repeated."""
     radius = int(3 * sigma)
     if radius < 1:

@@ -41,7 +41,6 @@ def refuse_batches(place: str, remedy: str = SOLO, method: str = "") -> tuple[Ta
 
 
 def make_refusal(family: str, distribution: str, remedy: str) -> Exception:
-    """The error for the host."""
     return refusal(ValueError(_MESSAGE.format(family, distribution, remedy)))
 
 
@@ -62,7 +61,6 @@ def make_batch(make: Callable[..., list[Any]], model: Any, *args: Any, **kwargs:
 
 
 def is_chunked(layer: Any) -> bool:
-    """Whether a cache is chunked, as Llama 4's are."""
     return type(layer).__name__ == "ChunkedKVCache"
 
 

@@ -30,7 +30,6 @@ def select_inputs(inputs: Any, inputs_embeds: Any, cache: Any, per_layer_inputs:
 
 
 def has_inputs(per_layer_inputs: Any) -> bool:
-    """Whether a call passes inputs of the layers, as calls for a prompt do."""
     return per_layer_inputs is not None
 
 
@@ -40,7 +39,6 @@ def drop_without_mask(visual_pos_masks: Any, n_to_process: Any) -> Any:
 
 
 def is_chunk_of_text(visual_pos_masks: Any, n_to_process: Any) -> bool:
-    """Whether a call passes a chunk of a prompt without images."""
     return n_to_process is not None and visual_pos_masks is None
 
 

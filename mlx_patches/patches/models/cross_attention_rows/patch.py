@@ -17,11 +17,9 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, define, mx, vlm_family
 from ..._shared.image_states import ImageStates
 from ..._shared.row_calls import bind_call, find_argument
 from ..._shared.row_record import cache_targets, read_record, update_record
@@ -31,7 +29,7 @@ STATES = "cross_attention_states"
 MASK, SHOWN = "cross_attention_mask", "full_text_row_masked_out_mask"
 
 
-def keep_states(call: Callable[..., Any]) -> Callable[..., Any]:
+def keep_states(call: Function) -> Function:
     """Factory of the language model's call, in which a batch's rows see their images."""
     signature = inspect.signature(call)
 
@@ -84,12 +82,10 @@ def build_arguments(images: ImageStates) -> dict[str, Any]:
 PATCH = Patch(
     id="cross-attention-rows",
     targets=(
-        Target(
-            "mlx-vlm",
-            "mlx_vlm.models.mllama.language",
-            "LanguageModel.__call__",
+        *define(
+            vlm_family("mllama", "LanguageModel.__call__"),
             keep_states,
-            ("LanguageModel.__call__", "MllamaTextCrossAttention.__call__"),
+            fingerprint_of=("LanguageModel.__call__", "MllamaTextCrossAttention.__call__"),
         ),
         # Up to 0.5.0 mlx-vlm's batches have mlx-lm's caches.
         *cache_targets("mlx-lm", "BatchKVCache"),

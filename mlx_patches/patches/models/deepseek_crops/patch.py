@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, argument
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, mx
 
 CROPS = "images_spatial_crop"
 

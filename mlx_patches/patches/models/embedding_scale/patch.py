@@ -18,12 +18,10 @@ from ....core.verbs import Patch, argument, vlm_family
 
 
 def embed_tokens(model: Any, /, inputs: Any, inputs_embeds: Any) -> Any:
-    """The embeddings of a call (rows, length, width)."""
     return model.embed_tokens(inputs) if has_only_tokens(inputs_embeds) else inputs_embeds
 
 
 def has_only_tokens(inputs_embeds: Any) -> bool:
-    """Whether a call passes no embeddings."""
     return inputs_embeds is None
 
 

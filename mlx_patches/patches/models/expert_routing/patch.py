@@ -1,17 +1,15 @@
 """Jamba and ERNIE 4.5 MoE weight or select their experts by the wrong rule."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, family, tensors, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, family, mx, tensors, wrap
 from ..._shared.experts import run_experts
 
 Weights = dict[str, Any]
 _BIAS = ".e_score_correction_bias"
 
 
-def run_jamba(call: Callable[..., Any], block: Any, x: Any) -> Any:
+def run_jamba(call: Function, block: Any, x: Any) -> Any:
     """The output of Jamba's experts (..., width) for hidden states of the same shape."""
     scores = mx.softmax(block.router(x).astype(mx.float32), axis=-1)
     chosen = choose_best(scores, block.num_experts_per_tok)
@@ -19,7 +17,7 @@ def run_jamba(call: Callable[..., Any], block: Any, x: Any) -> Any:
     return run_experts(call, block, x, chosen, weights, gate="router")
 
 
-def run_ernie(call: Callable[..., Any], block: Any, x: Any) -> Any:
+def run_ernie(call: Function, block: Any, x: Any) -> Any:
     """The output of ERNIE's experts (..., width) for hidden states of the same shape."""
     bias = vars(block).get("_bias")
     if bias is None:
@@ -47,7 +45,6 @@ def choose_best(scores: Any, count: int) -> Any:
 
 
 def take_scores(scores: Any, chosen: Any) -> Any:
-    """The scores of the chosen experts."""
     return mx.take_along_axis(scores, chosen, axis=-1)
 
 

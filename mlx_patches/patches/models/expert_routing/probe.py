@@ -25,7 +25,6 @@ def probe_ernie(target: Target) -> Result:
 
 
 def find_block(target: Target, name: str) -> tuple[Any, Any]:
-    """A tiny model of the target's family, and its first block with this attribute."""
     require(target)
     model = tiny_of(target).module
     blocks = [layer.get("mlp", layer.get("feed_forward")) for layer in model.layers]

@@ -20,13 +20,11 @@ from ....core.verbs import Patch, argument, vlm_family
 
 
 def default_to_causal(inputs: Any, inputs_embeds: Any, mask: Any) -> Any:
-    """The mask of a call; the causal one if a prompt has none."""
     tokens = inputs if inputs_embeds is None else inputs_embeds
     return "causal" if mask is None and needs_mask(tokens.shape) else mask
 
 
 def needs_mask(shape: tuple[int, ...]) -> bool:
-    """Whether a call of shape (rows, tokens, ...) has several tokens per row."""
     return shape[1] > 1
 
 

@@ -12,8 +12,6 @@ Retire when
     The towers split the sequence at each boundary.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Attends to five frames of a few patches at once, and to each frame on its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Target

@@ -13,8 +13,6 @@ Retire when
     The embedding step reads the text model's width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -1,7 +1,5 @@
 """Embeds an image without a width in the config's top level, as in published configs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Target

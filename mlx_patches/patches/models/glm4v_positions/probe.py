@@ -1,7 +1,5 @@
 """Embeds an image's patches whose position table is a cubic polynomial of the place."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 

@@ -17,8 +17,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, argument
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, mx
 
 MODULE = "mlx_vlm.models.granite4_vision.granite4_vision"
 

@@ -15,8 +15,6 @@ Retire when
     The features of a padded image equal those of transformers.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Embeds images of several shapes, and records which positions their patches get."""
 
-from __future__ import annotations
-
 import importlib
 from fractions import Fraction
 from types import SimpleNamespace

@@ -15,11 +15,10 @@ Retire when
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 # The axis of patches in each family's pixels.
 AXES = {"kimi_k25": 0, "paddleocr_vl": 1}
@@ -30,11 +29,11 @@ BODIES = {
 }
 
 
-def call_by_image(axis: int) -> Callable[..., Any]:
+def call_by_image(axis: int) -> Function:
     """A wrapper that calls the vision tower once per image of a prompt."""
 
     def call_tower(
-        call: Callable[..., Any], tower: Any, pixels: Any, grid_thw: Any, *rest: Any, **more: Any
+        call: Function, tower: Any, pixels: Any, grid_thw: Any, *rest: Any, **more: Any
     ) -> Any:
         parts = list(split_images(pixels, grid_thw, axis))
         if len(parts) < 2:
@@ -54,7 +53,6 @@ def split_images(pixels: Any, grids: Any, axis: int) -> Iterator[tuple[Any, Any]
 
 
 def join_features(features: list[Any]) -> Any:
-    """Join the features of all images; each may be an array or a list of arrays."""
     if isinstance(features[0], list):
         return list(itertools.chain.from_iterable(features))
     return mx.concatenate(features)

@@ -14,10 +14,10 @@ Retire when
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Patch, Target, result
+from ....core.verbs import Function, Patch, define, result
 from ..._shared.parts import Overlay
 
 # The slots of a layer's cache: three convolutions' states, and the recurrence's.
@@ -35,7 +35,7 @@ def split_slots(caches: list[Any]) -> list[Any]:
     ]
 
 
-def show_two_slots(call: Callable[..., Any]) -> Callable[..., Any]:
+def show_two_slots(call: Function) -> Function:
     """Factory of a linear layer's call, which gets a view with two slots."""
     # A release that uses four slots names the last one.
     uses_slots = CONVOLUTIONS in inspect.unwrap(call).__code__.co_consts
@@ -80,6 +80,6 @@ PATCH = Patch(
     severity="crash",
     targets=(
         *result(f"{_MODULE}:Model.make_cache", split_slots),
-        Target("mlx-lm", _MODULE, "KimiDeltaAttention.__call__", show_two_slots),
+        *define(f"{_MODULE}:KimiDeltaAttention.__call__", show_two_slots),
     ),
 )

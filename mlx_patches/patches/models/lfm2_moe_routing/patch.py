@@ -16,17 +16,15 @@ Retire when
     No supported release takes a softmax of the gate.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 from ..._shared.experts import run_experts
 
 _BLOCK = "Lfm2MoeSparseMoeBlock"
 
 
-def run_block(call: Callable[..., Any], block: Any, x: Any) -> Any:
+def run_block(call: Function, block: Any, x: Any) -> Any:
     """The block's output (..., width) for hidden states of the same shape."""
     if hasattr(block, "routed_scaling_factor"):  # only fixed releases have it
         return call(block, x)
@@ -45,7 +43,7 @@ def choose_experts(block: Any, x: Any) -> tuple[Any, Any]:
     return chosen, weights.astype(x.dtype)
 
 
-def run_by_position(feed: Callable[..., Any], verifier: Any, feed_forward: Any, x: Any) -> Any:
+def run_by_position(feed: Function, verifier: Any, feed_forward: Any, x: Any) -> Any:
     """One layer's experts for drafted tokens (rows, length, width), position by position."""
     if type(feed_forward).__name__ != _BLOCK:
         return feed(verifier, feed_forward, x)

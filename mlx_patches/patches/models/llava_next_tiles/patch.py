@@ -16,8 +16,6 @@ Retire when
     The embedding step inserts one feature per image token.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib

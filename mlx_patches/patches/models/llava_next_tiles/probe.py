@@ -1,7 +1,5 @@
 """Embeds two images of several tiles, whose features name their tile and patch."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from types import SimpleNamespace

@@ -12,10 +12,9 @@ Retire when
     No supported release is older than mlx-lm 0.32.2.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, after, family, wrap
+from ....core.verbs import Function, Patch, after, family, wrap
 from ..._shared.configs import Params, config_target
 from ..._shared.parts import Overlay
 
@@ -26,7 +25,6 @@ _OWN = ("value_scale", "v_scale")
 
 
 def keep_scale(args: Any, params: Params) -> None:
-    """Copy the value scale from ``config.json`` to a config object."""
     if isinstance(params.get(_KEY), (int, float)):
         args.attention_value_scale = params[_KEY]
 
@@ -37,7 +35,7 @@ def store_scale(attention: Any, args: Any, /) -> None:
         attention._dropped_scale = getattr(args, _KEY, None)
 
 
-def call_attention(call: Callable[..., Any], attention: Any, *args: Any, **kwargs: Any) -> Any:
+def call_attention(call: Function, attention: Any, *args: Any, **kwargs: Any) -> Any:
     """The attention layer's output (rows, length, width), with scaled values."""
     scale = scale_of(attention)
     if scale is None:

@@ -26,8 +26,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, Target, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, define, mx, wrap
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter
@@ -47,7 +46,6 @@ def call_with_positions(
     cache: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Run the language model with the positions of its rows."""
     given = (mask, kwargs.get("attention_mask"), kwargs.get("position_ids"))
     if inputs.shape[0] > 1 and cache and all(value is None for value in given):
         first: Any = next((layer for layer in cache if layer is not None), None)
@@ -57,7 +55,6 @@ def call_with_positions(
 
 
 def is_even_decode(cache: Any, length: int) -> bool:
-    """Whether this is a decode step of rows of equal length, for which the release is right."""
     module = importlib.import_module(MODULE)
     return bool(module._can_skip_uniform_batch_decode_mask(cache, length))
 
@@ -194,13 +191,11 @@ def put_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
 
 
 def initialize_cache(cache: Any) -> None:
-    """Initialize a cache that was made without ``__init__``."""
     if "kv_cache" not in vars(cache):
         type(cache).__init__(cache, [0])
 
 
 def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
-    """Append the rows of another batch."""
     start_index(cache, other)
     extend(cache, other)
 
@@ -223,7 +218,7 @@ PATCH = Patch(
             f"{MODULE}:MiniMaxAttention._sparse_decode_attention", attend_to_blocks, supports=True
         ),
         *wrap(f"{MODULE}:{_CACHE}.offset", read_offset),
-        Target("mlx-vlm", MODULE, f"{_CACHE}.state", around_setter(put_state)),
+        *define(f"{MODULE}:{_CACHE}.state", around_setter(put_state)),
         *wrap(
             f"{MODULE}:{_CACHE}.extend",
             extend_index_keys,

@@ -12,16 +12,15 @@ Retire when
     mlx-vlm skips them too.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, vlm_family, wrap
+from ....core.verbs import Function, Patch, vlm_family, wrap
 
 _LAYER = "MllamaCrossAttentionDecoderLayer.__call__"
 
 
 def skip_without_image(
-    call: Callable[..., Any],
+    call: Function,
     layer: Any,
     hidden_states: Any,
     cross_attention_states: Any,
@@ -29,7 +28,6 @@ def skip_without_image(
     full_text_row_masked_out_mask: Any = None,
     cache: Any = None,
 ) -> Any:
-    """Call a cross-attention layer if there is an image; else return its input."""
     if not has_image(cross_attention_states, cache):
         return hidden_states
     masks = attention_mask, full_text_row_masked_out_mask
@@ -37,7 +35,6 @@ def skip_without_image(
 
 
 def has_image(states: Any, cache: Any) -> bool:
-    """Whether the call or the layer's cache has image states."""
     return states is not None or getattr(cache, "keys", None) is not None
 
 

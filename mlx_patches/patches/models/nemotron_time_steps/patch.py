@@ -21,7 +21,6 @@ _UNLIMITED = (0.0, float("inf"))
 
 
 def complete_config(complete: Callable[[Any], None], args: Any) -> None:
-    """Set missing limits, then run the config's own ``__post_init__``."""
     if args.time_step_limit is None:
         args.time_step_limit = _UNLIMITED
     complete(args)

@@ -15,12 +15,10 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, after, family, vlm_family
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, family, mx, vlm_family
 
 
 def pad_context(embedding: Any, /, cache: Any) -> None:
-    """Pad the context in a cache to its full width."""
     if cache is not None:
         pad_tokens(cache, embedding.n - 1)
 

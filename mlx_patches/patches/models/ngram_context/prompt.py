@@ -14,10 +14,9 @@ Retire when
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument
+from ....core.verbs import Function, Patch, argument
 
 _FAMILY = "mlx_vlm.models.longcat_flash_ngram"
 
@@ -29,7 +28,7 @@ def store_prompt(model: Any, /, input_ids: Any, inputs_embeds: Any, cache: Any) 
     return cache
 
 
-def store_tokens(embedding: Callable[..., Any], ids: Any, cache: Any) -> None:
+def store_tokens(embedding: Function, ids: Any, cache: Any) -> None:
     """Store tokens in the embedding's cache; its result is never evaluated."""
     embedding(ids, cache=cache)
 

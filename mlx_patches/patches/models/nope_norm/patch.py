@@ -18,7 +18,6 @@ from ....core.verbs import Patch, after, family
 
 
 def disable_norm_without_rope(attention: Any, /) -> None:
-    """Turn the normalization of queries and keys off in a layer without RoPE."""
     if not attention.use_rope:
         attention.use_qk_norm = False
 

@@ -11,8 +11,6 @@ Retire when
     The encoder returns every image.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

@@ -1,7 +1,5 @@
 """Embeds a prompt with two images at its beginning, and a prompt with each single image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Target

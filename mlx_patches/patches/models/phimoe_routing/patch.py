@@ -14,18 +14,16 @@ Retire when
     No supported release takes a softmax of the best experts.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, family, mx, wrap
 from ..._shared.experts import run_experts
 
 # ``router_jitter_noise`` of the published configs.
 JITTER = 0.01
 
 
-def run_block(call: Callable[..., Any], block: Any, x: Any) -> Any:
+def run_block(call: Function, block: Any, x: Any) -> Any:
     """The block's output (..., width) for hidden states of the same shape."""
     if hasattr(block, "jitter_eps"):  # only fixed releases have it
         return call(block, x)

@@ -19,7 +19,6 @@ def probe(target: Target) -> Result:
 
 
 def make(module: Any) -> Any:
-    """Make a block with two experts per token."""
     mx.random.seed(0)
     return module.PhiMoESparseMoeBlock(
         SimpleNamespace(
@@ -33,7 +32,6 @@ def make(module: Any) -> Any:
 
 
 def compute_output(block: Any, x: Any) -> Any:
-    """Sum the experts' outputs, weighted by the rule."""
     gates = x @ block.gate.weight.T
     weights = mx.array([[compute_weights(row) for row in rows] for rows in gates.tolist()])
     everyone = mx.broadcast_to(mx.arange(_EXPERTS), weights.shape)

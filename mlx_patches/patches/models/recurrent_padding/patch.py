@@ -30,13 +30,12 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from ....core.patch import Factory, Patch, Target, around
+from ....core.verbs import Factory, Function, Patch, Target, around, mx
 from ..._shared import rows as cache_rows
-from ..._shared.arrays import mx
 from ..._shared.row_calls import Span, bind_call, find_argument, find_shape
 from .batch import (
     announce_padding,
@@ -100,9 +99,7 @@ MIXERS = {
 }
 
 
-def call_with_padding(
-    call: Callable[..., Any], how: str = BY_ROW, masks_left: bool = False
-) -> Callable[..., Any]:
+def call_with_padding(call: Function, how: str = BY_ROW, masks_left: bool = False) -> Function:
     """Factory of the model's call, repaired for batches with padding.
 
     Args:
@@ -144,9 +141,7 @@ def has_marks(layer: Any, left_too: bool = True) -> bool:
     return any(cache_rows.is_counts(getattr(layer, name, None)) for name in names)
 
 
-def feed_marked(
-    call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, how: str
-) -> Any:
+def feed_marked(call: Function, bound: inspect.BoundArguments, cache: Any, how: str) -> Any:
     """Feed a batch whose caches announce padding, and update the announced padding."""
     if is_announced():  # the call of a family whose model calls this one
         return call(*bound.args, **bound.kwargs)
@@ -229,7 +224,7 @@ def find_spans(left: Sequence[int], lengths: Sequence[int], length: int) -> list
 
 
 def call_and_hold_states(
-    call: Callable[..., Any], bound: inspect.BoundArguments, cache: Any, fed: Sequence[bool]
+    call: Function, bound: inspect.BoundArguments, cache: Any, fed: Sequence[bool]
 ) -> Any:
     """Call the model; rows that are not ``fed`` keep their recurrent states.
 

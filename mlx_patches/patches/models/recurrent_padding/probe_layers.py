@@ -61,7 +61,6 @@ def compare_joined(target: Target, model: Any) -> float:
 
 
 def make_batch(model: Any) -> list[Any]:
-    """Make the caches of a batch without padding, which only ``announce_padding`` announces."""
     engine.forget(model)
     cache = engine.batch_cache(model, [0] * len(PROMPTS))
     for layer in list_recurrent(cache):

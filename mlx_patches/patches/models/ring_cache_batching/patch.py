@@ -21,11 +21,10 @@ Retire when
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, Target, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, define, mx, wrap
 from ..._shared.row_record import RECORD, cache_targets, count_rows, fill_column, update_record
 
 MODULE = "mlx_vlm.models.unlimited_ocr.language"
@@ -33,7 +32,7 @@ MODULE = "mlx_vlm.models.unlimited_ocr.language"
 _ONE_TO_COME = -1
 
 
-def define_call(original: Any) -> Callable[..., Any]:
+def define_call(original: Any) -> Function:
     """The model's inherited call, with a mask that hides what a ring would drop."""
 
     def __call__(
@@ -61,7 +60,7 @@ def define_call(original: Any) -> Callable[..., Any]:
     return __call__
 
 
-def start_generation(generate: Callable[..., Any], prompts: Any, *args: Any, **kwargs: Any) -> Any:
+def start_generation(generate: Function, prompts: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``PromptProcessingBatch.generate``; all tokens so far then count as prompt."""
     caches = getattr(prompts, "prompt_cache", ())  # the original leaves an empty list
     batch = generate(prompts, *args, **kwargs)
@@ -84,7 +83,6 @@ def end_prompts(caches: Sequence[Any]) -> None:
 
 
 def is_ring(cache: Any) -> bool:
-    """Whether a cache is a ``RingSlidingKVCache``."""
     return hasattr(cache, "prefill_length") and hasattr(cache, "_ring_pos")
 
 
@@ -130,11 +128,7 @@ def define_merge(original: Any) -> Any:
 
 
 def unroll_ring(ring: Any) -> Any:
-    """Convert a ring to a plain cache: every token at its position, zeros for dropped tokens.
-
-    Raises:
-        ValueError: the ring's write position shows that it was fed several tokens at once.
-    """
+    """A ring as a plain cache: tokens at their positions, zeros for dropped ones."""
     row = importlib.import_module("mlx_vlm.models.cache").KVCache()
     row.keys, row.values, row.offset = ring.keys, ring.values, ring.offset
     prompt, window = ring.prefill_length, ring.window_size
@@ -162,14 +156,17 @@ PATCH = Patch(
     id="ring-cache-batching",
     formerly="ring-rows",
     targets=(
-        Target("mlx-vlm", MODULE, "LanguageModel.__call__", define_call, ("LanguageModel",), True),
-        Target(
-            "mlx-vlm",
-            MODULE,
-            "RingSlidingKVCache.merge",
+        *define(
+            f"{MODULE}:LanguageModel.__call__",
+            define_call,
+            fingerprint_of=("LanguageModel",),
+            defines_new_attribute=True,
+        ),
+        *define(
+            f"{MODULE}:RingSlidingKVCache.merge",
             define_merge,
-            ("RingSlidingKVCache",),
-            True,
+            fingerprint_of=("RingSlidingKVCache",),
+            defines_new_attribute=True,
         ),
         *wrap(
             "mlx_vlm.generate.ar:PromptProcessingBatch.generate", start_generation, supports=True

@@ -1,27 +1,17 @@
 """Cohere Compass: position ids of text are passed by the model's own argument."""
 
 import functools
-import inspect
 from typing import Any
 
 from ..._shared.arrays import mx
 from ..._shared.parts import view_class
-from ..._shared.row_calls import find_argument
-from .offsets import (
-    REFUSED,
-    RowOffset,
-    count_positions,
-    find_deltas,
-    is_text,
-    put_argument,
-    start_deltas,
-)
+from .offsets import REFUSED, BatchCall, count_positions
 
 # The processor's mask of a prompt's tokens, which the engine also passes for text.
 PADDING = "attention_mask"
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+def prepare(call: BatchCall) -> Any:
     """Add position ids (rows, length), or (3, rows, length) for M-RoPE; attend in all rows at once.
 
     The model refuses an image without its grid. It needs no padding mask, since the caches have
@@ -30,28 +20,27 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
     Returns:
         ``REFUSED`` for a prompt that is not only text.
     """
-    rows, length = shape
-    model = bound.args[0]
-    known = getattr(find_argument(bound, PADDING), "shape", None) == shape
+    model, offset = call.model, call.offset
+    known = getattr(call.get(PADDING), "shape", None) == call.shape
     padding = (PADDING,) if known else ()
-    if length > 1 or offset == 0:
-        if not is_text(bound, *padding):
+    if call.length > 1 or offset == 0:
+        if not call.is_text(*padding):
             return REFUSED
-        deltas = start_deltas(bound, offset, rows)
+        deltas = call.start_deltas()
         model._rope_deltas = deltas
     else:
-        deltas = find_deltas(bound, rows)
-    if find_argument(bound, "position_ids") is None:
-        own = count_positions(offset, length, deltas)
+        deltas = call.find_deltas()
+    if call.get("position_ids") is None:
+        own = count_positions(offset, call.length, deltas)
         if model.model.rotary_emb.position_selector is not None:
-            own = mx.broadcast_to(own[None], (3, rows, length))
-        put_argument(bound, "position_ids", own)
-        if length == 1:  # or the model keeps them for another request's prompt
-            put_argument(bound, "rope_deltas", None)
+            own = mx.broadcast_to(own[None], (3, *call.shape))
+        call.put("position_ids", own)
+        if call.length == 1:  # or the model keeps them for another request's prompt
+            call.put("rope_deltas", None)
     for name in padding:
-        put_argument(bound, name, None)
-    views = [hide_left_padding(layer, int(offset)) for layer in find_argument(bound, "cache")]
-    put_argument(bound, "cache", views)
+        call.put(name, None)
+    views = [hide_left_padding(layer, int(offset)) for layer in call.get("cache")]
+    call.put("cache", views)
     return None
 
 

@@ -1,17 +1,16 @@
 """DeepSeek-VL2: the experts' gate supports only one row."""
 
-import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, put_decoder, put_mask
+from .offsets import BatchCall
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+def prepare(call: BatchCall) -> None:
     """Set the batch's mask, and gates for several rows; RoPE accepts one offset per row."""
-    put_mask(bound, shape[1])
-    if shape[0] > 1:
-        put_decoder(bound, layers=[replace_gate(layer) for layer in bound.args[0].model.layers])
+    call.put_mask()
+    if call.rows > 1:
+        call.put_decoder(layers=[replace_gate(layer) for layer in call.model.model.layers])
 
 
 def replace_gate(layer: Any) -> Any:

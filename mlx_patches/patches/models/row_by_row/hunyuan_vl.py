@@ -1,14 +1,12 @@
 """Hunyuan VL: RoPE of text by each row's positions."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..._shared.arrays import mx
 from ..._shared.parts import view, with_parts
-from ..._shared.row_calls import find_argument
-from .offsets import EMBEDDINGS, REFUSED, RowOffset, is_text, put_argument, put_mask, put_model
+from .offsets import EMBEDDINGS, REFUSED, BatchCall
 
 # The model's attribute for a prompt's position ids. Embedding an image sets it to those of the
 # image, embedding text sets it to None.
@@ -18,7 +16,7 @@ POSITIONS = "_position_ids"
 _STEP = 256
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> Any:
+def prepare(call: BatchCall) -> Any:
     """Run text through the model's code for the start of a prompt, with each row's position ids.
 
     That code reads the position ids cached on the model; the code for later tokens uses one table
@@ -28,20 +26,17 @@ def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, 
         ``REFUSED`` for a prompt that is not only text, or may be that of an image whose position
         ids are on the model.
     """
-    rows, length = shape
-    model = bound.args[0]
-    sections = model.model.layers[0].self_attn.xdrope_section
-    if not sections or (length > 1 and (not is_text(bound) or has_positions(bound))):
+    decoder, offset, length = call.model.model, call.offset, call.length
+    sections = decoder.layers[0].self_attn.xdrope_section
+    if not sections or (length > 1 and (not call.is_text() or has_positions(call))):
         return REFUSED
-    put_mask(bound, length)
-    own = mx.broadcast_to(offset.positions(length)[:, None], (rows, len(sections), length))
-    layers = [extend_table(layer, offset + length) for layer in model.model.layers]
-    decoder = with_parts(model.model, layers=layers)
-    put_model(bound, with_parts(model, model=decoder, **{POSITIONS: own}))
+    call.put_mask()
+    own = mx.broadcast_to(offset.positions(length)[:, None], (call.rows, len(sections), length))
+    layers = [extend_table(layer, offset + length) for layer in decoder.layers]
+    call.put_model(model=with_parts(decoder, layers=layers), **{POSITIONS: own})
     # Caches that look empty.
-    caches = find_argument(bound, "cache")
-    views = [view(one, offset=lambda cache: 0, _idx=lambda cache: 0) for one in caches]
-    put_argument(bound, "cache", views)
+    views = [view(one, offset=lambda cache: 0, _idx=lambda cache: 0) for one in call.get("cache")]
+    call.put("cache", views)
     return None
 
 
@@ -64,14 +59,13 @@ def forget_computed(call: Callable[..., Any]) -> Callable[..., Any]:
     return call_model
 
 
-def has_positions(bound: inspect.BoundArguments) -> bool:
+def has_positions(call: BatchCall) -> bool:
     """Whether a prompt is passed as embeddings while the model has position ids of some prompt."""
-    known = getattr(bound.args[0], POSITIONS, None)
-    return known is not None and find_argument(bound, EMBEDDINGS) is not None
+    known = getattr(call.model, POSITIONS, None)
+    return known is not None and call.get(EMBEDDINGS) is not None
 
 
 def extend_table(layer: Any, length: int) -> Any:
-    """A layer whose RoPE tables have at least ``length`` positions."""
     embedding = layer.self_attn.rotary_emb
 
     def make_table(x: Any, seq_len: int) -> Any:

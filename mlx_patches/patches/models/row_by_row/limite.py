@@ -1,26 +1,24 @@
 """Limite: RoPE and a mask by row."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from ..._shared.arrays import mx
 from ..._shared.parts import with_offset, with_parts
-from .offsets import RowOffset, put_decoder, put_views
+from .offsets import BatchCall, RowOffset
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+def prepare(call: BatchCall) -> None:
     """Set attention that uses the rows' offsets; the model itself reads a plain number."""
     layers = [
-        with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
-        for layer in bound.args[0].model.layers
+        with_parts(layer, self_attn=attend_by_row(layer.self_attn, call.offset, call.length))
+        for layer in call.model.model.layers
     ]
-    put_decoder(bound, layers=layers)
-    put_views(bound, offset)
+    call.put_decoder(layers=layers)
+    call.put_views()
 
 
 def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Callable[..., Any]:
-    """The call of an attention with RoPE and mask by row."""
     # Queries and keys have the tokens of all rows, (tokens, heads, width).
     own = offset.positions(length).reshape(-1)
     by_row = with_parts(attention, rotary=lambda q, k, positions: attention.rotary(q, k, own))

@@ -1,28 +1,26 @@
 """Llama 4: attention chunks and position-dependent scales by row."""
 
 import functools
-import inspect
 from typing import Any
 
 from ..._shared.arrays import mx
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
+from .offsets import BatchCall, RowOffset, with_row_rope
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+def prepare(call: BatchCall) -> None:
     """Set the batch's mask, and a decoder that uses the rows' offsets."""
-    put_mask(bound, shape[1])
+    call.put_mask()
     layers = [
-        with_parts(layer, self_attn=attend_by_row(layer.self_attn, offset, shape[1]))
-        for layer in bound.args[0].model.layers
+        with_parts(layer, self_attn=attend_by_row(layer.self_attn, call.offset, call.length))
+        for layer in call.model.model.layers
     ]
-    mask = functools.partial(mask_chunks, offset)
-    put_decoder(bound, layers=layers, create_chunked_attention_mask=mask)
-    put_views(bound, offset)
+    mask = functools.partial(mask_chunks, call.offset)
+    call.put_decoder(layers=layers, create_chunked_attention_mask=mask)
+    call.put_views()
 
 
 def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Any:
-    """Attention with RoPE or scales by each row's positions."""
     if attention.use_rope:
         return with_row_rope(attention, offset.rows)
     if not attention.attn_temperature_tuning:

@@ -1,37 +1,35 @@
 """Llama 3.2 Vision: RoPE by row, and cross-attention that masks padding."""
 
-import inspect
 from typing import Any
 
 from ..._shared.arrays import mx
 from ..._shared.parts import with_offset, with_parts
-from ..._shared.row_calls import find_argument
-from .offsets import RowOffset, put_argument, put_decoder, put_mask, with_row_rope
+from .offsets import BatchCall, RowOffset, with_row_rope
 
 STATES, STATES_MASK = "cross_attention_states", "cross_attention_mask"
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+def prepare(call: BatchCall) -> None:
     """Set the batch's masks, and self-attention that uses the rows' offsets."""
-    put_mask(bound, shape[1])
-    is_text = find_argument(bound, STATES) is None and find_argument(bound, STATES_MASK) is None
-    if is_text and shape[1] > 1:
-        put_argument(bound, STATES_MASK, build_text_mask(offset, shape[1]))
-    decoder = bound.args[0].model
+    call.put_mask()
+    is_text = call.get(STATES) is None and call.get(STATES_MASK) is None
+    if is_text and call.length > 1:
+        call.put(STATES_MASK, build_text_mask(call.offset, call.length))
+    decoder = call.model.model
     crossing = set(decoder.config.cross_attention_layers)
     layers = [
         layer
         if index in crossing
-        else with_parts(layer, self_attn=with_row_rope(layer.self_attn, offset.rows))
+        else with_parts(layer, self_attn=with_row_rope(layer.self_attn, call.offset.rows))
         for index, layer in enumerate(decoder.layers)
     ]
-    put_decoder(bound, layers=layers)
+    call.put_decoder(layers=layers)
     views = [
         # Cross-attention reads the offset only to check whether the cache has an image.
-        with_offset(layer, int(layer.keys is not None if index in crossing else offset))
-        for index, layer in enumerate(find_argument(bound, "cache"))
+        with_offset(layer, int(layer.keys is not None if index in crossing else call.offset))
+        for index, layer in enumerate(call.get("cache"))
     ]
-    put_argument(bound, "cache", views)
+    call.put("cache", views)
 
 
 def build_text_mask(offset: RowOffset, length: int) -> Any:

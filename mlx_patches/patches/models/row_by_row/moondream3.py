@@ -1,21 +1,20 @@
 """Moondream 3: RoPE and position-dependent scales by row."""
 
-import inspect
 from typing import Any
 
 from ..._shared.parts import with_parts
-from .offsets import RowOffset, put_decoder, put_mask, put_views, with_row_rope
+from .offsets import BatchCall, RowOffset, with_row_rope
 
 
-def prepare(bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]) -> None:
+def prepare(call: BatchCall) -> None:
     """Set the batch's mask, and attention that uses the rows' offsets."""
-    put_mask(bound, shape[1])
+    call.put_mask()
     blocks = [
-        with_parts(block, attn=attend_by_row(block.attn, offset))
-        for block in bound.args[0].model.blocks
+        with_parts(block, attn=attend_by_row(block.attn, call.offset))
+        for block in call.model.model.blocks
     ]
-    put_decoder(bound, blocks=blocks)
-    put_views(bound, offset)
+    call.put_decoder(blocks=blocks)
+    call.put_views()
 
 
 def attend_by_row(attention: Any, offset: RowOffset) -> Any:

@@ -1,7 +1,5 @@
 """Each row's offset, for models that use a cache's offset as a single number."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -13,7 +11,6 @@ from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_caches import counts_rows
 from ..._shared.row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape
 
-Prepare = Callable[[inspect.BoundArguments, "RowOffset", tuple[int, int]], Any]
 Factory = Callable[[Callable[..., Any]], Callable[..., Any]]
 # The arguments of a call with only text; a call with an image has more.
 TEXT = (*TOKENS[:3], "cache", "rope_deltas", "logits_to_keep", "n_to_process")
@@ -36,7 +33,7 @@ class RowOffset(int):
 
     rows: Any
 
-    def __new__(cls, columns: int, rows: Any) -> RowOffset:
+    def __new__(cls, columns: int, rows: Any) -> "RowOffset":
         """Take the arguments of the class."""
         self = super().__new__(cls, columns)
         self.rows, self._made = rows, {}
@@ -74,12 +71,103 @@ def read_offset(cache: Iterable[Any] | None) -> RowOffset | None:
     return RowOffset(columns, first.offset.astype(first.offset.dtype))
 
 
+class BatchCall:
+    """A call of a family's model with a batch's caches, whose arguments can be changed.
+
+    Args:
+        bound: the call's arguments.
+        offset: the rows' offsets.
+        shape: the number of rows, and that of positions.
+    """
+
+    def __init__(self, bound: inspect.BoundArguments, offset: RowOffset, shape: tuple[int, int]):
+        self.bound, self.offset, self.shape = bound, offset, shape
+        self.rows, self.length = shape
+
+    @property
+    def model(self) -> Any:
+        """The model that is called."""
+        return self.bound.args[0]
+
+    def get(self, name: str) -> Any:
+        """An argument, or None."""
+        return find_argument(self.bound, name)
+
+    def put(self, name: str, value: Any) -> None:
+        """Set an argument by name, in the ``**kwargs`` if no parameter has the name."""
+        extra, arguments = find_extra_name(self.bound.signature), self.bound.arguments
+        if name in self.bound.signature.parameters or not extra:
+            arguments[name] = value
+        else:
+            arguments[extra] = {**arguments.get(extra, {}), name: value}
+
+    def put_model(self, **parts: Any) -> None:
+        """Set the model to a copy with these parts."""
+        first = next(iter(self.bound.signature.parameters))
+        self.bound.arguments[first] = with_parts(self.model, **parts)
+
+    def put_decoder(self, **parts: Any) -> None:
+        """Set the model to a copy whose decoder has these parts."""
+        self.put_model(model=with_parts(self.model.model, **parts))
+
+    def put_mask(self) -> None:
+        """Set the mask of a call without one to the first cache's, which hides padding.
+
+        Some releases look for ``make_mask`` on the list of caches, which has none.
+        """
+        if self.get("mask") is None:
+            self.put("mask", self.get("cache")[0].make_mask(self.length))
+
+    def put_views(self) -> None:
+        """Replace the caches with views whose offset is a number."""
+        # A plain int: ``arange`` accepts no subclass.
+        views = [with_offset(layer, int(self.offset)) for layer in self.get("cache")]
+        self.put("cache", views)
+
+    def names(self) -> set[str]:
+        """The names of the arguments that are not None, except the model."""
+        _, *names = self.bound.arguments
+        extra = find_extra_name(self.bound.signature)
+        given = {name: self.bound.arguments[name] for name in names if name != extra}
+        given |= self.bound.arguments.get(extra, {})
+        return {name for name, value in given.items() if value is not None}
+
+    def is_text(self, *more: str) -> bool:
+        """Whether a call is only text: without arguments of an image or a mask of the host.
+
+        Embeddings are passed for both. But each call of an image has what its positions depend on:
+        engines pass everything that the processor returned, which is only token ids for text.
+        """
+        return self.names().issubset((*TEXT, EMBEDDINGS, *more))
+
+    def start_deltas(self) -> Any:
+        """The rope deltas (rows, 1) of rows that are fed text; 0 for rows that begin with it."""
+        known = mx.broadcast_to(mx.array(self.find_deltas(), mx.int32), (self.rows, 1))
+        return mx.where(self.offset.rows[:, None] > 0, known, 0)
+
+    def find_deltas(self) -> Any:
+        """The rope deltas: (rows, 1), or a value that broadcasts to it; 0 if none.
+
+        The call's own argument comes first, then the deltas on the model.
+        """
+        deltas = self.get("rope_deltas")
+        if deltas is None:
+            deltas = getattr(self.model, "_rope_deltas", None)
+        if not getattr(deltas, "ndim", 0):
+            return 0 if deltas is None else deltas
+        deltas = deltas.reshape(-1, 1)
+        return deltas[: self.rows] if deltas.shape[0] >= self.rows else deltas[:1]
+
+
+Prepare = Callable[[BatchCall], Any]
+
+
 def call_prepared(prepare: Prepare, rest: Factory = lambda call: call) -> Factory:
     """Factory of a model's call that prepares the arguments of a batch.
 
     Args:
-        prepare: changes the bound call, given the rows' offsets and (rows, length). For a call
-            that it does not support it returns ``REFUSED`` and changes nothing.
+        prepare: changes the call; returns ``REFUSED``, and changes nothing, if it does not
+            support it.
         rest: the factory for other calls: without a batch's caches, with arguments that the
             model does not accept, or refused. By default the released call.
     """
@@ -98,7 +186,7 @@ def call_prepared(prepare: Prepare, rest: Factory = lambda call: call) -> Factor
                 or shape is None
                 or shape[1] == 0
                 or shape[0] != offset.rows.shape[0]
-                or prepare(bound, offset, shape) is REFUSED
+                or prepare(BatchCall(bound, offset, shape)) is REFUSED
             ):
                 return other(*args, **kwargs)
             return call(*bound.args, **bound.kwargs)
@@ -106,81 +194,6 @@ def call_prepared(prepare: Prepare, rest: Factory = lambda call: call) -> Factor
         return call_model
 
     return factory
-
-
-def put_argument(bound: inspect.BoundArguments, name: str, value: Any) -> None:
-    """Set an argument of a call by name, in its ``**kwargs`` if no parameter has the name."""
-    extra = find_extra_name(bound.signature)
-    if name in bound.signature.parameters or not extra:
-        bound.arguments[name] = value
-    else:
-        bound.arguments[extra] = {**bound.arguments.get(extra, {}), name: value}
-
-
-def put_model(bound: inspect.BoundArguments, model: Any) -> None:
-    """Set the model of a call."""
-    bound.arguments[next(iter(bound.signature.parameters))] = model
-
-
-def put_mask(bound: inspect.BoundArguments, length: int) -> None:
-    """Set the mask of a call without one to the first cache's, which hides padding.
-
-    Some releases look for ``make_mask`` on the list of caches, which has none.
-    """
-    if find_argument(bound, "mask") is None:
-        cache = find_argument(bound, "cache")
-        put_argument(bound, "mask", cache[0].make_mask(length))
-
-
-def put_views(bound: inspect.BoundArguments, offset: int) -> None:
-    """Replace a call's caches with views whose offset is a number."""
-    # A plain int: ``arange`` accepts no subclass.
-    views = [with_offset(layer, int(offset)) for layer in find_argument(bound, "cache")]
-    put_argument(bound, "cache", views)
-
-
-def is_text(bound: inspect.BoundArguments, *more: str) -> bool:
-    """Whether a call is only text: without arguments of an image or a mask of the host.
-
-    Embeddings are passed for both. But each call of an image has what its positions depend on:
-    engines pass everything that the processor returned, which is only token ids for text.
-    """
-    return find_names(bound).issubset((*TEXT, EMBEDDINGS, *more))
-
-
-def find_names(bound: inspect.BoundArguments) -> set[str]:
-    """The names of a call's arguments that are not None, except the model."""
-    _, *names = bound.arguments
-    extra = find_extra_name(bound.signature)
-    given = {name: bound.arguments[name] for name in names if name != extra}
-    given |= bound.arguments.get(extra, {})
-    return {name for name, value in given.items() if value is not None}
-
-
-def start_deltas(bound: inspect.BoundArguments, offset: RowOffset, rows: int) -> Any:
-    """The rope deltas (rows, 1) of rows that are fed text; 0 for rows that begin with it."""
-    known = mx.broadcast_to(mx.array(find_deltas(bound, rows), mx.int32), (rows, 1))
-    return mx.where(offset.rows[:, None] > 0, known, 0)
-
-
-def find_deltas(bound: inspect.BoundArguments, rows: int) -> Any:
-    """The rope deltas of a call's rows: (rows, 1), or a value that broadcasts to it; 0 if none.
-
-    The call's own argument comes first, then the deltas on the model.
-    """
-    deltas = find_argument(bound, "rope_deltas")
-    if deltas is None:
-        deltas = getattr(bound.args[0], "_rope_deltas", None)
-    if not getattr(deltas, "ndim", 0):
-        return 0 if deltas is None else deltas
-    deltas = deltas.reshape(-1, 1)
-    return deltas[:rows] if deltas.shape[0] >= rows else deltas[:1]
-
-
-def put_decoder(bound: inspect.BoundArguments, **parts: Any) -> None:
-    """Set the model of a call to a copy whose decoder has these parts."""
-    model = bound.args[0]
-    put_model(bound, with_parts(model, model=with_parts(model.model, **parts)))
 
 
 def with_row_rope(attention: Any, rows: Any, **parts: Any) -> Any:

@@ -35,12 +35,11 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, Target, vlm_family, wrap
+from ....core.verbs import Function, Patch, define, lm_family, mx, vlm_family, wrap
 from ..._shared import rows as cache_rows
-from ..._shared.arrays import mx
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
     RowPart,
@@ -72,7 +71,7 @@ DELTAS = "_rope_deltas"
 FEATURES = "deepstack_visual_embeds"
 
 
-def call_per_row(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_per_row(call: Function) -> Function:
     """Factory of the model's call, which feeds the rows of a batch one by one."""
     signature = inspect.signature(call)
 
@@ -126,10 +125,7 @@ def find_parts(layer: Any, shape: tuple[int, int]) -> list[RowPart]:
 
 
 def forward_per_row(
-    call: Callable[..., Any],
-    bound: inspect.BoundArguments,
-    layers: Sequence[Any],
-    parts: Sequence[RowPart],
+    call: Function, bound: inspect.BoundArguments, layers: Sequence[Any], parts: Sequence[RowPart]
 ) -> Any:
     """Feed the rows one by one, and return the output of the batch."""
     model, cache = bound.args[0], find_argument(bound, "cache")
@@ -220,16 +216,15 @@ BODIES = {"moondream3": ("LanguageModel.__call__", "Attention.__call__")}
 PATCH = Patch(
     id="row-by-row",
     targets=(
-        Target("mlx-lm", "mlx_lm.models.afm7", "Model.__call__", FACTORIES["afm7"]),
+        *define(lm_family("afm7", "Model.__call__"), FACTORIES["afm7"]),
         *(
-            Target(
-                "mlx-vlm",
-                f"mlx_vlm.models.{family}.language",
-                "LanguageModel.__call__",
-                factory,
-                BODIES.get(family, ()),
-            )
+            target
             for family, factory in FACTORIES.items()
+            for target in define(
+                vlm_family(family, "LanguageModel.__call__"),
+                factory,
+                fingerprint_of=BODIES.get(family, ()),
+            )
         ),
         *wrap(vlm_family("limite", "_causal_window_mask"), limite.build_mask, supports=True),
     ),

@@ -12,16 +12,15 @@ Retire when
     The probe is green without the patch for every supported release.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Function, Patch, around, define, vlm_family
 
 GIVEN = "inputs"  # mlx-vlm's name for the tokens of a chunk
-_FAMILIES = ("phi", "phixtral", "qwen", "recurrent_gemma", "stablelm", "zaya1_vl")
+_FAMILIES = "phi phixtral qwen recurrent_gemma stablelm zaya1_vl"
 
 
-def call_with_tokens(call: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def call_with_tokens(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a language model with its tokens (rows, length) as the first argument."""
     if is_named(model, *args, **kwargs):
         args = (kwargs.pop(GIVEN),)
@@ -36,15 +35,8 @@ def is_named(model: Any, *args: Any, **kwargs: Any) -> bool:
 PATCH = Patch(
     id="token-names",
     severity="crash",
-    targets=tuple(
-        # Not a verb: the release's own parameters reject the call.
-        Target(
-            "mlx-vlm",
-            f"mlx_vlm.models.{family}.language",
-            "LanguageModel.__call__",
-            around(call_with_tokens),
-            when=is_named,
-        )
-        for family in _FAMILIES
+    # Not ``wrap``: the release's own parameters reject the call.
+    targets=define(
+        vlm_family(_FAMILIES, "LanguageModel.__call__"), around(call_with_tokens), when=is_named
     ),
 )

@@ -17,7 +17,7 @@ import functools
 import inspect
 from typing import Any
 
-from ....core.patch import Patch, Target
+from ....core.verbs import Patch, define, vlm_family
 
 _FAMILIES = """
     aya_vision deepseek_vl_v2 deepseekocr fastvlm florence2 gemma3 idefics2 idefics3 internvl_chat
@@ -50,10 +50,5 @@ def find_accepted(call: Any) -> frozenset[str] | None:
 PATCH = Patch(
     id="unknown-kwargs",
     severity="crash",
-    targets=tuple(
-        Target(
-            "mlx-vlm", f"mlx_vlm.models.{family}.language", "LanguageModel.__call__", drop_unknown
-        )
-        for family in _FAMILIES.split()
-    ),
+    targets=define(vlm_family(_FAMILIES, "LanguageModel.__call__"), drop_unknown),
 )

@@ -12,8 +12,6 @@ Retire when
     mlx-vlm reads ``hidden_act``, or uses each tower's default.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ....core.patch import Patch

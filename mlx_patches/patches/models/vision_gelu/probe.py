@@ -1,7 +1,5 @@
 """Applies the activation of a vision tower's layer, and compares it with the function on paper."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from types import SimpleNamespace

@@ -23,14 +23,13 @@ Retire when
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, define, mx, vlm_family, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
-from ..._shared.targets import at, vlm_models
+from ..._shared.targets import vlm_generators
 
 FEATURES = "deepstack_visual_embeds"
 MASK = "visual_pos_masks"
@@ -40,7 +39,7 @@ TABLE = "_mlx_patches_deepstack"
 Arguments = Mapping[str, Any]
 
 
-def split_with_numbers(split: Callable[..., Any], arguments: Arguments | None, count: int) -> Any:
+def split_with_numbers(split: Function, arguments: Arguments | None, count: int) -> Any:
     """Split the arguments of all prompts into those of each, with numbered features."""
     mask = (arguments or {}).get(MASK)
     if arguments and mask is not None and mask.shape[0] == count:
@@ -107,7 +106,7 @@ def may_have_features(*args: Any, **kwargs: Any) -> bool:
     return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
 
 
-def call_with_fed(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_with_fed(call: Function) -> Function:
     """Factory of the language model's call, with lists of the features of the tokens fed."""
 
     @functools.wraps(call)
@@ -147,18 +146,12 @@ def list_features(numbers: Any, table: Sequence[Any]) -> list[Any]:
 PATCH = Patch(
     id="deepstack-rows",
     targets=(
-        *at(
-            vlm_models("qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe"),
-            {"LanguageModel.__call__": call_with_fed},
+        *define(
+            vlm_family("qwen3_vl qwen3_vl_moe qwen3_omni_moe", "LanguageModel.__call__"),
+            call_with_fed,
             when=may_have_features,
         ),
         *change_prompts(lambda rows, lengths: number_features(rows, lengths)),
-        *wrap(
-            [
-                f"mlx_vlm.{name}:_split_prompt_kwargs_per_row"
-                for name in ("generate", "generate.ar")
-            ],
-            split_with_numbers,
-        ),
+        *wrap(vlm_generators("_split_prompt_kwargs_per_row"), split_with_numbers),
     ),
 )

@@ -14,15 +14,12 @@ Retire when
     No supported release builds RoPE with a scale of 2.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, after, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, after, family, mx, wrap
 
 
 def set_rope(attention: Any, args: Any, /) -> None:
-    """Set an attention layer's RoPE by its config."""
     rope, scaling = attention.rope, args.rope_scaling or {}
     if not hasattr(rope, "original_base"):  # another patch has replaced it
         return
@@ -36,7 +33,7 @@ def set_rope(attention: Any, args: Any, /) -> None:
     attention.rope = nn.RoPE(rope.dims, rope.traditional, rope.original_base, scale)
 
 
-def rotate_by_length(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_by_length(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not may_grow(rope, x, offset):
         return call(rope, x, offset)

@@ -15,14 +15,12 @@ Retire when
     RoPE of every supported release accepts an array of offsets.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, family, mx, wrap
 
 
-def rotate_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_internlm(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
@@ -33,7 +31,7 @@ def rotate_internlm(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0
     return rotate_rows(rope, x, offset, offset + length, rope.original_base, rope.scale, factor)
 
 
-def rotate_batch(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_batch(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
@@ -41,13 +39,7 @@ def rotate_batch(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -
 
 
 def rotate_rows(
-    rope: Any,
-    x: Any,
-    offset: Any,
-    ends: Any,
-    base: float,
-    scale: float,
-    factor: float,
+    rope: Any, x: Any, offset: Any, ends: Any, base: float, scale: float, factor: float
 ) -> Any:
     """Rotate ``x`` (rows, heads, length, width), each row by the base of its length.
 

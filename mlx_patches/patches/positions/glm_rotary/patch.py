@@ -21,12 +21,10 @@ _FACTOR = "partial_rotary_factor"
 
 
 def keep_factor(args: Any, params: Params) -> None:
-    """Copy the factor from ``config.json`` to a config object."""
     args.partial_rotary_factor = factor_of(params)
 
 
 def factor_of(params: Params) -> float:
-    """The part of a head to which RoPE applies."""
     rope = params.get("rope_parameters")
     nested = rope.get(_FACTOR) if isinstance(rope, dict) else None
     return float(params.get(_FACTOR) or nested or 0.5)

@@ -20,11 +20,10 @@ Retire when
     The release's embedding step returns the features of each row.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, result, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import Rows, change_prompts
 
@@ -68,17 +67,15 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
 
 
 def is_by_row(arguments: Mapping[str, Any]) -> bool:
-    """Whether the arguments have features (rows, tokens, features, width)."""
     return has_features(arguments.get(FEATURES))
 
 
 def has_features(deepstack_visual_embeds: Any) -> bool:
-    """Whether a call passes features of each row."""
     return getattr(deepstack_visual_embeds, "ndim", 0) == 4
 
 
 def call_with_fed(
-    call: Callable[..., Any],
+    call: Function,
     model: Any,
     inputs: Any,
     inputs_embeds: Any = None,

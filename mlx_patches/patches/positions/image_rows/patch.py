@@ -18,8 +18,7 @@ Retire when
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, mx
 from ..._shared.prompt_rows import Rows, change_prompts
 
 MASK = "visual_pos_masks"

@@ -26,7 +26,6 @@ def set_rope_layout(indexer: Any, config: Any, /) -> None:
 
 
 def is_paired_by_halves(args: Any) -> bool:
-    """Whether RoPE of the indexer pairs the halves of a head."""
     return args.model_type == "deepseek_v32" and not getattr(args, "indexer_rope_interleave", False)
 
 

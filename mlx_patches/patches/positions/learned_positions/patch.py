@@ -15,8 +15,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, family, mx, wrap
 from ..._shared.parts import with_offset
 
 

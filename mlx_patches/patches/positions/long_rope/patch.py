@@ -14,14 +14,12 @@ Retire when
     No supported release is older than mlx-lm 0.30.2.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, wrap
 
 
-def rotate_rows(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) -> Any:
+def rotate_rows(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
     """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0) or not hasattr(rope, "_short_freqs"):
         return call(rope, x, offset)
@@ -34,7 +32,6 @@ def rotate_rows(call: Callable[..., Any], rope: Any, x: Any, offset: Any = 0) ->
 
 
 def is_long(ends: Any, limit: int) -> Any:
-    """Whether each row (rows,) has more tokens than the limit."""
     return ends > limit
 
 

@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.verbs import Patch, argument, refusal
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, argument, mx, refusal
 
 
 def lacks_positions(rope: Any, /, q: Any, position_ids: Any) -> bool:
@@ -36,7 +35,6 @@ def complete_positions(rope: Any, /, q: Any, position_ids: Any) -> Any:
 
 
 def expand(position_ids: Any, q: Any) -> Any:
-    """The position ids of every row and token."""
     shape = (*position_ids.shape[:-2], q.shape[0], q.shape[2])
     try:
         return mx.broadcast_to(position_ids, shape)

@@ -15,19 +15,17 @@ Retire when
     Both models use every row's offset.
 """
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Patch, vlm_family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, vlm_family, wrap
 
 # Each row's offset and the number of tokens, while a model runs a batch.
 _batch: ContextVar[tuple[Any, int] | None] = ContextVar("mlx_patches_mistral_batch", default=None)
 
 
 def call_with_offsets(
-    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
+    call: Function, model: Any, inputs: Any, cache: Any = None, inputs_embeds: Any = None
 ) -> Any:
     """Run the model, with the rows' offsets set for the function that computes the scale."""
     offsets = offsets_of(cache)
@@ -47,7 +45,7 @@ def offsets_of(cache: Any) -> Any:
     return offset if getattr(offset, "ndim", 0) else None
 
 
-def scale_rows(make: Callable[..., Any], start: Any, stop: Any, beta: float, positions: int) -> Any:
+def scale_rows(make: Function, start: Any, stop: Any, beta: float, positions: int) -> Any:
     """The scale (rows, 1, tokens, 1) of each row's positions, or the release's (tokens, 1)."""
     batch = _batch.get()
     if batch is None:

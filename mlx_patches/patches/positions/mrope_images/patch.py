@@ -16,11 +16,10 @@ Retire when
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, vlm_family, wrap
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, mx, vlm_family, wrap
 from ..._shared.targets import MROPE
 
 # Tokens, and the sizes of the images among them.
@@ -28,7 +27,7 @@ Part = tuple[list[int], Any]
 
 
 def index_each_image(
-    index: Callable[..., Any],
+    index: Function,
     model: Any,
     input_ids: Any,
     image_grid_thw: Any = None,
@@ -68,13 +67,12 @@ def split_rows(texts: Sequence[list[int]], grids: Any, image: int) -> Iterator[l
 
 
 def find_images(text: Sequence[int], image: int) -> list[int]:
-    """The place of each image's first token."""
     before = [None, *text[:-1]]
     pairs = enumerate(zip(before, text, strict=True))
     return [at for at, (last, token) in pairs if token == image and last != image]
 
 
-def join_parts(index: Callable[..., Any], model: Any, parts: Sequence[Part], like: Any) -> Any:
+def join_parts(index: Function, model: Any, parts: Sequence[Part], like: Any) -> Any:
     """Position ids (3, 1, tokens) of a row, continued from part to part."""
     found: list[Any] = []
     for tokens, grids in parts:

@@ -15,11 +15,9 @@ Retire when
     The probe is green without the patch for every supported release.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, around, define, mx, vlm_family
 
 
 def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
@@ -30,9 +28,7 @@ def has_too_few(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> bool:
     return stored is not None and 1 < stored.size < inputs.shape[0]
 
 
-def call_with_one(
-    call: Callable[..., Any], model: Any, inputs: Any, *args: Any, **kwargs: Any
-) -> Any:
+def call_with_one(call: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the language model with one delta instead of those of too few rows."""
     if has_too_few(model, inputs, *args, **kwargs):
         model._rope_deltas = make_delta(model._rope_deltas)
@@ -44,10 +40,11 @@ def make_delta(stored: Any) -> Any:
     return mx.zeros((1, 1), stored.dtype)
 
 
-_PLACE = ("mlx-vlm", "mlx_vlm.models.qwen3_5.language")
 PATCH = Patch(
     id="minicpm-deltas",
     severity="crash",
-    targets=(Target(*_PLACE, "LanguageModel.__call__", around(call_with_one), when=has_too_few),),
+    targets=define(
+        vlm_family("qwen3_5", "LanguageModel.__call__"), around(call_with_one), when=has_too_few
+    ),
     probe=".probe_minicpm:probe",
 )

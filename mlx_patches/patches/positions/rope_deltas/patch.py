@@ -28,11 +28,10 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.patch import Patch
-from ..._shared.arrays import mx
+from ....core.verbs import Function, Patch, define, mx, vlm_family
 from ..._shared.row_record import (
     RowRecord,
     cache_targets,
@@ -42,7 +41,7 @@ from ..._shared.row_record import (
     read_record,
     update_record,
 )
-from ..._shared.targets import MROPE, at, vlm_models
+from ..._shared.targets import MROPE
 from ..._shared.unpadded import is_unpadded
 from . import kept_deltas, prompts, turns
 from .turns import Feed
@@ -53,7 +52,7 @@ FAMILIES = tuple(sorted((*MROPE, "qwen3_5_moe")))
 GRIDS = ("image_grid_thw", "video_grid_thw")
 
 
-def call_with_positions(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_with_positions(call: Function) -> Function:
     """Factory of the language model's call, with the positions of each row."""
     # The place of ``cache`` among the arguments after the model and the token ids.
     place = list(inspect.signature(call).parameters).index("cache") - 2
@@ -307,15 +306,15 @@ def store_deltas(record_cache: Any, deltas: Any, rows: int) -> None:
 PATCH = Patch(
     id="rope-deltas",
     targets=(
-        *at(vlm_models(*FAMILIES), {"LanguageModel.__call__": call_with_positions}),
-        *at(
-            vlm_models(*FAMILIES),
-            {"LanguageModel.get_rope_index": prompts.note_prompts},
+        *define(vlm_family(" ".join(FAMILIES), "LanguageModel.__call__"), call_with_positions),
+        *define(
+            vlm_family(" ".join(FAMILIES), "LanguageModel.get_rope_index"),
+            prompts.note_prompts,
             fingerprint_of=("LanguageModel.get_rope_index", "LanguageModel.__call__"),
         ),
-        *at(
-            vlm_models(*kept_deltas.FAMILIES),
-            {"LanguageModel.__call__": kept_deltas.call_with_deltas},
+        *define(
+            vlm_family(" ".join(kept_deltas.FAMILIES), "LanguageModel.__call__"),
+            kept_deltas.call_with_deltas,
         ),
         *(
             target

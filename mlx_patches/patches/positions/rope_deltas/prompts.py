@@ -6,8 +6,6 @@ outside the model, and finds it by the first tokens that a row is fed. The row's
 the prompt until the last of its tokens is fed.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import threading
@@ -39,7 +37,7 @@ class ImagePrompt:
     positions: Any
     padding: int = 0
 
-    def __deepcopy__(self, memo: Any) -> ImagePrompt:
+    def __deepcopy__(self, memo: Any) -> "ImagePrompt":
         """Return the prompt itself: it is immutable, and copies of a cache may share it."""
         return self
 

@@ -18,7 +18,6 @@ from ..._shared.handles import make_handle
 
 
 def protect_input(x: Any) -> Any:
-    """A new handle of the input (rows, heads, length, width)."""
     return make_handle(x)
 
 

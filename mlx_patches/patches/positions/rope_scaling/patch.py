@@ -32,14 +32,12 @@ _KEPT, _ORIGINAL, _LENGTH = (
 
 
 def keep_scaling(config: Any, cls: Any, params: Any, /) -> Any:
-    """The config object, with the scaling in ``config.json``."""
     if scaling := scaling_of(params):
         config._rope_scaling = scaling
     return config
 
 
 def scaling_of(params: Any) -> dict[str, Any] | None:
-    """The scaling in a config; None if it has none."""
     rope = isinstance(params, dict) and (
         params.get("rope_scaling") or params.get("rope_parameters")
     )

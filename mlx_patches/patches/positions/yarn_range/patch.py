@@ -16,12 +16,10 @@ Retire when
 import math
 from typing import Any
 
-from ....core.verbs import Patch, after, family
-from ..._shared.arrays import mx
+from ....core.verbs import Patch, after, family, mx
 
 
 def set_frequencies(attention: Any, config: Any, /) -> None:
-    """Set the frequencies of a layer's RoPE by its config."""
     scaling = config.rope_scaling
     if isinstance(scaling, dict) and scaling.get("truncate") is False:
         rope = attention.rope

@@ -1,13 +1,13 @@
-"""``mlx_vlm.server`` and vllm-mlx accept parameters of a request and ignore them.
+"""``mlx_vlm.server``, vllm-mlx and Rapid-MLX accept parameters of a request and ignore them.
 
 Why
-    Both read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
+    They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
     ``guided_json`` have no effect. ``max_completion_tokens``, which clients send in place of
     ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
-    ``stop`` that is not a list.
+    ``stop`` that is not a list. Rapid-MLX's completions ignore ``logit_bias``.
 How
-    In each body that a chat, completion, responses or messages endpoint reads,
-    ``max_completion_tokens`` becomes ``max_tokens`` and vllm-mlx's ``stop`` a list. A parameter
+    In each body that a chat, completion, responses or messages endpoint reads, a parameter that
+    the server knows by another name gets it, and vllm-mlx's ``stop`` becomes a list. A parameter
     that the server cannot follow is refused with status 400; the message names it. A value without
     effect, such as ``n: 1``, and fields that describe the request, such as ``user``, are accepted.
     This depends on the name of one method of Starlette.
@@ -33,10 +33,10 @@ _BOTH = (
 # The parameters that each server ignores, by its package.
 IGNORED = {
     "mlx_vlm": frozenset({"n", *_BOTH}),
-    "vllm_mlx": frozenset(
-        {"n", "logprobs", "top_logprobs", "typical_p", "repetition_context_size", *_BOTH}
-    ),
+    "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
+    "rapid_mlx": frozenset({"presence_context_size", "frequency_context_size"}),
 }
+SERVERS = {"mlx_vlm": "mlx_vlm.server", "vllm_mlx": "vllm-mlx", "rapid_mlx": "Rapid-MLX"}
 # Values without effect, besides false ones.
 _NEUTRAL = {
     "n": 1,
@@ -44,8 +44,13 @@ _NEUTRAL = {
     "typical_p": 1,
     "length_penalty": 1,
     "function_call": "none",
-    "repetition_context_size": 20,  # mlx-lm's default, which vllm-mlx uses
 }
+# Fields that a server knows by one of two names.
+_OTHER_NAMES = (
+    ("max_tokens", "max_completion_tokens"),
+    ("thinking_token_budget", "thinking_budget"),
+    ("repetition_penalty_range", "repetition_context_size"),
+)
 _ENDPOINTS = ("completion", "response", "message")
 
 
@@ -68,18 +73,18 @@ def check_fields(body: dict[str, Any], package: str) -> None:
     Raises:
         ValueError: it has one; the server answers with status 400.
     """
-    for name in sorted(IGNORED[package].intersection(body)):
+    bias = {"logit_bias"} if package == "rapid_mlx" and "prompt" in body else set()
+    for name in sorted((IGNORED[package] | bias).intersection(body)):
         if body[name] and body[name] != _NEUTRAL.get(name):
-            server = "mlx_vlm.server" if package == "mlx_vlm" else "vllm-mlx"
-            raise refusal(bad_request()(f"{name}: not supported by {server}; remove it"))
+            raise refusal(bad_request()(f"{name}: not supported by {SERVERS[package]}; remove it"))
 
 
 def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
     """The body, with the fields that the server reads."""
     changes: dict[str, Any] = {}
-    limit = body.get("max_completion_tokens")
-    if limit is not None and body.get("max_tokens") is None:
-        changes["max_tokens"] = limit
+    for name, other in _OTHER_NAMES:
+        if body.get(other) is not None and body.get(name) is None:
+            changes[name] = body[other]
     if package == "vllm_mlx" and isinstance(body.get("stop"), str):
         changes["stop"] = [body["stop"]]
     return {**body, **changes} if changes else body
@@ -89,6 +94,6 @@ PATCH = Patch(
     id="host-request-parameters",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server and vllm-mlx ignore n, max_completion_tokens and others of a request",
+    summary="mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others",
     targets=(Target("starlette", "starlette.requests", "Request.json", around(read_body)),),
 )

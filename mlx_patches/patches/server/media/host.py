@@ -186,7 +186,7 @@ def place_source(processor: Any, source: Any, folder: Path) -> str:
 
 
 # Rapid-MLX has the same functions.
-_MLLM = (("vllm-mlx", "vllm_mlx.models.mllm"), ("rapid-mlx", "rapid_mlx.models.mllm"))
+_MLLM = ("vllm_mlx.models.mllm", "rapid_mlx.models.mllm")
 _SERVER = "mlx-openai-server"
 
 PATCH = Patch(

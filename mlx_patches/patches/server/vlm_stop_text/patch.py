@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....core.verbs import Patch, argument, result
-from ..._shared.stop_strings import cut_at_stops
+from ..._shared.stop_strings import cut_at_stops, read_stops
 
 
 def add_stops(built: Any, request: Any) -> Any:
@@ -33,10 +33,8 @@ def add_stops(built: Any, request: Any) -> Any:
 
 
 def find_stops(request: Any) -> list[str]:
-    """The stop strings of a request. The release has not checked them."""
-    stop = getattr(request, "stop", None)
-    listed = stop if isinstance(stop, list) else [stop]
-    return [word for word in listed if isinstance(word, str) and word]
+    """The stop strings of a request."""
+    return read_stops(getattr(request, "stop", None))
 
 
 def end_at_stops(answer: tuple[Any, Any], args: Any) -> tuple[Any, Any]:

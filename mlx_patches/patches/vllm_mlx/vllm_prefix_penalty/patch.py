@@ -1,4 +1,4 @@
-"""vllm-mlx: after a prefix-cache hit, repetition penalties ignore the cached tokens.
+"""vllm-mlx, Rapid-MLX: after a prefix-cache hit, penalties ignore the cached tokens.
 
 Why
     The scheduler passes mlx-lm's batch generator only the tokens that are left to process, without
@@ -9,7 +9,7 @@ How
     After the scheduler has inserted requests, and before their prompts are processed, those with
     processors get the cached tokens of their prompts too.
 Upstream
-    Not fixed in vllm-mlx 0.6.0.
+    Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
 Retire when
     The scheduler passes ``all_tokens``.
 """
@@ -40,5 +40,8 @@ def cut_prompt(prompt: Sequence[int], segments: Sequence[Sequence[int]]) -> list
 PATCH = Patch(
     id="vllm-prefix-penalty",
     every_model=True,
-    targets=result("vllm_mlx.scheduler:Scheduler._schedule_waiting", pass_cached_tokens),
+    targets=result(
+        [f"{one}.scheduler:Scheduler._schedule_waiting" for one in ("vllm_mlx", "rapid_mlx")],
+        pass_cached_tokens,
+    ),
 )

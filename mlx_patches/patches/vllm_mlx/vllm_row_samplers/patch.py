@@ -3,13 +3,11 @@
 Why
     The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
     which it was made. While that batch runs, requests with other settings join it and are sampled
-    with them. ``top_k`` and ``presence_penalty`` are accepted and never used; ``seed``, XTC and
-    ``frequency_penalty`` are dropped with the request's body.
+    with them. ``top_k`` and ``presence_penalty`` are accepted and never used.
 How
-    The generator gets a sampler for each row whose settings differ from its own or that has a seed,
-    and processors for the penalties. The fields that vllm-mlx drops are those of the body that
-    ``host-request-parameters`` has read. Rows with the generator's settings use its sampler, so a
-    batch of equal requests is sampled in one call as before.
+    The generator gets a sampler for each row whose settings differ from its own, and a processor
+    for the presence penalty. Rows with the generator's settings use its sampler, so a batch of
+    equal requests is sampled in one call as before.
 Upstream
     Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row. Not repaired with
     mlx-lm below 0.31.2, which has another batch generator.
@@ -17,37 +15,26 @@ Retire when
     The scheduler passes a sampler per row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ....core.patch import Patch
-from ....core.verbs import after, result, wrap
-from ..._shared.request_fields import read_number
-from ..._shared.seeded import Seeded
-
-_XTC = ("xtc_probability", "xtc_threshold")
-_PENALTIES = ("frequency_penalty", "frequency_context_size", "presence_context_size")
+from ....core.verbs import result, wrap
 
 
 class Insert:
     """A generator's ``insert``, which adds the sampler and the penalty of a request."""
 
-    def __init__(self, insert: Any, sampling_params: Any, ends: Sequence[int]):
+    def __init__(self, insert: Any, sampling_params: Any):
         self._insert = insert
         self._settings = read_settings(sampling_params)
-        self._ends = ends
         self.sampling_params = sampling_params  # those of the request that is inserted next
         self.key: Any = None  # the scheduler's, for which it made the generator
 
     def __call__(self, prompts: Any, **kwargs: Any) -> Any:
         """Insert a request; returns what the release returns."""
         params = self.sampling_params
-        seed = getattr(params, "seed", None)
-        sampler = None
-        if seed is not None:
-            sampler = Seeded(make_sampler(params, self._ends), seed)
-        elif read_settings(params) != self._settings:
-            sampler = make_sampler(params, self._ends)
+        sampler = None if read_settings(params) == self._settings else make_sampler(params)
         processors = kwargs.pop("logits_processors", None) or [[]] * len(prompts)
         return self._insert(
             prompts,
@@ -76,45 +63,32 @@ def read_settings(params: Any) -> dict[str, Any]:
         "top_p": params.top_p,
         "min_p": params.min_p,
         "top_k": max(params.top_k or 0, 0),
-        **{name: getattr(params, name, None) or 0.0 for name in _XTC},
     }
 
 
-def make_sampler(params: Any, ends: Sequence[int]) -> Any:
-    """The sampler of a request; XTC never excludes the tokens that end an answer."""
+def make_sampler(params: Any) -> Any:
+    """The sampler of a request."""
     from mlx_lm.sample_utils import make_sampler as make
 
-    return make(**read_settings(params), xtc_special_tokens=list(ends))
+    return make(**read_settings(params))
 
 
 def make_penalties(params: Any) -> list[Any]:
-    """The processors of the penalties that the scheduler leaves out."""
+    """The processor of the penalty that the scheduler leaves out."""
     from mlx_lm.sample_utils import make_logits_processors as make
 
-    read = {name: getattr(params, name, None) for name in ("presence_penalty", *_PENALTIES)}
-    sent = {name: value for name, value in read.items() if value}
-    return list(make(**sent))
+    return list(make(presence_penalty=params.presence_penalty))
 
 
-def add_fields(params: Any, /) -> None:
-    """Add the parameters of the request that vllm-mlx drops."""
-    for name in (*_XTC, *_PENALTIES):
-        vars(params)[name] = read_number(name)
-    params.top_k = params.top_k or read_number("top_k") or 0  # /v1/messages drops it
-    seed = read_number("seed")
-    params.seed = seed if isinstance(seed, int) else None
-
-
-def replace_sampler(generator: Any, scheduler: Any, /, sampling_params: Any) -> Any:
+def replace_sampler(generator: Any, /, sampling_params: Any) -> Any:
     """A generator with the whole sampler of the request that it is made for."""
     if not hasattr(generator, "_prompt_batch"):
         return generator  # of an earlier mlx-lm
-    ends = [one for one in scheduler._get_stop_tokens() if isinstance(one, int)]
-    sampler = make_sampler(sampling_params, ends)
+    sampler = make_sampler(sampling_params)
     generator.sampler = sampler
     for batch in (generator._prompt_batch, generator._generation_batch):
         batch.fallback_sampler = sampler  # the batches are empty
-    generator.insert = Insert(generator.insert, sampling_params, ends)
+    generator.insert = Insert(generator.insert, sampling_params)
     return generator
 
 
@@ -149,7 +123,6 @@ PATCH = Patch(
     summary="vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored",
     targets=(
         *wrap(f"{_SCHEDULER}._ensure_batch_generator", ensure_generator),
-        *after("vllm_mlx.request:SamplingParams.__post_init__", add_fields, supports=True),
         *result(f"{_SCHEDULER}._create_batch_generator", replace_sampler, supports=True),
     ),
 )

@@ -1,4 +1,4 @@
-"""Which patches a family needs: ``python -m mlx_patches.lab.attribute FAMILY --scenario NAME``.
+"""Which patches a family needs: ``python tools/attribute.py FAMILY --scenario NAME``.
 
 No named scenario is red with every patch applied. A scenario needs a patch if removing that patch
 turns it red. Where several patches repair a defect, removing one of them does not; so the scenario
@@ -7,8 +7,6 @@ added. ``--beside-entry`` keeps the patches that ``apply()`` requests for the mo
 ones missing from them. Prints a JSON object, scenario to ids.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -16,15 +14,15 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..core.errors import MlxPatchesError
-from ..evidence.words import DTYPES, FLOAT32, METAL_EMULATED, RED
-from . import Family, LabModel
-from .child import build_family, emulate, every_patch
+from mlx_patches.core.errors import MlxPatchesError
+from mlx_patches.evidence.words import DTYPES, FLOAT32, METAL_EMULATED, RED
+from mlx_patches.lab import Family, LabModel
+from mlx_patches.lab.child import build_family, emulate, every_patch
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the patches that each named scenario needs."""
-    parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.attribute")
+    parser = argparse.ArgumentParser(prog="tools/attribute.py")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32)
@@ -47,15 +45,9 @@ def attribute(
     expected: Sequence[str] = (),
     kept: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """Map each scenario to the patches that it needs; every patch is applied afterwards.
-
-    Args:
-        expected: patches to try first.
-        kept: patches that stay in effect and are not reported.
-    """
+    """Map each scenario to the patches it needs, besides ``kept``; tries ``expected`` first."""
     import mlx_patches
-
-    from .scenarios import SCENARIOS
+    from mlx_patches.lab.scenarios import SCENARIOS
 
     mlx_patches.apply(patches=every_patch())
     model = build_family(family, dtype=dtype)[0]
@@ -84,10 +76,7 @@ class Tried(NamedTuple):
 def find_needed(
     tried: Tried, scenario: str, applied: list[str], likely: Sequence[str] = ()
 ) -> list[str]:
-    """The applied patches that a scenario needs.
-
-    ``likely``: the patches that other scenarios of the model need, tried first.
-    """
+    """The applied patches that a scenario needs; ``likely`` ones are tried first."""
     others = [one for one in applied if one not in likely]
     suspects = list(likely) if likely and not_red(tried, scenario, without=others) else applied
     missed = missing(tried, scenario, suspects)
@@ -130,11 +119,8 @@ def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
     """Whether the scenario is not red without these patches, which stay unapplied.
 
     It may be green or not applicable: a patch may refuse an unsupported case.
-
-    Raises:
-        MlxPatchesError: the patches in effect differ from those requested.
     """
-    from .scenarios import SCENARIOS, forget_solo_runs
+    from mlx_patches.lab.scenarios import SCENARIOS, forget_solo_runs
 
     apply_all_but(without, tried.everything)
     forget_solo_runs()
@@ -144,13 +130,8 @@ def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
 def apply_all_but(without: Sequence[str], everything: Collection[tuple[str, str]]) -> None:
     """Restore everything, then apply all other patches: earlier trials must leave no trace.
 
-    Args:
-        without: ids of the patches to skip.
-        everything: the (patch, target) pairs in effect with every patch applied.
-
-    Raises:
-        MlxPatchesError: the patches in effect differ from those requested; later trials would
-            attribute the effect of one patch to others.
+    ``everything`` has the (patch, target) pairs in effect with every patch. If others are in effect
+    now, later trials would attribute the effect of one patch to others.
     """
     import mlx_patches
 
@@ -174,7 +155,7 @@ def in_effect() -> list[tuple[str, str]]:
 
 def list_requested(family: Family) -> frozenset[str]:
     """The patches that ``apply()`` requests for a family."""
-    from ..activation.session import session
+    from mlx_patches.activation.session import session
 
     current = session()
     entry = current.gate.patches_for(family.name, family.distribution)

@@ -1,0 +1,113 @@
+"""The user's settings: ``[tool.mlx-patches]`` in pyproject.toml, and the user's config.toml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..activation import profiles, settings
+from ..core.errors import MlxPatchesError
+from ..core.files import printable
+from ..evidence.words import SEVERITIES
+
+TABLE = "mlx-patches"
+# Larger files are not settings.
+MAX_BYTES = 1_000_000
+
+
+def read(parameters: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The defaults of a command's parameters, and the file of each.
+
+    A project's settings override the user's, and the environment's profile overrides both.
+    """
+    found: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    if not {key.replace("-", "_") for key in _KEYS} & {*parameters}:
+        return found, files
+    for path, table in _tables():
+        for key, value in table.items():
+            if key not in _KEYS:
+                raise MlxPatchesError(f"{path}: unknown key {key!r}; use {', '.join(_KEYS)}")
+            name = key.replace("-", "_")
+            try:
+                value = _KEYS[key](value)
+            except (MlxPatchesError, TypeError) as error:
+                raise MlxPatchesError(f"{path}: {key}: {error}") from None
+            if name in parameters and not (name == "profile" and settings.profile()):
+                found[name], files[name] = value, path
+    return found, files
+
+
+def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files with settings, the user's first, and their settings."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    if table := _table(Path(home, TABLE, "config.toml")):
+        yield table
+    try:
+        here = Path.cwd()
+    except OSError:  # it was removed
+        return
+    for folder in (here, *here.parents):
+        if table := _table(folder / "pyproject.toml"):
+            yield table
+            return
+
+
+def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
+    """A file's settings; None if it has none."""
+    try:
+        data = path.read_bytes() if path.is_file() and path.stat().st_size < MAX_BYTES else b""
+    except OSError:
+        return None
+    project = path.name == "pyproject.toml"
+    if not data or (project and TABLE.encode() not in data):
+        return None
+    import tomllib
+
+    try:
+        table: Any = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise MlxPatchesError(f"{printable(path)}: not TOML: {error}; correct this line") from None
+    name = printable(path)
+    if project:
+        tool = table.get("tool")
+        table, name = tool.get(TABLE) if isinstance(tool, dict) else None, f"{name}: [tool.{TABLE}]"
+    if table is not None and not isinstance(table, dict):
+        raise MlxPatchesError(f"{name}: expected a table")
+    return None if table is None else (name, table)
+
+
+def _profile(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError('expected a text, such as "safe"')
+    profiles.choose(value)
+    return value
+
+
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise TypeError('expected a list of texts, such as ["a", "b"]')
+    return value
+
+
+def _severities(value: Any) -> str:
+    if unknown := [one for one in _texts(value) if one not in (*SEVERITIES, "any")]:
+        raise TypeError(f"no severity {unknown[0]!r}; use {', '.join(SEVERITIES)} or any")
+    if not value:
+        raise TypeError("expected at least one severity; omit the key for the default")
+    return ",".join(value)
+
+
+def _patches(value: Any) -> list[str]:
+    from ..activation.session import session
+
+    return [session().registry.find_declared(one).id for one in _texts(value)]
+
+
+_KEYS: dict[str, Callable[[Any], Any]] = {
+    "fail-on": _severities,
+    "ignore": _patches,
+    "profile": _profile,
+}

@@ -1,0 +1,28 @@
+"""Sends vllm-mlx's batched engine a request whose logits processor raises."""
+
+import asyncio
+from typing import Any
+
+from ....probes import Result
+from ....probes.kit import Target, own_class_of
+from ....probes.vllm_engine import ask, make_engine, stream
+
+
+def probe(target: Target) -> Result:
+    """Red if the error reaches the engine's step, or does not end the request."""
+    engine = make_engine(own_class_of(target))
+    engine.step = lambda processors: [one([3], "logits") for one in processors]
+    try:
+        streamed = asyncio.run(stream(engine, logits_processors=[fail]))
+        whole = asyncio.run(ask(engine, logits_processors=[fail]))
+    except ArithmeticError as error:
+        return Result(True, f"the error reaches the step of all requests: {error}")
+    reasons = [output.finish_reason for output in (*streamed, whole)]
+    if reasons != ["error", "error"] or len(engine.closed) != 2:
+        return Result(True, f"the request goes on: {reasons}")
+    return Result(False, "the error ends its request only")
+
+
+def fail(tokens: Any, logits: Any) -> Any:
+    """A processor that raises."""
+    raise ArithmeticError("no such token")

@@ -1,0 +1,63 @@
+"""Gives vllm-mlx's server an answer with a tool call that cannot be read."""
+
+from typing import Any
+
+from ....probes import NotApplicable, Result
+from ....probes.fixtures import require
+from ....probes.kit import Target, module_of
+
+_CALL = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
+_GOOD = _CALL.replace("}}", "1}}")
+_TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+
+
+def probe(target: Target) -> Result:
+    """Red if the call's text is lost, streamed or not, or an answer without a required call."""
+    require(target)
+    server: Any = module_of(target)
+    if not hasattr(server, "_build_tool_parser"):
+        raise NotApplicable("this release has one tool parser for all streams")
+    kept = server._enable_auto_tool_choice, server._tool_call_parser, server._tool_parser_instance
+    server._enable_auto_tool_choice, server._tool_call_parser = True, "hermes"
+    server._tool_parser_instance = None
+    try:
+        return check(server)
+    finally:
+        server._enable_auto_tool_choice, server._tool_call_parser = kept[:2]
+        server._tool_parser_instance = kept[2]
+
+
+def check(server: Any) -> Result:
+    """Red if a text is lost."""
+    read, request = server._parse_tool_calls_with_parser, make_request(server)
+    for text in (_CALL, _GOOD, f"so {_CALL}"):
+        for name, (content, calls) in (
+            ("text", read(text, request)),
+            ("stream", stream(server, text, request)),
+        ):
+            if bool(calls) is (text != _GOOD) or ("name" in (content or "")) is (text == _GOOD):
+                return Result(True, f"{name} of {text!r}: content {content!r}, calls {calls}")
+    try:
+        read("so", make_request(server, tool_choice="required"))
+        return Result(True, "an answer without the required call is accepted")
+    except ValueError:
+        return Result(False, "no text is lost")
+
+
+def make_request(server: Any, **fields: Any) -> Any:
+    """A chat request with a tool."""
+    message = server.Message(role="user", content="hi")
+    return server.ChatCompletionRequest(model="m", messages=[message], tools=_TOOLS, **fields)
+
+
+def stream(server: Any, text: str, request: Any) -> tuple[str, list[Any]]:
+    """The content and the calls of a stream, five characters at a time."""
+    parser, context = server._build_tool_parser(None), request.model_dump()
+    whole = content = ""
+    calls: list[Any] = []
+    for at in range(0, len(text), 5):
+        delta = text[at : at + 5]
+        whole, result = server._extract_streaming_tool_delta(parser, whole, delta, context)
+        content += (result or {}).get("content") or ""
+        calls += (result or {}).get("tool_calls") or []
+    return content, calls

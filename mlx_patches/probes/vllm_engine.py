@@ -1,0 +1,87 @@
+"""vllm-mlx's own engines, whose requests are answered with known pieces of text."""
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from .stop_text import PIECES
+
+
+async def ask(engine: Any, **sent: Any) -> Any:
+    """The output of an answer that is not streamed."""
+    output = await engine.generate("hi", **sent)
+    await asyncio.sleep(0.01)  # the event loop closes what an engine leaves open
+    return output
+
+
+async def stream(engine: Any, **sent: Any) -> list[Any]:
+    """The outputs of an answer that is streamed."""
+    outputs = [one async for one in engine.stream_generate("hi", **sent)]
+    await asyncio.sleep(0.01)
+    return outputs
+
+
+def make_engine(kind: Any) -> Any:
+    """An engine of the release.
+
+    ``sent`` are the arguments of its requests, ``closed`` the lengths of answers that it closed,
+    ``step`` is called with a request's processors before each output.
+    """
+    engine = kind.__new__(kind)
+    engine.sent, engine.closed = [], []
+    engine.step = lambda processors: None
+    engine._loaded, engine._is_mllm, engine._draft_model = True, False, None
+    engine._active_requests, engine._num_running = {}, 0
+    engine._recent_completions = []
+    engine._total_requests_processed = engine._total_prompt_tokens = 0
+    engine._total_completion_tokens = 0
+    engine._mllm_scheduler = None
+    engine._engine = SimpleNamespace(
+        add_request=lambda **sent: take(engine, vars(sent["sampling_params"])),
+        stream_outputs=lambda _: answer(engine),
+        generate=lambda **sent: generate(engine, vars(sent["sampling_params"])),
+    )
+    engine._stream_generate_impl = lambda **sent: engine.sent.append(sent) or answer(engine)
+    return engine
+
+
+async def take(engine: Any, sent: dict[str, Any]) -> str:
+    """Take a request; returns its id."""
+    engine.sent.append(sent)
+    return "probe"
+
+
+async def generate(engine: Any, sent: dict[str, Any]) -> Any:
+    """The last output of an answer."""
+    await take(engine, sent)
+    return [one async for one in answer(engine)][-1]
+
+
+async def answer(engine: Any) -> AsyncIterator[Any]:
+    """The outputs of an answer; records if they are closed before its end."""
+    text = ""
+    try:
+        for number, piece in enumerate(PIECES, 1):
+            engine.step(engine.sent[-1].get("logits_processors") or ())
+            text += piece
+            yield make_output(text, piece, number)
+    except GeneratorExit:
+        engine.closed.append(number)
+        raise
+
+
+def make_output(text: str, piece: str, number: int) -> Any:
+    """An output, as both engines make it."""
+    last = number == len(PIECES)
+    output: Any = importlib.import_module("vllm_mlx.engine.base").GenerationOutput(
+        text=text,
+        new_text=piece,
+        completion_tokens=number,
+        finished=last,
+        finish_reason="length" if last else None,
+    )
+    output.output_text, output.output_token_ids = text, []
+    output.mtp_drafts = output.mtp_accepted = 0
+    return output

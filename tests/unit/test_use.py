@@ -1,0 +1,276 @@
+"""What an operator and a maintainer type: options that repeat, settings, completion, progress."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+import mlx_patches
+from mlx_patches import MlxPatchesError, Status, cli
+from mlx_patches.activation import enable, run, started
+from mlx_patches.auditing import completion
+from mlx_patches.core import model_types
+from mlx_patches.core.patch import Attribute
+from mlx_patches.lab import report
+
+from .conftest import load, manager_for, patch_of, target
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder in a project with settings; returns the function that writes them."""
+    folder = tmp_path / "project" / "inner"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def write(text, user=False):
+        path = tmp_path / ("config/mlx-patches/config.toml" if user else "project/pyproject.toml")
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+# -- options -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(cli.cli.commands))
+def test_every_command_is_quiet_or_verbose(said, name):
+    flags = {flag for one in cli.cli.commands[name].params for flag in one.opts}
+    assert {"-q", "--quiet", "-v", "--verbose"} <= flags
+    done = said(name, "-q", "-v")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "-q contradicts -v: omit one of them" in done.err
+
+
+def test_audit_takes_several_models(said, llama):
+    folder = str(llama)
+    both = said("audit", "-q", folder, "--model", folder, "--host", "mlx_lm.server")
+    assert both.out == 2 * said("audit", "-q", "--model", folder).out
+    found = json.loads(said("audit", "--json", folder, folder).out)
+    assert [one["model"]["model_type"] for one in found] == ["llama", "llama"]
+    assert len(json.loads(said("audit", "--format", "sarif", folder, folder).out)["runs"]) == 2
+    done = said("audit", folder, folder, "--html", "page.html")
+    assert done.code == 2 and "give one model or host" in done.err
+
+
+def test_enable_for_several_hosts(monkeypatch, said, tmp_path):
+    limit = enable.limit_to("pytest")
+    monkeypatch.setattr(enable, "_find_host", lambda host: limit._replace(name=host))
+    both = enable.limit_to("a", "b", "a")
+    assert (both.name, both.scripts, both.modules) == ("a, b", limit.scripts, limit.modules)
+    monkeypatch.setattr(enable, "enable", lambda limit, profile: tmp_path)
+    monkeypatch.setattr(started, "host", "vllm-mlx")
+    assert "(before: vllm-mlx)" in said("enable", "--host", "a").out
+    assert said("enable", "-q", "--host", "a").out == ""
+
+
+def test_contradictions_are_one_line(said, affected, project):
+    path = project('[tool.mlx-patches]\nignore = ["fix"]\n')
+    done = said("audit", "--strict")
+    assert done.code == 2 and done.err.splitlines()[-1].startswith(
+        f"mlx-patches: --strict counts what --ignore accepts: omit ignore in {path}"
+    )
+    done = said("lab", "--weights", "a", "--config", "b", "--dtype", "bfloat16")
+    assert "omit --config and --dtype" in done.err and done.err.count("\n") == 1
+    assert "--json is --format json" in said("audit", "--json", "--format", "sarif").err
+
+
+def test_own_environment_precedes_path(monkeypatch, tmp_path):
+    (tmp_path / "python").write_text("")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    beside = Path(sys.executable).with_name("python")
+    assert shutil.which("python") == str(tmp_path / "python")
+    assert run.launch(["python", "-c", "1"]).command[0] == str(beside)
+
+
+def test_page_is_reported(said, affected, tmp_path):
+    path = tmp_path / "page.html"
+    done = said("audit", "-q", "--html", str(path))
+    assert done.err == f"{path}: wrote the report page\n"
+    assert path.exists()
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+def test_settings_are_defaults(said, affected, project):
+    assert said("audit").code == 1
+    project('ignore = ["fix"]\nprofile = "batch"\n', user=True)
+    done = said("audit")
+    assert done.code == 0 and "settings from" in done.err
+    assert "settings from" not in said("audit", "-q").err
+    # A project's settings override the user's, an option both.
+    project('[tool.mlx-patches]\nignore = []\nfail-on = ["crash"]\n')
+    assert said("audit").code == 0
+    assert said("audit", "--fail-on", "any").code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("profle = 'safe'", "unknown key 'profle'; use fail-on, ignore, profile"),
+        ("profile = 'saef'", "profile: no profile 'saef'; choose from batch"),
+        ("profile = ['safe']", 'profile: expected a text, such as "safe"'),
+        ("ignore = 'fix'", 'ignore: expected a list of texts, such as ["a", "b"]'),
+        ("ignore = ['fxi']", "ignore: no patch 'fxi'; did you mean 'fix'?"),
+        ("fail-on = ['crush']", "fail-on: no severity 'crush'; use wrong-text, crash"),
+        ("fail-on = []", "fail-on: expected at least one severity; omit the key"),
+        ("profile", "not TOML: "),
+        ("profile = " + "[" * 9999, "not TOML: "),
+    ],
+)
+@pytest.mark.parametrize("user", [False, True])
+def test_bad_settings_are_one_line(said, affected, project, text, problem, user):
+    path = project(text if user else f"[tool.mlx-patches]\n{text}\n", user)
+    for command in ("audit", "enable"):
+        done = said(command)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith(f"mlx-patches: {path}: ") and problem in done.err
+    # What has no settings works, and so does help.
+    assert said("ps").code == said("audit", "--help").code == 0
+
+
+def test_other_projects_are_not_read(said, affected, project):
+    for text in ("[project\nname = 'broken'\n", "tool = 'mlx-patches'\n", ""):
+        project(text)
+        assert said("audit", "-q").err == ""
+
+
+# -- completion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(said, shell):
+    if shell != "bash" or shutil.which("bash"):
+        assert "_MLX_PATCHES_COMPLETE" in said("completion", shell).out
+
+
+def test_completed_names(site, affected):
+    def names(kinds, begun=""):
+        return [one.value for one in completion.complete(kinds, begun) if one.type == "plain"]
+
+    model_types.remapping.cache_clear()
+    site.install("mlx-lm", "0.32.2")
+    site.write("mlx_lm/models/llama.py")
+    site.write("mlx_lm/models/gemma/__init__.py")
+    site.write("mlx_lm/utils.py", "MODEL_REMAPPING = {'mistral': 'llama'}")
+    assert names("patches") == ["fix"]
+    assert {"gemma", "llama", "mistral"} <= set(names("models"))
+    assert names("patches models", "f") == ["fix"]
+    assert names("hosts") == ["mlx_lm.server"]
+    assert names("profiles", "s") == ["safe", "security", "server"]
+    assert [one.type for one in completion.complete("models", "./")] == ["file"]
+
+
+# -- progress ----------------------------------------------------------------------------------
+
+
+def test_piped_progress_has_the_time_left(capsys, monkeypatch):
+    clock = iter([0.0, 10.0, 14.0])
+    monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with report.progress(2, "each up to 120 s") as advance:
+        advance("one")
+        advance("other")
+    assert capsys.readouterr().err.splitlines() == [
+        "2 steps, each up to 120 s",
+        "[1/2] one: 10 s, 10 s left",
+        "[2/2] other: 14 s, 0 s left",
+    ]
+
+
+def test_quiet_command_has_no_progress(capsys):
+    with click.Context(cli.cli) as context:
+        context.meta["quiet"] = True
+        with report.progress(1, "up to 1 s") as advance:
+            advance("one")
+    assert capsys.readouterr().err == ""
+
+
+# -- a host's program --------------------------------------------------------------------------
+
+
+def test_adoption_page_runs(affected, fake, monkeypatch):
+    """Its Python, from the first line to the last."""
+    page = (ROOT / "docs/adopt.md").read_text()
+    first, health, end, host = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    scope = {}
+    exec(first.replace("row-by-row", "fix"), scope)
+    assert {one.reason for one in scope["report"]} == {"skipped by apply(without=...)"}
+    monkeypatch.setattr(mlx_patches, "needs", lambda model: ())  # no package has models
+    exec(health, scope)
+    assert scope["health"]["ok"] and not scope["broken"]
+    assert len(json.dumps({**scope["health"], "patches": dict.fromkeys(Status, 10**6)})) < 1000
+    fake.install("your-host", "1.0")
+    with pytest.raises(SystemExit):
+        exec(end, scope)
+    exec(host, scope)
+    assert scope["HOST"].scripts == ("your-host", "your-host-worker")
+
+
+def test_patch_that_is_left_out(affected, fake):
+    cache = load("fake_lm.cache")
+    original = cache.attend
+    mlx_patches.apply()
+    assert cache.attend is not original
+    mlx_patches.apply(without=["fix"], dry_run=True)
+    assert cache.attend is not original
+    mlx_patches.apply(without=["fix"])
+    assert cache.attend is original
+    (one,) = mlx_patches.apply(["fix"], strict=True)  # whoever requests it
+    assert (one.status, one.by_choice) == ("disabled", True)
+    mlx_patches.restore()
+    mlx_patches.apply()
+    assert cache.attend is not original
+    mlx_patches.restore()
+    with pytest.raises(MlxPatchesError, match="without must be a list of ids"):
+        mlx_patches.apply(without="fix")
+    with pytest.raises(MlxPatchesError, match="no patch 'fxi'"):
+        mlx_patches.apply(without=["fxi"])
+
+
+def test_strict_error_names_the_replacement_and_its_owner(affected, fake):
+    fake.write("fake_host/patches.py", "def attend(x):\n    return x\n")
+    info = fake.install("Fake-Host-Server", "2.0")
+    (info / "RECORD").write_text("fake_host/__init__.py,,\nfake_host/patches.py,,\n")
+    load("fake_lm.cache").attend = load("fake_host.patches").attend
+    with pytest.raises(MlxPatchesError) as raised:
+        mlx_patches.apply(strict=True)
+    assert "fake_lm.cache:attend is conflict" in str(raised.value)
+    assert "was replaced by fake_host.patches:attend" in str(raised.value)
+    assert "(fake_host is installed by Fake-Host-Server)" in str(raised.value)
+
+
+def test_replaced_body_is_named(fake):
+    """A patch of a new attribute depends on the code of other functions."""
+    wanted = target(
+        "Cache.extra",
+        factory=lambda original: Attribute("extra"),
+        fingerprint_of=("Cache.update",),
+        defines_new_attribute=True,
+    )
+    fake.write("fake_host/patches.py", "def update(self, n):\n    return n\n")
+    load("fake_lm.cache").Cache.update = load("fake_host.patches").update
+    rule = {"affected": ">=0", "bodies": {"Cache.extra": {"affected": ["0" * 16]}}}
+    patch = patch_of(wanted)
+    with pytest.raises(MlxPatchesError, match=r"Cache\.update was replaced by fake_host\.p"):
+        manager_for(patch, rule=rule).apply(patch, strict=True)
+
+
+def test_classifiers_and_python():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = {one.rpartition(" ")[2] for one in about["classifiers"] if ":: Python :: 3." in one}
+    assert pythons == {"3.11", "3.12", "3.13", "3.14"}
+    assert os.path.exists(ROOT / "mlx_patches/py.typed")
