@@ -169,13 +169,17 @@ def _judge(
         return Verdict(True, f"{installed} has the defect{beyond}")
     if body in sound:
         reason = f"its code in {installed} was measured and is sound"
-        return _fixed(rule) if decision == "fixed" else Verdict(False, reason, Status.NOT_AFFECTED)
+        return (
+            _explain_fix(rule)
+            if decision == "fixed"
+            else Verdict(False, reason, Status.NOT_AFFECTED)
+        )
     by_number = released and decision in ("fixed", "clear")
     if body and (affected or sound) and not by_number:
         reason = f"its code in {installed} ({body}) matches no measured release"
         return Verdict(False, reason, Status.DRIFTED)
     if decision == "fixed":
-        return _fixed(rule)
+        return _explain_fix(rule)
     if decision == "clear":
         reason = f"{installed.version} is outside {rule.affected}"
         return Verdict(False, reason, Status.NOT_AFFECTED)
@@ -189,5 +193,5 @@ def _judge(
     return Verdict(True, within if body else f"{within}; no source to compare")
 
 
-def _fixed(rule: Rule) -> Verdict:
+def _explain_fix(rule: Rule) -> Verdict:
     return Verdict(False, f"fixed upstream ({rule.fixed})", Status.FIXED_UPSTREAM)
