@@ -4,10 +4,10 @@ import importlib
 import inspect
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.fixtures import require
-from ..._shared.arrays import mx
 
 _CONFIG: dict[str, Any] = {
     "model_type": "modernbert",
