@@ -50,6 +50,7 @@ STACKED = [
     "ngram-context",
     "draft-kept-cache",
     "speculative-split",
+    "draft-none",
     "processors-prompt",
     "quantized-masks",
     "kv-bits-refused",

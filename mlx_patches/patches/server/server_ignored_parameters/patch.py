@@ -26,12 +26,12 @@ from ....core.verbs import Patch, wrap
 # Parameters that the server does not implement, and the values that change nothing.
 IGNORED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
-    "best_of": (0, 1),
+    "best_of": (1, 0),
     "response_format": ({"type": "text"},),
     "tool_choice": ("auto", "none"),
     "function_call": ("auto", "none"),
     "functions": ([],),
-    "typical_p": (0, 1),
+    "typical_p": (1, 0),
     "top_a": (0,),
     "tfs": (1,),
     "mirostat": (0,),

@@ -39,7 +39,7 @@ def begin_answer(server: Any, choice: Any, tools: Any = TOOLS, **sent: Any) -> l
     logits = mx.zeros((1, 8))
     for process in args.logits_processors or ():
         logits = process(mx.array([1, 2]), logits)
-    return logits[0].tolist()
+    return list(logits[0].tolist())
 
 
 async def read(target: Target, **sent: Any) -> Any:

@@ -1,5 +1,7 @@
 """Feeds the server's generator calls that its parser cannot read, or that are not complete."""
 
+import contextlib
+import io
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,4 +38,5 @@ def read_answer(pieces: list[str], **sent: Any) -> list[Any]:
         **{"tools": _TOOLS, "max_tokens": 9, "temperature": 0.0, "top_p": 1.0, **sent}
     )
     args = server._build_gen_args(request, processor)
-    return list(make_silent_generator(pieces).generate("hi", args=args)[1])
+    with contextlib.redirect_stdout(io.StringIO()):  # mlx-vlm 0.5 prints unreadable calls
+        return list(make_silent_generator(pieces).generate("hi", args=args)[1])
