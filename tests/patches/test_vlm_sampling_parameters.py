@@ -1,6 +1,7 @@
 """``vlm-sampling-parameters``: each parameter reaches the sampler, or is refused."""
 
 import importlib
+import math
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -71,6 +72,29 @@ def test_numbers_out_of_range_are_refused(sent, server, ungated):
     (name,) = sent
     with pytest.raises(ValueError, match=f"^{name}: .* is not a number from 0 to"):
         build(server, **sent)
+
+
+@pytest.mark.parametrize(
+    ("sent", "fault"),
+    [
+        ({"logit_bias": {"a": 1}}, "logit_bias: 'a' is not a token id"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias: '-1' is not a token id"),
+        ({"logit_bias": {"3": math.nan}}, "logit_bias: 'nan' is not a number up to 3e\\+38"),
+        ({"top_logprobs": 3}, "top_logprobs: needs logprobs"),
+    ],
+)
+def test_other_requests_are_refused_with_status_400(sent, fault, server, ungated):
+    ungated("vlm-sampling-parameters")
+    with pytest.raises(ValueError, match=fault) as caught:
+        build(server, **sent)
+    assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize("bias", [None, {}, {"3": 100}, {3: -1e9}, {"3": -math.inf}])
+def test_bias_reaches_the_arguments(bias, server, ungated):
+    ungated("vlm-sampling-parameters")
+    found = build(server, logit_bias=bias).logit_bias
+    assert found == (bias and {int(token): value for token, value in bias.items()})
 
 
 def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatch):

@@ -109,7 +109,7 @@ def require_call(built: Any, request: Any, processor: Any) -> Any:
     if not parser or built.logits_processors:
         why = "with response_format" if parser else "for this model, whose calls it cannot read"
         text = f"tool_choice: a required call is not supported by mlx_vlm.server {why}; remove it"
-        raise refusal(ValueError(text))
+        raise refusal(bad_request()(text))
     tokenizer = getattr(processor, "tokenizer", processor)
     tokens = tokenizer.encode(parser.tool_call_start, add_special_tokens=False)
     built.logits_processors = [StartCall(tokens)]
