@@ -97,6 +97,28 @@ def test_bias_reaches_the_arguments(bias, server, ungated):
     assert found == (bias and {int(token): value for token, value in bias.items()})
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"repetition_penalty": 1.2},
+        {"presence_penalty": 1},
+        {"logit_bias": {"3": 5}},
+        {"logprobs": True},
+    ],
+)
+def test_parameters_that_drafts_ignore_are_refused(sent, server, ungated, monkeypatch):
+    runtime = importlib.import_module("mlx_vlm.server.runtime").runtime
+    ungated("vlm-sampling-parameters")
+    assert build(server, **sent)
+    monkeypatch.setattr(runtime, "response_generator", SimpleNamespace(draft_model=object()))
+    neutral = {"repetition_penalty": 1.0, "frequency_penalty": 0, "logit_bias": {}}
+    assert build(server, **neutral, logprobs=False)
+    with pytest.raises(
+        ValueError, match=f"{next(iter(sent))}: not supported .* with a draft model"
+    ):
+        build(server, **sent)
+
+
 def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatch):
     ungated("vlm-sampling-parameters")
     generation = importlib.import_module("mlx_vlm.server.generation")

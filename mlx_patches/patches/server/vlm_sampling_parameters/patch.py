@@ -4,12 +4,12 @@ Why
     The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
     ignores ``min_p``, ``xtc_probability`` and, in earlier releases, ``top_k``. Of ``top_n_sigma``,
     ``p_less`` and ``typical_p`` only the first one counts, and a request with one of them ignores
-    its seed.
+    its seed. With a draft model, penalties and ``logit_bias`` change only the first token.
 How
     For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets
     all of its parameters; its draws depend on the seed and the token's position. Numbers out of
     range, an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the
-    release lacks are refused with status 400.
+    release lacks, or ignores with a draft model, are refused with status 400.
 Upstream
     Not fixed in mlx-vlm 0.7.10. The servers of mlx-vlm 0.5 to 0.6.3 are not repaired.
 Retire when
@@ -41,6 +41,14 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "typical_p": (1.0, 1.0),
     "xtc_probability": (0.0, 1.0),
     "xtc_threshold": (0.0, 0.5),
+}
+# What speculative decoding ignores after the first token, and the values that change nothing.
+_WITHOUT_DRAFT: Mapping[str, tuple[Any, ...]] = {
+    "repetition_penalty": (0, 1),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
 }
 
 
@@ -122,9 +130,20 @@ def check_parameters(args: Any, request: Any) -> None:
             refuse(f"{name}: {value!r} is not a number from 0 to {most}")
     if top and not args.logprobs:
         refuse("top_logprobs: needs logprobs; set it to true")
+    if has_draft():
+        for name, neutral in _WITHOUT_DRAFT.items():
+            if getattr(args, name, None) not in (*neutral, None):
+                refuse(f"{name}: not supported by mlx_vlm.server with a draft model; remove it")
     sampler = importlib.import_module(_GENERATION).make_sampler
     for name in set(read_parameters(args)) - set(inspect.signature(sampler).parameters):
         refuse(f"{name}: not supported by this mlx-vlm; remove it")
+
+
+def has_draft() -> bool:
+    """Whether the server decodes with a draft model."""
+    runtime: Any = importlib.import_module("mlx_vlm.server.runtime")
+    generator = getattr(runtime.runtime, "response_generator", None)
+    return getattr(generator, "draft_model", None) is not None
 
 
 def refuse(fault: str) -> None:
