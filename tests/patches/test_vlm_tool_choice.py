@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from mlx_patches.core.distributions import source_file
@@ -91,3 +93,13 @@ def test_summary_is_free():
             return update
 
     assert patch.free_summary(Request()) == {"tool_choice": "auto"}
+
+
+def test_shared_tokenizer_keeps_its_padding():
+    class Backend:
+        def encode(self, text, add_special_tokens):
+            assert not add_special_tokens
+            return SimpleNamespace(ids=[ord(letter) for letter in text])
+
+    tokenizer = SimpleNamespace(backend_tokenizer=Backend())  # its own encode would set the padding
+    assert patch.encode(SimpleNamespace(tokenizer=tokenizer), "ab") == [97, 98]

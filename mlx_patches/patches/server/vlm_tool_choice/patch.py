@@ -110,10 +110,20 @@ def require_call(built: Any, request: Any, processor: Any) -> Any:
         why = "with response_format" if parser else "for this model, whose calls it cannot read"
         text = f"tool_choice: a required call is not supported by mlx_vlm.server {why}; remove it"
         raise refusal(bad_request()(text))
-    tokenizer = getattr(processor, "tokenizer", processor)
-    tokens = tokenizer.encode(parser.tool_call_start, add_special_tokens=False)
-    built.logits_processors = [StartCall(tokens)]
+    built.logits_processors = [StartCall(encode(processor, parser.tool_call_start))]
     return built
+
+
+def encode(processor: Any, text: str) -> list[int]:
+    """The tokens of a text.
+
+    The tokenizer's own ``encode`` sets its padding, which fails while another thread uses it.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    return list(backend.encode(text, add_special_tokens=False).ids)
 
 
 def requires_call(request: Any) -> bool:
