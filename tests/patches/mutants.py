@@ -120,7 +120,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vlm-hang-up": {"is_collected": lambda body: False},
     "vlm-preprocess-turns": {"_turn": contextlib.nullcontext()},
     "vlm-row-samplers": {"group_rows": lambda rows: [[*range(len(rows))]]},
-    "vlm-sampling-parameters": {"read_parameters": lambda args: {}},
+    "vlm-sampling-parameters": {"read_parameters": lambda args: {}, "_UNREAD": {}},
     "vlm-schema-thinking": {"FirstToken": lambda waiting: waiting},
     "offset-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},
     "left-padding-alias": {"Attribute": FromOld(lambda kind: lambda name, read: kind(name))},

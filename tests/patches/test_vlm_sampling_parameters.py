@@ -125,3 +125,11 @@ def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatc
     monkeypatch.setattr(generation, "make_sampler", lambda temp, top_p=1.0, min_p=0.0: None)
     with pytest.raises(ValueError, match="top_k: not supported"):
         build(server, top_k=3)
+
+
+def test_first_server_refuses_what_it_ignores():
+    patch.refuse_unread(SimpleNamespace(seed=0, repetition_penalty=1.0, typical_p=1, logit_bias={}))
+    patch.refuse_unread(SimpleNamespace(temperature=1.5, top_p=0.5))
+    for name in patch._UNREAD:
+        with pytest.raises(ValueError, match=f"^{name}: not supported by this mlx-vlm; remove it"):
+            patch.refuse_unread(SimpleNamespace(**{name: {"3": 2} if name == "logit_bias" else 2}))

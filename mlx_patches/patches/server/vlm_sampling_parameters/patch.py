@@ -11,7 +11,8 @@ How
     range, an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the
     release lacks, or ignores with a draft model, are refused with status 400.
 Upstream
-    Not fixed in mlx-vlm 0.7.10. The servers of mlx-vlm 0.5 to 0.6.3 are not repaired.
+    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds, penalties and
+    logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not repaired.
 Retire when
     The server passes all parameters of a request to its sampler.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import before, result, wrap
 from ..._shared.refusals import bad_request
 from ..._shared.request_fields import TOP_LOGPROBS, find_bias_fault
 from ..._shared.seeded import draw
@@ -49,6 +50,13 @@ _WITHOUT_DRAFT: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
     "logprobs": (False,),
+}
+# What the server of mlx-vlm 0.5 ignores, besides falsy values, and the values that change nothing.
+_UNREAD: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("top_k", "min_p", "xtc_probability", "seed", "logit_bias"), ()),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"), ()),
+    "typical_p": (1,),
+    "repetition_penalty": (1,),
 }
 
 
@@ -139,6 +147,14 @@ def check_parameters(args: Any, request: Any) -> None:
         refuse(f"{name}: not supported by this mlx-vlm; remove it")
 
 
+def refuse_unread(request: Any) -> None:
+    """Refuse a request with a parameter that the server of mlx-vlm 0.5 ignores."""
+    for name, neutral in _UNREAD.items():
+        value = getattr(request, name, None)
+        if value and value not in neutral:
+            refuse(f"{name}: not supported by this mlx-vlm; remove it")
+
+
 def has_draft() -> bool:
     """Whether the server decodes with a draft model."""
     runtime: Any = importlib.import_module("mlx_vlm.server.runtime")
@@ -163,6 +179,7 @@ PATCH = Patch(
     summary="mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k",
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),
+        *before("mlx_vlm.server:_build_gen_args", refuse_unread),
         *wrap("mlx_vlm.server.app:_build_gen_args", add_parameters, supports=True),
     ),
 )
