@@ -415,6 +415,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "server-stop-text": {"cut_at_stops": lambda responses, *stops: responses},
     "vlm-stop-text": {"cut_at_stops": lambda tokens, *stops, **more: tokens},
     "draft-none": {"has_no_drafts": lambda logits_processors, num_draft_tokens: False},
+    "colbert-padding": {"mask_all": lambda mask_convolutions: mask_convolutions},
     "vlm-unread-calls": {"cut": lambda held, spans: None},
     "vlm-tool-choice": {"allow": lambda logits, token: logits, "select_tools": lambda body: body},
     "vlm-finish-reason": {"note_reason": lambda answer, args: answer},
