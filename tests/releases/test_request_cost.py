@@ -41,6 +41,7 @@ CONSTANT: dict[str, str] = {
     "batch-refused": START,
     "cancelled-prompt": LAYERS,
     "deepstack-rows": ARRAYS,
+    "draft-none": "joins a call's tokens once, as the release does with drafts",
     "extend-solo-batch": ARRAYS,
     "extra-eos": START,
     "gemma-image-blocks": ARRAYS,
