@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 
 from mlx_patches.core.distributions import source_file
+from mlx_patches.patches.server.vlm_sampling_parameters import patch
 from mlx_patches.patches.server.vlm_sampling_parameters.probe import sample
 
 from ..releases.models import module_or_skip
