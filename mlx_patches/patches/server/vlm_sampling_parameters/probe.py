@@ -21,7 +21,7 @@ _SEEDED: dict[str, Any] = {"min_p": 0.05, "seed": 7}
 def probe(target: Target) -> Result:
     """Red if another token is drawn, or if a seed does not repeat its draws."""
     require_own(target)
-    if target.name == "_build_gen_args":
+    if target.module == "mlx_vlm.server":
         return find_accepted(importlib.import_module(target.module))
     require_names(importlib.import_module("mlx_vlm.server.generation"), "make_sampler")
     import mlx.core as mx

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.patch import Target
 from ....probes import Result
-from ....probes.fixtures import require_module
+from ....probes.fixtures import require_module, require_own
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
 _TEMPLATE = "<tool_call>{{ tool_call.name }}</tool_call>"
@@ -21,6 +21,7 @@ def probe(target: Target) -> Result:
     if target.distribution == "starlette":
         kept = asyncio.run(read(target, tools=TOOLS, tool_choice="none"))
         return Result(bool(kept), f"tool_choice none leaves the tools {kept}")
+    require_own(target)
     first = begin_answer(server, "required")
     return Result(
         first[_TEXT] == 0, f"logits of a call and of text: {first[_CALL]}, {first[_TEXT]}"
