@@ -40,6 +40,32 @@ def test_error_names_the_parameter_and_the_remedy(server):
     assert "temperature" in find_error(server, temperature=-1)
 
 
+@pytest.mark.parametrize(
+    ("sent", "fault"),
+    [
+        ({"logit_bias": {"-1": 1}}, "logit_bias: '-1' is not a token id"),
+        ({"logit_bias": {"3": None}}, "logit_bias: 'None' is not a number up to 3e+38"),
+        ({"logit_bias": {"3": 1e39}}, "logit_bias: '1e+39' is not a number up to 3e+38"),
+        ({"top_logprobs": 3}, "top_logprobs: needs logprobs; set it to true"),
+        ({"top_logprobs": True, "logprobs": True}, "top_logprobs: not a number"),
+    ],
+)
+def test_invalid_values_are_refused(sent, fault, server):
+    assert find_error(server, **sent) == fault
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"logit_bias": {"3": 100, "4": -1e39}},
+        {"logit_bias": {}, "top_logprobs": 0},
+        {"logprobs": True, "top_logprobs": 3},
+    ],
+)
+def test_valid_values_are_accepted(sent, server):
+    assert find_error(server, **sent) == ""
+
+
 def test_stream_options_without_usage(server):
     responses = [make_response(server, 1, "a", finish_reason="length")]
     chunks = post(server, responses, stream=True, stream_options={})

@@ -1,12 +1,14 @@
 """``vlm-sampling-parameters``: each parameter reaches the sampler, or is refused."""
 
 import importlib
+import math
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
 from mlx_patches.core.distributions import source_file
+from mlx_patches.patches.server.vlm_sampling_parameters import patch
 from mlx_patches.patches.server.vlm_sampling_parameters.probe import sample
 
 from ..releases.models import module_or_skip
@@ -73,9 +75,62 @@ def test_numbers_out_of_range_are_refused(sent, server, ungated):
         build(server, **sent)
 
 
+@pytest.mark.parametrize(
+    ("sent", "fault"),
+    [
+        ({"logit_bias": {"a": 1}}, "logit_bias: 'a' is not a token id"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias: '-1' is not a token id"),
+        ({"logit_bias": {"3": math.nan}}, "logit_bias: 'nan' is not a number up to 3e\\+38"),
+        ({"top_logprobs": 3}, "top_logprobs: needs logprobs"),
+    ],
+)
+def test_other_requests_are_refused_with_status_400(sent, fault, server, ungated):
+    ungated("vlm-sampling-parameters")
+    with pytest.raises(ValueError, match=fault) as caught:
+        build(server, **sent)
+    assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize("bias", [None, {}, {"3": 100}, {3: -1e9}, {"3": -math.inf}])
+def test_bias_reaches_the_arguments(bias, server, ungated):
+    ungated("vlm-sampling-parameters")
+    found = build(server, logit_bias=bias).logit_bias
+    assert found == (bias and {int(token): value for token, value in bias.items()})
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"repetition_penalty": 1.2},
+        {"presence_penalty": 1},
+        {"logit_bias": {"3": 5}},
+        {"logprobs": True},
+    ],
+)
+def test_parameters_that_drafts_ignore_are_refused(sent, server, ungated, monkeypatch):
+    runtime = importlib.import_module("mlx_vlm.server.runtime").runtime
+    ungated("vlm-sampling-parameters")
+    assert build(server, **sent)
+    monkeypatch.setattr(runtime, "response_generator", SimpleNamespace(draft_model=object()))
+    neutral = {"repetition_penalty": 1.0, "frequency_penalty": 0, "logit_bias": {}}
+    assert build(server, **neutral, logprobs=False)
+    with pytest.raises(
+        ValueError, match=f"{next(iter(sent))}: not supported .* with a draft model"
+    ):
+        build(server, **sent)
+
+
 def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatch):
     ungated("vlm-sampling-parameters")
     generation = importlib.import_module("mlx_vlm.server.generation")
     monkeypatch.setattr(generation, "make_sampler", lambda temp, top_p=1.0, min_p=0.0: None)
     with pytest.raises(ValueError, match="top_k: not supported"):
         build(server, top_k=3)
+
+
+def test_first_server_refuses_what_it_ignores():
+    patch.refuse_unread(SimpleNamespace(seed=0, repetition_penalty=1.0, typical_p=1, logit_bias={}))
+    patch.refuse_unread(SimpleNamespace(temperature=1.5, top_p=0.5))
+    for name in patch._UNREAD:
+        with pytest.raises(ValueError, match=f"^{name}: not supported by this mlx-vlm; remove it"):
+            patch.refuse_unread(SimpleNamespace(**{name: {"3": 2} if name == "logit_bias" else 2}))

@@ -7,7 +7,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_stop_text import patch
-from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer
+from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer, has_messages
 from mlx_patches.probes.vlm_server import make_silent_generator
 
 from .pieces import said, splits
@@ -90,6 +90,38 @@ def test_leaving_client_cancels_row(build, ungated):
         leave(tokens)
         del tokens
     assert generator.cancelled == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "prompt", "wanted"),
+    [
+        (["a", "b#", "#c"], "hi", "ab"),
+        (["<think>", "a##", "</think>", "b##c"], "hi", "<think>a##</think>b"),
+        (["a##", "</think>", "b##c"], "hi <think>\n", "a##</think>b"),
+        (["<", "think", ">a##", "b</th", "ink>", "c##"], "hi", "<think>a##b</think>c"),
+    ],
+)
+def test_stop_sequences_end_a_message_after_its_thinking(pieces, prompt, wanted, build, ungated):
+    if not has_messages():
+        pytest.skip("this release has no /v1/messages")
+    ungated("vlm-stop-text")
+    sent = {"stop_sequences": ["##"]}
+    tokens, cancelled = generate_answer([*pieces, "d"], "AnthropicRequest", prompt, **sent)
+    assert said(tokens) == wanted
+    assert tokens[-1].finish_reason == "stop"
+    assert cancelled == [7]
+
+
+def test_message_reports_the_stop_sequence(build, ungated):
+    anthropic = pytest.importorskip("mlx_vlm.server.anthropic")
+    ungated("vlm-stop-text")
+    request = SimpleNamespace(stop_sequences=["x", "##"])
+    generator = make_silent_generator(["a", "##", "b"])
+    args = importlib.import_module("mlx_vlm.server")._build_gen_args(request)
+    text = said(generator.generate("hi", args=args)[1])
+    assert anthropic._apply_stop_sequences(text, request.stop_sequences) == ("a", "##")
+    assert anthropic._apply_stop_sequences("a##", ["##"]) == ("a", "##")
+    assert anthropic._apply_stop_sequences("a", ["##"]) == ("a", None)
 
 
 def test_summary_has_no_stop_strings():

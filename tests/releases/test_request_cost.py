@@ -41,6 +41,7 @@ CONSTANT: dict[str, str] = {
     "batch-refused": START,
     "cancelled-prompt": LAYERS,
     "deepstack-rows": ARRAYS,
+    "draft-none": "joins a call's tokens once, as the release does with drafts",
     "extend-solo-batch": ARRAYS,
     "extra-eos": START,
     "gemma-image-blocks": ARRAYS,
@@ -48,6 +49,7 @@ CONSTANT: dict[str, str] = {
     "host-request-parameters": "looks up a fixed list of fields in a request",
     "vlm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "vlm-sampling-parameters": "reads some numbers of a request",
+    "vlm-tool-choice": "compares the names of a request's tools; masks the logits of a few tokens",
     "vlm-schema-thinking": "reads some fields of a request",
     "vllm-messages-stop": "replaces a word in each event of a stream",
     "vllm-processor-failure": "checks each processor of a request once per token",
@@ -173,8 +175,8 @@ def vlm_stops(n: int, make: Any) -> Callable[[], Any]:
     request, tokens = SimpleNamespace(stop=list(map(Word, stops))), Tokens(texts)
 
     def run() -> None:
-        args = patch.add_stops(SimpleNamespace(), request)
-        for _ in patch.end_at_stops((None, tokens), args)[1]:
+        args = patch.add_stops(SimpleNamespace(), request, None)
+        for _ in patch.end_at_stops((None, tokens), "hi", args)[1]:
             pass
 
     return run
@@ -237,6 +239,31 @@ def dropped_fields(n: int) -> Callable[[], Any]:
 
 
 # Tool calls
+
+
+def vlm_calls(n: int, make: Any) -> Callable[[], Any]:
+    patch = module_of("server.vlm_unread_calls.patch")
+    tokens = Tokens(make(n))
+    thinking = module_of("_shared.vlm_sections").Sections([("<think>", "</think>")], "")
+
+    def run() -> None:
+        for _ in patch.check_calls(tokens, "<c>", "</c>", lambda call: "x" in call, thinking.has):
+            pass
+
+    return run
+
+
+# Text, open calls, unreadable calls, markers within one, and thinking.
+CALLS = (
+    lambda n: ["a"] * n,
+    lambda n: ["<"] * n,
+    lambda n: ["<c>", *["a"] * n],
+    lambda n: ["<c>", "a", "</c>"] * n,
+    lambda n: ["<c>"] * n + ["</c>"],
+    lambda n: ["<c>x"] * n + ["</c>"],
+    lambda n: ["<c>a</c>" * n],
+    lambda n: ["<think>", *["a"] * n],
+)
 
 
 def converted(text: Callable[[int], str]) -> Case:
@@ -725,6 +752,7 @@ CASES: dict[str, list[Case]] = {
         *(partial(vlm_stops, make=make) for make in STOPS),
         partial(vlm_stops, make=lambda n: (["a"], [""] * n)),
     ],
+    "vlm-unread-calls": [partial(vlm_calls, make=make) for make in CALLS],
     "server-batch-error": [
         lambda n: partial(
             module_of("server.server_batch_error.patch").find_refusal,

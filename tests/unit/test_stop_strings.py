@@ -52,7 +52,7 @@ def found(responses, stops):
             read += 1
             yield response
 
-    for response in cut_at_stops(counted(), stops, lambda: None):
+    for response in cut_at_stops(counted(), stops, lambda stop: None):
         yield response, read
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 # The largest ``top_logprobs`` that an API allows.
 TOP_LOGPROBS = 20
+# The largest number that float32 has, roughly.
+_LARGEST = 3e38
 # Of the request that a task or its threads handle.
 FIELDS: ContextVar[Mapping[str, Any]] = ContextVar("mlx_patches_fields")
 
@@ -14,3 +16,16 @@ def read_number(name: str) -> Any:
     """A number among the fields; None if there is none, or no request."""
     value = FIELDS.get({}).get(name)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def find_bias_fault(bias: Any) -> str:
+    """What is wrong with a request's ``logit_bias``; empty if it is right, or none."""
+    if not isinstance(bias, dict):
+        return "" if bias is None else "logit_bias: not an object of token ids and numbers"
+    for token, value in bias.items():
+        if not str(token).isdecimal():
+            return f"logit_bias: {str(token)[:20]!r} is not a token id"
+        # A larger one, or NaN, makes all probabilities NaN.
+        if not (isinstance(value, (int, float)) and value <= _LARGEST):
+            return f"logit_bias: {str(value)[:20]!r} is not a number up to {_LARGEST:g}"
+    return ""

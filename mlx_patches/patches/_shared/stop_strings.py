@@ -18,15 +18,15 @@ def read_stops(stop: Any) -> list[str]:
 def cut_at_stops(
     responses: Iterable[Any],
     stops: Sequence[str],
-    stop: Callable[[], Any],
+    stop: Callable[[str], Any],
     reason: str | None = "stop",
 ) -> Iterator[Any]:
-    """Yield responses up to the first stop string, then stop the generation."""
+    """Yield responses up to the first stop string, then call ``stop`` with it."""
     cut = Cut(stops, reason)
     for response in responses:
         passed = cut.push(response)
         if cut.ended:
-            stop()
+            stop(cut.ended)
         yield from passed
         if cut.ended:
             return
@@ -38,7 +38,7 @@ class Cut:
 
     Attributes:
         held: responses whose text may begin a stop string.
-        ended: whether a stop string was found.
+        ended: the stop string that was found; empty until then.
     """
 
     def __init__(self, stops: Sequence[str], reason: str | None = "stop"):
@@ -46,7 +46,7 @@ class Cut:
         self._begun, self._reason = self._automaton.nothing, reason
         self._length = 0  # of the held text
         self.held: deque[Any] = deque()
-        self.ended = False
+        self.ended = ""
 
     def push(self, response: Any) -> list[Any]:
         """The responses that are certain after one more."""
@@ -59,10 +59,11 @@ class Cut:
             self._length += 1
             begun = begun.next.get(letter) or self._automaton.advance(begun, letter)
             if begun.complete:
-                found.append(self._length - begun.complete)
+                found.append((self._length - begun.complete, self._length))
         if found:
-            self.ended = True
-            return [*passed, *take_before(self.held, min(found), self._reason)]
+            place, end = min(found)
+            self.ended = "".join(one.text for one in self.held)[place:end]
+            return [*passed, *take_before(self.held, place, self._reason)]
         self._begun = self._automaton.nothing if response.finish_reason else begun
         return passed + self._release(self._begun.size)
 

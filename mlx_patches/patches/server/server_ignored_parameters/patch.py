@@ -8,7 +8,8 @@ How
     A known parameter of other servers that changes an answer is refused with status 400, unless it
     has the value that changes nothing. ``tool_choice: "none"`` drops the tools, ``enable_thinking``
     and ``reasoning_effort`` are passed to the chat template, and ``stream_options`` may lack
-    ``include_usage``. An invalid value gets status 400 in every release.
+    ``include_usage``. An invalid value gets status 400 in every release, also in ``logit_bias``,
+    and so does ``top_logprobs`` without ``logprobs``.
 Upstream
     Invalid values are fixed in mlx-lm 0.32.1; the rest is not fixed in mlx-lm 0.32.2. The server of
     mlx-lm up to 0.28.3 is not repaired.
@@ -22,16 +23,17 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.verbs import Patch, wrap
+from ..._shared.request_fields import find_bias_fault
 
 # Parameters that the server does not implement, and the values that change nothing.
 IGNORED: dict[str, tuple[Any, ...]] = {
     "n": (1,),
-    "best_of": (0, 1),
+    "best_of": (1, 0),
     "response_format": ({"type": "text"},),
     "tool_choice": ("auto", "none"),
     "function_call": ("auto", "none"),
     "functions": ([],),
-    "typical_p": (0, 1),
+    "typical_p": (1, 0),
     "top_a": (0,),
     "tfs": (1,),
     "mirostat": (0,),
@@ -76,6 +78,9 @@ def check_parameters(validate: Callable[[Any], Any], handler: Any) -> None:
             f" or set it to {json.dumps(one)}" for one in IGNORED[name][:1]
         )
         raise refusal(BadRequest(f"{name} is not supported by mlx_lm.server: {remedy}"))
+    fault = find_bias_fault(body.get("logit_bias")) or find_top_fault(body)
+    if fault:
+        raise refusal(BadRequest(fault))
     if body.get("tool_choice") == "none":
         body.pop("tools", None)
     given = {name: body[name] for name in TEMPLATE if body.get(name) is not None}
@@ -88,6 +93,15 @@ def check_parameters(validate: Callable[[Any], Any], handler: Any) -> None:
         validate(handler)
     except ValueError as error:
         raise BadRequest(str(error)) from error
+
+
+def find_top_fault(body: dict[str, Any]) -> str:
+    """What is wrong with a request's ``top_logprobs``; empty if it is right, or none."""
+    top = body.get("top_logprobs")
+    if isinstance(top, bool):
+        return "top_logprobs: not a number"
+    needs = top and not body.get("logprobs") and top != -1
+    return "top_logprobs: needs logprobs; set it to true" if needs else ""
 
 
 def find_ignored(body: dict[str, Any]) -> list[str]:

@@ -43,7 +43,7 @@ def end_at_stops(
     # From mlx-lm 0.32 on the server drops the text of the response that ends an answer; an answer
     # without such a response counts as complete.
     reason = None if hasattr(context, "text_sm") else "stop"
-    return context, cut_at_stops(responses, stops, context.stop, reason)
+    return context, cut_at_stops(responses, stops, lambda stop: context.stop(), reason)
 
 
 def is_text(word: Any) -> bool:

@@ -4,13 +4,15 @@ Why
     The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
     ignores ``min_p``, ``xtc_probability`` and, in earlier releases, ``top_k``. Of ``top_n_sigma``,
     ``p_less`` and ``typical_p`` only the first one counts, and a request with one of them ignores
-    its seed.
+    its seed. With a draft model, penalties and ``logit_bias`` change only the first token.
 How
     For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets
     all of its parameters; its draws depend on the seed and the token's position. Numbers out of
-    range, and parameters that the release lacks, are refused with status 400.
+    range, an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the
+    release lacks, or ignores with a draft model, are refused with status 400.
 Upstream
-    Not fixed in mlx-vlm 0.7.10. The servers of mlx-vlm 0.5 to 0.6.3 are not repaired.
+    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds, penalties and
+    logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not repaired.
 Retire when
     The server passes all parameters of a request to its sampler.
 """
@@ -18,13 +20,14 @@ Retire when
 import importlib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch
-from ....core.verbs import result
-from ..._shared.request_fields import TOP_LOGPROBS
+from ....core.verbs import before, result, wrap
+from ..._shared.refusals import bad_request
+from ..._shared.request_fields import TOP_LOGPROBS, find_bias_fault
 from ..._shared.seeded import draw
 
 _GENERATION = "mlx_vlm.server.generation"
@@ -39,6 +42,21 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "typical_p": (1.0, 1.0),
     "xtc_probability": (0.0, 1.0),
     "xtc_threshold": (0.0, 0.5),
+}
+# What speculative decoding ignores after the first token, and the values that change nothing.
+_WITHOUT_DRAFT: Mapping[str, tuple[Any, ...]] = {
+    "repetition_penalty": (0, 1),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+}
+# What the server of mlx-vlm 0.5 ignores, besides falsy values, and the values that change nothing.
+_UNREAD: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("top_k", "min_p", "xtc_probability", "seed", "logit_bias"), ()),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"), ()),
+    "typical_p": (1,),
+    "repetition_penalty": (1,),
 }
 
 
@@ -94,29 +112,59 @@ def covers(sampler: Any, wanted: Mapping[str, Any]) -> bool:
     return hasattr(sampler, "sample_target") and set(wanted) <= known
 
 
-def add_parameters(args: Any, /, request: Any) -> Any:
+def add_parameters(build: Callable[..., Any], request: Any, *more: Any, **options: Any) -> Any:
     """The arguments of a request, with the parameters that the release leaves out."""
+    if fault := find_bias_fault(getattr(request, "logit_bias", None)):
+        refuse(fault)
+    args = build(request, *more, **options)
     for name in _LIMITS:
         if not hasattr(args, name):
             vars(args)[name] = getattr(request, name, None)
     args.min_p = args.min_p or 0.0
-    check_parameters(args, getattr(request, "top_logprobs", None))
+    check_parameters(args, request)
     return args
 
 
-def check_parameters(args: Any, top_logprobs: Any) -> None:
+def check_parameters(args: Any, request: Any) -> None:
     """Refuse numbers out of range, and parameters that the release does not have.
 
     Raises:
         ValueError: the server answers it with status 400.
     """
+    top = getattr(request, "top_logprobs", None)
     sent = [(name, getattr(args, name, None), most) for name, (_, most) in _LIMITS.items()]
-    for name, value, most in [*sent, ("top_logprobs", top_logprobs, TOP_LOGPROBS)]:
+    for name, value, most in [*sent, ("top_logprobs", top, TOP_LOGPROBS)]:
         if value is not None and not is_number(value, most):
-            raise refusal(ValueError(f"{name}: {value!r} is not a number from 0 to {most}"))
+            refuse(f"{name}: {value!r} is not a number from 0 to {most}")
+    if top and not args.logprobs:
+        refuse("top_logprobs: needs logprobs; set it to true")
+    if has_draft():
+        for name, neutral in _WITHOUT_DRAFT.items():
+            if getattr(args, name, None) not in (*neutral, None):
+                refuse(f"{name}: not supported by mlx_vlm.server with a draft model; remove it")
     sampler = importlib.import_module(_GENERATION).make_sampler
     for name in set(read_parameters(args)) - set(inspect.signature(sampler).parameters):
-        raise refusal(ValueError(f"{name}: not supported by this mlx-vlm; remove it"))
+        refuse(f"{name}: not supported by this mlx-vlm; remove it")
+
+
+def refuse_unread(request: Any) -> None:
+    """Refuse a request with a parameter that the server of mlx-vlm 0.5 ignores."""
+    for name, neutral in _UNREAD.items():
+        value = getattr(request, name, None)
+        if value and value not in neutral:
+            refuse(f"{name}: not supported by this mlx-vlm; remove it")
+
+
+def has_draft() -> bool:
+    """Whether the server decodes with a draft model."""
+    runtime: Any = importlib.import_module("mlx_vlm.server.runtime")
+    generator = getattr(runtime.runtime, "response_generator", None)
+    return getattr(generator, "draft_model", None) is not None
+
+
+def refuse(fault: str) -> None:
+    """Refuse a request: an error of HTTP, since the release answers others with status 500."""
+    raise refusal(bad_request()(fault))
 
 
 def is_number(value: Any, most: float) -> bool:
@@ -131,6 +179,7 @@ PATCH = Patch(
     summary="mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k",
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),
-        *result("mlx_vlm.server.app:_build_gen_args", add_parameters, supports=True),
+        *before("mlx_vlm.server:_build_gen_args", refuse_unread),
+        *wrap("mlx_vlm.server.app:_build_gen_args", add_parameters, supports=True),
     ),
 )

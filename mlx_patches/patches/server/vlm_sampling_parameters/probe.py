@@ -21,6 +21,8 @@ _SEEDED: dict[str, Any] = {"min_p": 0.05, "seed": 7}
 def probe(target: Target) -> Result:
     """Red if another token is drawn, or if a seed does not repeat its draws."""
     require_own(target)
+    if target.module == "mlx_vlm.server":
+        return find_accepted(importlib.import_module(target.module))
     require_names(importlib.import_module("mlx_vlm.server.generation"), "make_sampler")
     import mlx.core as mx
 
@@ -34,6 +36,18 @@ def probe(target: Target) -> Result:
     if sample(server, logprobs, _SEEDED) != sample(server, logprobs, _SEEDED):
         return Result(True, f"{_SEEDED} draws different tokens")
     return Result(False, "min_p and top_k leave the likeliest token; a seed repeats its draws")
+
+
+def find_accepted(server: Any) -> Result:
+    """Red if the server of mlx-vlm 0.5 accepts a parameter that it ignores."""
+    for name, value in (("top_k", 1), ("seed", 7), ("repetition_penalty", 1.2)):
+        try:
+            server._build_gen_args(SimpleNamespace(**{name: value}))
+        except ValueError as error:
+            detail = str(error)
+        else:
+            return Result(True, f"{name} is accepted")
+    return Result(False, detail)
 
 
 def sample(server: Any, logprobs: Any, sent: dict[str, Any]) -> Any:

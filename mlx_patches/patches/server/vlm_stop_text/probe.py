@@ -1,4 +1,4 @@
-"""Feeds the server's generator an answer with the stop string of a chat request."""
+"""Feeds the server's generator answers with the stop string of a request."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,17 +12,29 @@ def probe(target: Target) -> Result:
     """Red if the answer goes on after the stop string, or lacks text before it."""
     own_class_of(target)
     tokens, cancelled = generate_answer(PIECES, stop=STOP)
+    found = check_stop((token.text for token in tokens), cancelled)
+    if found.red or not has_messages():
+        return found
+    tokens, cancelled = generate_answer(PIECES, "AnthropicRequest", stop_sequences=[STOP])
     return check_stop((token.text for token in tokens), cancelled)
 
 
-def generate_answer(texts: Iterable[str], **sent: Any) -> tuple[list[Any], list[Any]]:
-    """The tokens of an answer with these texts to a chat request, and the cancelled rows.
+def has_messages() -> bool:
+    """Whether the release has ``/v1/messages``."""
+    return hasattr(import_module("mlx_vlm.server"), "AnthropicRequest")
+
+
+def generate_answer(
+    texts: Iterable[str], kind: str = "ChatRequest", prompt: str = "hi", **sent: Any
+) -> tuple[list[Any], list[Any]]:
+    """The tokens of an answer with these texts to a request, and the cancelled rows.
 
     The last one ends the answer at its limit.
     """
     server: Any = import_module("mlx_vlm.server")
     generator = make_silent_generator(texts)
     messages = [{"role": "user", "content": "hi"}]
-    request = server.ChatRequest.model_validate({"model": "m", "messages": messages, **sent})
-    _, tokens = generator.generate("hi", args=server._build_gen_args(request))
+    body = {"model": "m", "max_tokens": 9, "messages": messages, **sent}
+    request = getattr(server, kind).model_validate(body)
+    _, tokens = generator.generate(prompt, args=server._build_gen_args(request))
     return list(tokens), generator.cancelled

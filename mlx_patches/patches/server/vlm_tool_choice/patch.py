@@ -1,0 +1,156 @@
+"""``mlx_vlm.server`` with ``tool_choice``: an answer without the required call.
+
+Why
+    For ``tool_choice: "required"``, or a tool's name, the server adds a sentence to the prompt, and
+    the model may still answer with text. ``/v1/responses``, and mlx-vlm 0.5, also ignore ``"none"``
+    and the name.
+How
+    The request keeps only the tools that may be called. If a call is required, the answer begins
+    with the marker of a call: a logits processor allows only the marker's tokens. It waits for the
+    end of thinking, as the processor of a JSON schema does. Without a parser for the model's calls,
+    such a request is refused with status 400.
+Upstream
+    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
+Retire when
+    The server constrains the answer to a call.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....core.errors import refusal
+from ....core.patch import Patch, Target, around
+from ....core.verbs import argument, result
+from ..._shared.refusals import bad_request
+from ..._shared.vlm_calls import find_parser
+
+
+class StartCall:
+    """A logits processor that begins an answer with these tokens."""
+
+    def __init__(self, tokens: Sequence[int]):
+        self._tokens, self._place = tokens, 0
+
+    def clone(self) -> "StartCall":
+        """A processor for another row."""
+        return StartCall(self._tokens)
+
+    def reset(self) -> None:
+        """Forget the answer."""
+        self._place = 0
+
+    def __call__(self, tokens: Any, logits: Any) -> Any:
+        """The logits of the next token."""
+        place, self._place = self._place, self._place + 1
+        return allow(logits, self._tokens[place]) if place < len(self._tokens) else logits
+
+    def process_last_token(self, token: int, logits: Any) -> Any:
+        """The logits after a token of the answer."""
+        return self(None, logits)
+
+
+def allow(logits: Any, token: int) -> Any:
+    """Logits that only one token can be sampled from."""
+    import mlx.core as mx
+
+    return mx.where(mx.arange(logits.shape[-1]) == token, logits, -mx.inf)
+
+
+async def read_body(read: Callable[..., Any], request: Any) -> Any:
+    """Starlette's ``Request.json``, which reads the body of each request."""
+    body = await read(request)
+    endpoint = request.scope.get("endpoint")
+    if getattr(endpoint, "__module__", "").startswith("mlx_vlm.server") and isinstance(body, dict):
+        return select_tools(body)
+    return body
+
+
+def select_tools(body: dict[str, Any]) -> dict[str, Any]:
+    """A request with the tools that may be called.
+
+    Raises:
+        ValueError: it requires a call of an unknown tool; the server answers with status 400.
+    """
+    kind, name = read_choice(body.get("tool_choice"))
+    if kind == "none":
+        return {**body, "tools": None}
+    if not name or not isinstance(body.get("tools"), list):
+        return body
+    tools = [one for one in body["tools"] if find_name(one) == name]
+    if not tools:
+        raise refusal(bad_request()(f"tool_choice: tools has no {name}; add it"))
+    return {**body, "tools": tools}
+
+
+def read_choice(choice: Any) -> tuple[Any, Any]:
+    """The kind of a choice, and the tool's name if it has one, in any form of an endpoint."""
+    if isinstance(choice, dict):
+        return choice.get("type"), find_name(choice)
+    return choice, None
+
+
+def find_name(one: Any) -> Any:
+    """The name of a tool, or in a choice."""
+    if not isinstance(one, dict):
+        return None
+    function = one.get("function")
+    return (function if isinstance(function, dict) else one).get("name")
+
+
+def require_call(built: Any, request: Any, processor: Any) -> Any:
+    """The generation arguments of a request, whose answer begins with a call if it must.
+
+    Raises:
+        ValueError: that is not possible; the server answers with status 400.
+    """
+    if processor is None or not requires_call(request):
+        return built
+    parser = find_parser(request, processor)
+    if not parser or built.logits_processors:
+        why = "with response_format" if parser else "for this model, whose calls it cannot read"
+        text = f"tool_choice: a required call is not supported by mlx_vlm.server {why}; remove it"
+        raise refusal(bad_request()(text))
+    built.logits_processors = [StartCall(encode(processor, parser.tool_call_start))]
+    return built
+
+
+def encode(processor: Any, text: str) -> list[int]:
+    """The tokens of a text.
+
+    The tokenizer's own ``encode`` sets its padding, which fails while another thread uses it.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    return list(backend.encode(text, add_special_tokens=False).ids)
+
+
+def requires_call(request: Any) -> bool:
+    """Whether the answer to a request must have a call."""
+    kind, _ = read_choice(getattr(request, "tool_choice", None))
+    return kind in ("required", "any", "function", "tool")
+
+
+def free_summary(request: Any) -> Any:
+    """A request without its choice, which is for the answer, not for the summary."""
+    return request.model_copy(update={"tool_choice": "auto"}) if requires_call(request) else request
+
+
+PATCH = Patch(
+    id="vlm-tool-choice",
+    severity="feature",
+    every_model=True,
+    targets=(
+        *result(
+            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"), require_call
+        ),
+        *argument(
+            "mlx_vlm.server.compaction:compact_response_context",
+            "request",
+            free_summary,
+            supports=True,
+        ),
+        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+    ),
+)

@@ -1,0 +1,56 @@
+"""Builds the arguments of a request that requires a call, and reads the tools of its body."""
+
+import asyncio
+import importlib
+import json
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from ....core.patch import Target
+from ....probes import Result
+from ....probes.fixtures import require_module, require_own
+
+TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+_TEMPLATE = "<tool_call>{{ tool_call.name }}</tool_call>"
+_CALL, _TEXT = 5, 7
+
+
+def probe(target: Target) -> Result:
+    """Red if the answer may begin with text, or a request keeps tools that may not be called."""
+    server = require_module("mlx_vlm.server")
+    if target.distribution == "starlette":
+        kept = asyncio.run(read(target, tools=TOOLS, tool_choice="none"))
+        return Result(bool(kept), f"tool_choice none leaves the tools {kept}")
+    require_own(target)
+    first = begin_answer(server, "required")
+    return Result(
+        first[_TEXT] == 0, f"logits of a call and of text: {first[_CALL]}, {first[_TEXT]}"
+    )
+
+
+def begin_answer(server: Any, choice: Any, tools: Any = TOOLS, **sent: Any) -> list[float]:
+    """The logits of the first token of an answer; all were 0."""
+    import mlx.core as mx
+
+    tokenizer = SimpleNamespace(chat_template=_TEMPLATE, encode=lambda *_, **__: [_CALL])
+    request = SimpleNamespace(
+        tools=tools, tool_choice=choice, max_tokens=9, temperature=0.0, top_p=1.0, **sent
+    )
+    args = server._build_gen_args(request, SimpleNamespace(tokenizer=tokenizer))
+    logits = mx.zeros((1, 8))
+    for process in args.logits_processors or ():
+        logits = process(mx.array([1, 2]), logits)
+    return list(logits[0].tolist())
+
+
+async def read(target: Target, **sent: Any) -> Any:
+    """The tools of a body that an endpoint gets."""
+    kind = importlib.import_module(target.module).Request
+    endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server.openai"})
+    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
+    message = {"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}
+
+    async def receive() -> dict[str, Any]:
+        return message
+
+    return (await kind(scope, receive).json())["tools"]

@@ -1,0 +1,184 @@
+"""``mlx_vlm.server`` with tools: an unreadable or unfinished call is lost, or ends its stream.
+
+Why
+    The server removes the text between the markers of a tool call from a stream before it parses
+    it. If the parser cannot read it, the client gets neither a call nor the text. mlx-vlm 0.7.9
+    and later stream the arguments of a call as they are generated, and end the stream with an
+    error if the whole turns out to be unreadable, or is cut by ``max_tokens``.
+How
+    The tokens of a call are held back until it is complete. If the release cannot parse it, its
+    markers are removed, and it is content like any other text, streamed or not. Calls are streamed
+    whole, as before mlx-vlm 0.7.9. Thinking, and requests without tools, are not searched.
+Upstream
+    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
+Retire when
+    The server returns the text of a call that it cannot read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ....core.verbs import Patch, result
+from ..._shared.vlm_calls import find_parser
+from ..._shared.vlm_sections import Sections, find_thinking
+
+
+def add_parser(built: Any, request: Any, processor: Any) -> Any:
+    """The generation arguments of a request, with the parser of its calls."""
+    if parser := find_parser(request, processor):
+        built.call_parser = parser
+        # The release converts the tools of other endpoints; parsers use them for types only.
+        is_plain = all(isinstance(one, dict) and "function" in one for one in request.tools)
+        built.call_tools = request.tools if is_plain else None
+    return built
+
+
+def has_parser(args: Any) -> bool:
+    """Whether a request has tools whose calls can be parsed."""
+    return hasattr(args, "call_parser")
+
+
+def check_answer(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, Any]:
+    """The context of a request and its tokens, whose calls are all readable."""
+    if not has_parser(args):  # another patch's layer let this one run
+        return answer
+    return answer[0], ReadableCalls(answer[1], prompt, args)
+
+
+class ReadableCalls:
+    """The tokens of an answer in which every call is readable.
+
+    Unlike a generator, it can be closed while another thread waits for its next token.
+    """
+
+    def __init__(self, tokens: Any, prompt: Any, args: Any):
+        self.close = tokens.close
+        parser, tools = args.call_parser, args.call_tools
+        process = importlib.import_module("mlx_vlm.server").process_tool_calls
+
+        def is_readable(call: str) -> bool:
+            found = process(call, parser, tools)
+            return bool(found["calls"] if isinstance(found, dict) else found.calls)
+
+        markers = parser.tool_call_start, parser.tool_call_end
+        thinking = Sections(find_thinking(args), str(prompt))
+        self._tokens = check_calls(tokens, *markers, is_readable, thinking.has)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._tokens)
+
+
+def check_calls(
+    tokens: Iterable[Any],
+    start: str,
+    end: str,
+    is_readable: Callable[[str], bool],
+    is_thinking: Callable[[Any], bool],
+) -> Iterator[Any]:
+    """Yield tokens, without the markers of calls that are unreadable or not complete.
+
+    A call without an end marker ends with its line, or with the answer.
+    """
+    held: deque[Any] = deque()
+    text, begin, searched = "", -1, 0  # the text of ``held``; where a call begins in it
+    for token in tokens:
+        if begin < 0 and is_thinking(token):
+            yield from held
+            held.clear()
+            text, searched = "", 0
+            yield token
+            continue
+        held.append(token)
+        text += token.text
+        while True:
+            if begin < 0:
+                begin = text.find(start, searched)
+                if begin < 0:
+                    searched = len(text) - count_begun(text[searched:], start)
+                    break
+                searched = begin + len(start)
+            stop = text.find(end or "\n", searched)
+            if stop < 0 and not token.finish_reason:
+                searched = max(searched, len(text) - len(end))
+                break
+            whole = stop >= 0 or not end
+            stop = len(text) if stop < 0 else stop + len(end or "\n")
+            spans = find_faults(text[begin:stop], start, end, is_readable if whole else None)
+            if spans:
+                cut(held, [(begin + left, begin + right) for left, right in spans])
+                text = "".join(one.text for one in held)
+                stop -= sum(right - left for left, right in spans)
+            begin, searched = -1, stop
+        ready = len(text) if token.finish_reason else searched if begin < 0 else begin
+        size = 0
+        while held and size + len(held[0].text) <= ready:
+            size += len(held[0].text)
+            yield held.popleft()
+        text, searched = text[size:], searched - size
+        begin -= size if begin >= 0 else 0
+    yield from held
+
+
+def count_begun(text: str, marker: str) -> int:
+    """How much of a marker a text ends with."""
+    sizes = range(min(len(text), len(marker) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(marker[:size])), 0)
+
+
+def find_faults(
+    call: str, start: str, end: str, is_readable: Callable[[str], bool] | None
+) -> list[tuple[int, int]]:
+    """Where the markers are that do not belong to a readable call; the call may not be complete."""
+    if is_readable and is_readable(call):
+        return []
+    places = [found.span() for found in re.finditer(re.escape(start), call)]
+    if is_readable and len(places) > 1 and is_readable(call[places[-1][0] :]):
+        return places[:-1]
+    return [*places, *([(len(call) - len(end), len(call))] if is_readable and end else [])]
+
+
+def cut(held: deque[Any], spans: list[tuple[int, int]]) -> None:
+    """Remove parts of the text of tokens; they are in order."""
+    place, left = 0, deque(spans)
+    for index, token in enumerate(held):
+        kept, at, end = "", place, place + len(token.text)
+        while left and left[0][0] < end:
+            first, last = left[0]
+            kept += token.text[at - place : max(at, first) - place]
+            at = max(at, min(last, end))
+            if last > end:
+                break
+            left.popleft()
+        if at > place:
+            held[index] = replace(token, text=kept + token.text[at - place :])
+        place = end
+
+
+PATCH = Patch(
+    id="vlm-unread-calls",
+    every_model=True,
+    targets=(
+        *result(
+            (
+                "mlx_vlm.server:ResponseGenerator.generate",
+                "mlx_vlm.server.generation:ResponseGenerator.generate",
+            ),
+            check_answer,
+            when=has_parser,
+        ),
+        *result(
+            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
+            add_parser,
+            supports=True,
+        ),
+    ),
+)
