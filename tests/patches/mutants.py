@@ -131,6 +131,8 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "config-names": {
         "_LETTERS": FromOld(lambda letters: dict.fromkeys(letters, "M")),
+        "_PIXTRAL": "llava",
+        "_ROPE": "nowhere",
         "_FEED_FORWARD": "nowhere",
         "_OLD_KINDS": {},
     },

@@ -1,23 +1,25 @@
-"""LFM2.5, Nemotron-H and Granite 4 hybrid do not load: newer config names are unknown.
+"""LFM2.5, Nemotron-H, Granite 4 hybrid and Pixtral do not load: config names are unknown.
 
 Why
     LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
-    hybrid that transformers 5 saved has these new names too.
+    hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
+    ``llava``; mlx-vlm's LLaVA has no such vision tower.
 How
     The missing old keys are added from the new ones before the config class reads them, and
-    Granite's layer types get their old names.
+    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type.
 Upstream
     mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's are
-    not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type.
 Retire when
-    No supported release is older than mlx-lm 0.32, and Granite's new names are read.
+    No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
 from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch
+from ....core.verbs import result
 from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD = "intermediate_size"
@@ -30,6 +32,7 @@ _LETTERS = {
     "moe": "E",
     "mlp": "-",
 }
+_PIXTRAL = "pixtral"
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -64,6 +67,13 @@ def granitemoehybrid(params: Params) -> Params:
     return params
 
 
+def name_pixtral(config: Any) -> Any:
+    """The content of ``config.json``, with Pixtral's type for a LLaVA that has its tower."""
+    tower = (config.get("vision_config") or {}).get("model_type")
+    is_pixtral = config.get("model_type") == "llava" and tower == _PIXTRAL
+    return {**config, "model_type": _PIXTRAL} if is_pixtral else config
+
+
 PATCH = Patch(
     id="config-names",
     every_model=True,
@@ -72,5 +82,6 @@ PATCH = Patch(
         config_target("mlx-lm", "nemotron_h", nemotron_h),
         config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
+        *result("mlx_vlm.utils:load_config", name_pixtral),
     ),
 )
