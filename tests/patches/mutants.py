@@ -270,6 +270,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "find_approximation": lambda config: "fast",
         "NAMED": {},
         "PROJECTOR": "precise",
+        "BLOCK": "none",
     },
     "idefics2-images": {"spread": lambda count, size: range(count)},
     "qwen-vl-configs": {"find_old_rope": lambda text: {}},
@@ -376,6 +377,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "sampling-limits": {"count_tokens": lambda logits: 2**100, "SEEDS": 2**100},
     "vlm-fresh-seed": {"draw_seed": lambda seed: seed or 0},
     "vlm-thought-prefix": {"cut_word": lambda reasoning, start_marker: reasoning},
+    "vlm-unread-images": {"blame_client": lambda error: error},
     "vlm-request-failure": {"is_generating": lambda server: False},
     "vlm-vision-features": {
         "name_pixels": lambda inputs: "an image",

@@ -30,6 +30,9 @@ def probe(target: Target) -> Result:
     module = module_of(target)
     if target.module == "mlx_vlm.utils":
         return pixtral(module)
+    if "glm_ocr" in target.module:
+        module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
+        return Result(False, "the tower's RoPE parameters are accepted")
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))
     fields, old, new = CASES[target.module.rpartition(".")[2]]

@@ -6,8 +6,8 @@ Why
     base of 10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where
     the base has no default, as in Qwen3 and Granite, the model does not load. Gemma 3 and OLMo 3
     have separate parameters for full and for sliding layers. Qwen3 MoE's ``num_experts`` has
-    another name too, the heads of Gemma 4's full layers are in ``per_layer_config``, and infinity in
-    Mamba 2's limits is a dictionary.
+    another name too, the heads of Gemma 4's full layers are in ``per_layer_config``, and
+    infinity in Mamba 2's limits is a dictionary.
 How
     If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know
     ``rope_parameters``, the old keys are added: those of the full layers, and the base of the
