@@ -261,6 +261,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "divide_widths": lambda read, own: 1.0,
     },
     "gemma-image-blocks": {"show_images": lambda mask, visual: mask},
+    "paddleocr-images": {"join": lambda made: made[0]},
     "paligemma-images": {"join_states": lambda first, layers: (first, layers)},
     "llava-image-options": {"text_options": frozenset},
     "llava-next-tiles": {"remove_padding": lambda grid, size: grid},
