@@ -356,6 +356,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "phimoe-routing": {"JITTER": 1000.0},
     "ernie-routing": {"_BIAS": ".bias_of_none"},
     "falcon-h1-factors": {"find_factors": lambda args: {}},
+    "qwen3-vl-experts": {"is_down": lambda name: False},
     "gpt-oss-experts": {"_STACKED": re.compile("nothing")},
     "glm-rotary": {"factor_of": lambda params: 1.0},
     "mimo-value-scale": {"scale_of": lambda attention: None},

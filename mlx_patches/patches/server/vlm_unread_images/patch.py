@@ -5,7 +5,8 @@ Why
     decoded, or fewer images than the prompt has placeholders, is answered with status 500, and the
     detail repeats the image's data.
 How
-    An error that comes from a request's images is answered with status 400 and one line.
+    An error that comes from a request's images becomes a client's error, in one line without the
+    data. ``/responses`` and releases before 0.6 still answer it with status 500.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
