@@ -73,7 +73,7 @@ SECURITY = ("host_request_templates", "host_schema_refs", "media", "media_host_r
 EVERY = (PROBES, NATURE, *(f"tests/patches/test_{name}.py" for name in SECURITY))
 COMMANDS_IN = ("mlx-lm 0.28.4", "mlx-lm 0.32.2", "mlx-vlm 0.4.3", "mlx-vlm 0.7.10")
 # Held against transformers: run by name, since PyTorch is large.
-HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2"]
+HELD = ["mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.7.10"]
 AUDITED = ["mlx-lm 0.32.2", "mlx-vlm 0.4.3"]
 # The first steps of a new user, also in an environment without MLX.
 WALK = "tests/walk"

@@ -83,6 +83,8 @@ STACKED = [
     "host-request-models",
     "generator-stream",
     "sampling-limits",
+    "vlm-preprocess-turns",
+    "vlm-unread-images",
     "vlm-request-failure",
     "vlm-vision-features",
     "cross-attention-rows",

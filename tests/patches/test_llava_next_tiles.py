@@ -9,6 +9,8 @@ import pytest
 
 from mlx_patches.patches.models.llava_next_tiles import patch
 
+from ..releases.models import module_or_skip
+
 
 def config(**more):
     return SimpleNamespace(vision_config=SimpleNamespace(image_size=336), **more)
@@ -40,3 +42,13 @@ def test_other_grids():
 )
 def test_padding_is_removed(size, shape):
     assert patch.remove_padding(mx.zeros((4, 4, 1)), size).shape[:2] == shape
+
+
+def test_conversation_has_several_images(ungated):
+    prompts = module_or_skip("mlx_vlm.prompt_utils")
+    given = (None, {"model_type": "llava_next"}, "Compare them.")
+    with pytest.raises(ValueError, match="does not support multi-image"):
+        prompts.apply_chat_template(*given, num_images=2, return_messages=True)
+    ungated("llava-next-tiles")
+    (message,) = prompts.apply_chat_template(*given, num_images=2, return_messages=True)
+    assert [part["type"] for part in message["content"]].count("image") == 2

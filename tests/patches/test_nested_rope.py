@@ -16,6 +16,8 @@ KNOWN = {
     name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=0.0)
     for name in ("rope_theta", "rope_scaling", "partial_rotary_factor")
 }
+SECTIONS, DEFAULT = {"mrope_section": [2, 3, 3]}, {"type": "default"}
+FULL = {"1": {"head_dim": 64, "num_key_value_heads": 2}}
 INFINITE = [0.0, {"__float__": "Infinity"}]
 
 
@@ -56,6 +58,10 @@ def read(family: str, config: dict[str, Any]) -> Any:
         ("gpt_neox", {"rope_parameters": OWN}, "rotary_pct", 0.25),
         ("gpt_neox", {"rope_parameters": OWN}, "rotary_emb_base", 20000.0),
         ("mistral3", {"rope_parameters": OWN, "use_qk_norm": False}, "rope_theta", 20000.0),
+        ("glm4v_moe", {"rope_parameters": OWN}, "partial_rotary_factor", 0.25),
+        ("glm4v", {"rope_parameters": OWN | SECTIONS}, "rope_scaling", OWN | SECTIONS | DEFAULT),
+        ("gemma4_text", {"per_layer_config": FULL}, "num_global_key_value_heads", 2),
+        ("gemma4", {"per_layer_config": FULL}, "global_head_dim", 64),
         ("mamba2", {"time_step_limit": INFINITE}, "time_step_limit", [0.0, math.inf]),
     ],
 )
@@ -106,7 +112,7 @@ def test_old_names_are_read_as_released(rope, ungated):
     ("nested", "config", "wanted"),
     [
         ({"rope_theta": 1.0, "type": "yarn", "factor": 2}, {}, True),
-        ({"rope_theta": 1.0, "rope_type": "default", "mrope_section": [1]}, {}, False),
+        ({"rope_theta": 1.0, "rope_type": "default", "mrope_section": [1]}, {}, True),
         ({"rope_theta": 1.0, "rope_type": "yarn"}, {"rope_scaling": {"type": "su"}}, False),
     ],
 )
@@ -114,7 +120,8 @@ def test_scaling_equals_rope_parameters(nested, config, wanted):
     old = find_old_names({**config, "rope_parameters": nested}, KNOWN)
     assert old["rope_theta"] == 1.0
     # Some classes ask for ``type``.
-    assert old.get("rope_scaling") == ({"type": "yarn", **nested} if wanted else None)
+    kind = nested.get("rope_type", nested.get("type"))
+    assert old.get("rope_scaling") == ({"type": kind, **nested} if wanted else None)
 
 
 def test_partial_rotary_factor_is_read():

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     home.mkdir(parents=True)
     model, ids = write_folder(one, home)
     write_copy(one, home, folder / "saved")
+    transpose(home / "model.safetensors", one.get("transposed", ()))
     processor, default = processors(home)
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
@@ -132,6 +133,20 @@ def rename_tower(path: Path) -> None:
         name if new in name else name.replace(old, new, 1): value.contiguous()
         for name, value in load_file(path).items()
     }
+    save_file(found, path, {"format": "pt"})
+
+
+def transpose(path: Path, endings: Sequence[str]) -> None:
+    """Swap rows and columns of the weights with these endings, in a file of its own."""
+    from safetensors.torch import load_file, save_file
+
+    if not endings:
+        return
+    found = {
+        name: value.mT.contiguous() if name.endswith(tuple(endings)) else value
+        for name, value in load_file(path).items()
+    }
+    path.unlink()  # the copy has a link to it
     save_file(found, path, {"format": "pt"})
 
 

@@ -122,9 +122,10 @@ def respell(one: Json, saved: Json) -> Json:
             text.pop("model_type", None)
             text.pop("layer_types", None)
             found = {**text, **found}
-    for field in one.get("no-text", ()):
-        found["text_config"].pop(field, None)
     merge(found, one.get("published", {}))
     for part in ("text", "vision"):
-        merge(found.get(f"{part}_config", found), one.get(f"published-{part}", {}))
+        own = found.get(f"{part}_config", found)
+        merge(own, one.get(f"published-{part}", {}))
+        for field in one.get(f"unpublished-{part}", ()):
+            own.pop(field, None)
     return found

@@ -1,10 +1,10 @@
-"""Two published checkpoints load wrongly: Falcon H1's factors, gpt-oss without quantization."""
+"""Checkpoints load wrongly: Falcon H1's factors, experts of gpt-oss and Qwen3-VL MoE."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, lm_family, result, vlm_family, wrap
+from ....core.verbs import Patch, lm_family, result, tensors, vlm_family, wrap
 
 Weights = dict[str, Any]
 _STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)$")
@@ -41,6 +41,23 @@ def sanitize_experts(sanitize: Callable[..., Weights], model: Any, weights: Weig
         f"{name}.weight" if _SPLIT.search(name) else name: value
         for name, value in sanitize(model, transposed).items()
     }
+
+
+def turn_experts(model: Any, /, weights: Weights) -> Weights:
+    """A checkpoint of Qwen3-VL MoE whose experts have inputs in rows, as published ones have."""
+    down = next((value for name, value in weights.items() if is_down(name)), None)
+    width = model.config.text_config.hidden_size
+    if down is None or down.shape[-2] != width or down.shape[-1] == width:
+        return weights
+    return {
+        name: value.swapaxes(-1, -2) if _STACKED.search(name) else value
+        for name, value in weights.items()
+    }
+
+
+def is_down(name: str) -> bool:
+    """Whether a weight is the experts' last projection."""
+    return name.endswith(".experts.down_proj")
 
 
 def _sanitize(family: str) -> tuple[str, ...]:
@@ -92,5 +109,26 @@ GPT_OSS_EXPERTS = Patch(
         Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
     Retire when
         Every supported release loads such a checkpoint.
+    """,
+)
+
+QWEN3_VL_EXPERTS = Patch(
+    id="qwen3-vl-experts",
+    severity="crash",
+    every_model=True,
+    changes_alone=True,
+    targets=tensors("mlx_vlm.models.qwen3_vl_moe.qwen3_vl_moe:Model.sanitize", turn_experts),
+    probe=".probe:probe_qwen3_vl",
+    doc="""Qwen3-VL MoE saved by transformers 5 does not load in mlx-vlm.
+
+    Why
+        Published experts have inputs in rows and outputs in columns. Transformers 5 saves them the
+        other way round, and mlx-vlm transposes both.
+    How
+        Experts that transformers 5 saved are transposed first.
+    Upstream
+        Not fixed in mlx-vlm 0.7.10.
+    Retire when
+        mlx-vlm reads both layouts.
     """,
 )

@@ -1,6 +1,8 @@
 """Sanitizes a few weights as they are published, and looks at what becomes of them."""
 
-from ....probes.kit import Result, Target, mx, require, tiny_of
+from types import SimpleNamespace
+
+from ....probes.kit import Result, Target, class_of, mx, require, require_own, tiny_of
 
 KEY, VALUE = 0.25, 0.5
 _LAYER = "model.layers.0."
@@ -40,3 +42,17 @@ def probe_gpt_oss(target: Target) -> Result:
         if got is None or not mx.array_equal(got, value).item():
             return Result(True, f"no {name} of the experts, but {sorted(read)}"[:160])
     return Result(False, "the experts have their weights")
+
+
+def probe_qwen3_vl(target: Target) -> Result:
+    """Red if experts that transformers 5 saved have other shapes than the model's."""
+    require_own(target)
+    kind = class_of(target)
+    prefix, width, inner = "model.language_model.layers.0.mlp.experts.", 8, 6
+    saved = {
+        f"{prefix}gate_up_proj": mx.zeros((2, 2 * inner, width)),
+        f"{prefix}down_proj": mx.zeros((2, width, inner)),
+    }
+    model = SimpleNamespace(config=SimpleNamespace(text_config=SimpleNamespace(hidden_size=width)))
+    found = sorted(value.shape[1:] for value in kind.sanitize(model, saved).values())
+    return Result(found != sorted([(width, inner), *[(inner, width)] * 2]), f"shapes {found}")

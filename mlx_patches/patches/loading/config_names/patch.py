@@ -1,23 +1,27 @@
-"""LFM2.5, Nemotron-H and Granite 4 hybrid do not load: newer config names are unknown.
+"""LFM2.5, Nemotron-H, Granite 4 hybrid, Pixtral and GLM-OCR do not load: unknown config names.
 
 Why
     LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
-    hybrid that transformers 5 saved has these new names too.
+    hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
+    ``llava``; mlx-vlm's LLaVA has no such vision tower. Its GLM-OCR rejects the RoPE parameters of
+    the tower.
 How
     The missing old keys are added from the new ones before the config class reads them, and
-    Granite's layer types get their old names.
+    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type.
+    GLM-OCR's tower is read without the RoPE parameters, which it does not need.
 Upstream
     mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's are
-    not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type.
 Retire when
-    No supported release is older than mlx-lm 0.32, and Granite's new names are read.
+    No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
 from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch
+from ....core.verbs import result
 from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD = "intermediate_size"
@@ -30,6 +34,7 @@ _LETTERS = {
     "moe": "E",
     "mlp": "-",
 }
+_PIXTRAL, _ROPE = "pixtral", "rope_parameters"
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -64,6 +69,21 @@ def granitemoehybrid(params: Params) -> Params:
     return params
 
 
+def glm_ocr(params: Params) -> Params:
+    """The content of a GLM-OCR config, without the RoPE parameters of its tower."""
+    if isinstance(vision := params.get("vision_config"), dict):
+        known = {name: value for name, value in vision.items() if name != _ROPE}
+        return {**params, "vision_config": known}
+    return params
+
+
+def name_pixtral(config: Any) -> Any:
+    """The content of ``config.json``, with Pixtral's type for a LLaVA that has its tower."""
+    tower = (config.get("vision_config") or {}).get("model_type")
+    is_pixtral = config.get("model_type") == "llava" and tower == _PIXTRAL
+    return {**config, "model_type": _PIXTRAL} if is_pixtral else config
+
+
 PATCH = Patch(
     id="config-names",
     every_model=True,
@@ -72,5 +92,7 @@ PATCH = Patch(
         config_target("mlx-lm", "nemotron_h", nemotron_h),
         config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
+        config_target("mlx-vlm", "glm_ocr", glm_ocr),
+        *result("mlx_vlm.utils:load_config", name_pixtral),
     ),
 )

@@ -1,5 +1,9 @@
 """Reads configs with the old and with the new names of their options."""
 
+import json
+import tempfile
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ....lab.shrink import small_config
@@ -24,6 +28,11 @@ CASES: dict[str, tuple[Fields, Fields, Fields]] = {
 def probe(target: Target) -> Result:
     """Red where a config with the new names is not loaded, or builds other layers."""
     module = module_of(target)
+    if target.module == "mlx_vlm.utils":
+        return pixtral(module)
+    if "glm_ocr" in target.module:
+        module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
+        return Result(False, "the tower's RoPE parameters are accepted")
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))
     fields, old, new = CASES[target.module.rpartition(".")[2]]
@@ -44,6 +53,19 @@ def granite(kind: Any) -> Result:
     new = ["linear_attention", "full_attention"] * 2
     args = kind.from_dict({**small_config(kind), "layer_types": new})
     return Result(set(args.layer_types) != {"mamba", "attention"}, f"{args.layer_types}")
+
+
+def pixtral(utils: Any) -> Result:
+    """Red if the vision tower of a Pixtral that transformers saved is not supported."""
+    tower = {"model_type": "pixtral", "num_hidden_layers": 1, "hidden_size": 32}
+    tower |= {"intermediate_size": 32, "num_attention_heads": 2, "image_size": 32, "patch_size": 16}
+    config = {"model_type": "llava", "vision_config": tower}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        kind = utils.load_config(Path(folder))["model_type"]
+    made = import_module(f"mlx_vlm.models.{kind}.config").VisionConfig.from_dict(tower)
+    import_module(f"mlx_vlm.models.{kind}.vision").VisionModel(made)
+    return Result(False, f"builds the tower of {kind}")
 
 
 def _layers_of(module: Any, config: dict[str, Any]) -> list[str]:

@@ -43,8 +43,9 @@ def add_config_ids(model: Any, model_path: Any, /) -> Any:
     if config is not None:
         used = ids_of(getattr(config, "eos_token_id", None))
         missing = [id_ for id_ in read_folder_ids(Path(model_path)) if id_ not in used]
-        if missing or used == [0]:  # the release treats a bare 0 as unset, but not a list
-            config.eos_token_id = used + missing
+        # The release treats a bare 0 as unset, but not a list, and reads the name from any config.
+        if missing or used == [0] or not hasattr(config, "eos_token_id"):
+            config.eos_token_id = used + missing or None
     return model
 
 

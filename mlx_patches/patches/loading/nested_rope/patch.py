@@ -6,7 +6,8 @@ Why
     base of 10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where
     the base has no default, as in Qwen3 and Granite, the model does not load. Gemma 3 and OLMo 3
     have separate parameters for full and for sliding layers. Qwen3 MoE's ``num_experts`` has
-    another name too, and infinity in Mamba 2's limits is a dictionary.
+    another name too, the heads of Gemma 4's full layers are in ``per_layer_config``, and
+    infinity in Mamba 2's limits is a dictionary.
 How
     If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know
     ``rope_parameters``, the old keys are added: those of the full layers, and the base of the
@@ -28,6 +29,7 @@ from ..._shared.configs import FROM_DICT
 _NEW, _SCALING, _LIMIT = "rope_parameters", "rope_scaling", "time_step_limit"
 # The old names of the base; the second in some classes of Gemma 3, the third in GPT-NeoX.
 _BASES = {"rope_theta", "rope_global_base_freq", "rotary_emb_base"}
+_EMPTY = inspect.Parameter.empty
 # Other old names to their new ones.
 _RENAMED = {"num_experts": "num_local_experts"}
 
@@ -44,23 +46,33 @@ def find_old_names(
 ) -> dict[str, Any]:
     """The values that a config has under new names, under the old names that its class reads."""
     old = {name: params[new] for name, new in _RENAMED.items() if new in params}
+    old |= find_full_heads(params.get("per_layer_config"))
     nested = params.get(_NEW)
     if isinstance(nested, dict) and params.get("rope_theta") is None and _BASES & set(known):
         rope = find_old_rope(nested)
         if _NEW not in known:
             old |= rope
-        elif getattr(known.get("rope_theta"), "default", 0) is None:
-            # The layers of Mistral 3 read only the base.
-            old["rope_theta"] = rope.get("rope_theta")
+        else:  # the layers of Mistral 3 read only the base; GLM-4.5V's class requires the fraction
+            unset = {name for name in rope if name in known and known[name].default is _EMPTY}
+            if known["rope_theta"].default is None:
+                unset.add("rope_theta")
+            old |= {name: rope[name] for name in unset}
     named = {
         name: value for name, value in old.items() if name in known and params.get(name) is None
     }
-    if _SCALING in known and known[_SCALING].default is inspect.Parameter.empty:
+    if _SCALING in known and known[_SCALING].default is _EMPTY:
         named.setdefault(_SCALING, params.get(_SCALING))
     limit = params.get(_LIMIT)
     if isinstance(limit, list):  # infinity is a dictionary in a strict file
         named[_LIMIT] = [float(v["__float__"]) if isinstance(v, dict) else v for v in limit]
     return named
+
+
+def find_full_heads(layers: Any) -> dict[str, Any]:
+    """The heads of Gemma 4's full layers under their old names, from settings by layer."""
+    full = next(iter(layers.values()), None) if isinstance(layers, dict) else None
+    names = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}
+    return {names[name]: value for name, value in (full or {}).items() if name in names}
 
 
 def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +86,8 @@ def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
         old["rope_local_base_freq"] = sliding.get("rope_theta")
     kind = full.get("rope_type", full.get("type", "default"))
     # Ropes ignore keys that they do not know; some classes ask for ``type``.
-    scaling = {_SCALING: {"type": kind, **full}} if kind != "default" else {}
+    is_scaled = kind != "default" or "mrope_section" in full
+    scaling = {_SCALING: {"type": kind, **full}} if is_scaled else {}
     return {name: value for name, value in (old | scaling).items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL saved by transformers 5 do not load in mlx-vlm.
+"""Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm.
 
 Why
     Transformers 5 nests the text model's settings, calls the vision tower's type
@@ -18,7 +18,7 @@ from ....core.patch import Patch
 from ....core.verbs import before
 
 _VISION = "_vision"
-_FLAT = ("qwen2_vl", "qwen2_5_vl")
+_FLAT = ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl")
 
 
 def add_old_names(cls: Any, params: Any, /) -> None:
@@ -48,7 +48,7 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="Qwen2-VL, Qwen2.5-VL and Qwen3-VL saved by transformers 5 do not load in mlx-vlm",
+    summary="Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm",
     targets=before(
         [
             f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"

@@ -4,11 +4,12 @@ Why
     The processor gives an image as many image tokens as it has features. The embedding step
     replaces each of these tokens by a whole tile of features, and a tile of newlines follows the
     tiles: a prompt of 1,206 tokens becomes 3,486. It also leaves tiles in the order of the grid,
-    includes features of the image's padding, and ignores every image but the first.
+    includes features of the image's padding, and ignores every image but the first; a conversation
+    with several is refused.
 How
     The tower gets the tiles of all images. Their features are arranged as in transformers: the
     whole image, then the rows of the grid without padding, each with a newline at its end. They
-    replace the image tokens one by one.
+    replace the image tokens one by one. A conversation may have several images, as LLaVA's may.
 Upstream
     Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9, which drop the sizes of images, are not
     repaired.
@@ -24,7 +25,7 @@ from typing import Any
 
 from ....core.errors import refusal
 from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import after, result, wrap
 from ..._shared.configs import FROM_DICT
 
 FAMILIES = ("llava_next", "granite_vision")
@@ -138,6 +139,12 @@ def remove_padding(grid: Any, size: Sequence[int]) -> Any:
     return grid[:, padding : width - padding]
 
 
+def allow_images(formatter: Any, /) -> None:
+    """Let a conversation with LLaVA-NeXT have several images, as one with LLaVA may."""
+    if formatter.model_name == FAMILIES[0]:
+        formatter.model_name = "llava"  # the format is chosen already
+
+
 PATCH = Patch(
     id="llava-next-tiles",
     every_model=True,
@@ -154,5 +161,6 @@ PATCH = Patch(
             ),
         ),
         *result(FROM_DICT[1:], keep_grids, supports=True),
+        *after("mlx_vlm.prompt_utils:MessageFormatter.__init__", allow_images, supports=True),
     ),
 )

@@ -1,9 +1,11 @@
-"""mlx-vlm: vision towers of idefics2, Granite, InternVL, Llama 4 and Molmo 2 use another GELU.
+"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4 and others: wrong GELU.
 
 Why
     SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
     to 0.02 per activation. InternVL uses the exact function, mlx-vlm the tanh approximation.
+    Qwen3-VL MoE's layers use the approximation and its mergers the exact function, mlx-vlm the
+    reverse; Qwen3-Omni's layers use the approximation too.
 How
     New layers of these towers get the activation that belongs to the tower's type.
 Upstream
@@ -46,6 +48,20 @@ def set_projector_activation(projector: Any, /) -> None:
     projector.activation = nn.GELU(approx=PROJECTOR)
 
 
+def set_block_activation(layer: Any, /) -> None:
+    """Give a new vision layer of Qwen3-VL MoE or Qwen3-Omni its activation."""
+    import mlx.nn as nn
+
+    layer.act_fn = nn.GELU(approx=BLOCK)
+
+
+def set_merger_activation(merger: Any, /) -> None:
+    """Give a new merger of Qwen3-VL MoE its activation."""
+    import mlx.nn as nn
+
+    merger.act_fn = nn.GELU(approx=PROJECTOR)
+
+
 def find_approximation(config: Any) -> str | None:
     """How a tower's activation approximates GELU; None if that is not known."""
     own = NAMED.get(str(getattr(config, "hidden_act", None)))
@@ -60,8 +76,8 @@ def make_named(activation: Any, name: Any, /) -> Any:
     return activation if approximation in (None, "fast") else nn.GELU(approx=approximation)
 
 
-# InternVL's projector.
-PROJECTOR = "none"
+# InternVL's projector and Qwen3-VL's mergers; the layers of Qwen3-VL's tower.
+PROJECTOR, BLOCK = "none", "precise"
 _FAMILIES = (
     "idefics2",
     "granite_vision",
@@ -76,8 +92,9 @@ PATCH = Patch(
     id="vision-gelu",
     every_model=True,
     changes_alone=True,
-    wrong_alone="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2",
-    summary="mlx-vlm: vision towers of idefics2, Granite, InternVL, Llama 4, Molmo 2: wrong GELU",
+    wrong_alone="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
+    " qwen3_vl_moe qwen3_omni_moe",
+    summary="mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU",
     targets=(
         *after(
             (
@@ -91,6 +108,14 @@ PATCH = Patch(
             "mlx_vlm.models.internvl.internvl:MultiModalProjector.__init__",
             set_projector_activation,
         ),
+        *after(
+            [
+                f"mlx_vlm.models.{one}.vision:MLP.__init__"
+                for one in ("qwen3_vl_moe", "qwen3_omni_moe")
+            ],
+            set_block_activation,
+        ),
+        *after("mlx_vlm.models.qwen3_vl_moe.vision:PatchMerger.__init__", set_merger_activation),
         *result("mlx_vlm.models.molmo2.vision:_gelu_from_name", make_named),
     ),
 )

@@ -32,6 +32,11 @@ def probe(target: Target) -> Result:
     module = importlib.import_module(target.module)
     if "." not in target.name:
         activation, expected = require_own(target)("gelu_pytorch_tanh"), approximate
+    elif family.startswith("qwen3"):
+        is_block = target.name.startswith("MLP")
+        sizes = (4, 4) if is_block else (config_of(SIGLIP),)
+        activation = getattr(module, target.name.partition(".")[0])(*sizes).act_fn
+        expected = approximate if is_block else exact
     else:
         kind = getattr(module, target.name.partition(".")[0])
         layer = kind(config_of(TYPES.get(family, SIGLIP)))
@@ -46,7 +51,7 @@ def config_of(tower: str) -> Any:
     """The config of a tiny tower of this type."""
     sizes = dict.fromkeys(
         ("hidden_size", "intermediate_size", "projector_input_dim", "projector_output_dim"), 4
-    )
+    ) | {"out_hidden_size": 4, "spatial_merge_size": 1}
     part = SimpleNamespace(model_type=tower, **sizes)
     vars(part).update(vision_config=part, text_config=part, downsample_ratio=0.5)
     return part

@@ -1,0 +1,63 @@
+"""mlx_vlm.server answers a request whose image cannot be read with status 500 and its data.
+
+Why
+    The server reads a request's images where any error counts as its own. A picture that cannot be
+    decoded, or fewer images than the prompt has placeholders, is answered with status 500, and the
+    detail repeats the image's data.
+How
+    An error that comes from a request's images becomes a client's error, in one line without the
+    data. ``/responses`` and releases before 0.6 still answer it with status 500.
+Upstream
+    Not fixed in mlx-vlm 0.7.10.
+Retire when
+    The server answers such requests with status 400.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ....core.errors import refusal
+from ....core.verbs import Patch, wrap
+from ..._shared.refusals import bad_request
+
+# An object in an error's text, such as a buffer.
+_OBJECT = re.compile(r" <[^>]*>")
+_SHOWN = 200
+
+
+def prepare(
+    call: Callable[..., Any],
+    server: Any,
+    prompt: Any,
+    images: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A request's inputs; images that cannot be read are the client's fault."""
+    try:
+        return call(server, prompt, images, *args, **kwargs)
+    except (ValueError, OSError) as error:
+        if not images:
+            raise
+        raise refusal(blame_client(error)) from error
+
+
+def blame_client(error: Exception) -> Exception:
+    """The error for a client, in one line and without the image's data."""
+    reason = " ".join(_OBJECT.sub("", str(error.__cause__ or error)).split())
+    return bad_request()(f"Failed to read the images: {reason[:_SHOWN]}")
+
+
+PATCH = Patch(
+    id="vlm-unread-images",
+    every_model=True,
+    summary="mlx_vlm.server answers images that cannot be read with status 500 and their data",
+    targets=wrap(
+        (
+            "mlx_vlm.server:ResponseGenerator._cpu_preprocess",
+            "mlx_vlm.server.generation:ResponseGenerator._cpu_preprocess",
+        ),
+        prepare,
+    ),
+)
