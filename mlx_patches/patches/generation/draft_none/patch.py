@@ -1,4 +1,4 @@
-"""mlx-lm with a draft model and ``num_draft_tokens`` 0: penalties ignore the answer so far.
+"""mlx-lm with a draft model and num_draft_tokens 0: penalties ignore the answer so far.
 
 Why
     After each step, the release removes the drafted tokens from those that logits processors are

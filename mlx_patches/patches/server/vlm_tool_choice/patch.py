@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` with ``tool_choice``: an answer without the required call.
+"""mlx_vlm.server with tool_choice: an answer without the required call.
 
 Why
     For ``tool_choice: "required"``, or a tool's name, the server adds a sentence to the prompt, and

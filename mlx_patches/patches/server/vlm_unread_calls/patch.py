@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` with tools: an unreadable or unfinished call is lost, or ends its stream.
+"""mlx_vlm.server with tools: an unreadable or unfinished call is lost, or ends its stream.
 
 Why
     The server removes the text between the markers of a tool call from a stream before it parses
