@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+from . import NotApplicable
 from .stop_text import PIECES
 
 
@@ -28,7 +29,12 @@ def make_engine(kind: Any) -> Any:
 
     ``sent`` are the arguments of its requests, ``closed`` the lengths of answers that it closed,
     ``step`` is called with a request's processors before each output.
+
+    Raises:
+        NotApplicable: the release's simple engine does all in one method.
     """
+    if kind.__name__ == "SimpleEngine" and not hasattr(kind, "_stream_generate_impl"):
+        raise NotApplicable("this release's simple engine has no _stream_generate_impl")
     engine = kind.__new__(kind)
     engine.sent, engine.closed = [], []
     engine.step = lambda processors: None
@@ -45,6 +51,17 @@ def make_engine(kind: Any) -> Any:
     )
     engine._stream_generate_impl = lambda **sent: engine.sent.append(sent) or answer(engine)
     return engine
+
+
+def require_processors(engine: Any) -> None:
+    """Check that an engine passes a request's logits processors on.
+
+    Raises:
+        NotApplicable: it drops them.
+    """
+    asyncio.run(stream(engine, logits_processors=[lambda tokens, logits: logits]))
+    if not engine.sent[-1].get("logits_processors"):
+        raise NotApplicable("this release's engine takes no logits processors")
 
 
 async def take(engine: Any, sent: dict[str, Any]) -> str:

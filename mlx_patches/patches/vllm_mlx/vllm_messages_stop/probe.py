@@ -1,11 +1,12 @@
 """Streams an answer of vllm-mlx's ``/v1/messages`` that ends at its limit."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes import Result
+from ....probes import NotApplicable, Result
 from ....probes.fixtures import require
 from ....probes.kit import Target, module_of
 from ....probes.stop_text import PIECES
@@ -16,6 +17,8 @@ def probe(target: Target) -> Result:
     """Red if a cut answer reports a whole one, or the other way round."""
     require(target)
     server: Any = module_of(target)
+    if "prepared" not in inspect.signature(server._stream_anthropic_messages).parameters:
+        raise NotApplicable("this release's stream prepares its own request")
     for reason, wanted in (("length", "max_tokens"), ("stop", "end_turn")):
         events = asyncio.run(stream(server, reason))
         if not any(f'"stop_reason": "{wanted}"' in event for event in events):

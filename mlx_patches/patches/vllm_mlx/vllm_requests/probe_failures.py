@@ -5,12 +5,13 @@ from typing import Any
 
 from ....probes import Result
 from ....probes.kit import Target, own_class_of
-from ....probes.vllm_engine import ask, make_engine, stream
+from ....probes.vllm_engine import ask, make_engine, require_processors, stream
 
 
 def probe(target: Target) -> Result:
     """Red if the error reaches the engine's step, or does not end the request."""
     engine = make_engine(own_class_of(target))
+    require_processors(engine)
     engine.step = lambda processors: [one([3], "logits") for one in processors]
     try:
         streamed = asyncio.run(stream(engine, logits_processors=[fail]))

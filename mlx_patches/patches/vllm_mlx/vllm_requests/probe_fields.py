@@ -7,7 +7,7 @@ from typing import Any
 
 from ....probes import Result
 from ....probes.kit import Target, own_class_of
-from ....probes.vllm_engine import ask, make_engine, stream
+from ....probes.vllm_engine import ask, make_engine, require_processors, stream
 from ..._shared.request_fields import FIELDS
 
 _TOKEN, _VOCABULARY = 5, 16
@@ -20,6 +20,7 @@ _BODIES: tuple[dict[str, Any], ...] = (
 def probe(target: Target) -> Result:
     """Red if a field has no effect on the next token."""
     engine = make_engine(own_class_of(target))
+    require_processors(engine)
     for body in _BODIES:
         for send in (stream, ask):
             token = find_token(engine, body, send)

@@ -15,8 +15,9 @@ def probe(target: Target) -> Result:
     """Red if the call's text is lost, streamed or not, or an answer without a required call."""
     require(target)
     server: Any = module_of(target)
-    if not hasattr(server, "_build_tool_parser"):
-        raise NotApplicable("this release has one tool parser for all streams")
+    for name in ("_build_tool_parser", "_extract_streaming_tool_delta"):
+        if not hasattr(server, name):
+            raise NotApplicable(f"this release has no {name}")
     kept = server._enable_auto_tool_choice, server._tool_call_parser, server._tool_parser_instance
     server._enable_auto_tool_choice, server._tool_call_parser = True, "hermes"
     server._tool_parser_instance = None
