@@ -197,7 +197,7 @@ def test_enable_is_atomic_and_follows_no_link(monkeypatch, tmp_path):
     def full(*names):
         raise OSError(28, "full")
 
-    monkeypatch.setattr(enable.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(MlxPatchesError, match="cannot be written"):
         enable.enable(profile="batch")
     assert [one.name for one in site.iterdir()] == [enable.NAME]  # the old file, and nothing else
