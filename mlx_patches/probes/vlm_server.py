@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -105,3 +106,16 @@ def _processor() -> Any:
     )
     detokenizer = SimpleNamespace(reset=lambda: None, tokenizer=tokenizer)
     return SimpleNamespace(tokenizer=tokenizer, detokenizer=detokenizer)
+
+
+def make_preparing_server(kind: Any, processor: Any) -> Any:
+    """A server without a model and a generation thread, which only prepares requests."""
+    server = kind.__new__(kind)
+    server.model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
+    server.processor = processor
+    server.draft_model = server.requests = server.config = server._load_error = None
+    server._ready = threading.Event()
+    server._ready.set()
+    # Since 0.6.5.
+    server._tokenizer_lock = threading.Lock()
+    return server

@@ -3,7 +3,8 @@ import importlib
 import pytest
 
 from mlx_patches.patches import catalogue
-from mlx_patches.patches.server.vlm_preprocess_turns.probe import make_server
+from mlx_patches.patches.server.vlm_preprocess_turns.probe import _Tokenizer
+from mlx_patches.probes.vlm_server import make_preparing_server
 
 from ..releases.conftest import verdict
 
@@ -15,9 +16,8 @@ def test_failed_request_ends_its_turn(ungated):
     if not needed:
         pytest.skip("this release prepares requests in turn, or in one thread")
     ungated("vlm-preprocess-turns")
-    server = make_server(importlib.import_module(needed[0].module).ResponseGenerator)
-    tokenizer = server.processor
-    server.processor = None
+    kind, tokenizer = importlib.import_module(needed[0].module).ResponseGenerator, _Tokenizer()
+    server = make_preparing_server(kind, None)
     with pytest.raises(Exception, match="NoneType"):
         server._cpu_preprocess("a prompt")
     server.processor = tokenizer

@@ -40,6 +40,7 @@ ARRAYS = "does a few things with arrays as large as the release's own, for each 
 CONSTANT: dict[str, str] = {
     "batch-refused": START,
     "cancelled-prompt": LAYERS,
+    "config-names": START,
     "deepstack-rows": ARRAYS,
     "draft-none": "joins a call's tokens once, as the release does with drafts",
     "extend-solo-batch": ARRAYS,
@@ -753,6 +754,11 @@ CASES: dict[str, list[Case]] = {
         partial(vlm_stops, make=lambda n: (["a"], [""] * n)),
     ],
     "vlm-unread-calls": [partial(vlm_calls, make=make) for make in CALLS],
+    "vlm-unread-images": [
+        lambda n: partial(
+            module_of("server.vlm_unread_images.patch").blame_client, ValueError(" <" * n)
+        )
+    ],
     "server-batch-error": [
         lambda n: partial(
             module_of("server.server_batch_error.patch").find_refusal,
@@ -925,8 +931,8 @@ def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     def joining(responses: Any, *args: Any) -> Any:
         held: list[str] = []
         for response in cut(responses, *args):
-            held.append(response.text)
-            yield replace(response, text="".join(held))
+            held += [response.text]
+            yield replace(response, text="".join([*held, *held]))
 
     for name in ("server_stop_text", "vlm_stop_text"):
         monkeypatch.setattr(module_of(f"server.{name}.patch"), "cut_at_stops", joining)

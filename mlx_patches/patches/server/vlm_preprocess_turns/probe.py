@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....probes.kit import Result, Target, class_of, mx, require_own
+from ....probes.vlm_server import make_preparing_server
 
 # How long the first caller of the tokenizer waits for a second one, in seconds.
 SECONDS = 0.3
@@ -37,7 +38,7 @@ class _Tokenizer:
 def probe(target: Target) -> Result:
     """Red if a request fails because another is tokenized at the same time."""
     require_own(target)
-    server = make_server(class_of(target))
+    server = make_preparing_server(class_of(target), _Tokenizer())
 
     def send() -> None:
         # The tokenizer's error; or, for a prepared request, a missing queue.
@@ -51,16 +52,3 @@ def probe(target: Target) -> Result:
         thread.join()
     failed = server.processor.failed
     return Result(failed, "a request failed: Already borrowed" if failed else "both were prepared")
-
-
-def make_server(kind: Any) -> Any:
-    """A server without a model and a generation thread, which only prepares requests."""
-    server = kind.__new__(kind)
-    server.model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
-    server.processor = _Tokenizer()
-    server.draft_model = server.requests = server.config = server._load_error = None
-    server._ready = threading.Event()
-    server._ready.set()
-    # Since 0.6.5.
-    server._tokenizer_lock = threading.Lock()
-    return server

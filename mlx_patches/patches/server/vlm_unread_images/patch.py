@@ -22,8 +22,8 @@ from ....core.verbs import Patch, wrap
 from ..._shared.refusals import bad_request
 
 # An object in an error's text, such as a buffer.
-_OBJECT = re.compile(r" <[^>]*>")
-_SHOWN = 200
+_OBJECT = re.compile(r" <[^<>]*>")
+_READ, _SHOWN = 1000, 200
 
 
 def prepare(
@@ -45,7 +45,8 @@ def prepare(
 
 def blame_client(error: Exception) -> Exception:
     """The error for a client, in one line and without the image's data."""
-    reason = " ".join(_OBJECT.sub("", str(error.__cause__ or error)).split())
+    text = str(error.__cause__ or error)[:_READ]
+    reason = " ".join(_OBJECT.sub("", text).split())
     return bad_request()(f"Failed to read the images: {reason[:_SHOWN]}")
 
 
