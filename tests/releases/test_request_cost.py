@@ -48,6 +48,7 @@ CONSTANT: dict[str, str] = {
     "gemma-image-blocks": ARRAYS,
     "vlm-hang-up": "checks the client's socket once per token",
     "host-request-parameters": "looks up a fixed list of fields in a request",
+    "llava-next-tiles": ARRAYS,
     "vlm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "vlm-sampling-parameters": "reads some numbers of a request",
     "vlm-tool-choice": "compares the names of a request's tools; masks the logits of a few tokens",
