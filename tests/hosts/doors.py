@@ -29,6 +29,7 @@ from typing import Any
 
 import httpx
 
+from mlx_patches.core.errors import MlxPatchesError
 from mlx_patches.patches.server.media.probe import a_server, make_image, make_sound
 
 from .server import Host, serving
@@ -490,7 +491,7 @@ def load_folder(server: Server, folder: Path, place: Place, patched: bool) -> tu
     try:
         with running(server, folder, log, patched) as host:
             answer = plain_answer(host)
-    except RuntimeError:
+    except MlxPatchesError:  # it does not start
         answer = None
     said = place.seen() if place.mark.exists() else ""
     if not said:

@@ -30,11 +30,11 @@ class Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    async def stream_chat(self, **sent: Any) -> AsyncIterator[Any]:
+    async def stream_chat(self, *args: Any, **sent: Any) -> AsyncIterator[Any]:
         """The engine's outputs."""
-        async with aclosing(self.engine.stream_chat(**sent)) as outputs:
+        async with aclosing(self.engine.stream_chat(*args, **sent)) as outputs:
             async for output in outputs:
-                self.reason = output.finish_reason
+                self.reason = getattr(output, "finish_reason", None)
                 yield output
 
 
