@@ -2,12 +2,10 @@
 
 import errno
 import json
-import math
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +16,20 @@ from .activation.settings import SAFE
 from .core.errors import MlxPatchesError
 from .core.files import printable, quote
 from .core.packages import MODEL_PACKAGES
-from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, NOT_RUN, SEVERITIES, VARIANTS
+from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, NOT_RUN, VARIANTS
+from .options import (
+    Command,
+    check_seconds,
+    complete,
+    hosts_option,
+    is_set,
+    json_option,
+    models_option,
+    print_note,
+    profile_option,
+    read_severities,
+    refuse_options,
+)
 
 Rows = list[dict[str, Any]]
 # Long enough for a cold import of a release on a slow machine.
@@ -28,137 +39,11 @@ _REPOSITORIES = {
     "mlx-vlm": "https://github.com/Blaizzy/mlx-vlm",
     "vllm-mlx": "https://github.com/waybarrios/vllm-mlx",
 }
+_MODEL = "A model type, a model's folder or its config.json; repeatable."
 # The scenarios that a probe of a model family runs.
 PROBED = ("left-padded", "chunked-batch", "extend", "filter", "state", "engine")
 # Errors of a standard output that is closed or full.
 _NO_OUTPUT = {errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF}
-
-
-class Command(click.Command):
-    """A command with ``-q`` and ``-v``, whose other defaults come from the config files."""
-
-    def __init__(self, *args: Any, **settings: Any):
-        super().__init__(*args, **settings)
-        for name, text in (("quiet", "Print only the result."), ("verbose", "Print every detail.")):
-            flag = click.Option(
-                [f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, help=text
-            )
-            flag.callback = _keep
-            self.params.append(flag)
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; a broken config file does not disturb --help."""
-        from .auditing import configuration
-
-        try:
-            names = {str(one.name) for one in self.params}
-            context.default_map, context.meta["files"] = configuration.read(names)
-        except MlxPatchesError as error:
-            context.meta["error"] = error
-        return super().parse_args(context, args)
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run the command."""
-        if "error" in context.meta:
-            raise context.meta["error"]
-        if context.meta["files"] and not context.meta.get("quiet"):
-            files = dict.fromkeys(context.meta["files"].values())
-            click.echo(f"mlx-patches: settings from {', '.join(files)}", err=True)
-        return super().invoke(context)
-
-
-def _keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Keep a flag for ``_is``; -q and -v exclude each other."""
-    context.meta[str(parameter.name)] = value
-    if context.meta.get("quiet") and context.meta.get("verbose"):
-        raise click.UsageError("-q contradicts -v: omit one of them")
-
-
-def _is(flag: str) -> bool:
-    """Whether ``quiet`` or ``verbose`` was given."""
-    return bool(click.get_current_context().meta.get(flag))
-
-
-def _note(text: str) -> None:
-    """Print a line that is not the result."""
-    if not _is("quiet"):
-        click.echo(text)
-
-
-def _omit(why: str, names: str) -> None:
-    """Refuse options that contradict the one that ``why`` is about."""
-    context = click.get_current_context()
-    flags = {one.name: one.opts[0] for one in reversed(context.command.params)}
-    flags |= {name: f"{name} in {file}" for name, file in context.meta["files"].items()}
-    if given := [flags[str(name)] for name in names.split() if context.params[name]]:
-        raise click.UsageError(f"{why}: omit {' and '.join(given)}")
-
-
-def _complete(kind: str) -> Callable[..., Any]:
-    """Return a function that completes names of this kind for a shell."""
-
-    def complete(context: Any, parameter: Any, begun: str) -> Any:
-        from .auditing import completion
-
-        return completion.complete(kind, begun)
-
-    return complete
-
-
-def _host(value: str) -> str:
-    """The name of a host's distribution."""
-    from .core.distributions import canonical
-
-    if not canonical(value).strip("- "):  # the command would apply to every host
-        raise click.BadParameter("expected the name of a distribution")
-    return quote(value)
-
-
-def _seconds(context: Any, parameter: Any, value: float | None) -> float | None:
-    """A time limit in seconds."""
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
-    return value
-
-
-def _severities(value: str) -> frozenset[str]:
-    """The severities that a user names."""
-    names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
-    # An empty list would make every audit exit with 0.
-    if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
-        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SEVERITIES)}, any")
-    return frozenset(SEVERITIES) if "any" in names else names
-
-
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_models_option = click.option(
-    "--model",
-    "models",
-    type=quote,
-    multiple=True,
-    metavar="NAME",
-    shell_complete=_complete("models"),
-    help="A model type, a model's folder or its config.json; repeatable.",
-)
-_profile_option = click.option(
-    "--profile",
-    default="",
-    metavar="NAME",
-    shell_complete=_complete("profiles"),
-    help="Which patches: batch, server, security, safe, or several.  [default: safe]",
-)
-
-
-def _hosts_option(text: str) -> Callable[[Any], Any]:
-    return click.option(
-        "--host",
-        "hosts",
-        type=_host,
-        multiple=True,
-        metavar="DISTRIBUTION",
-        shell_complete=_complete("hosts"),
-        help=f"{text}; repeatable.",
-    )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -176,10 +61,10 @@ cli.command_class = Command
 
 @cli.command()
 @click.argument(
-    "more", nargs=-1, type=quote, metavar="[MODEL]...", shell_complete=_complete("models")
+    "more", nargs=-1, type=quote, metavar="[MODEL]...", shell_complete=complete("models")
 )
-@_models_option
-@_hosts_option("Report on this host server")
+@models_option(_MODEL)
+@hosts_option("Report on this host server")
 @click.option(
     "--measure",
     is_flag=True,
@@ -196,7 +81,7 @@ cli.command_class = Command
 @click.option(
     "--fail-on",
     metavar="SEVERITY,...",
-    type=_severities,
+    type=read_severities,
     default="wrong-text,crash,security",
     show_default=True,
     help="Severities that exit with 1: wrong-text, crash, memory, security, feature, or any.",
@@ -206,7 +91,7 @@ cli.command_class = Command
     "--ignore",
     multiple=True,
     metavar="PATCH",
-    shell_complete=_complete("patches"),
+    shell_complete=complete("patches"),
     help="Do not fail on the defect of this patch.",
 )
 @click.option(
@@ -232,9 +117,9 @@ def audit(
     from .auditing import formats, screen
 
     if as_json and form != "text":
-        _omit("--json is --format json", "form")
+        refuse_options("--json is --format json", "form")
     if strict:
-        _omit("--strict counts what --ignore accepts", "ignore")
+        refuse_options("--strict counts what --ignore accepts", "ignore")
     form = "json" if as_json else form
     reports = [
         one.ignoring(ignore)
@@ -254,12 +139,12 @@ def audit(
             sys.exit(code)
         save(html, load(), shown)
     if form == "json":
-        click.echo(formats.as_json(reports, codes, _is("verbose")))
+        click.echo(formats.as_json(reports, codes, is_set("verbose")))
     elif form == "markdown":
         click.echo("\n\n".join(map(formats.markdown, reports, codes)))
     elif form == "sarif":
         click.echo(formats.sarif(reports, codes))
-    elif _is("quiet"):
+    elif is_set("quiet"):
         click.echo("\n".join(map(screen.verdict, reports)))
     else:
         for number, (one, own) in enumerate(zip(reports, codes, strict=True)):
@@ -303,8 +188,8 @@ def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
 
 
 @cli.command()
-@_models_option
-@_hosts_option("Report on this host server")
+@models_option(_MODEL)
+@hosts_option("Report on this host server")
 def report(models: tuple[str, ...], hosts: tuple[str, ...]) -> None:
     """Print a bug report: this environment and its audit, in Markdown under 8 kB."""
     from .auditing import formats
@@ -313,7 +198,7 @@ def report(models: tuple[str, ...], hosts: tuple[str, ...]) -> None:
 
 
 @cli.command()
-@click.argument("patch", type=quote, shell_complete=_complete("patches"))
+@click.argument("patch", type=quote, shell_complete=complete("patches"))
 def explain(patch: str) -> None:
     """Print why a patch exists, how it works, its upstream status and when it retires."""
     from .auditing.audit import outcomes_of
@@ -323,14 +208,14 @@ def explain(patch: str) -> None:
     found = current.registry.get(patch)
     click.echo(f"{found.id}: {found.summary}\n")
     click.echo(_here(found))
-    if _is("quiet"):
+    if is_set("quiet"):
         return
     text = found.documentation
     if found.headline == found.summary:
         text = text.partition("\n\n")[2]
     click.echo(f"\n{_plain(text)}")
     click.echo("\nTargets")
-    states = {one.target: one for one in outcomes_of([found])} if _is("verbose") else {}
+    states = {one.target: one for one in outcomes_of([found])} if is_set("verbose") else {}
     for target in found.targets:
         state = states.get(target.path)
         click.echo(f"    {target.path}{f'  {state.status}: {state.reason}' if state else ''}")
@@ -380,10 +265,10 @@ def _plain(text: str) -> str:
     "--profile",
     "only",  # unlike the other commands' profile, it has no default in a config file
     metavar="NAME",
-    shell_complete=_complete("profiles"),
+    shell_complete=complete("profiles"),
     help="Only patches of this profile: batch, server, security or safe.",
 )
-@_json_option
+@json_option
 def list_patches(only: str | None, as_json: bool) -> None:
     """List every patch with its status here, its profiles and, if third-party, its package."""
     from .activation import contributions, profiles
@@ -397,7 +282,7 @@ def list_patches(only: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema": 1, "patches": [one.as_dict() for one in rows]}, indent=2))
         return
-    if _is("quiet"):
+    if is_set("quiet"):
         click.echo("\n".join(one.patch for one in rows))
         return
     from .auditing.tables import show
@@ -407,7 +292,7 @@ def list_patches(only: str | None, as_json: bool) -> None:
         for one in rows
     ]
     show((("patch", "here", "profiles", "without it", "from"), table))
-    if _is("verbose"):
+    if is_set("verbose"):
         targets = [(o.target, o.status, o.reason) for one in rows for o in one.outcomes]
         show((("target", "here", "reason"), targets))
     for name in contributions.find_blocked(current.disabled):
@@ -416,9 +301,9 @@ def list_patches(only: str | None, as_json: bool) -> None:
 
 @cli.command()
 @click.argument(
-    "name", type=quote, metavar="PATCH|MODEL", shell_complete=_complete("patches models")
+    "name", type=quote, metavar="PATCH|MODEL", shell_complete=complete("patches models")
 )
-@_json_option
+@json_option
 def probe(name: str, as_json: bool) -> None:
     """Run a reproducer in two processes: without the patches, and with them.
 
@@ -493,15 +378,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
 
 
 @cli.command()
-@click.option(
-    "--model",
-    "models",
-    type=quote,
-    multiple=True,
-    metavar="NAME",
-    shell_complete=_complete("models"),
-    help="Only this family, or the families of this distribution.",
-)
+@models_option("Only this family, or the families of this distribution.")
 @click.option(
     "--scenario",
     "scenarios",
@@ -513,7 +390,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     "--walks",
     metavar="S",
     type=float,
-    callback=_seconds,
+    callback=check_seconds,
     help="Then run random programs, S seconds per family.",
 )
 @click.option(
@@ -544,13 +421,13 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="FILE",
     help="Write the results as an evidence file for the repository; applies every patch.",
 )
-@_json_option
+@json_option
 @click.option(
     "--timeout",
     default=120.0,
     show_default=True,
     metavar="S",
-    callback=_seconds,
+    callback=check_seconds,
     help="Time limit of each process or walk.",
 )
 @click.option(
@@ -636,7 +513,7 @@ def lab(
         from .lab.server import command
 
         own = "models config weights dtype variant device reference every_patch"
-        _omit("a server has its own model", own)
+        refuse_options("a server has its own model", own)
         command.run(
             server,
             url,
@@ -656,23 +533,25 @@ def lab(
         walks = walks or walking.SECONDS
     if walks or replay is not None:
         own = "config weights dtype variant device evidence"
-        _omit("walks run the lab's own tiny models", own)
+        refuse_options("walks run the lab's own tiny models", own)
     if replay is not None:
-        _omit("--replay runs only the given walk", "models scenarios walks out")
+        refuse_options("--replay runs only the given walk", "models scenarios walks out")
         for one in walking.replay(replay, mode, every_patch, timeout):
             show_walk(one)
         _show_lab([one.row() for one in walked], walked, as_json)
     if weights:
-        _omit("--weights runs a model at full size, in its own dtype", "config dtype variant")
+        refuse_options(
+            "--weights runs a model at full size, in its own dtype", "config dtype variant"
+        )
     if variant:
-        _omit("--variant changes the lab's own configs", "config")
+        refuse_options("--variant changes the lab's own configs", "config")
     if reference:
         own = "config weights dtype variant device evidence"
-        _omit("--reference has its own configs, in float32", own)
+        refuse_options("--reference has its own configs, in float32", own)
         check_reference()
     if evidence:
         every = "--evidence needs every scenario of the tiny models, without and with the patches"
-        _omit(every, "scenarios config weights variant" + " mode" * (mode == "patched"))
+        refuse_options(every, "scenarios config weights variant" + " mode" * (mode == "patched"))
     every_patch = every_patch or evidence is not None
     named = tuple(name for name in scenarios if name != walking.WALKS)
     tasks = runner.tasks(
@@ -716,7 +595,7 @@ def _show_lab(
         from .auditing.tables import show
 
         every = [(row.family, row.scenario, row.verdict, row.detail) for row in rows]
-        if _is("verbose") and not reference:
+        if is_set("verbose") and not reference:
             show((("family", "scenario", "result", "detail"), every))
         show(*(report.show_reference if reference else report.show_rows)(rows))
     runner.check_ran(rows)
@@ -724,18 +603,9 @@ def _show_lab(
 
 
 @cli.command()
-@click.option(
-    "--model",
-    "models",
-    type=quote,
-    multiple=True,
-    required=True,
-    metavar="TYPE",
-    shell_complete=_complete("models"),
-    help="A model type; repeatable.",
-)
-@_hosts_option("Only releases that this installed host allows")
-@_json_option
+@models_option("A model type; repeatable.", metavar="TYPE", required=True)
+@hosts_option("Only releases that this installed host allows")
+@json_option
 def recommend(models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool) -> None:
     """List the measured releases in which a model is right, without or with the patches."""
     found = [
@@ -747,7 +617,7 @@ def recommend(models: tuple[str, ...], hosts: tuple[str, ...], as_json: bool) ->
     for host, one in found:
         newest = one.best_repaired or f"none{f' that {host} allows' if host else ''}"
         newest += " with the patches" if one.best_repaired != one.best_green else ""
-        if _is("quiet"):
+        if is_set("quiet"):
             click.echo(newest)
             continue
         click.echo(f"{one.family} in {one.distribution}, from the lab's evidence")
@@ -778,8 +648,8 @@ def _releases(model: str, host: str) -> list[Any]:
 
 
 @cli.command()
-@_hosts_option("Only in processes of this installed host")
-@_profile_option
+@hosts_option("Only in processes of this installed host")
+@profile_option
 def enable(hosts: tuple[str, ...], profile: str) -> None:
     """Activate the patches in every process of this environment, or only in those of some hosts.
 
@@ -793,8 +663,8 @@ def enable(hosts: tuple[str, ...], profile: str) -> None:
     path = enabling.enable(limit, profile or SAFE)
     now = limit.name if limit else "every process"
     whose = f" for {', '.join(limit.scripts)}" if limit else ""
-    _note(f"enabled{whose}{f' (before: {before})' if before not in ('', now) else ''}: {path}")
-    _note("Restart running servers to pick up the patches.")
+    print_note(f"enabled{whose}{f' (before: {before})' if before not in ('', now) else ''}: {path}")
+    print_note("Restart running servers to pick up the patches.")
 
 
 @cli.command()
@@ -803,11 +673,11 @@ def disable() -> None:
     from .activation import enable as enabling
 
     removed = enabling.disable()
-    _note(f"disabled: removed {removed}" if removed else "not enabled here")
+    print_note(f"disabled: removed {removed}" if removed else "not enabled here")
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
-@_profile_option
+@profile_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], profile: str) -> None:
     """Start a host with the patches: mlx-patches run -- vllm-mlx serve MODEL.
@@ -816,11 +686,11 @@ def run(command: tuple[str, ...], profile: str) -> None:
     """
     from .activation import run as running
 
-    running.execute(running.launch(command, profile), _is("quiet"))
+    running.execute(running.launch(command, profile), is_set("quiet"))
 
 
 @cli.command()
-@_json_option
+@json_option
 def ps(as_json: bool) -> None:
     """List your patched processes."""
     from .activation.processes import processes
@@ -830,9 +700,9 @@ def ps(as_json: bool) -> None:
         click.echo(json.dumps([one._asdict() for one in found], indent=2))
         return
     if not found:
-        _note("no patched processes")
+        print_note("no patched processes")
         return
-    if _is("quiet"):
+    if is_set("quiet"):
         click.echo("\n".join(str(one.pid) for one in found))
         return
     from .auditing.tables import show
@@ -841,7 +711,7 @@ def ps(as_json: bool) -> None:
     for one in found:
         failures = "; ".join(f"{id_} {text}" for id_, text in one.failures.items()) or "none"
         releases = ", ".join(one.releases)
-        count = ", ".join(one.patches) if _is("verbose") else str(len(one.patches))
+        count = ", ".join(one.patches) if is_set("verbose") else str(len(one.patches))
         rows.append((str(one.pid), one.host, releases, count, failures))
     show((("pid", "host", "patched", "patches", "failures"), rows))
 
@@ -877,7 +747,7 @@ def _print_audit(report: Any, code: int, show_all: bool) -> None:
     from .auditing import screen
     from .auditing.colour import in_colour
 
-    verbose = _is("verbose") or show_all
+    verbose = is_set("verbose") or show_all
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else screen.WIDTH
     count = len(screen.top(report, width)[0])
     lines = screen.lines(report, None if verbose else screen.HEIGHT, width)

@@ -1,0 +1,142 @@
+"""What commands share: ``-q`` and ``-v``, defaults in files, and options of several commands."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from .core.errors import MlxPatchesError
+from .core.files import quote
+from .evidence.words import SEVERITIES
+
+
+class Command(click.Command):
+    """A command with ``-q`` and ``-v``, whose other defaults come from the config files."""
+
+    def __init__(self, *args: Any, **settings: Any):
+        super().__init__(*args, **settings)
+        for name, text in (("quiet", "Print only the result."), ("verbose", "Print every detail.")):
+            flag = click.Option(
+                [f"-{name[0]}", f"--{name}"], is_flag=True, expose_value=False, help=text
+            )
+            flag.callback = _keep
+            self.params.append(flag)
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; a broken config file does not disturb --help."""
+        from .auditing import configuration
+
+        try:
+            names = {str(one.name) for one in self.params}
+            context.default_map, context.meta["files"] = configuration.read(names)
+        except MlxPatchesError as error:
+            context.meta["error"] = error
+        return super().parse_args(context, args)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the command."""
+        if "error" in context.meta:
+            raise context.meta["error"]
+        if context.meta["files"] and not context.meta.get("quiet"):
+            files = dict.fromkeys(context.meta["files"].values())
+            click.echo(f"mlx-patches: settings from {', '.join(files)}", err=True)
+        return super().invoke(context)
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Keep a flag for ``is_set``; -q and -v exclude each other."""
+    context.meta[str(parameter.name)] = value
+    if context.meta.get("quiet") and context.meta.get("verbose"):
+        raise click.UsageError("-q contradicts -v: omit one of them")
+
+
+def is_set(flag: str) -> bool:
+    """Whether ``quiet`` or ``verbose`` was given."""
+    return bool(click.get_current_context().meta.get(flag))
+
+
+def print_note(text: str) -> None:
+    """Print a line that is not the result."""
+    if not is_set("quiet"):
+        click.echo(text)
+
+
+def refuse_options(why: str, names: str) -> None:
+    """Refuse options that contradict the one that ``why`` is about."""
+    context = click.get_current_context()
+    flags = {one.name: one.opts[0] for one in reversed(context.command.params)}
+    flags |= {name: f"{name} in {file}" for name, file in context.meta["files"].items()}
+    if given := [flags[str(name)] for name in names.split() if context.params[name]]:
+        raise click.UsageError(f"{why}: omit {' and '.join(given)}")
+
+
+def complete(kind: str) -> Callable[..., Any]:
+    """Return a function that completes names of this kind for a shell."""
+
+    def find(context: Any, parameter: Any, begun: str) -> Any:
+        from .auditing import completion
+
+        return completion.complete(kind, begun)
+
+    return find
+
+
+def read_host(value: str) -> str:
+    """The name of a host's distribution."""
+    from .core.distributions import canonical
+
+    if not canonical(value).strip("- "):  # the command would apply to every host
+        raise click.BadParameter("expected the name of a distribution")
+    return quote(value)
+
+
+def check_seconds(context: Any, parameter: Any, value: float | None) -> float | None:
+    """A time limit in seconds."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
+    return value
+
+
+def read_severities(value: str) -> frozenset[str]:
+    """The severities that a user names."""
+    names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
+    # An empty list would make every audit exit with 0.
+    if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(SEVERITIES)}, any")
+    return frozenset(SEVERITIES) if "any" in names else names
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+profile_option = click.option(
+    "--profile",
+    default="",
+    metavar="NAME",
+    shell_complete=complete("profiles"),
+    help="Which patches: batch, server, security, safe, or several.  [default: safe]",
+)
+
+
+def hosts_option(text: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--host",
+        "hosts",
+        type=read_host,
+        multiple=True,
+        metavar="DISTRIBUTION",
+        shell_complete=complete("hosts"),
+        help=f"{text}; repeatable.",
+    )
+
+
+def models_option(text: str, metavar: str = "NAME", required: bool = False) -> Callable[[Any], Any]:
+    return click.option(
+        "--model",
+        "models",
+        type=quote,
+        multiple=True,
+        required=required,
+        metavar=metavar,
+        shell_complete=complete("models"),
+        help=text,
+    )

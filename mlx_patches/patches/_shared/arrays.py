@@ -1,3 +1,0 @@
-"""``mlx.core``, imported at first use."""
-
-from ...core.arrays import mx as mx
