@@ -84,48 +84,87 @@ def check_calls(
     is_readable: Callable[[str], bool],
     is_thinking: Callable[[Any], bool],
 ) -> Iterator[Any]:
-    """Yield tokens, without the markers of calls that are unreadable or not complete.
+    """Yield tokens, without the markers of calls that are unreadable or not complete."""
+    held = Held(start, end)
+    for token in tokens:
+        if not held.is_in_call and is_thinking(token):
+            yield from held.release_all()
+            yield token
+            continue
+        is_last = bool(token.finish_reason)
+        held.push(token)
+        while call := held.find_call(is_last):
+            reader = is_readable if held.is_complete else None
+            held.leave_call(find_faults(call, start, end, reader))
+        yield from held.release(is_last)
+    yield from held.release_all()
+
+
+class Held:
+    """The tokens of an answer that are held back until the calls in their text are checked.
 
     A call without an end marker ends with its line, or with the answer.
     """
-    held: deque[Any] = deque()
-    text, begin, searched = "", -1, 0  # the text of ``held``; where a call begins in it
-    for token in tokens:
-        if begin < 0 and is_thinking(token):
-            yield from held
-            held.clear()
-            text, searched = "", 0
-            yield token
-            continue
-        held.append(token)
-        text += token.text
-        while True:
-            if begin < 0:
-                begin = text.find(start, searched)
-                if begin < 0:
-                    searched = len(text) - count_begun(text[searched:], start)
-                    break
-                searched = begin + len(start)
-            stop = text.find(end or "\n", searched)
-            if stop < 0 and not token.finish_reason:
-                searched = max(searched, len(text) - len(end))
-                break
-            whole = stop >= 0 or not end
-            stop = len(text) if stop < 0 else stop + len(end or "\n")
-            spans = find_faults(text[begin:stop], start, end, is_readable if whole else None)
-            if spans:
-                cut(held, [(begin + left, begin + right) for left, right in spans])
-                text = "".join(one.text for one in held)
-                stop -= sum(right - left for left, right in spans)
-            begin, searched = -1, stop
-        ready = len(text) if token.finish_reason else searched if begin < 0 else begin
+
+    def __init__(self, start: str, end: str):
+        self._start, self._end = start, end
+        self._tokens: deque[Any] = deque()
+        self._text = ""
+        self._begin, self._stop = -1, 0  # of a call in the text; it is negative outside calls
+        self._searched = 0
+        self.is_complete = False  # the call that was found
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the end of a call is still to come."""
+        return self._begin >= 0
+
+    def push(self, token: Any) -> None:
+        """Hold a token back."""
+        self._tokens.append(token)
+        self._text += token.text
+
+    def find_call(self, is_last: bool) -> str:
+        """The next call, which is not complete if the answer ends in it; empty if there is none."""
+        text, end = self._text, self._end or "\n"
+        if not self.is_in_call:
+            self._begin = text.find(self._start, self._searched)
+            if not self.is_in_call:
+                self._searched = len(text) - count_begun(text[self._searched :], self._start)
+                return ""
+            self._searched = self._begin + len(self._start)
+        stop = text.find(end, self._searched)
+        if stop < 0 and not is_last:
+            self._searched = max(self._searched, len(text) - len(self._end))
+            return ""
+        self.is_complete = stop >= 0 or not self._end
+        self._stop = len(text) if stop < 0 else stop + len(end)
+        return text[self._begin : self._stop]
+
+    def leave_call(self, spans: list[tuple[int, int]]) -> None:
+        """Go on after the call that was found, without these parts of it."""
+        if spans:
+            cut(self._tokens, [(self._begin + left, self._begin + right) for left, right in spans])
+            self._text = "".join(one.text for one in self._tokens)
+        self._searched = self._stop - sum(right - left for left, right in spans)
+        self._begin = -1
+
+    def release(self, is_last: bool) -> Iterator[Any]:
+        """The tokens before the call, or the marker, that has begun."""
+        ready = self._begin if self.is_in_call else len(self._text) if is_last else self._searched
         size = 0
-        while held and size + len(held[0].text) <= ready:
-            size += len(held[0].text)
-            yield held.popleft()
-        text, searched = text[size:], searched - size
-        begin -= size if begin >= 0 else 0
-    yield from held
+        while self._tokens and size + len(self._tokens[0].text) <= ready:
+            size += len(self._tokens[0].text)
+            yield self._tokens.popleft()
+        self._text, self._searched = self._text[size:], self._searched - size
+        if self.is_in_call:
+            self._begin -= size
+
+    def release_all(self) -> Iterator[Any]:
+        """All tokens."""
+        yield from self._tokens
+        self._tokens.clear()
+        self._text, self._searched = "", 0
 
 
 def count_begun(text: str, marker: str) -> int:
