@@ -24,16 +24,14 @@ logger = logging.getLogger("mlx_patches")
 _PATCHES = Path(__file__).parents[1] / "patches"
 # The keys of a row that are not fields of a patch, or have a different form.
 _OURS = ("place", "distribution", "targets")
-
-
 _IMPORTING = threading.RLock()
 
 
-def _import(module: str) -> ModuleType:
+def _import_module(module: str) -> ModuleType:
     """Import a patch's module.
 
-    Ours stand in folders with an empty ``__init__.py``: importing those and listing the folders
-    would take a tenth of start-up.
+    The package of a built-in patch is an empty ``__init__.py``, which is not imported: that, and
+    listing its folder, would take a tenth of start-up.
     """
     name = module.removeprefix("mlx_patches.patches.")
     file = f"{_PATCHES}/{name.replace('.', '/')}.py"
@@ -93,7 +91,7 @@ class Registry:
             )
         if patch_id not in self._patches:
             module, _, name = self._rows[patch_id]["place"].partition(":")
-            patch = getattr(_import(module), name or "PATCH")
+            patch = getattr(_import_module(module), name or "PATCH")
             assert patch.id == patch_id, (patch.id, patch_id)
             patch = patch._replace(module=module)
             summary = patch.summary or self._rows[patch_id].get("summary") or patch.headline

@@ -59,8 +59,8 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
     if live is MISSING and original is MISSING and not target.defines_new_attribute:
         return Found(missing=f"{target.path} does not exist in this release")
     prints: dict[str, str | None] = {}
-    for name in target.bodies:
-        body = _lookup(module, name)
+    bodies = {name: _lookup(module, name) for name in target.bodies}
+    for name, body in bodies.items():
         if isinstance(body, type):  # a class has no code: read its module's file
             file = Path(getattr(module, "__file__", None) or "")
             parsed = _parse(file, frozenset([name])) if file.suffix == ".py" else None
@@ -77,8 +77,8 @@ def in_process(module: ModuleType, target: Target, originals: Mapping[str, Any])
         return Found(missing=f"{target.name} comes from {foreign}")
     released = known_files.has(getattr(module, "__file__", None) or "", prints)
     known = released and None not in prints.values()
-    bodies = {} if known else {name: _lookup(module, name) for name in prints}
-    replaced = {name: find_replacement(body, module) for name, body in bodies.items()}
+    unknown = () if known else prints
+    replaced = {name: find_replacement(bodies[name], module) for name in unknown}
     note = "".join(f"; {name} was replaced by {by}" for name, by in replaced.items() if by)
     return Found(fingerprint.combine(prints), "", foreign, owner, original, released, note)
 

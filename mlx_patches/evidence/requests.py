@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 RIGHT, WRONG, IGNORED, REFUSED, ABSENT = "right", "wrong", "ignored", "refused", "n/a"
 VERDICTS = (RIGHT, WRONG, IGNORED, REFUSED, ABSENT)
 BAD = (WRONG, IGNORED)
-# Contexts by name: alone, of requests that are streamed, and beside one that began earlier.
+# Contexts by name: single requests, streamed ones, and those beside one that began earlier.
 SOLO, JOINS = "solo", "joins another"
 STREAMED = {"streamed", "joined by another"}
 SAMPLING = {"temperature", "top_p", "top_k", "min_p", "xtc"}

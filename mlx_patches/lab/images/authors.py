@@ -137,7 +137,7 @@ def rename_tower(path: Path) -> None:
 
 
 def transpose(path: Path, endings: Sequence[str]) -> None:
-    """Swap rows and columns of the weights with these endings, in a file of its own."""
+    """Rewrite a file of weights with rows and columns swapped in those with these endings."""
     from safetensors.torch import load_file, save_file
 
     if not endings:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .arrays import mx
+from ...core.arrays import mx
 from .parts import Overlay
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import mx
+from ...core.arrays import mx
 
 
 # Not compared by value: that would read its array from the device.

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from ...core.arrays import mx
 from ...core.handed import hand_over
-from .arrays import mx
 
 Processor = Callable[[Any, Any], Any]
 

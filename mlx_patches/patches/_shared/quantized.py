@@ -28,8 +28,8 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...core.arrays import mx
 from ...core.verbs import Factory, Target, define
-from .arrays import mx
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis

@@ -4,8 +4,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from ...core.arrays import mx
 from . import rows as cache_rows
-from .arrays import mx
 from .quantized import pad_left
 
 Update = tuple[Any, Any]

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .arrays import mx
+from ...core.arrays import mx
 
 # Arguments with a call's tokens: ids (rows, tokens), or embeddings (rows, tokens, width).
 TOKENS = ("inputs", "input_ids", "tokens", "inputs_embeds", "input_embeddings")

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ...core.arrays import mx
 from . import quantized
-from .arrays import mx
 
 # The attributes of a batch's attention cache that are arrays (rows,) of counts.
 COUNTS = ("left_padding", "offset")

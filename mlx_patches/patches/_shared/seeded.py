@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from .._shared.arrays import mx
+from ...core.arrays import mx
 
 _SEEDS = 2**64
 # Odd numbers that spread seeds and token numbers over 64 bits.

@@ -31,7 +31,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 
 # The attributes that hold padding, and their value for a row without padding.
 PADDING = {"left_padding": 0, "lengths": 2**31 - 1}

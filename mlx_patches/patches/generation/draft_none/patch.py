@@ -13,8 +13,8 @@ Retire when
 
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.verbs import Patch, argument
-from ..._shared.arrays import mx
 
 
 def keep_tokens(logits_processors: Any) -> Any:

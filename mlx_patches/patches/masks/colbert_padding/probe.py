@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require, require_module
+from ....probes.kit import Result, Target, mx, require, require_module
 
 _CONFIG: dict[str, Any] = {
     "model_type": "lfm2_colbert",
@@ -36,8 +34,6 @@ def probe(target: Target) -> Result:
 
 def compare(family: Any, length: int, short: int) -> float:
     """The largest difference of the short text's embeddings from its solo run."""
-    import mlx.core as mx
-
     mx.random.seed(0)
     model = family.Model(family.ModelConfig.from_dict(_CONFIG))
     tokens = mx.random.randint(3, 60, (2, length))

@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from ....core.arrays import mx
 from ..._shared import rows as cache_rows
-from ..._shared.arrays import mx
 from ..._shared.row_calls import Span, bind_call, find_argument
 
 

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.parts import view_class
 from .offsets import REFUSED, BatchCall, count_positions
 

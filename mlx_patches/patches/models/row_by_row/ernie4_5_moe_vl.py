@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.row_calls import accepts_deltas
 from .offsets import REFUSED, BatchCall, count_positions
 

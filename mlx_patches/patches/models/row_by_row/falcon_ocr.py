@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.parts import Overlay
 from .offsets import EMBEDDINGS, REFUSED, TEXT, BatchCall, RowOffset, count_positions
 

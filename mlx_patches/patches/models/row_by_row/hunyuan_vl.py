@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.parts import view, with_parts
 from .offsets import EMBEDDINGS, REFUSED, BatchCall
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.parts import with_offset, with_parts
 from .offsets import BatchCall, RowOffset
 

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.parts import with_parts
 from .offsets import BatchCall, RowOffset, with_row_rope
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.parts import with_offset, with_parts
 from .offsets import BatchCall, RowOffset, with_row_rope
 

@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ....core.arrays import mx
 from ..._shared import rows as cache_rows
-from ..._shared.arrays import mx
 from ..._shared.parts import with_offset, with_parts
 from ..._shared.row_caches import counts_rows
 from ..._shared.row_calls import TOKENS, bind_call, find_argument, find_extra_name, find_shape

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.row_record import fill_column, read_column, update_record
 
 FAMILIES = ("ernie4_5_moe_vl", "falcon_ocr")

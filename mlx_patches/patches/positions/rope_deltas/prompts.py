@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.kept import Kept
 
 # The length of a model's queue. The oldest prompt is dropped first: its request was cancelled, or

@@ -9,7 +9,7 @@ conversation first; 0.6.8 leaves them on the model, where nothing reads them.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..._shared.arrays import mx
+from ....core.arrays import mx
 from ..._shared.row_record import column_of, fill_column, read_record, update_record
 from .prompts import Waiting
 

@@ -51,7 +51,8 @@ _WITHOUT_DRAFT: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "logprobs": (False,),
 }
-# What the server of mlx-vlm 0.5 ignores, besides falsy values, and the values that change nothing.
+# Parameters that the server of mlx-vlm 0.5 ignores, with the values that change nothing. Falsy
+# values change nothing either.
 _UNREAD: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("top_k", "min_p", "xtc_probability", "seed", "logit_bias"), ()),
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"), ()),

@@ -18,9 +18,7 @@ Retire when
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch, Target, around
-from ....core.verbs import argument, result
+from ....core.verbs import Patch, Target, argument, around, mx, refusal, result
 from ..._shared.refusals import bad_request
 from ..._shared.vlm_calls import find_parser
 
@@ -51,8 +49,6 @@ class StartCall:
 
 def allow(logits: Any, token: int) -> Any:
     """Logits that only one token can be sampled from."""
-    import mlx.core as mx
-
     return mx.where(mx.arange(logits.shape[-1]) == token, logits, -mx.inf)
 
 

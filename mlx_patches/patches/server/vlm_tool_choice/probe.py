@@ -6,9 +6,7 @@ import json
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_module, require_own
+from ....probes.kit import Result, Target, mx, require_module, require_own
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
 _TEMPLATE = "<tool_call>{{ tool_call.name }}</tool_call>"
@@ -30,8 +28,6 @@ def probe(target: Target) -> Result:
 
 def begin_answer(server: Any, choice: Any, tools: Any = TOOLS, **sent: Any) -> list[float]:
     """The logits of the first token of an answer; all were 0."""
-    import mlx.core as mx
-
     tokenizer = SimpleNamespace(chat_template=_TEMPLATE, encode=lambda *_, **__: [_CALL])
     request = SimpleNamespace(
         tools=tools, tool_choice=choice, max_tokens=9, temperature=0.0, top_p=1.0, **sent

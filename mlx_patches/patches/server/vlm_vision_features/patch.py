@@ -17,8 +17,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.verbs import Patch, argument, wrap
-from ..._shared.arrays import mx
 
 
 def replace_names(server: Any, /, raw_inputs: Mapping[str, Any], images: Any) -> Any:

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.verbs import Patch, Target, result, wrap
-from ..._shared.arrays import mx
 from .hit import make_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.

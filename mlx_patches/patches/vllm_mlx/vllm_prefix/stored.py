@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from ....core.arrays import mx
 from ....core.verbs import Patch, wrap
-from ..._shared.arrays import mx
 
 
 def store_copies(

@@ -18,8 +18,7 @@ Retire when
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Patch, mx, refusal, wrap
 from ..._shared.refusals import bad_request
 from ..._shared.request_fields import FIELDS, read_number
 from ..._shared.seeded import Seeded
@@ -42,8 +41,6 @@ class Sampled:
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
         """Logits that leave no choice."""
-        import mlx.core as mx
-
         chosen = self.sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         others = mx.arange(logits.shape[-1]) != chosen[..., None]
         return mx.where(others, mx.array(-mx.inf, logits.dtype), mx.zeros_like(logits))
@@ -56,7 +53,7 @@ def has_fields() -> bool:
 
 
 def pass_fields(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
-    """Call an engine with what the server has dropped."""
+    """Call an engine with the fields that the server drops."""
     sent = name_arguments(released, args, sent)
     given = sent.get("logits_processors")
     if isinstance(given, Added):

@@ -5,8 +5,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from ....probes import Result
-from ....probes.kit import Target, own_class_of
+from ....probes.kit import Result, Target, mx, own_class_of
 from ....probes.vllm_engine import ask, make_engine, require_processors, stream
 from ..._shared.request_fields import FIELDS
 
@@ -31,8 +30,6 @@ def probe(target: Target) -> Result:
 
 def find_token(engine: Any, body: dict[str, Any], send: Callable[..., Any]) -> int:
     """The next token after some others, by the processors of the request that an engine got."""
-    import mlx.core as mx
-
     context = contextvars.copy_context()
     context.run(FIELDS.set, body)
     context.run(lambda: asyncio.run(send(engine)))
