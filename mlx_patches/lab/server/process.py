@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...activation.children import child_environment, module_command
+from ...activation.children import child_environment
 from ...activation.settings import SWITCH
 from ...core.errors import MlxPatchesError
+from .. import children
 
 START_SECONDS = 240.0
 
@@ -103,33 +104,23 @@ def run(
         raise MlxPatchesError(f"--server: {words[0]} is not in this environment: install it")
     if patched:
         words = [python, "-P", "-m", "mlx_patches", "run", "--", *words]
-    with log.open("wb") as out:
-        supervisor = subprocess.Popen(
-            module_command("mlx_patches.lab.supervise", "--server", *words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=out,
-            env=environment,
-            start_new_session=True,
-        )
-        group = 0
-        try:
-            assert supervisor.stdin and supervisor.stdout
-            group = int(supervisor.stdout.readline() or 0)
+    words.insert(0, "--server")  # for the supervisor
+    group = 0
+    try:
+        with (
+            log.open("wb") as out,
+            children.start(words, environment, stdout=subprocess.PIPE, stderr=out) as child,
+        ):
+            assert child.process.stdout
+            group = int(child.process.stdout.readline() or 0)
             model = str(next(iter(names.values())))
             process = Process(f"http://127.0.0.1:{port}", model, log, group)
-            wait_until_ready(process, supervisor)
+            wait_until_ready(process, child.process)
             yield process
-        finally:
-            with contextlib.suppress(OSError):
-                supervisor.stdin.close()  # type: ignore[union-attr]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                supervisor.wait(20)
-            supervisor.kill()
-            supervisor.wait()
-            if group:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
+    finally:
+        if group:  # where the supervisor was killed
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
 
 
 def split(command: str, names: dict[str, str], port: int) -> list[str]:
