@@ -28,7 +28,12 @@ def as_refusal(patch: str, source: Any, error: Refused, verb: str = "load") -> E
     """The error for the host and its client; the log line also has the private reason."""
     more = f" ({error.private})" if error.private else ""
     logger.warning("mlx_patches: %s refused %s: %s%s", patch, describe_source(source), error, more)
-    return refusal(bad_request()(f"Refused to {verb} {describe_source(source)}: {error}"))
+    return client_error(f"Refused to {verb} {describe_source(source)}: {error}")
+
+
+def client_error(text: str) -> Exception:
+    """The refusal of a request that a server answers with status 400 and this text."""
+    return refusal(bad_request()(text))
 
 
 @functools.cache

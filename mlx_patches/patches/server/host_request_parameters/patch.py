@@ -20,9 +20,8 @@ Retire when
 from collections.abc import Callable
 from typing import Any
 
-from ....core.errors import refusal
 from ....core.patch import Patch, Target, around
-from ..._shared.refusals import bad_request
+from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS
 
 _BOTH = (
@@ -76,7 +75,7 @@ def check_fields(body: dict[str, Any], package: str) -> None:
     bias = {"logit_bias"} if package == "rapid_mlx" and "prompt" in body else set()
     for name in sorted((IGNORED[package] | bias).intersection(body)):
         if body[name] and body[name] != _NEUTRAL.get(name):
-            raise refusal(bad_request()(f"{name}: not supported by {SERVERS[package]}; remove it"))
+            raise client_error(f"{name}: not supported by {SERVERS[package]}; remove it")
 
 
 def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:

@@ -23,10 +23,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.errors import refusal
 from ....core.patch import Patch
 from ....core.verbs import before, result, wrap
-from ..._shared.refusals import bad_request
+from ..._shared.refusals import client_error
 from ..._shared.request_fields import TOP_LOGPROBS, find_bias_fault
 from ..._shared.seeded import draw
 
@@ -116,7 +115,7 @@ def covers(sampler: Any, wanted: Mapping[str, Any]) -> bool:
 def add_parameters(build: Callable[..., Any], request: Any, *more: Any, **options: Any) -> Any:
     """The arguments of a request, with the parameters that the release leaves out."""
     if fault := find_bias_fault(getattr(request, "logit_bias", None)):
-        refuse(fault)
+        raise client_error(fault)
     args = build(request, *more, **options)
     for name in _LIMITS:
         if not hasattr(args, name):
@@ -136,16 +135,18 @@ def check_parameters(args: Any, request: Any) -> None:
     sent = [(name, getattr(args, name, None), most) for name, (_, most) in _LIMITS.items()]
     for name, value, most in [*sent, ("top_logprobs", top, TOP_LOGPROBS)]:
         if value is not None and not is_number(value, most):
-            refuse(f"{name}: {value!r} is not a number from 0 to {most}")
+            raise client_error(f"{name}: {value!r} is not a number from 0 to {most}")
     if top and not args.logprobs:
-        refuse("top_logprobs: needs logprobs; set it to true")
+        raise client_error("top_logprobs: needs logprobs; set it to true")
     if has_draft():
         for name, neutral in _WITHOUT_DRAFT.items():
             if getattr(args, name, None) not in (*neutral, None):
-                refuse(f"{name}: not supported by mlx_vlm.server with a draft model; remove it")
+                raise client_error(
+                    f"{name}: not supported by mlx_vlm.server with a draft model; remove it"
+                )
     sampler = importlib.import_module(_GENERATION).make_sampler
     for name in set(read_parameters(args)) - set(inspect.signature(sampler).parameters):
-        refuse(f"{name}: not supported by this mlx-vlm; remove it")
+        raise client_error(f"{name}: not supported by this mlx-vlm; remove it")
 
 
 def refuse_unread(request: Any) -> None:
@@ -153,7 +154,7 @@ def refuse_unread(request: Any) -> None:
     for name, neutral in _UNREAD.items():
         value = getattr(request, name, None)
         if value and value not in neutral:
-            refuse(f"{name}: not supported by this mlx-vlm; remove it")
+            raise client_error(f"{name}: not supported by this mlx-vlm; remove it")
 
 
 def has_draft() -> bool:
@@ -161,11 +162,6 @@ def has_draft() -> bool:
     runtime: Any = importlib.import_module("mlx_vlm.server.runtime")
     generator = getattr(runtime.runtime, "response_generator", None)
     return getattr(generator, "draft_model", None) is not None
-
-
-def refuse(fault: str) -> None:
-    """Refuse a request: an error of HTTP, since the release answers others with status 500."""
-    raise refusal(bad_request()(fault))
 
 
 def is_number(value: Any, most: float) -> bool:

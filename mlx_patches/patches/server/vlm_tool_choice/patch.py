@@ -18,8 +18,8 @@ Retire when
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, Target, argument, around, mx, refusal, result
-from ..._shared.refusals import bad_request
+from ....core.verbs import Patch, Target, argument, around, mx, result
+from ..._shared.refusals import client_error
 from ..._shared.vlm_calls import find_parser
 
 
@@ -74,7 +74,7 @@ def select_tools(body: dict[str, Any]) -> dict[str, Any]:
         return body
     tools = [one for one in body["tools"] if find_name(one) == name]
     if not tools:
-        raise refusal(bad_request()(f"tool_choice: tools has no {name}; add it"))
+        raise client_error(f"tool_choice: tools has no {name}; add it")
     return {**body, "tools": tools}
 
 
@@ -105,7 +105,7 @@ def require_call(built: Any, request: Any, processor: Any) -> Any:
     if not parser or built.logits_processors:
         why = "with response_format" if parser else "for this model, whose calls it cannot read"
         text = f"tool_choice: a required call is not supported by mlx_vlm.server {why}; remove it"
-        raise refusal(bad_request()(text))
+        raise client_error(text)
     built.logits_processors = [StartCall(encode(processor, parser.tool_call_start))]
     return built
 

@@ -17,9 +17,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ....core.errors import refusal
 from ....core.verbs import Patch, wrap
-from ..._shared.refusals import bad_request
+from ..._shared.refusals import client_error
 
 # An object in an error's text, such as a buffer.
 _OBJECT = re.compile(r" <[^<>]*>")
@@ -40,14 +39,14 @@ def prepare(
     except (ValueError, OSError) as error:
         if not images:
             raise
-        raise refusal(blame_client(error)) from error
+        raise blame_client(error) from error
 
 
 def blame_client(error: Exception) -> Exception:
     """The error for a client, in one line and without the image's data."""
     text = str(error.__cause__ or error)[:_READ]
     reason = " ".join(_OBJECT.sub("", text).split())
-    return bad_request()(f"Failed to read the images: {reason[:_SHOWN]}")
+    return client_error(f"Failed to read the images: {reason[:_SHOWN]}")
 
 
 PATCH = Patch(

@@ -18,8 +18,8 @@ Retire when
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.verbs import Patch, mx, refusal, wrap
-from ..._shared.refusals import bad_request
+from ....core.verbs import Patch, mx, wrap
+from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS, read_number
 from ..._shared.seeded import Seeded
 from .outputs import BATCHED, SIMPLE, name_arguments
@@ -78,7 +78,7 @@ def read_bias() -> dict[int, float]:
     try:
         return {int(token): float(value) for token, value in (bias or {}).items()}
     except (TypeError, ValueError, AttributeError):
-        raise refusal(bad_request()("logit_bias: expected a number for each token id")) from None
+        raise client_error("logit_bias: expected a number for each token id") from None
 
 
 def make_penalties(sent: dict[str, Any], bias: dict[int, float]) -> list[Any]:

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
-from ....core.verbs import Patch, refusal, result, wrap
-from ..._shared.refusals import bad_request
+from ....core.verbs import Patch, result, wrap
+from ..._shared.refusals import client_error
 
 
 def read_calls(found: tuple[Any, Any], output_text: str, request: Any) -> tuple[Any, Any]:
@@ -42,7 +42,7 @@ def is_forced(request: Any) -> bool:
 
 def make_error() -> Exception:
     """The error for a request whose answer lacks the call."""
-    return refusal(bad_request()("tool_choice requires a tool call; the model made none"))
+    return client_error("tool_choice requires a tool call; the model made none")
 
 
 def pass_text(
