@@ -328,7 +328,8 @@ def run(
     known = read_rows(out) if out else []
     rows, left = [], []
     for task in tasks:
-        held = [row for row in known if _answers(row, task) and _is_final(row, seconds)]
+        setup = task.setup if known else ""  # reads the model's folder: once for all rows
+        held = [row for row in known if _answers(row, task, setup) and _is_final(row, seconds)]
         names = {row.scenario for row in held}
         if names >= set(task.scenarios) or names & {*task.ends}:
             rows += held
@@ -421,10 +422,10 @@ def _cell(line: str) -> dict[str, Any] | None:
         return None
 
 
-def _answers(row: Row, task: Task) -> bool:
+def _answers(row: Row, task: Task, setup: str) -> bool:
     return bool(
         (row.family, row.patched) == (str(task.family), task.patched)
-        and (row.config, row.variant, row.setup) == (task.folder, task.variant, task.setup)
+        and (row.config, row.variant, row.setup) == (task.folder, task.variant, setup)
         and row.environment == environment()
         and (task.weights or row.dtype == task.dtype)
         and (not row.device or row.device == (task.device or device()))
