@@ -27,7 +27,7 @@ BELOW = {
     "report": {"core", "matrix", "evidence", "activation", "auditing", "lab", "public"},
     "public": {"core", "activation", "auditing"},
 }
-TOP = {"cli", "__main__"}
+TOP = {"cli", "options", "__main__"}
 
 # The modules that the public modules may import at import time.
 AT_ONCE = {

@@ -61,9 +61,9 @@ def test_rows_of_other_variant_do_not_count(sources):
     )
     place = ("mlx-lm 1.0", "mlx-lm:scaled", False, "merge", "green")
     row = runner.Row(*place, variant="yarn", setup=task.setup)
-    assert runner._answers(row, task)
-    assert not runner._answers(runner.Row(*place), task)
-    assert not runner._answers(row, plain)
+    assert runner._answers(row, task, task.setup)
+    assert not runner._answers(runner.Row(*place), task, task.setup)
+    assert not runner._answers(row, plain, plain.setup)
 
 
 MEASURED = {
