@@ -190,6 +190,7 @@ class Attribute(property):
         read: ``read(instance) -> value``; the plain value by default.
         write: ``write(value) -> value`` converts what is stored.
         put: ``put(instance, value)`` stores the value, in place of ``write``.
+        guarded: False if ``read`` never fails; a read then costs one call instead of two.
     """
 
     report: Callable[[BaseException | None], None]
@@ -200,6 +201,7 @@ class Attribute(property):
         read: Callable[[Any], Any] | None = None,
         write: Callable[[Any], Any] | None = None,
         put: Callable[[Any, Any], None] | None = None,
+        guarded: bool = True,
     ):
         may_be_none = read is not None and may_return_none(read)
 
@@ -233,7 +235,8 @@ class Attribute(property):
             read_stored(instance, name)
             del instance.__dict__[name]
 
-        super().__init__(get if read else functools.partial(read_stored, name=name), store, drop)
+        plain = functools.partial(read_stored, name=name)
+        super().__init__((get if guarded else read) if read else plain, store, drop)
 
     @property
     def __wrapped__(self) -> Any:

@@ -36,6 +36,19 @@ def test_keys_values_and_offset_equal_release(piece, ungated):
     assert mx.array_equal(cache.keys, other.keys).item()
 
 
+def test_failing_cut_is_reported(ungated, monkeypatch):
+    def fail(*args):
+        raise ValueError("on purpose")
+
+    cache, answers = fed(70)
+    monkeypatch.setattr(chains, "cut_chain", fail)
+    manager = ungated("offset-chain")
+    other, more = fed(70)
+    assert other.offset.tolist() == cache.offset.tolist()
+    assert mx.array_equal(answers[-1][0], more[-1][0]).item()
+    assert manager.failures["offset-chain"].count
+
+
 @pytest.mark.parametrize("piece", [1, 2, 5])
 def test_chunks_of_any_length_are_evaluated(piece, ungated):
     """A step of several tokens may skip the position at which the count is evaluated."""

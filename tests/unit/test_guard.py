@@ -657,6 +657,21 @@ def test_plain_reader_is_native(cache):
     assert isinstance(read.fget, functools.partial)
 
 
+def test_unguarded_reader_costs_one_call(cache):
+    read = Attribute("offset", unknown, guarded=False)
+    applied(adding(read))
+    assert read.fget is unknown
+    assert cache.Cache().offset is None
+
+
+def test_default_of_instance_attribute(cache):
+    """A value that a patch adds to a class is read in C, and leaves with the patch."""
+    manager, _ = applied(adding(0))
+    assert vars(cache.Cache)["offset"] == cache.Cache.__new__(cache.Cache).offset == 0
+    manager.restore()
+    assert "offset" not in vars(cache.Cache)
+
+
 def fail_once(cache):
     """Make the only layer of ``Cache.update`` fail in a call that it ends."""
     with pytest.raises(ValueError, match="too late"):

@@ -44,7 +44,10 @@ def count_tokens(original: Any) -> Attribute:
         try:
             position = held["_idx"]
             if position >= held[NEXT_CUT] and held[LAST_WRITE] == position - 1:
-                cut_chain(since, cache)
+                try:
+                    cut_chain(since, cache)
+                except Exception as error:
+                    attribute.report(error)
             return held["offset"].__copy__() if makes_handles else held["offset"]
         except (
             KeyError,
@@ -68,7 +71,8 @@ def count_tokens(original: Any) -> Attribute:
             held.update(FRESH)
         held[LAST_WRITE] = position
 
-    return Attribute("offset", read, put=write)
+    attribute = Attribute("offset", read, put=write, guarded=False)
+    return attribute
 
 
 def cut_chain(since: object, cache: Any) -> None:

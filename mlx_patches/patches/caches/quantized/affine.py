@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, wrap
+from ....core.verbs import Patch, argument, define, everywhere, mx, wrap
 from ..._shared import quantized as contract
 from ..._shared.quantized import CLASS
 from ..._shared.rows import make_solo
@@ -36,7 +36,7 @@ BATCH_QUANTIZED = Patch(
         *wrap(f"{_BATCH}.extend", contract.extend, fingerprint_of=(f"{CLASS}.extend",)),
         *define(
             f"{_BATCH}._right_padding",
-            lambda original: Attribute("_right_padding", contract.read_right_padding),
+            lambda original: None,
             fingerprint_of=tuple(
                 f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")
             ),

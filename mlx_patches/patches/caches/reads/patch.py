@@ -27,7 +27,7 @@ def read_through_handle(name: str) -> Factory:
         except (AttributeError, KeyError):  # an int, or not set yet
             return read_stored(instance, name)
 
-    return lambda original: Attribute(name, read)
+    return lambda original: Attribute(name, read, guarded=False)
 
 
 def _read_anew(

@@ -20,6 +20,7 @@ token overwrites the oldest column once the buffer has wrapped.
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ....core.patch import read_stored
@@ -58,10 +59,12 @@ def make_max_size(original: Any) -> Attribute:
             size = cache.__dict__["max_size"]
         except KeyError:
             return read_stored(cache, "max_size")  # raises AttributeError
-        # It may have been set before the patch was applied.
-        return size if type(size) is int else convert_to_int(size)
+        if type(size) is not int:  # it was set before the patch was applied
+            with suppress(Exception):
+                return convert_to_int(size)
+        return size
 
-    return Attribute("max_size", read, convert_to_int)
+    return Attribute("max_size", read, convert_to_int, guarded=False)
 
 
 ROTATING_MAX_SIZE = Patch(
@@ -177,11 +180,6 @@ ROTATING_MERGE = Patch(
 # -- restore -------------------------------------------------------------------------------
 
 
-def read_lengths(cache: Any) -> Any:
-    """The offsets (rows,) at which the prompts end if right padding is pending, else None."""
-    return cache.__dict__.get("_lengths")
-
-
 def put_meta_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
     """Set the ``meta_state``; parse ``rotated`` from the texts "False" and "True"."""
     put(cache, saved)
@@ -197,7 +195,7 @@ ROTATING_RESTORED = Patch(
     targets=(
         *define(
             everywhere(f"models.cache:{_BATCH}._lengths"),
-            lambda original: Attribute("_lengths", read_lengths),
+            lambda original: None,
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
             defines_new_attribute=True,
         ),

@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Attribute, Patch, argument, define, everywhere, mx, result, wrap
+from ....core.verbs import Patch, argument, define, everywhere, mx, result, wrap
 from ..._shared.rows import cut_to_window
 
 _BATCH = "BatchRotatingKVCache"
@@ -199,7 +199,7 @@ PATCH = Patch(
     targets=(
         *define(
             everywhere(f"models.cache:{_BATCH}.keep"),
-            lambda original: Attribute("keep", read_keep),
+            lambda original: 0,
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
             defines_new_attribute=True,
         ),
