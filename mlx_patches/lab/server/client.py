@@ -54,7 +54,7 @@ class Request:
         text = "".join(self.texts) if endpoint == COMPLETIONS else self.messages()
         fields = {"max_tokens": self.tokens, **self.fields}
         fields = {names.get(name, name): value for name, value in fields.items()}
-        return {"model": model, key: text, **{k: v for k, v in fields.items() if v is not None}}
+        return {"model": model, key: text, **{k: v for k, v in fields.items() if v != ""}}
 
     def prompt(self, endpoint: str, language: Language) -> list[int]:
         """The prompt's tokens."""

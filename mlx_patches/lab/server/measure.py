@@ -10,8 +10,9 @@ from ...core.errors import MlxPatchesError
 from ..children import temporary_folder
 from . import folder
 from .client import CHAT
+from .judges import Asked, judge_greedy
 from .oracle import Language
-from .parameters import GREEDY, Asked, is_greedy, ring
+from .parameters import make_request
 from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
@@ -67,11 +68,11 @@ def cells_of_url(
         MlxPatchesError: it does not serve the scripted model.
     """
     lab = Lab(Process(url, model), None, known=known)
-    request = ring(GREEDY, 8)
+    request = make_request(tokens=8)
     answer = lab.place(CHAT).send(request)
     if answer.status == 0:
         raise MlxPatchesError(f"{url}: {answer.error}")
-    if is_greedy([answer], Asked(CHAT, lab.language, [request])):
+    if judge_greedy([answer], Asked(CHAT, lab.language, [request])):
         raise MlxPatchesError(
             f"{url} serves {model}, whose answers are not known: serve the folder that"
             " mlx-patches lab --write-model FOLDER writes"
