@@ -1,11 +1,11 @@
-"""Files of evidence, which are replaced whole and by one process at a time."""
+"""Files of evidence, which are replaced whole and by one process at a time; and their tables."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,20 @@ def lock() -> Iterator[None]:
 def read(file: Path) -> Any:
     """A file's content; an empty object if there is no file."""
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def load(folder: Path) -> list[Any]:
+    """The content of each file of a folder, in the order of their names."""
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The lines of a table in Markdown.
+
+    There are no blanks around cells: the pages have a budget of words, and a bar is one.
+    """
+    lines = [f"|{'|'.join(map(str, row))}|" for row in (heads, *rows)]
+    return [lines[0], "|---" * len(heads) + "|", *lines[1:]]
 
 
 def save(file: Path, content: Any, before: Any = None) -> None:

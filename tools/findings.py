@@ -8,11 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import evidence_file
 import measure_images
 import measure_solo
 import measure_walks
 import real_judge
 import release_sets
+from evidence_file import table
 from lab_evidence import EVIDENCE, PLAIN, Place, evidence_of, family_results, few, has_models
 from release_sets import ROOT
 
@@ -65,7 +67,7 @@ def findings(evidence: list[dict[str, Any]]) -> str:
         "",
         "Variants of the tiny configs (`tools/measure_variants.py`):",
         "",
-        *list_variants([json.loads(file.read_text()) for file in sorted(VARIED.glob("*.json"))]),
+        *list_variants(evidence_file.load(VARIED)),
     ]
     lines += [
         "",
@@ -105,12 +107,6 @@ def findings(evidence: list[dict[str, Any]]) -> str:
             lines += ["", f"## Repaired in {one['set']}", "", *repairs(one)]
             lines += ["", f"## Still red in {one['set']}", "", *defects(one)]
     return "\n".join(lines) + "\n"
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table in Markdown."""
-    lines = [f"|{'|'.join(row)}|" for row in (heads, *rows)]
-    return [lines[0], "|---" * len(heads) + "|", *lines[1:]]
 
 
 def counts(names: Sequence[str], rows: Iterable[tuple[Sequence[str], dict[str, Any]]]) -> list[str]:

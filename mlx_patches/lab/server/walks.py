@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ...core.errors import MlxPatchesError
 from ...evidence.requests import RIGHT
 from .client import CHAT
-from .contexts import SOLO, STREAMED, Place, second_turn, solo
+from .contexts import SOLO, STREAMED, leave, solo, take_turns
 from .parameters import Parameter
 from .runner import Lab
 
@@ -142,11 +142,15 @@ class Walker:
         """One step; returns its fault."""
         place, parameter = self.lab.place(CHAT), self.known[step.parameter]
         if step.action in JUDGED:
-            way = second_turn if step.action == "turn" else solo
+            way = take_turns if step.action == "turn" else solo
             company = way(place, parameter, step.action == "stream")
             verdict, detail = self.lab.judge(CHAT, parameter, company, False)
             return "" if verdict == RIGHT else detail
-        _leave(place, step.action, parameter)
+        request = replace(parameter.requests[0], tokens=60)
+        if step.action == "swap":
+            place.send(replace(request, tokens=4), model=place.other)
+        else:
+            leave(place, step.action, request, 0.05)
         return ""
 
     def walk(self, seconds: float, seed: int) -> Iterator[tuple[int, Red | None]]:
@@ -175,16 +179,3 @@ class Walker:
                 start += 0 if found else size
             size //= 2
         return red
-
-
-def _leave(place: Place, action: str, parameter: Parameter) -> None:
-    """A client that does not wait for its answer, or sends nonsense."""
-    request = replace(parameter.requests[0], tokens=60)
-    if action == "swap":
-        place.send(replace(request, tokens=4), model=place.other)
-    elif action == "half":
-        place.client.cut(CHAT, request)
-    elif action == "fail":
-        place.client.post(CHAT, b'{"model": 1, "max_tokens": -1}')
-    else:
-        place.client.leave(CHAT, request, action == "cancel", 0.05)
