@@ -586,7 +586,6 @@ def lab(
 def _show_lab(
     rows: list[Any], walked: list[Any], as_json: bool, reference: bool = False
 ) -> NoReturn:
-    """Print the lab's rows and walks, and exit."""
     from .lab import report, runner
 
     if as_json:

@@ -27,12 +27,10 @@ def lock() -> Iterator[None]:
 
 
 def read(file: Path) -> Any:
-    """A file's content; an empty object if there is no file."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def load(folder: Path) -> list[Any]:
-    """The content of each file of a folder, in the order of their names."""
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
 
@@ -46,11 +44,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def save(file: Path, content: Any, before: Any = None) -> None:
-    """Write a file, unless it is no longer as it was ``before`` it was measured.
-
-    Raises:
-        SystemExit: another process wrote it meanwhile.
-    """
+    """Write a file, unless it is no longer as it was ``before`` it was measured."""
     with lock():
         if before is not None and read(file) != before:
             raise SystemExit(f"{file}: changed meanwhile; nothing was recorded, measure again")

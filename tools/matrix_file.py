@@ -60,16 +60,11 @@ def write() -> None:
 
 
 def load() -> CompatMatrix:
-    """The matrix that the evidence yields."""
     return CompatMatrix(document())
 
 
 def document() -> dict[str, Any]:
-    """The whole matrix.
-
-    Raises:
-        SystemExit: evidence contradicts itself, or a hand-kept table has a mistake.
-    """
+    """The whole matrix."""
     lab, always = lab_evidence.load(), for_every_model()
     return {
         "schema": SCHEMA,
@@ -101,7 +96,6 @@ def load_evidence() -> list[Evidence]:
 
 
 def build_rules(evidence: list[Evidence]) -> dict[str, Any]:
-    """The matrix's ``releases`` and ``patches``."""
     releases: dict[str, list[Evidence]] = {}
     for one in evidence:
         releases.setdefault(one["set"].split()[0], []).append(one)
@@ -135,11 +129,7 @@ def find_rule(patch: str, sets: list[Evidence]) -> dict[str, Any]:
 
 
 def is_repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
-    """Whether the release has the defect, which the patch repairs.
-
-    Raises:
-        SystemExit: the patch turned a green target red, or left a red one red.
-    """
+    """Whether the release has the defect, which the patch repairs."""
     for target, seen in targets.items():
         if seen["with"] == "red":
             was = "broke" if seen["without"] == "green" else "did not repair"
@@ -150,11 +140,7 @@ def is_repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
 def target_bodies(
     patch: str, seen: list[tuple[str, dict[str, Any]]]
 ) -> dict[str, dict[str, list[str]]]:
-    """Target name to the fingerprints of ``affected`` and of ``sound`` code.
-
-    Raises:
-        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
-    """
+    """Target name to the fingerprints of ``affected`` and of ``sound`` code."""
     found: dict[str, dict[str, list[str]]] = {}
     for release, targets in seen:
         for target, cell in targets.items():
@@ -177,11 +163,7 @@ def target_bodies(
 
 
 def read_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
-    """The tables ``broken_sets`` and ``warnings``.
-
-    Raises:
-        SystemExit: naming the file, and the line or the key.
-    """
+    """The tables ``broken_sets`` and ``warnings``."""
     try:
         tables = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -216,7 +198,6 @@ def _check(entry: BrokenSet | Warned) -> None:
 
 
 def compile_text(content: Mapping[str, Any]) -> str:
-    """The text of the package's compiled form."""
     form = {"format": FORMAT, "document": compile_document(content)}
     return json.dumps(form, separators=(",", ":"), sort_keys=True) + "\n"
 
@@ -239,7 +220,6 @@ def compile_document(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def yaml_text(content: Mapping[str, Any]) -> str:
-    """The text of compat_matrix.yaml."""
     parts = [HEAD.format(schema=content["schema"]), "releases:\n"]
     parts += [
         f"  {name}: [{', '.join(map(json.dumps, versions))}]\n"

@@ -68,7 +68,6 @@ def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = ""
 
 
 def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
-    """The evidence of one set, from its rows without and with the patches."""
     parts = {p: cells(r for r in rows if r["patched"] == (p == "with")) for p in PARTS}
     letters = {part: measure_reference.letters(own) for part, own in parts.items()}
     kinds = sorted({kind for part in letters.values() for kind in part})
@@ -161,7 +160,6 @@ def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[s
 
 
 def load() -> list[dict[str, Any]]:
-    """The evidence of each measured set, the oldest first."""
     files = [EVIDENCE / f"{one.slug}.json" for one in release_sets.load().values()]
     return [json.loads(file.read_text()) for file in files if file.exists()]
 

@@ -75,7 +75,6 @@ def main() -> None:
 
 
 def build_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
-    """The evidence of one set, from its rows without and with the patches."""
     parts = by_part(rows)
     return {
         "set": one.name,
@@ -87,7 +86,6 @@ def build_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> di
 
 
 def by_part(rows: Rows) -> dict[str, Cells]:
-    """The cells without the patches, and those with them."""
     return {
         part: cells(row for row in rows if row["patched"] == (part == "with")) for part in PARTS
     }
@@ -140,7 +138,6 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> Cells:
 
 
 def letters(part: Cells) -> Cells:
-    """Model type to config to its letter."""
     return {
         kind: {name: LETTERS[row["verdict"]] for name, row in own.items()}
         for kind, own in sorted(part.items())

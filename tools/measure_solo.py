@@ -221,11 +221,7 @@ def table() -> list[str]:
 
 
 def reasons() -> list[str]:
-    """A table of Markdown of the families and cases that stay wrong: why no patch mends them.
-
-    Raises:
-        SystemExit: what stays wrong has no reason, or a reason is of what is right.
-    """
+    """A table of Markdown of the families and cases that stay wrong: why no patch mends them."""
     sets: dict[tuple[str, str], set[str]] = {}
     for found in evidence_file.load(EVIDENCE):
         for scenario, cells in found[PARTS[1]].items():

@@ -58,10 +58,6 @@ def build_evidence(
         rows: those of its walks.
         before: the evidence that is kept.
         more: add the counts to those that are kept.
-
-    Raises:
-        SystemExit: a row is of another set, of other releases than the evidence that is kept, or
-            of walks without the patches.
     """
     before = before or {}
     families: dict[str, dict[str, Any]] = {**before.get("families", {})}

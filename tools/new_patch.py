@@ -80,11 +80,7 @@ def main() -> None:
 
 
 def start(patch_id: str, area: str, root: Path = ROOT) -> None:
-    """Write the files of a new patch, or none of them.
-
-    Raises:
-        SystemExit: the id, the folder or a file is invalid; nothing was written.
-    """
+    """Write the files of a new patch, or none of them."""
     name = patch_id.replace("-", "_")
     parent = root / "mlx_patches" / "patches" / area
     if not _ID.fullmatch(patch_id):

@@ -84,7 +84,6 @@ def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
 
 
 def list_committed() -> set[str]:
-    """The sets that were measured at the last commit."""
     file = f"HEAD:{patch_evidence.VERSIONS.relative_to(release_sets.ROOT)}"
     command = ["git", "-C", str(release_sets.ROOT), "show", file]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

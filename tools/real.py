@@ -140,13 +140,11 @@ def add(evidence: dict[str, Any], part: Part) -> None:
 
 
 def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A row's place among a release's."""
     scenario = SCENARIOS.index(row["scenario"])
     return (row["weights"] != SMOLLM2.name, KINDS.index(row["kind"]), row["family"], scenario)
 
 
 def versions(name: str) -> dict[str, str]:
-    """The versions of the release and of MLX."""
     return {one: metadata.version(one) for one in ("mlx", name.split()[0])}
 
 
@@ -191,7 +189,6 @@ class Release:
         return self.name.split()[0]
 
     def measure(self) -> Iterator[Part]:
-        """Measure each part that is asked for."""
         for weights in (SMOLLM2, GEMMA3):
             if self.only.weights and not weights.name.startswith(self.only.weights):
                 continue

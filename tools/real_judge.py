@@ -90,7 +90,6 @@ def count(verdicts: Iterable[Verdict]) -> dict[str, Any]:
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """Set to its evidence."""
     found = (json.loads(path.read_text()) for path in EVIDENCE.glob("*.json"))
     return {one["set"]: one for one in sorted(found, key=lambda one: SETS.index(one["set"]))}
 

@@ -443,7 +443,6 @@ def _is_solo(cell: outside.HeldCell) -> bool:
 
 
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
-    """The verdict on a model in a batch, in a sentence."""
     name, open_ = name or one.family, one.wrong_here(here)
     count, wrong = _count(one.cells), _count(open_)
     where = f"here ({one.release})"

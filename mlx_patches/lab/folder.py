@@ -51,7 +51,6 @@ def evidence_of(
 
 
 def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> dict[str, Any]:
-    """Convert a distribution's rows to the format of an evidence file."""
     installed = [one for one in map(distributions.find, CORE) if one]
     without, with_ = ({r.scenario: r for r in rows if r.patched is p} for p in (False, True))
     late = [

@@ -210,7 +210,6 @@ class _Numbers:
         return self.decode(self.tokens)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
-        """The token ids in decimal."""
         return " ".join(map(str, tokens))
 
 

@@ -91,7 +91,6 @@ class Task:
         return ", ".join(found)
 
     def command(self) -> list[str]:
-        """The child process's command line."""
         command = module_command("mlx_patches.lab.child", str(self.family))
         command += ["--patched"] if self.patched else []
         command += ["--every-patch"] if self.every_patch else []
@@ -320,9 +319,6 @@ def run(
         out: a file of JSON lines; tasks that it covers are skipped, new rows are appended.
         report: called after each task.
         one: runs a task, ``measure`` by default.
-
-    Raises:
-        MlxPatchesError: ``out`` cannot be read or written.
     """
     tasks = list(tasks)
     known = read_rows(out) if out else []
@@ -441,11 +437,7 @@ def _is_final(row: Row, seconds: float) -> bool:
 
 
 def check_ran(rows: Iterable[Row]) -> None:
-    """Check that the environment kept no scenario from running.
-
-    Raises:
-        MlxPatchesError: it did; the message has the first one and the reason.
-    """
+    """Check that the environment kept no scenario from running."""
     for row in rows:
         if row.verdict == NOT_RUN:
             raise MlxPatchesError(f"{row.family}, {row.scenario} did not run: {row.detail}")

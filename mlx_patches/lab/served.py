@@ -89,11 +89,7 @@ def make_model(distribution: str, config: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def serving(distribution: str, patched: bool) -> Iterator[Ask]:
-    """Run the release's server until the context ends.
-
-    Raises:
-        NotApplicable: it does not start.
-    """
+    """Run the release's server until the context ends."""
     command = f"python -P -m {package_of(distribution)}.server --model {{model}}"
     command += " --host 127.0.0.1 --port {port}"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -109,7 +105,6 @@ def serving(distribution: str, patched: bool) -> Iterator[Ask]:
 
 
 def why_not_started(text: str) -> Exception:
-    """The exception of a server that does not start, by its last line."""
     if lacking := re.search(r"No module named '([\w.]+)'|(Import|ModuleNotFound)Error: ", text):
         error = ModuleNotFoundError(text, name=lacking[1])
         return NotApplicable(text) if is_absent(error, "") else error

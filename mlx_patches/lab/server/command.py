@@ -107,7 +107,6 @@ def walk(
 
 
 def modes_of(mode: str) -> list[bool]:
-    """Whether each of the runs has the patches."""
     return {"patched": [True], "unpatched": [False]}.get(mode, [False, True])
 
 
@@ -120,11 +119,7 @@ def show_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell
 
 
 def read(out: Path | None, command: str) -> list[Cell]:
-    """The cells that a file of an interrupted run has for this command.
-
-    Raises:
-        MlxPatchesError: the file has something else.
-    """
+    """The cells that a file of an interrupted run has for this command."""
     if out is None or not out.exists():
         return []
     found = []
@@ -141,11 +136,7 @@ def read(out: Path | None, command: str) -> list[Cell]:
 
 
 def check_url(url: str) -> str:
-    """The base address of a server.
-
-    Raises:
-        MlxPatchesError: it is no address.
-    """
+    """The base address of a server."""
     parts = urlsplit(url)
     try:
         known = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 80)
@@ -157,11 +148,7 @@ def check_url(url: str) -> str:
 
 
 def find_model(url: str) -> str:
-    """The first model that a server lists.
-
-    Raises:
-        MlxPatchesError: it lists none.
-    """
+    """The first model that a server lists."""
     listed = Client(url, "", 10).get("/v1/models")
     try:
         return str(listed["data"][0]["id"])

@@ -46,7 +46,6 @@ class Place:
     other: str = ""
 
     def send(self, request: Request, stream: bool = False, model: str = "") -> Answer:
-        """Send one request."""
         return self.client.send(self.endpoint, request, stream, model=model)
 
     def start(self, request: Request) -> Future[Answer]:
@@ -63,7 +62,6 @@ Context = Callable[[Place, Parameter, bool], Company]
 
 
 def solo(place: Place, parameter: Parameter, stream: bool) -> Company:
-    """One request at a time."""
     requests = list(parameter.requests)
     return Company(requests, [place.send(one, stream, parameter.model) for one in requests])
 

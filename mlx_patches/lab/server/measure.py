@@ -24,11 +24,7 @@ MODEL, VISION, OTHER = "model", "vision", "other"
 
 @contextlib.contextmanager
 def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
-    """Write the models; yields the function that starts the server anew, and the other's folder.
-
-    Raises:
-        MlxPatchesError: the command names no model or no port.
-    """
+    """Write the models; yields the function that starts the server anew, and the other's folder."""
     images = f"{{{VISION}}}" in command
     if "{port}" not in command or not (images or f"{{{MODEL}}}" in command):
         raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
@@ -54,7 +50,6 @@ def cells_of(
 
 @contextlib.contextmanager
 def walker_of(command: str, patched: bool) -> Iterator[Walker]:
-    """What walks on a server that is started here."""
     with prepare(command, patched) as (start, other):
         yield Walker(Lab(start(), start, other, patched))
 
@@ -62,11 +57,7 @@ def walker_of(command: str, patched: bool) -> Iterator[Walker]:
 def cells_of_url(
     url: str, model: str, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
 ) -> Iterator[tuple[Cell, int]]:
-    """The cells of a running server.
-
-    Raises:
-        MlxPatchesError: it does not serve the scripted model.
-    """
+    """The cells of a running server."""
     lab = Lab(Process(url, model), None, known=known)
     request = make_request(tokens=8)
     answer = lab.place(CHAT).send(request)

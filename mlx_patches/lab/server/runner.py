@@ -54,15 +54,10 @@ class Lab:
         self.sights: dict[tuple[str, str], Sequence[str]] = {}
 
     def place(self, endpoint: str) -> Place:
-        """The server's endpoint, for contexts."""
         return Place(self.client, self.process, endpoint, self.pool, self.other)
 
     def start_again(self, why: str) -> None:
-        """Replace a server that ended or hangs.
-
-        Raises:
-            MlxPatchesError: it did so too often, or is not ours.
-        """
+        """Replace a server that ended or hangs."""
         self.restarts += 1
         line = self.process.last_line()
         if self.restart is None or self.restarts > RESTARTS:
@@ -144,7 +139,6 @@ class Lab:
         return Cell(endpoint, parameter.name, context, verdict, detail)
 
     def is_answering(self) -> bool:
-        """Whether the server still answers."""
         return self.place(CHAT).send(make_request(tokens=2)).status > 0
 
     def judge(

@@ -60,16 +60,11 @@ class Red:
 
 
 def show(steps: Sequence[Step]) -> str:
-    """A program's line."""
     return "; ".join(map(str, steps))
 
 
 def parse(line: str) -> list[Step]:
-    """The steps of a line.
-
-    Raises:
-        MlxPatchesError: a step cannot be read.
-    """
+    """The steps of a line."""
     steps = []
     for part in filter(None, (one.strip() for one in line.split(";"))):
         client, _, rest = part.partition(" ")
@@ -105,7 +100,6 @@ class Walker:
         )
 
     def draw(self, seed: int) -> list[Step]:
-        """The program of a seed."""
         draw = random.Random(seed)
         weights = JUDGED | {k: v for k, v in LEAVING.items() if k != "swap" or self.lab.other}
         steps = []
@@ -117,7 +111,6 @@ class Walker:
         return steps
 
     def play(self, steps: Sequence[Step]) -> Red | None:
-        """Run a program; returns the first fault."""
         if unknown := [
             s.parameter for s in steps if s.action != WAIT and s.parameter not in self.known
         ]:
@@ -139,7 +132,6 @@ class Walker:
         return next((Red(tuple(steps), step, fault) for step, fault in faults if fault), None)
 
     def _take(self, step: Step) -> str:
-        """One step; returns its fault."""
         place, parameter = self.lab.place(CHAT), self.known[step.parameter]
         if step.action in JUDGED:
             way = take_turns if step.action == "turn" else solo
