@@ -7,15 +7,16 @@ nothing reads it back.
 from __future__ import annotations
 
 import json
-import re
+import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lab_evidence
 import model_rows
 import patch_evidence
+import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from patch_evidence import Evidence
 from release_sets import ROOT
@@ -30,10 +31,8 @@ SCHEMA = 1
 HEAD = """\
 # Which released versions have which defect, and which models need which patches.
 # `make write` writes this file from the evidence and tools/known_defects.toml; nothing reads it.
-schema: {schema}
-
-# -- from the evidence.json of each folder of patches --
 """
+RELEASES = "\n# -- from the evidence.json of each folder of patches --\n"
 ALWAYS = "\n# Active whatever model is loaded, once a module of a target is imported.\n"
 MODELS = """
 # -- from tools/evidence/lab --
@@ -220,69 +219,19 @@ def compile_document(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def yaml_text(content: Mapping[str, Any]) -> str:
-    parts = [HEAD.format(schema=content["schema"]), "releases:\n"]
-    parts += [
-        f"  {name}: [{', '.join(map(json.dumps, versions))}]\n"
-        for name, versions in content["releases"].items()
-    ]
-    parts.append("patches:\n")
-    for patch, rules in content["patches"].items():
-        parts += [f"  {patch}:\n", *(f"{line}\n" for line in rule_lines(rules))]
-    parts += [ALWAYS, f"always: {_list(content['always'])}\n", MODELS, "measured:\n"]
-    for distribution, sets in content["measured"].items():
-        parts += [f"  {distribution}:\n", *(f"    - {_mapping(one)}\n" for one in sets)]
-    parts.append("models:\n")
-    for model, row in content["models"].items():
-        parts += [f"  {model}:\n", *(f"    {name}: {_list(ids)}\n" for name, ids in row.items())]
-    for comment, table in ((BROKEN_SETS, "broken_sets"), (WARNINGS, "warnings")):
-        parts += [comment, f"{table}:\n", *map(_entry, content[table])]
-    return "".join(parts)
+    comments = {"releases": RELEASES, "always": ALWAYS, "measured": MODELS}
+    comments |= {"broken_sets": BROKEN_SETS, "warnings": WARNINGS}
+    tables = {name: table for name, table in content.items() if name != "schema"}
+    parts = (f"{comments.get(name, '')}{dump({name: table})}" for name, table in tables.items())
+    return "".join([HEAD, f"schema: {content['schema']}\n", *parts])
 
 
-def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A patch's rules as lines of YAML."""
-    for distribution, rule in rules.items():
-        yield f"    {distribution}:"
-        for key in ("affected", "fixed"):
-            if key in rule:
-                yield f"      {key}: {json.dumps(rule[key])}"
-        if "bodies" in rule:
-            yield "      bodies:"
-        for target, sides in rule.get("bodies", {}).items():
-            yield f"        {target}:"
-            yield from (f"          {side}: {_list(bodies)}" for side, bodies in sides.items())
+def dump(content: Any) -> str:
+    return yaml.dump(
+        content, Dumper=_Dumper, sort_keys=False, width=math.inf, default_flow_style=None
+    )
 
 
-def _entry(entry: Mapping[str, Any]) -> str:
-    """An entry of a hand-kept table as YAML."""
-    lines = []
-    for key, value in entry.items():
-        if key == "when":
-            ranges = (f"{name}: {json.dumps(range_)}" for name, range_ in value.items())
-            text = f"{{{', '.join(ranges)}}}"
-        else:
-            text = json.dumps(value) if isinstance(value, list) else _scalar(value)
-        lines.append(f"{key}: {text}\n")
-    return "  - " + "    ".join(lines)
-
-
-def _mapping(value: Any) -> str:
-    """Nested mappings, lists and strings on one line of YAML."""
-    if isinstance(value, str):
-        return _scalar(value)
-    if isinstance(value, list):
-        return _list(value)
-    return f"{{{', '.join(f'{key}: {_mapping(inner)}' for key, inner in value.items())}}}"
-
-
-def _list(values: Iterable[str]) -> str:
-    return f"[{', '.join(map(_scalar, values))}]"
-
-
-def _scalar(text: str) -> str:
-    """A string in YAML, with quotes if it would be read differently without."""
-    try:
-        float(text)
-    except ValueError:
-        return text if re.fullmatch(r"\w[^:#\n]*", text) else json.dumps(text)
-    return json.dumps(text)
+class _Dumper(yaml.SafeDumper):
+    def choose_scalar_style(self) -> str:
+        return super().choose_scalar_style().replace("'", '"')
