@@ -108,7 +108,7 @@ def judge_ranks(
 
 
 def judge_temperatures(answers: Sequence[Answer], asked: Asked) -> str:
-    rules = (judge_greedy, judge_ranks, judge_greedy)
+    rules: tuple[Callable[..., str], ...] = (judge_greedy, judge_ranks, judge_greedy)
     for request, answer, judge in zip(asked.requests, answers, rules, strict=False):
         if fault := judge([answer], replace(asked, requests=[request])):
             return f"temperature {request.fields['temperature']}: {fault}"
