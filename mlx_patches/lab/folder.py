@@ -34,7 +34,7 @@ def evidence_of(
     if own_code and has_consent():  # its code is run as it is: only full-size models have weights
         tasks = runner.tasks(weights=folder)
     else:
-        tasks = runner.tasks(folder=folder)
+        tasks = runner.tasks(config=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, report=report)
     if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)
