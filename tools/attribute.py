@@ -108,10 +108,7 @@ def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
     if len(suspects) == 1:
         return suspects
     half = len(suspects) // 2
-    return [
-        *missing(tried, scenario, suspects[:half]),
-        *missing(tried, scenario, suspects[half:]),
-    ]
+    return [*missing(tried, scenario, suspects[:half]), *missing(tried, scenario, suspects[half:])]
 
 
 def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:

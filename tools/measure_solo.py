@@ -147,11 +147,7 @@ def add(
 
 
 def print_rows(
-    distribution: str,
-    scenarios: Sequence[str],
-    patched: bool,
-    only: Sequence[str],
-    shard: Shard,
+    distribution: str, scenarios: Sequence[str], patched: bool, only: Sequence[str], shard: Shard
 ) -> None:
     """Print a row for each cell of a shard's families; each runs in a fork of this process."""
     import importlib

@@ -55,9 +55,7 @@ def main() -> None:
 
 
 def news(
-    sets: Mapping[str, ReleaseSet],
-    seen: Mapping[str, str],
-    released: Callable[[str], list[str]],
+    sets: Mapping[str, ReleaseSet], seen: Mapping[str, str], released: Callable[[str], list[str]]
 ) -> tuple[list[str], list[str], dict[str, str]]:
     """The sets to add, the sets to measure again, and the newer releases of watched packages."""
     added, newest_sets = [], []

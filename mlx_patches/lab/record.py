@@ -14,14 +14,7 @@ from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import write
 from ..core.packages import DISTRIBUTIONS, MODELS
-from ..evidence.words import (
-    LETTERS,
-    METAL_EMULATED,
-    NOT_BUILT,
-    NOT_EMULATED,
-    NOT_RUN,
-    RED,
-)
+from ..evidence.words import LETTERS, METAL_EMULATED, NOT_BUILT, NOT_EMULATED, NOT_RUN, RED
 from .metal_emulated.sites import split_by_reached
 from .runner import CRASHED, PROCESS, TIMED_OUT, Row, Task
 

@@ -185,9 +185,7 @@ def greedy(generator: Any, count: int) -> Any:
 def token_of(answer: Any) -> Generated:
     return read_answer(
         SimpleNamespace(
-            token=answer.token,
-            token_logprob=answer.logprobs,
-            top_logprobs=answer.top_logprobs,
+            token=answer.token, token_logprob=answer.logprobs, top_logprobs=answer.top_logprobs
         )
     )
 

@@ -127,11 +127,7 @@ def compute_expected(name: str) -> Iterator[Expected]:
         if not (folder / "stages.json").exists():
             command = module_command(f"{__package__}.authors", str(folder.parent), name)
             done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=child_environment(),
-                timeout=SECONDS,
+                command, capture_output=True, text=True, env=child_environment(), timeout=SECONDS
             )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no message"]

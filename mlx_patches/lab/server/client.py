@@ -23,10 +23,7 @@ PATHS = {
     MESSAGES: "/v1/messages",
 }
 # The endpoints' names of fields that the matrix has under another name.
-NAMES = {
-    RESPONSES: {"max_tokens": "max_output_tokens"},
-    MESSAGES: {"stop": "stop_sequences"},
-}
+NAMES = {RESPONSES: {"max_tokens": "max_output_tokens"}, MESSAGES: {"stop": "stop_sequences"}}
 ANSWER_SECONDS = 30.0
 NO_ANSWER = "no answer within"
 Message = dict[str, str]

@@ -87,11 +87,7 @@ def judge_other_model(answers: Sequence[Answer], asked: Asked) -> str:
 
 
 def judge_ranks(
-    answers: Sequence[Answer],
-    asked: Asked,
-    start: int = 0,
-    end: int = len(LADDER),
-    beyond: int = 1,
+    answers: Sequence[Answer], asked: Asked, start: int = 0, end: int = len(LADDER), beyond: int = 1
 ) -> str:
     """All ranks are in this range, and the largest is beyond a number; default: a sampled text."""
     for number, answer in enumerate(answers):
