@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import click
@@ -16,7 +17,7 @@ from .activation.settings import SAFE
 from .core.errors import MlxPatchesError
 from .core.files import printable, quote
 from .core.packages import MODEL_PACKAGES
-from .evidence.words import DTYPES, FLOAT32, METAL_EMULATED, NOT_RUN, VARIANTS
+from .evidence.words import DTYPES, METAL_EMULATED, NOT_RUN, VARIANTS
 from .options import (
     Command,
     check_seconds,
@@ -469,29 +470,7 @@ def _pairs(name: str, without: Rows, with_: Rows) -> Rows:
     metavar="FOLDER",
     help="Write the model of --server, whose answers are known, and exit.",
 )
-def lab(
-    models: tuple[str, ...],
-    scenarios: tuple[str, ...],
-    walks: float | None,
-    seed: int,
-    replay: str | None,
-    jobs: int,
-    mode: str | None,
-    every_patch: bool,
-    out: Path | None,
-    evidence: Path | None,
-    as_json: bool,
-    timeout: float,
-    config: Path | None,
-    weights: Path | None,
-    dtype: str | None,
-    variant: str | None,
-    device: str | None,
-    reference: bool,
-    server: str | None,
-    url: str | None,
-    write_model: Path | None,
-) -> None:
+def lab(**given: Any) -> None:
     """Measure the batch invariance of the installed model families with tiny random models.
 
     Each family runs in separate processes. The exit code is that of the patched run.
@@ -501,92 +480,74 @@ def lab(
     from .lab.reference import check as check_reference
     from .lab.walks import runner as walking
 
+    options = SimpleNamespace(**given)
+    mode, out, evidence = options.mode or "both", options.out, options.evidence
     walked: list[walking.Walked] = []
 
     def show_walk(one: walking.Walked) -> None:
         """Print a family's red walks at once, since a long run may be interrupted."""
         walked.append(one)
-        for line in () if as_json else one.lines():
+        for line in () if options.as_json else one.lines():
             click.echo(line)
 
-    if server or url or write_model:
+    if options.server or options.url or options.write_model:
         from .lab.server import command
 
         own = "models config weights dtype variant device reference every_patch"
         refuse_options("a server has its own model", own)
-        command.run(
-            server,
-            url,
-            write_model,
-            mode or "both",
-            scenarios,
-            out,
-            evidence,
-            as_json,
-            walks,
-            seed,
-            replay,
-        )
+        command.run(options, mode)
     session_of_readable()
-    mode = mode or "both"
-    if walking.WALKS in scenarios:
+    walks = options.walks
+    if walking.WALKS in options.scenarios:
         walks = walks or walking.SECONDS
-    if walks or replay is not None:
+    if walks or options.replay is not None:
         own = "config weights dtype variant device evidence"
         refuse_options("walks run the lab's own tiny models", own)
-    if replay is not None:
+    if options.replay is not None:
         refuse_options("--replay runs only the given walk", "models scenarios walks out")
-        for one in walking.replay(replay, mode, every_patch, timeout):
+        for one in walking.replay(options.replay, mode, options.every_patch, options.timeout):
             show_walk(one)
-        _show_lab([one.row() for one in walked], walked, as_json)
-    if weights:
+        _show_lab([one.row() for one in walked], walked, options.as_json)
+    if options.weights:
         refuse_options(
             "--weights runs a model at full size, in its own dtype", "config dtype variant"
         )
-    if variant:
+    if options.variant:
         refuse_options("--variant changes the lab's own configs", "config")
-    if reference:
+    if options.reference:
         own = "config weights dtype variant device evidence"
         refuse_options("--reference has its own configs, in float32", own)
         check_reference()
     if evidence:
         every = "--evidence needs every scenario of the tiny models, without and with the patches"
         refuse_options(every, "scenarios config weights variant" + " mode" * (mode == "patched"))
-    every_patch = every_patch or evidence is not None
-    named = tuple(name for name in scenarios if name != walking.WALKS)
-    tasks = runner.tasks(
-        models,
-        named,
-        mode,
-        config,
-        every_patch,
-        weights,
-        dtype or FLOAT32,
-        variant or "",
-        reference,
-        device or "",
-    )
+    every_patch = options.every_patch or evidence is not None
+    named = tuple(name for name in options.scenarios if name != walking.WALKS)
+    names = ("config", "weights", "dtype", "variant", "reference", "device")
+    places = {name: given[name] for name in names if given[name]}
+    tasks = runner.tasks(options.models, named, mode, every_patch=every_patch, **places)
     if evidence:
         record.check_tasks(tasks, evidence)
-    fixed = tasks if named or not scenarios else []
-    ways = runner.tasks(models, (), mode, every_patch=every_patch) if walks else []
+    fixed = tasks if named or not options.scenarios else []
+    ways = runner.tasks(options.models, (), mode, every_patch=every_patch) if walks else []
+    jobs, timeout = options.jobs, options.timeout
     with report.progress(len(fixed) + len(ways), f"each up to {timeout:g} s") as advance:
         rows = runner.run(fixed, jobs, timeout, out, advance)
         if walks:
+            seed = options.seed
             rows += walking.run(ways, walks, seed, jobs, timeout, out, advance, show_walk)
-    if (folder := config or weights) and (why := runner.why_unbuilt(folder, rows)):
+    if (folder := options.config or options.weights) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)
     if evidence:
         record.save(evidence, record.evidence(rows))
         count = len({row.family for row in rows})
         click.echo(f"{evidence}: wrote evidence of {count} families", err=True)
-    _show_lab(rows, walked, as_json, reference)
+    _show_lab(rows, walked, options.as_json, options.reference)
 
 
 def _show_lab(
     rows: list[Any], walked: list[Any], as_json: bool, reference: bool = False
 ) -> NoReturn:
-    """Print the lab's rows and walks, and exit."""
     from .lab import report, runner
 
     if as_json:

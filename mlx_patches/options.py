@@ -35,7 +35,6 @@ class Command(click.Command):
         return super().parse_args(context, args)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the command."""
         if "error" in context.meta:
             raise context.meta["error"]
         if context.meta["files"] and not context.meta.get("quiet"):
@@ -52,7 +51,6 @@ def _keep(context: click.Context, parameter: click.Parameter, value: bool) -> No
 
 
 def is_set(flag: str) -> bool:
-    """Whether ``quiet`` or ``verbose`` was given."""
     return bool(click.get_current_context().meta.get(flag))
 
 
@@ -83,7 +81,6 @@ def complete(kind: str) -> Callable[..., Any]:
 
 
 def read_host(value: str) -> str:
-    """The name of a host's distribution."""
     from .core.distributions import canonical
 
     if not canonical(value).strip("- "):  # the command would apply to every host
@@ -99,7 +96,6 @@ def check_seconds(context: Any, parameter: Any, value: float | None) -> float | 
 
 
 def read_severities(value: str) -> frozenset[str]:
-    """The severities that a user names."""
     names = frozenset(filter(None, (name.strip().lower() for name in value.split(","))))
     # An empty list would make every audit exit with 0.
     if unknown := sorted((names or {""}) - {*SEVERITIES, "any"}):

@@ -20,12 +20,10 @@ _SECTIONS = ("Args:", "Raises:", "Returns:", "Warns:", "Yields:")
 
 
 def page(module: ModuleType, plugin: ModuleType) -> str:
-    """The page's Markdown, for the names that the two modules export."""
     return "\n".join([HEAD, *of_module(module), *of_plugin(plugin)]).rstrip() + "\n"
 
 
 def of_module(module: ModuleType) -> Iterator[str]:
-    """The sections of a module and of each name that it exports."""
     yield f"## {module.__name__}\n"
     yield markdown(module.__doc__ or "")
     for name, thing in list_exports(module):
@@ -41,7 +39,6 @@ def of_plugin(module: ModuleType) -> Iterator[str]:
 
 
 def list_exports(module: ModuleType) -> list[tuple[str, Any]]:
-    """The classes and functions that a module exports, with their names."""
     named = [(name, getattr(module, name)) for name in module.__all__]
     return [(name, one) for name, one in named if inspect.isclass(one) or inspect.isroutine(one)]
 
@@ -64,7 +61,6 @@ def of_member(path: str, thing: Any) -> Iterator[str]:
 
 
 def first(thing: Any) -> str:
-    """The first paragraph of a docstring, in one line."""
     said = (inspect.getdoc(thing) or "").partition("\n\n")[0]
     return code(said.replace("\n", " "))
 

@@ -21,7 +21,6 @@ from mlx_patches.lab.child import build_family, emulate, every_patch
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print the patches that each named scenario needs."""
     parser = argparse.ArgumentParser(prog="tools/attribute.py")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--scenario", action="append", required=True)
@@ -109,10 +108,7 @@ def missing(tried: Tried, scenario: str, suspects: list[str]) -> list[str]:
     if len(suspects) == 1:
         return suspects
     half = len(suspects) // 2
-    return [
-        *missing(tried, scenario, suspects[:half]),
-        *missing(tried, scenario, suspects[half:]),
-    ]
+    return [*missing(tried, scenario, suspects[:half]), *missing(tried, scenario, suspects[half:])]
 
 
 def not_red(tried: Tried, scenario: str, without: Sequence[str]) -> bool:
@@ -154,7 +150,6 @@ def in_effect() -> list[tuple[str, str]]:
 
 
 def list_requested(family: Family) -> frozenset[str]:
-    """The patches that ``apply()`` requests for a family."""
     from mlx_patches.activation.session import session
 
     current = session()

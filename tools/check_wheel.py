@@ -55,7 +55,6 @@ def copy_tree(to: Path, umask: int, time: float) -> Path:
 
 
 def build_wheel(source: Path, umask: int) -> Path:
-    """Build the wheel of a source tree; returns its path."""
     out = source.with_name(f"{source.name}-wheel")
     subprocess.run(
         [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", out, source],

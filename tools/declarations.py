@@ -19,12 +19,7 @@ _PATCH = re.compile(r"^(\w+) = Patch\(", re.MULTILINE)
 
 
 def find(root: Path = PATCHES) -> dict[str, str]:
-    """Each patch's id to its place, in the order in which patches stack.
-
-    Raises:
-        SystemExit: a folder without a patch, an id that two patches have, or one in ``STACKED``
-            that none has.
-    """
+    """Each patch's id to its place, in the order in which patches stack."""
     found: dict[str, str] = {}
     for folder in sorted(root.glob("*/*/")):
         if folder.parent.name in ("_shared", UNRELEASED) or not (folder / "__init__.py").exists():
@@ -48,11 +43,7 @@ def find(root: Path = PATCHES) -> dict[str, str]:
 
 
 def registry() -> Registry:
-    """The patches of the folders; unlike ``catalogue.builtin``, it does not need the table.
-
-    Raises:
-        SystemExit: as in ``find``, or two patches that meet at a function have no order.
-    """
+    """The patches of the folders; unlike ``catalogue.builtin``, it does not need the table."""
     made = Registry({id_: {"place": place} for id_, place in find().items()})
     first: dict[str, str] = {}
     for patch in made:
@@ -67,23 +58,17 @@ def registry() -> Registry:
 
 
 def text() -> str:
-    """The text of declarations.json: one line for each patch."""
     rows = registry().describe().items()
     lines = [f"{json.dumps(id_)}: {json.dumps(row, separators=(',', ':'))}" for id_, row in rows]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def write() -> None:
-    """Write the table, so that ``catalogue.builtin`` has the patches of the folders."""
     catalogue.DECLARATIONS.write_text(text())
 
 
 def check_probes() -> None:
-    """Check that each patch has its probe.
-
-    Raises:
-        SystemExit: one has none.
-    """
+    """Check that each patch has its probe."""
     for patch in registry():
         module, function = patch.probe_place
         try:

@@ -95,7 +95,6 @@ def tokenizer_of(read: Model) -> Any:
 
 
 def verdict() -> str:
-    """The audit's verdict on the family, in this process as it is now."""
     import mlx_patches
     from mlx_patches.auditing import screen
 
@@ -103,7 +102,6 @@ def verdict() -> str:
 
 
 def cut(text: str) -> str:
-    """The text, cut to the terminal's width."""
     return text if len(text) <= WIDTH else f"{text[: WIDTH - 3].rpartition(' ')[0]} ..."
 
 

@@ -52,7 +52,6 @@ def verdict(rows: Mapping[str, Outcome]) -> str:
 
 
 def load() -> dict[str, Outcomes]:
-    """The recorded outcomes of each server."""
     if not FILE.exists():
         return {}
     return {
@@ -85,7 +84,6 @@ def save(records: Mapping[str, Outcomes], servers: Iterable[str]) -> None:
 
 
 def table(records: Mapping[str, Outcomes]) -> str:
-    """The table of SECURITY.md."""
     lines = ["| | " + " | ".join(DOORS) + " |", "|---|" + "---|" * len(DOORS)]
     for server, doors in records.items():
         cells = [verdict(doors.get(door, {})) for door in DOORS]

@@ -1,11 +1,11 @@
-"""Files of evidence, which are replaced whole and by one process at a time."""
+"""Files of evidence, which are replaced whole and by one process at a time; and their tables."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,24 @@ def lock() -> Iterator[None]:
 
 
 def read(file: Path) -> Any:
-    """A file's content; an empty object if there is no file."""
     return json.loads(file.read_text()) if file.exists() else {}
 
 
-def save(file: Path, content: Any, before: Any = None) -> None:
-    """Write a file, unless it is no longer as it was ``before`` it was measured.
+def load(folder: Path) -> list[Any]:
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
-    Raises:
-        SystemExit: another process wrote it meanwhile.
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """The lines of a table in Markdown.
+
+    There are no blanks around cells: the pages have a budget of words, and a bar is one.
     """
+    lines = [f"|{'|'.join(map(str, row))}|" for row in (heads, *rows)]
+    return [lines[0], "|---" * len(heads) + "|", *lines[1:]]
+
+
+def save(file: Path, content: Any, before: Any = None) -> None:
+    """Write a file, unless it is no longer as it was ``before`` it was measured."""
     with lock():
         if before is not None and read(file) != before:
             raise SystemExit(f"{file}: changed meanwhile; nothing was recorded, measure again")

@@ -28,7 +28,6 @@ class Bar(NamedTuple):
 
 
 def bars(evidence: Iterable[Mapping[str, Any]]) -> list[Bar]:
-    """A bar for each release set, in the order of the evidence."""
     found = []
     for one in evidence:
         results = list(report.results_of(one).values())

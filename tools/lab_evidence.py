@@ -72,7 +72,6 @@ ALL = Only()
 
 
 def has_models(one: ReleaseSet) -> bool:
-    """Whether the set's distribution has model families of its own."""
     return one.distribution in MODEL_PACKAGES.values()
 
 
@@ -94,12 +93,10 @@ def evidence_of(one: ReleaseSet, place: Place = PLAIN) -> dict[str, Any]:
 
 
 def family_results(evidence: dict[str, Any]) -> dict[str, str]:
-    """Family to its result in a set."""
     return {family: words.family_result(pairs) for family, pairs in cell_pairs(evidence).items()}
 
 
 def load() -> list[dict[str, Any]]:
-    """All lab evidence, releases oldest first."""
     return store.load(EVIDENCE)
 
 
@@ -108,9 +105,6 @@ def take(file: Path, again: bool = False) -> str:
 
     Args:
         again: replace evidence of the same families.
-
-    Raises:
-        SystemExit: the file is rejected; the message is one line with the reason.
     """
     try:
         sent = sent_evidence.read(file)

@@ -7,15 +7,16 @@ nothing reads it back.
 from __future__ import annotations
 
 import json
-import re
+import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lab_evidence
 import model_rows
 import patch_evidence
+import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from patch_evidence import Evidence
 from release_sets import ROOT
@@ -30,10 +31,8 @@ SCHEMA = 1
 HEAD = """\
 # Which released versions have which defect, and which models need which patches.
 # `make write` writes this file from the evidence and tools/known_defects.toml; nothing reads it.
-schema: {schema}
-
-# -- from the evidence.json of each folder of patches --
 """
+RELEASES = "\n# -- from the evidence.json of each folder of patches --\n"
 ALWAYS = "\n# Active whatever model is loaded, once a module of a target is imported.\n"
 MODELS = """
 # -- from tools/evidence/lab --
@@ -60,16 +59,11 @@ def write() -> None:
 
 
 def load() -> CompatMatrix:
-    """The matrix that the evidence yields."""
     return CompatMatrix(document())
 
 
 def document() -> dict[str, Any]:
-    """The whole matrix.
-
-    Raises:
-        SystemExit: evidence contradicts itself, or a hand-kept table has a mistake.
-    """
+    """The whole matrix."""
     lab, always = lab_evidence.load(), for_every_model()
     return {
         "schema": SCHEMA,
@@ -101,7 +95,6 @@ def load_evidence() -> list[Evidence]:
 
 
 def build_rules(evidence: list[Evidence]) -> dict[str, Any]:
-    """The matrix's ``releases`` and ``patches``."""
     releases: dict[str, list[Evidence]] = {}
     for one in evidence:
         releases.setdefault(one["set"].split()[0], []).append(one)
@@ -135,11 +128,7 @@ def find_rule(patch: str, sets: list[Evidence]) -> dict[str, Any]:
 
 
 def is_repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
-    """Whether the release has the defect, which the patch repairs.
-
-    Raises:
-        SystemExit: the patch turned a green target red, or left a red one red.
-    """
+    """Whether the release has the defect, which the patch repairs."""
     for target, seen in targets.items():
         if seen["with"] == "red":
             was = "broke" if seen["without"] == "green" else "did not repair"
@@ -150,11 +139,7 @@ def is_repaired(patch: str, release: str, targets: dict[str, Any]) -> bool:
 def target_bodies(
     patch: str, seen: list[tuple[str, dict[str, Any]]]
 ) -> dict[str, dict[str, list[str]]]:
-    """Target name to the fingerprints of ``affected`` and of ``sound`` code.
-
-    Raises:
-        SystemExit: a fingerprint was both, so the target's ``body`` must name more functions.
-    """
+    """Target name to the fingerprints of ``affected`` and of ``sound`` code."""
     found: dict[str, dict[str, list[str]]] = {}
     for release, targets in seen:
         for target, cell in targets.items():
@@ -177,11 +162,7 @@ def target_bodies(
 
 
 def read_defects(path: Path = KNOWN_DEFECTS) -> dict[str, list[dict[str, Any]]]:
-    """The tables ``broken_sets`` and ``warnings``.
-
-    Raises:
-        SystemExit: naming the file, and the line or the key.
-    """
+    """The tables ``broken_sets`` and ``warnings``."""
     try:
         tables = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -216,7 +197,6 @@ def _check(entry: BrokenSet | Warned) -> None:
 
 
 def compile_text(content: Mapping[str, Any]) -> str:
-    """The text of the package's compiled form."""
     form = {"format": FORMAT, "document": compile_document(content)}
     return json.dumps(form, separators=(",", ":"), sort_keys=True) + "\n"
 
@@ -239,70 +219,19 @@ def compile_document(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def yaml_text(content: Mapping[str, Any]) -> str:
-    """The text of compat_matrix.yaml."""
-    parts = [HEAD.format(schema=content["schema"]), "releases:\n"]
-    parts += [
-        f"  {name}: [{', '.join(map(json.dumps, versions))}]\n"
-        for name, versions in content["releases"].items()
-    ]
-    parts.append("patches:\n")
-    for patch, rules in content["patches"].items():
-        parts += [f"  {patch}:\n", *(f"{line}\n" for line in rule_lines(rules))]
-    parts += [ALWAYS, f"always: {_list(content['always'])}\n", MODELS, "measured:\n"]
-    for distribution, sets in content["measured"].items():
-        parts += [f"  {distribution}:\n", *(f"    - {_mapping(one)}\n" for one in sets)]
-    parts.append("models:\n")
-    for model, row in content["models"].items():
-        parts += [f"  {model}:\n", *(f"    {name}: {_list(ids)}\n" for name, ids in row.items())]
-    for comment, table in ((BROKEN_SETS, "broken_sets"), (WARNINGS, "warnings")):
-        parts += [comment, f"{table}:\n", *map(_entry, content[table])]
-    return "".join(parts)
+    comments = {"releases": RELEASES, "always": ALWAYS, "measured": MODELS}
+    comments |= {"broken_sets": BROKEN_SETS, "warnings": WARNINGS}
+    tables = {name: table for name, table in content.items() if name != "schema"}
+    parts = (f"{comments.get(name, '')}{dump({name: table})}" for name, table in tables.items())
+    return "".join([HEAD, f"schema: {content['schema']}\n", *parts])
 
 
-def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A patch's rules as lines of YAML."""
-    for distribution, rule in rules.items():
-        yield f"    {distribution}:"
-        for key in ("affected", "fixed"):
-            if key in rule:
-                yield f"      {key}: {json.dumps(rule[key])}"
-        if "bodies" in rule:
-            yield "      bodies:"
-        for target, sides in rule.get("bodies", {}).items():
-            yield f"        {target}:"
-            yield from (f"          {side}: {_list(bodies)}" for side, bodies in sides.items())
+def dump(content: Any) -> str:
+    return yaml.dump(
+        content, Dumper=_Dumper, sort_keys=False, width=math.inf, default_flow_style=None
+    )
 
 
-def _entry(entry: Mapping[str, Any]) -> str:
-    """An entry of a hand-kept table as YAML."""
-    lines = []
-    for key, value in entry.items():
-        if key == "when":
-            ranges = (f"{name}: {json.dumps(range_)}" for name, range_ in value.items())
-            text = f"{{{', '.join(ranges)}}}"
-        else:
-            text = json.dumps(value) if isinstance(value, list) else _scalar(value)
-        lines.append(f"{key}: {text}\n")
-    return "  - " + "    ".join(lines)
-
-
-def _mapping(value: Any) -> str:
-    """Nested mappings, lists and strings on one line of YAML."""
-    if isinstance(value, str):
-        return _scalar(value)
-    if isinstance(value, list):
-        return _list(value)
-    return f"{{{', '.join(f'{key}: {_mapping(inner)}' for key, inner in value.items())}}}"
-
-
-def _list(values: Iterable[str]) -> str:
-    return f"[{', '.join(map(_scalar, values))}]"
-
-
-def _scalar(text: str) -> str:
-    """A string in YAML, with quotes if it would be read differently without."""
-    try:
-        float(text)
-    except ValueError:
-        return text if re.fullmatch(r"\w[^:#\n]*", text) else json.dumps(text)
-    return json.dumps(text)
+class _Dumper(yaml.SafeDumper):
+    def choose_scalar_style(self) -> str:
+        return super().choose_scalar_style().replace("'", '"')

@@ -24,11 +24,11 @@ import release_sets
 from measure_reference import Cells, Rows
 from release_sets import ROOT
 
+from mlx_patches.core.patch import Patch
 from mlx_patches.evidence.words import GREEN, LETTERS, RED
 from mlx_patches.lab.images import published
 from mlx_patches.lab.images.scenario import NAME, RAISED, STAGES
 from mlx_patches.lab.record import PARTS, check_ended
-from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "images"
 # The modules, besides a family's own, that decide what a model makes of an image.
@@ -68,7 +68,6 @@ def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = ""
 
 
 def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
-    """The evidence of one set, from its rows without and with the patches."""
     parts = {p: cells(r for r in rows if r["patched"] == (p == "with")) for p in PARTS}
     letters = {part: measure_reference.letters(own) for part, own in parts.items()}
     kinds = sorted({kind for part in letters.values() for kind in part})
@@ -116,13 +115,9 @@ def cells(rows: Any) -> Cells:
 
 def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:
     """Kind to the stages that raise, as released or with the patches."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
-    for part in parts.values():
-        for kind, own in part.items():
-            for name, row in own.items():
-                if is_red(row) and RAISED.search(row["detail"]):
-                    found[kind][name] = None
-    return {kind: [*names] for kind, names in sorted(found.items())}
+    return measure_reference.crashes(
+        parts, lambda row: is_red(row) and bool(RAISED.search(row["detail"]))
+    )
 
 
 def not_compared(rows: Rows) -> dict[str, str]:
@@ -142,7 +137,7 @@ def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[s
     """Kind to stage to the patches without which it is red."""
     todo = {
         kind: {
-            stage: []
+            stage: letter
             for stage, letter in own.items()
             if letter == LETTERS[RED] and found["with"].get(kind, {}).get(stage) == LETTERS[GREEN]
         }
@@ -150,25 +145,21 @@ def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[s
     }
     todo = {kind: stages for kind, stages in todo.items() if stages}
     families = sorted({found["kinds"][kind]["family"] for kind in todo})
-    for patch in catalogue.builtin():
+
+    def owners(patch: Patch) -> list[str]:
         modules = [t.module.partition(".")[2] for t in patch.targets if t.distribution == "mlx-vlm"]
-        own = [
-            name
+        return [
+            f"mlx-vlm:{name}"
             for name in families
             if any(m.startswith((f"models.{name}.", *GENERAL)) or "process" in m for m in modules)
         ]
-        if not own:
-            continue
-        rows = run(python, [f"mlx-vlm:{name}" for name in own], jobs, "--patched", patch.id)
-        for kind, stages in cells(rows).items():
-            for stage, row in stages.items():
-                if is_red(row) and stage in todo.get(kind, {}):
-                    todo[kind][stage].append(patch.id)
-    return todo
+
+    return measure_reference.trace(
+        todo, owners, lambda own, off: cells(run(python, own, jobs, "--patched", off))
+    )
 
 
 def load() -> list[dict[str, Any]]:
-    """The evidence of each measured set, the oldest first."""
     files = [EVIDENCE / f"{one.slug}.json" for one in release_sets.load().values()]
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
@@ -177,9 +168,8 @@ def table() -> list[str]:
     """The lines of a table of the stages that are off, kinds by release."""
     sets = load()
     kinds = sorted({kind for one in sets for kind in one["kinds"]})
-    lines = [["model", *(one["set"] for one in sets)], ["---"] * (len(sets) + 1)]
-    lines += [[kind, *(_cell(one, kind) for one in sets)] for kind in kinds]
-    return [f"|{'|'.join(line)}|" for line in lines]
+    rows = [[kind, *(_cell(one, kind) for one in sets)] for kind in kinds]
+    return evidence_file.table(["model", *(one["set"] for one in sets)], rows)
 
 
 def _cell(one: Mapping[str, Any], kind: str) -> str:
@@ -200,11 +190,12 @@ def off(one: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
 def page() -> list[str]:
     """Lines for the page of findings: counts by release, then what is off in the newest."""
     sets = load()
-    lines = ["|release set|equal|repaired|different|", "|---|---|---|---|"]
+    rows = []
     for one in sets:
         found = [off(one, kind) for kind in one["without"]]
         left, red = (sum(bool(pair[place]) for pair in found) for place in (1, 0))
-        lines.append(f"|{one['set']}|{len(found) - red}|{red - left}|{left}|")
+        rows.append((one["set"], len(found) - red, red - left, left))
+    lines = evidence_file.table(("release set", "equal", "repaired", "different"), rows)
     for one in sets[-1:]:
         found = {kind: off(one, kind)[1] for kind in one["without"]}
         told = [f"`{kind}` ({', '.join(left)})" for kind, left in found.items() if left]

@@ -201,7 +201,6 @@ def take_known(one: ReleaseSet) -> tuple[str, ...]:
 
 
 def mark_code() -> None:
-    """Record the code of the sets that were measured since."""
     measured = {one["set"] for one in lab_evidence.load()}
     for one in release_sets.load().values():
         if one.name in measured - {*code.sets_of(one.distribution)}:
@@ -210,11 +209,7 @@ def mark_code() -> None:
 
 
 def check_devices(found: set[str], wanted: str) -> None:
-    """Check that MLX computed on the device that evidence is written for.
-
-    Raises:
-        SystemExit: it computed on another one.
-    """
+    """Check that MLX computed on the device that evidence is written for."""
     if other := found - {wanted, ""}:
         raise SystemExit(f"MLX computes on {', '.join(other)} here, not on {wanted}: see --device")
 
@@ -224,9 +219,6 @@ def lacks(one: ReleaseSet, jobs: int, again: bool, only: Only) -> list[str]:
 
     With ``again``, the set's evidence gets the patches that such a cell needs: beside its needs if
     it is red as released, else as the companions of the entry.
-
-    Raises:
-        SystemExit: the set was not measured with every patch.
     """
     evidence = evidence_of(one)
     if "with" not in evidence:

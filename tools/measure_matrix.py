@@ -73,7 +73,6 @@ class Measured:
     versions: dict[str, str] | None = None
 
     def add(self) -> None:
-        """Add it to the evidence."""
         for id_, cells in self.cells.items():
             patch_evidence.add(catalogue.builtin().get(id_), self.name, cells)
             verdicts = {cell["without"] for cell in cells.values()} or {"absent"}
@@ -125,7 +124,6 @@ class Measuring:
             measured.add()
 
     def measure(self, one: ReleaseSet) -> Measured:
-        """Measure what is to be measured on a set."""
         builtin, found = catalogue.builtin(), Measured(one.name)
         own = [
             patch
@@ -184,7 +182,6 @@ class Measuring:
 
 
 def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> Cells:
-    """One patch's cells, of the results without and with it."""
     # A supporting target has no defect itself, so its verdict means nothing.
     targets = catalogue.builtin().get(patch_id).targets
     supporting = {target.path for target in targets if target.supports}
@@ -224,11 +221,7 @@ def print_unmeasured(patches: list[str] | None, seconds: float) -> None:
 def run_probes(
     one: ReleaseSet, python: Path, patches: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The results of the probes without and with their patches, for each target.
-
-    Raises:
-        SystemExit: the environment kept a probe from running.
-    """
+    """The results of the probes without and with their patches, for each target."""
     without = child(one, python, patches)
     with_ = child(one, python, patches, "--patched", "--force")
     targets = {

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,6 @@ def main() -> None:
 
 
 def build_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:
-    """The evidence of one set, from its rows without and with the patches."""
     parts = by_part(rows)
     return {
         "set": one.name,
@@ -86,17 +85,7 @@ def build_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> di
     }
 
 
-def crashes(parts: Mapping[str, Cells]) -> dict[str, list[str]]:
-    """Model type to the configs that do not load or run, as released or with the patches."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
-    for part in parts.values():
-        for kind, own in part.items():
-            found[kind].update((name, None) for name, row in own.items() if is_crash(row))
-    return {kind: [*names] for kind, names in sorted(found.items()) if names}
-
-
 def by_part(rows: Rows) -> dict[str, Cells]:
-    """The cells without the patches, and those with them."""
     return {
         part: cells(row for row in rows if row["patched"] == (part == "with")) for part in PARTS
     }
@@ -149,7 +138,6 @@ def cells(rows: Iterable[Mapping[str, Any]]) -> Cells:
 
 
 def letters(part: Cells) -> Cells:
-    """Model type to config to its letter."""
     return {
         kind: {name: LETTERS[row["verdict"]] for name, row in own.items()}
         for kind, own in sorted(part.items())
@@ -159,6 +147,17 @@ def letters(part: Cells) -> Cells:
 def is_crash(row: Mapping[str, Any]) -> bool:
     """Whether a red cell's model did not load or run."""
     return row["verdict"] == RED and "of the scale" not in row["detail"]
+
+
+def crashes(
+    parts: Mapping[str, Cells], is_crash: Callable[[Mapping[str, Any]], bool] = is_crash
+) -> dict[str, list[str]]:
+    """Model type to its cells that crash, as released or with the patches."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for part in parts.values():
+        for kind, own in part.items():
+            found[kind].update((name, None) for name, row in own.items() if is_crash(row))
+    return {kind: [*names] for kind, names in sorted(found.items()) if names}
 
 
 def name_outside(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -175,21 +174,35 @@ def is_repaired(before: Mapping[str, Any], after: Mapping[str, Any] | None) -> b
 def needs(
     python: Path, distribution: str, todo: Cells, jobs: int
 ) -> dict[str, dict[str, list[str]]]:
-    """Model type to config to the patches without which it is red; ``todo``: see ``repaired``."""
+    """Model type to config to the patches without which it is red."""
+    families = sorted({row["family"] for names in todo.values() for row in names.values()})
+    return trace(
+        todo,
+        lambda p: [one for one in families if concerns(p, distribution, one.partition(":")[2])],
+        lambda own, off: cells(run(python, own, jobs, "--patched", off)),
+    )
+
+
+def trace(
+    todo: Cells,
+    owners: Callable[[Patch], Sequence[str]],
+    run: Callable[[Sequence[str], str], Cells],
+) -> dict[str, dict[str, list[str]]]:
+    """Each repaired cell to the patches without which it is red.
+
+    Args:
+        owners: the families that a patch may repair.
+        run: the cells of some families, without one patch.
+    """
     found: dict[str, dict[str, list[str]]] = {
         kind: {name: [] for name in names} for kind, names in todo.items()
     }
-    families = sorted({row["family"] for names in todo.values() for row in names.values()})
     for patch in catalogue.builtin():
-        own = [one for one in families if concerns(patch, distribution, one.partition(":")[2])]
-        if not own:
-            continue
-        seen = cells(run(python, own, jobs, "--patched", patch.id))
-        for kind, names in todo.items():
-            for name in names:
-                row = seen.get(kind, {}).get(name)
-                if row is not None and row["verdict"] == RED:
-                    found[kind][name].append(patch.id)
+        seen = run(own, patch.id) if (own := owners(patch)) else {}
+        for kind, names in found.items():
+            for name, ids in names.items():
+                if seen.get(kind, {}).get(name, {}).get("verdict") == RED:
+                    ids.append(patch.id)
     return found
 
 

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL
 from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED, current_id
 from mlx_patches.lab.record import check_ended
 from mlx_patches.lab.runner import judge_end
-from mlx_patches.patches import catalogue
 
 EVIDENCE = ROOT / "tools" / "evidence" / "solo"
 # Seconds for one family, and for one scenario of the release.
@@ -106,30 +104,28 @@ def measure(
     for part in PARTS:
         add(found, part, scenarios, rows(part, scenarios, only))
     if PREFILL in scenarios:
-        found["needs"] = needs(found, name.split()[0], partial(rows, PARTS[1], [PREFILL]))
+        found["needs"] = needs(found, name.split()[0], rows)
     evidence_file.save(file, found, before)
     print(f"{file.relative_to(ROOT)}: {', '.join(scenarios)}")
 
 
 def needs(
-    found: Mapping[str, Any], distribution: str, run: Callable[[Sequence[str], str], Rows]
+    found: Mapping[str, Any], distribution: str, rows: Callable[..., Rows]
 ) -> dict[str, dict[str, list[str]]]:
-    """Family to the patches without which its decode differs from its prefill.
-
-    Args:
-        run: the rows of some families, without one patch.
-    """
-    from measure_reference import concerns
+    """Family to the patches without which its decode differs from its prefill."""
+    from measure_reference import concerns, trace
 
     before, after = (found[part][PREFILL] for part in PARTS)
     repaired = [name for name in before if before[name] + after.get(name, "") == "rg"]
-    named: dict[str, list[str]] = {name: [] for name in repaired}
-    for patch in catalogue.builtin():
-        own = [name for name in repaired if concerns(patch, distribution, name)]
-        for row in run(own, patch.id) if own else ():
-            if row["verdict"] == RED:
-                named[row["family"]].append(patch.id)
-    return {PREFILL: named}
+
+    def run(own: Sequence[str], off: str) -> dict[str, Any]:
+        return {PREFILL: {row["family"]: row for row in rows(PARTS[1], [PREFILL], own, off)}}
+
+    return trace(
+        {PREFILL: dict.fromkeys(repaired)},
+        lambda patch: [name for name in repaired if concerns(patch, distribution, name)],
+        run,
+    )
 
 
 def add(
@@ -151,11 +147,7 @@ def add(
 
 
 def print_rows(
-    distribution: str,
-    scenarios: Sequence[str],
-    patched: bool,
-    only: Sequence[str],
-    shard: Shard,
+    distribution: str, scenarios: Sequence[str], patched: bool, only: Sequence[str], shard: Shard
 ) -> None:
     """Print a row for each cell of a shard's families; each runs in a fork of this process."""
     import importlib
@@ -219,22 +211,15 @@ def table() -> list[str]:
     from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
 
     names = [*NAMED, *RELEASE_SCENARIOS]
-    # No blanks around cells: the pages have a budget of words, and a bar is one.
-    lines = [f"|release set|{'|'.join(names)}|", "|---" * (len(names) + 1) + "|"]
-    for file in sorted(EVIDENCE.glob("*.json")):
-        found = json.loads(file.read_text())
-        lines.append(f"|{found['set']}|{'|'.join(count_results(found, one) for one in names)}|")
-    return lines
+    sets = evidence_file.load(EVIDENCE)
+    rows = [(found["set"], *(count_results(found, one) for one in names)) for found in sets]
+    return evidence_file.table(("release set", *names), rows)
 
 
 def reasons() -> list[str]:
-    """A table of Markdown of the families and cases that stay wrong: why no patch mends them.
-
-    Raises:
-        SystemExit: what stays wrong has no reason, or a reason is of what is right.
-    """
+    """A table of Markdown of the families and cases that stay wrong: why no patch mends them."""
     sets: dict[tuple[str, str], set[str]] = {}
-    for found in (json.loads(file.read_text()) for file in sorted(EVIDENCE.glob("*.json"))):
+    for found in evidence_file.load(EVIDENCE):
         for scenario, cells in found[PARTS[1]].items():
             kind = FEATURES if scenario.startswith(FEATURES) else scenario
             for name in (name for name, letter in cells.items() if letter == LETTERS[RED]):
@@ -243,12 +228,12 @@ def reasons() -> list[str]:
     if unlike := sorted(sets.keys() ^ WHY.keys()):
         place = ", ".join(unlike[0])
         raise SystemExit(f"{EVIDENCE}: {place}: WHY of {Path(__file__).name} differs")
-    lines = ["|scenario|family or case|sets|why|", "|---|---|---|---|"]
+    rows = []
     for (kind, name), own in sorted(sets.items()):
         package, *_ = next(iter(own)).split()
         releases = "/".join(sorted(one.split()[1] for one in own))
-        lines.append(f"|{kind}|{name}|{package} {releases}|{WHY[kind, name]}|")
-    return lines
+        rows.append((kind, name, f"{package} {releases}", WHY[kind, name]))
+    return evidence_file.table(("scenario", "family or case", "sets", "why"), rows)
 
 
 def count_results(found: Mapping[str, Any], scenario: str) -> str:

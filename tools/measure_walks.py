@@ -10,7 +10,6 @@ walks from other seeds, their counts are added to it, and a red family stays red
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -59,10 +58,6 @@ def build_evidence(
         rows: those of its walks.
         before: the evidence that is kept.
         more: add the counts to those that are kept.
-
-    Raises:
-        SystemExit: a row is of another set, of other releases than the evidence that is kept, or
-            of walks without the patches.
     """
     before = before or {}
     families: dict[str, dict[str, Any]] = {**before.get("families", {})}
@@ -86,17 +81,15 @@ def build_evidence(
 
 def table() -> list[str]:
     """A line of Markdown for each set: families, walks, sequences, and red families."""
-    # No blanks around cells: the pages have a budget of words, and a bar is one.
-    lines = ["|release set|families|walks|sequences|red|", "|---" * 5 + "|"]
-    for file in sorted(EVIDENCE.glob("*.json")):
-        found = json.loads(file.read_text())
+    rows = []
+    for found in evidence_file.load(EVIDENCE):
         own = found["families"]
         right = [one for one in own.values() if one["verdict"] == GREEN]
         red = [name.partition(":")[2] for name in own if own[name]["verdict"] == RED]
-        counts = (len(own), *(sum(one[what] for one in right) for what in COUNTS))
+        counts = (sum(one[what] for one in right) for what in COUNTS)
         said = ", ".join(f"`{name}`" for name in red) or "none"
-        lines.append(f"|{found['set']}|{'|'.join(map(str, counts))}|{said}|")
-    return lines
+        rows.append((found["set"], len(own), *counts, said))
+    return evidence_file.table(("release set", "families", "walks", "sequences", "red"), rows)
 
 
 if __name__ == "__main__":

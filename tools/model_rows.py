@@ -80,7 +80,6 @@ def describe_set(one: dict[str, Any], known: set[tuple[str, str]]) -> dict[str, 
 
 
 def is_unbuilt(cells: dict[str, str]) -> bool:
-    """Whether a family could not be built."""
     return "x" in cells.values()
 
 

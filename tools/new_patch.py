@@ -15,63 +15,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 
-PATCH = '''"""TODO: product or models, symptom, when.
-
-Why
-    TODO
-How
-    TODO
-Upstream
-    TODO
-Retire when
-    TODO
-"""
-
-from typing import Any
-
-from ....core.verbs import Patch, after
-
-
-def repair_cache(cache: Any, /) -> None:
-    """TODO: what changes, and the verb: before, argument, result, after, by_rows or wrap."""
-    raise NotImplementedError
-
-
-PATCH = Patch(
-    id="{id}",
-    severity="wrong-text",
-    targets=after("mlx_lm.models.cache:KVCache.trim", repair_cache),
-)
-'''
-PROBE = '''"""TODO: what it does with the release."""
-
-from ....probes.kit import Result, Target
-
-
-def probe(target: Target) -> Result:
-    """Red if TODO."""
-    raise NotImplementedError
-'''
-TEST = '''"""TODO: what the patch guarantees, with inputs other than the probe's; and a mutant."""
-
-from __future__ import annotations
-
-from mlx_patches.patches.{area}.{name} import patch
-
-
-def test_TODO(ungated):
-    ungated(patch.PATCH)
-    raise NotImplementedError
-
-
-def break_patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    raise NotImplementedError("TODO: break the patch, so that its probe is red")
-
-
-MUTANTS = {"{id}": break_patch}
-'''
-MUTANT = '"{id}": {},  # TODO: a name of the patch\'s module, with a value that turns the probe red'
-
 
 def main() -> None:
     if len(sys.argv) != 3:
@@ -79,12 +22,12 @@ def main() -> None:
     start(*sys.argv[1:])
 
 
-def start(patch_id: str, area: str, root: Path = ROOT) -> None:
-    """Write the files of a new patch, or none of them.
+def read(name: str) -> str:
+    return (Path(__file__).parent / "new_patch_files" / f"{name}.txt").read_text()
 
-    Raises:
-        SystemExit: the id, the folder or a file is invalid; nothing was written.
-    """
+
+def start(patch_id: str, area: str, root: Path = ROOT) -> None:
+    """Write the files of a new patch, or none of them."""
     name = patch_id.replace("-", "_")
     parent = root / "mlx_patches" / "patches" / area
     if not _ID.fullmatch(patch_id):
@@ -96,9 +39,9 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         sys.exit(f"no folder {area!r} in mlx_patches/patches; there are {', '.join(areas)}")
     files = {
         parent / name / "__init__.py": "",
-        parent / name / "patch.py": PATCH,
-        parent / name / "probe.py": PROBE,
-        root / "tests" / "patches" / f"test_{name}.py": TEST,
+        parent / name / "patch.py": read("patch"),
+        parent / name / "probe.py": read("probe"),
+        root / "tests" / "patches" / f"test_{name}.py": read("test"),
     }
     taken = [str(file.relative_to(root)) for file in files if file.exists()]
     if f'"{patch_id}": ' in (parent.parent / "declarations.json").read_text():
@@ -112,13 +55,6 @@ def start(patch_id: str, area: str, root: Path = ROOT) -> None:
         )
     print("\n".join(str(file.relative_to(root)) for file in files))
     print(f"\nFill in each TODO, then: make measure PATCH={patch_id}, make known-files, make test")
-
-
-def add_line(file: Path, start: str, end: str, line: str) -> None:
-    """Add a last line to a table of a file."""
-    text = file.read_text()
-    place = text.index(end, text.index(start))
-    file.write_text(f"{text[:place]}\n    {line}{text[place:]}")
 
 
 if __name__ == "__main__":

@@ -55,9 +55,7 @@ def main() -> None:
 
 
 def news(
-    sets: Mapping[str, ReleaseSet],
-    seen: Mapping[str, str],
-    released: Callable[[str], list[str]],
+    sets: Mapping[str, ReleaseSet], seen: Mapping[str, str], released: Callable[[str], list[str]]
 ) -> tuple[list[str], list[str], dict[str, str]]:
     """The sets to add, the sets to measure again, and the newer releases of watched packages."""
     added, newest_sets = [], []
@@ -84,7 +82,6 @@ def with_sets(text: str, added: list[str], again: list[str], today: str) -> str:
 
 
 def list_committed() -> set[str]:
-    """The sets that were measured at the last commit."""
     file = f"HEAD:{patch_evidence.VERSIONS.relative_to(release_sets.ROOT)}"
     command = ["git", "-C", str(release_sets.ROOT), "show", file]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -38,17 +38,12 @@ Evidence = dict[str, Any]
 
 
 def folder_of(patch: Patch) -> Path:
-    """The folder that declares a patch."""
     inside = patch.module.removeprefix("mlx_patches.patches.").split(".")[:-1]
     return PATCHES.joinpath(*inside)
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A folder's evidence; empty if nothing was measured.
-
-    Raises:
-        SystemExit: the file is not such evidence.
-    """
+    """A folder's evidence; empty if nothing was measured."""
     file = folder / NAME
     if not file.exists():
         return {}
@@ -102,7 +97,6 @@ def add(patch: Patch, name: str, cells: Cells) -> None:
 
 
 def forget_patch(patch: Patch) -> None:
-    """Drop all that was measured of a patch."""
     folder = folder_of(patch)
     write(folder, {id_: rules for id_, rules in read(folder).items() if id_ != patch.id})
 
@@ -169,7 +163,6 @@ def prune() -> None:
 
 
 def is_measured(patch: Patch, name: str) -> bool:
-    """Whether a patch was measured on a release set."""
     distribution, release = name.split()
     one = read(folder_of(patch)).get(patch.id, {}).get(distribution, {})
     return release in one.get("measured", ())
@@ -190,7 +183,6 @@ def load() -> list[Evidence]:
 
 
 def folders() -> Iterator[Path]:
-    """The folders of patches that have evidence."""
     return (file.parent for file in sorted(PATCHES.rglob(NAME)))
 
 

@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,34 +46,8 @@ TOKENS = 6
 PENALIZED, SOME, FEW = (7, 10), (0, 3, 7, 10), 3
 # How many families are asked between two writes of the evidence.
 AT_ONCE, SECONDS = 8, 1800
-QUESTIONS = (
-    "What is the capital of France?",
-    "Name three colours.",
-    "Hi",
-    "How many days are in a week?",
-    "What is the opposite of hot?",
-    "Who wrote Hamlet?",
-    "What is two plus two?",
-    "Write one sentence about the sea and the birds that live above it.",
-    "Which planet is closest to the sun, and which one is the largest?",
-    "Translate 'good morning' into French.",
-    "Why is the sky blue? Answer as if you were talking to a small child.",
-    "List four animals.",
-)
-BEGINNINGS = (
-    "The capital of France is",
-    "The colours of the rainbow are red, orange,",
-    "Once",
-    "Monday, Tuesday, Wednesday,",
-    "The opposite of hot is",
-    "Hamlet is a play that was written by",
-    "Two plus two is",
-    "The old sailor looked at the sea, and at the birds that live above it, and said:",
-    "The planet that is closest to the sun is called Mercury, and the largest one is called",
-    "In French, 'good morning' is",
-    "When a small child asks why the sky is blue, it is best to say that",
-    "Four animals: a cat, a dog,",
-)
+TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+QUESTIONS, BEGINNINGS = TEXTS["questions"], TEXTS["beginnings"]
 # A text that is longer than the window of Gemma 3, and a short one.
 COUNTING = ", ".join(map(str, range(1, 150))) + ","
 LONG = (COUNTING, "1, 2, 3, 4, 5, 6,")
@@ -81,15 +56,6 @@ PARTS = ("without", "with")
 TURN = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 # The first of these families that a release has gives the answers alone.
 FIRST = ("llama", "gemma3_text", "idefics3", "gemma3")
-SHIM = """
-typedef long long wide;
-void scipy_cblas_sgemm64_(int, int, int, wide, wide, wide, float, const float *, wide,
-                          const float *, wide, float, float *, wide);
-void cblas_sgemm(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a,
-                 int lda, const float *b, int ldb, float beta, float *c, int ldc) {
-  scipy_cblas_sgemm64_(order, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-}
-"""
 
 
 def main() -> None:
@@ -140,13 +106,11 @@ def add(evidence: dict[str, Any], part: Part) -> None:
 
 
 def place_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A row's place among a release's."""
     scenario = SCENARIOS.index(row["scenario"])
     return (row["weights"] != SMOLLM2.name, KINDS.index(row["kind"]), row["family"], scenario)
 
 
 def versions(name: str) -> dict[str, str]:
-    """The versions of the release and of MLX."""
     return {one: metadata.version(one) for one in ("mlx", name.split()[0])}
 
 
@@ -170,9 +134,10 @@ def quick() -> Iterator[dict[str, str]]:
     found = [*libraries.glob("libscipy_openblas64_*.so")]
     with tempfile.TemporaryDirectory() as folder:
         shim = Path(folder) / "blas.so"
-        command = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-x", "none", *map(str, found)]
+        source = Path(__file__).with_name("real_blas.c")
+        command = ["cc", "-shared", "-fPIC", "-O1", str(source), *map(str, found)]
         command += [f"-Wl,-rpath,{libraries}", "-o", str(shim)]
-        if found and not subprocess.run(command, input=SHIM, text=True).returncode:
+        if found and not subprocess.run(command).returncode:
             yield {"LD_PRELOAD": str(shim), "OPENBLAS_NUM_THREADS": "1"}
         else:
             yield {}
@@ -191,7 +156,6 @@ class Release:
         return self.name.split()[0]
 
     def measure(self) -> Iterator[Part]:
-        """Measure each part that is asked for."""
         for weights in (SMOLLM2, GEMMA3):
             if self.only.weights and not weights.name.startswith(self.only.weights):
                 continue
@@ -273,7 +237,7 @@ class Asked:
         Some end early, before those with a penalty come.
         """
         chat = self.weights is SMOLLM2
-        texts = QUESTIONS if chat else BEGINNINGS + LONG
+        texts = QUESTIONS if chat else [*BEGINNINGS, *LONG]
         return [
             {
                 "text": text,

@@ -281,7 +281,6 @@ def holds(own: dict[str, Sequence[int]], weights: dict[str, Sequence[int]]) -> b
 
 
 def parameters(module: Any) -> dict[str, Sequence[int]]:
-    """The shapes of a model's parameters."""
     from mlx.utils import tree_flatten
 
     return {name: value.shape for name, value in tree_flatten(module.parameters())}

@@ -49,11 +49,7 @@ def judge(said: Sequence[int], alone: Sequence[Step], most: float) -> Verdict:
 
 
 def judge_text(
-    said: str,
-    alone: Sequence[Step],
-    most: float,
-    decode: Callable[[Sequence[int]], str],
-    end: int,
+    said: str, alone: Sequence[Step], most: float, decode: Callable[[Sequence[int]], str], end: int
 ) -> Verdict:
     """Judge the text of a server's answer, which ends at the token ``end``."""
     tokens = [step["top"][0][0] for step in alone]
@@ -90,7 +86,6 @@ def count(verdicts: Iterable[Verdict]) -> dict[str, Any]:
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """Set to its evidence."""
     found = (json.loads(path.read_text()) for path in EVIDENCE.glob("*.json"))
     return {one["set"]: one for one in sorted(found, key=lambda one: SETS.index(one["set"]))}
 

@@ -77,7 +77,6 @@ class Weights:
 
     @property
     def size(self) -> int:
-        """The file's size in bytes."""
         return sum(size for _, _, size in self.parts)
 
     def files(self, remedy: str) -> list[Path]:
@@ -132,7 +131,6 @@ class Model:
     facts: dict[str, Any]
 
     def fact(self, name: str) -> Any:
-        """A fact of the model's kind."""
         return self.facts[f"{self.facts['general.architecture']}.{name}"]
 
     @property
@@ -140,7 +138,6 @@ class Model:
         return bool(self.facts["general.architecture"] == "gemma3")
 
     def config(self) -> dict[str, Any]:
-        """The config of a release's text model."""
         heads, layers = self.fact("attention.head_count"), self.fact("block_count")
         full = {"layer_types": ["full_attention"] * layers, "sliding_window": None}
         config = {

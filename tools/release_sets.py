@@ -126,9 +126,6 @@ def make(
 
     Returns:
         The environment's Python.
-
-    Raises:
-        SystemExit: uv failed.
     """
     uv = [sys.executable, "-m", "uv"]
     python = folder / "bin" / "python"
@@ -171,7 +168,6 @@ def lock(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def environment(one: ReleaseSet) -> Iterator[Path]:
-    """Make a temporary environment of a set; yields its Python."""
     with tempfile.TemporaryDirectory(prefix=f"{one.slug}-") as folder:
         python = make(one, Path(folder))
         left_out = [name for name in NEVER if name not in one.keeps]
@@ -181,7 +177,6 @@ def environment(one: ReleaseSet) -> Iterator[Path]:
 
 
 def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
-    """Every set by name, in the file's order."""
     raw = tomllib.loads((HERE / file).read_text())
     return {
         name: ReleaseSet(
@@ -192,11 +187,7 @@ def load(file: str = "release_sets.toml") -> dict[str, ReleaseSet]:
 
 
 def find(name: str) -> ReleaseSet:
-    """The set of a name.
-
-    Raises:
-        SystemExit: there is none.
-    """
+    """The set of a name."""
     if (found := load().get(name)) is None:
         raise SystemExit(f"no release set {name!r}: see tools/release_sets.toml")
     return found
@@ -223,11 +214,7 @@ def versions(python: Path) -> dict[str, str]:
 def check_versions(
     one: ReleaseSet, before: Mapping[str, str] | None, now: Mapping[str, str]
 ) -> None:
-    """Check that a set is measured with the packages of the evidence that stays.
-
-    Raises:
-        SystemExit: it is not.
-    """
+    """Check that a set is measured with the packages of the evidence that stays."""
     for name in sorted({*(before or now), *now}):
         pair = [versions.get(name, "missing") for versions in (before or now, now)]
         if pair[0] != pair[1]:
@@ -244,11 +231,7 @@ def run(
     codes: tuple[int, ...] = (0,),
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Run Python in an environment, with more variables; returns its standard output.
-
-    Raises:
-        SystemExit: it did not end within so many seconds, was killed, or has another exit code.
-    """
+    """Run Python in an environment, with more variables; returns its standard output."""
     from mlx_patches.lab import children
 
     done = children.run([str(python), *arguments], seconds, {**os.environ, **variables})

@@ -73,7 +73,6 @@ def main() -> None:
 
 
 def sessions(tags: list[str]) -> list[str]:
-    """The names of the sessions with one of these tags, in the order of noxfile.py."""
     command = [*NOX, "--list", "--json", *(word for tag in tags for word in ("--tags", tag))]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [one["session"] for one in json.loads(done.stdout)]

@@ -19,11 +19,7 @@ _LARGEST = 16 * 2**20
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read and check an evidence file, which may come from a third party.
-
-    Raises:
-        MlxPatchesError: the file is not evidence; the message names the first problem.
-    """
+    """Read and check an evidence file, which may come from a third party."""
     try:
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
@@ -41,7 +37,6 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _rename_scenarios(content: Any) -> Any:
-    """Replace the former ids of scenarios in evidence."""
     for part in (*PARTS, *_TEXTS) if isinstance(content, dict) else ():
         if _is_table(cells := content.get(part)):
             content[part] = {

@@ -26,11 +26,7 @@ def add_option(parser: ArgumentParser, things: str) -> None:
 
 
 def parse(text: str) -> Shard:
-    """Read ``I/N``.
-
-    Raises:
-        SystemExit: it is not that, or I is not in 1 to N.
-    """
+    """Read ``I/N``."""
     index, _, count = text.partition("/")
     if index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count):
         return Shard(int(index), int(count))

@@ -73,11 +73,7 @@ def main() -> None:
 
 
 def security() -> str:
-    """SECURITY.md, with the table of the doors.
-
-    Raises:
-        SystemExit: it has no markers around the table.
-    """
+    """SECURITY.md, with the table of the doors."""
     start, end = "<!-- doors: written by tools/write_docs.py -->", "<!-- end of doors -->"
     before, first, rest = SECURITY.read_text().partition(start)
     _, last, after = rest.partition(end)
@@ -87,11 +83,7 @@ def security() -> str:
 
 
 def readme() -> str:
-    """The README, with the current numbers.
-
-    Raises:
-        SystemExit: a sentence with numbers is missing.
-    """
+    """The README, with the current numbers."""
     text = README.read_text()
     for sentence, counts in numbers().items():
         pattern = re.escape(sentence).replace(r"\{\}", r"\d+")
@@ -133,17 +125,14 @@ def _wrong(results: list[str]) -> int:
 
 
 def api() -> str:
-    """The text of docs/api.md."""
     return api_page.page(mlx_patches, plugin)
 
 
 def chart() -> str:
-    """The text of docs/report.svg."""
     return families_chart.svg(lab_evidence.load())
 
 
 def catalogue() -> str:
-    """The text of docs/catalogue.md: a row for each patch, by folder."""
     matrix, registry = matrix_file.load(), builtin()
     rows: dict[str, list[str]] = {name: [] for name in SECTIONS}
     safe = []
@@ -172,7 +161,6 @@ def catalogue() -> str:
 
 
 def row(patch: Patch, affected: Mapping[str, str]) -> str:
-    """A patch's row of a table of the index."""
     link = f"[{patch.id}](../{patch.module.replace('.', '/')}.py)"
     ranges = "<br>".join(f"`{name}{range_}`" for name, range_ in affected.items())
     severity = "" if patch.severity == words.WRONG_TEXT else patch.severity

@@ -12,7 +12,6 @@ from .settings import SWITCH
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module of this environment."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 

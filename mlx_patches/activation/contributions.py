@@ -43,7 +43,6 @@ class Declared(Record):
 
     @property
     def module(self) -> str:
-        """The module that it refers to."""
         return str(self.point.value).partition("[")[0].partition(":")[0].strip()
 
     def skip(self, error: BaseException) -> None:

@@ -62,7 +62,6 @@ class Watcher:
                 _when_complete(module, self._notify)
 
     def uninstall(self) -> None:
-        """Stop watching."""
         self._watching = False
         # A new list: a thread that iterates over the old one would skip a finder.
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]

@@ -89,7 +89,6 @@ class Presence:
 
 
 def folder() -> Path:
-    """The folder of this user's files."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if not runtime:

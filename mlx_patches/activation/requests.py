@@ -35,11 +35,9 @@ class Requests:
         self._lasting: Request | None = None
 
     def patches(self) -> list[Patch]:
-        """Every requested patch, once."""
         return list({p.id: p for one in self.held for p in list(one.patches.values())}.values())
 
     def by_model(self) -> list[Request]:
-        """The requests that grow when models are imported."""
         return [one for one in self.held if one.by_model]
 
     def drop(self, request: Request) -> None:
@@ -58,7 +56,6 @@ class Requests:
         self._lasting = request
 
     def take_out(self, ids: Iterable[str]) -> None:
-        """Remove patches from every request."""
         for request in self.held:
             request.taken_out |= {*ids}
             for id_ in ids:

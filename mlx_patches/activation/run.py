@@ -156,7 +156,6 @@ def _require_package(interpreter: Sequence[str]) -> None:
 
 
 def execute(launch: Launch, quiet: bool = False) -> None:
-    """Replace this process with the command; does not return."""
     on = f"patches of profile {launch.variables.get(settings.PROFILE, SAFE)} are active"
     if launch.warning or not quiet:
         print(f"mlx-patches: {launch.warning or on}", file=sys.stderr)

@@ -60,7 +60,6 @@ class Session:
 
     @property
     def active(self) -> bool:
-        """True if imports are watched."""
         return self._watcher is not None and self._watcher in sys.meta_path
 
     @property
@@ -249,7 +248,6 @@ class Session:
             self._watcher.uninstall()
 
     def _ids(self, patches: Iterable[str] | None, argument: str = "patches") -> list[str] | None:
-        """The patch ids that a caller named."""
         names = _check_names(argument, "ids", patches)
         return None if names is None else [self.registry.find_declared(name).id for name in names]
 
@@ -294,7 +292,6 @@ class Session:
         return frozenset(self.enabled) | self.registry.in_profiles(self._choose(names).names)
 
     def _log_once(self) -> None:
-        """Log once per release that patches are in effect for it."""
         layers = self._layers()
         ids = {layer.patch for layer in layers}
         used = {layer.target.distribution for layer in layers}
@@ -372,11 +369,9 @@ class Session:
         return sorted(found, key=lambda patch: self.registry.rank(patch.id)), by_model
 
     def _preview(self, patch: Patch) -> list[Outcome]:
-        """The outcomes that a request of the patch would have."""
         return self._list_switched_off(patch) or self.manager.apply(patch, dry_run=True)
 
     def _list_switched_off(self, patch: Patch) -> list[Outcome]:
-        """The outcomes of a patch that is switched off; empty for others."""
         reason = self.why_off(patch.id)
         return [
             Outcome(patch.id, t.distribution, t.path, Status.DISABLED, reason, by_choice=True)
@@ -437,7 +432,6 @@ class Session:
     def _entries_of(
         self, entries: Iterable[tuple[str, str]], taken_out: Collection[str] = ()
     ) -> list[Patch]:
-        """The patches that models' entries name, except removed ones."""
         ids = [id_ for name, model in entries for id_ in self.gate.patches_for(model, name)]
         return [self.registry.find_declared(id_) for id_ in ids if id_ not in taken_out]
 
@@ -490,7 +484,6 @@ _making = threading.Lock()
 
 
 def session() -> Session:
-    """The process's session, made on first use."""
     global _session
     with _making:
         if _session is None:

@@ -113,11 +113,7 @@ class Audit:
         return f"<Audit: {many}; exit code {self.exit_code()}; {installed}; {self.environment}>"
 
     def ignoring(self, patches: Iterable[str]) -> Audit:
-        """The report, with the defects of these patches marked as left open by choice.
-
-        Raises:
-            MlxPatchesError: an id is unknown.
-        """
+        """The report, with the defects of these patches marked as left open by choice."""
         ids = {session().registry.find_declared(id_).id for id_ in patches}
         outcomes = [
             one._replace(by_choice=True) if one.patch in ids else one for one in self.outcomes
@@ -407,7 +403,6 @@ def _active(current: Session, host: str | None = None) -> bool:
 def _describe_unrequested(
     current: Session, patch: Patch, target: Target, active: bool, requested: Collection[str]
 ) -> Outcome:
-    """The outcome of a target that this process did not request."""
     verdict = judge_file(current, patch, target)
     status, by_choice = Status.DISABLED, True
     if not verdict.ok:
@@ -430,7 +425,6 @@ def _describe_unrequested(
 
 
 def judge_file(current: Session, patch: Patch, target: Target) -> Verdict:
-    """The gate's verdict on a target, from its source file."""
     if current.installed(target.distribution) is None:
         return current.gate.decide(patch, target, None)
     return current.gate.decide(patch, target, in_file(target, _list_declared(target.module)))

@@ -16,7 +16,6 @@ from .hosts import KNOWN
 
 
 def script(shell: str, command: click.Command) -> str:
-    """The script that a shell evaluates to complete a command."""
     kind = get_completion_class(shell)
     assert kind is not None
     return kind(command, {}, "mlx-patches", "_MLX_PATCHES_COMPLETE").source()

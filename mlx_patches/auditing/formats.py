@@ -148,5 +148,4 @@ def _location(target: str) -> dict[str, Any]:
 
 
 def _escape(text: str) -> str:
-    """Escape a text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -67,7 +67,6 @@ def find_gone(matrix: CompatMatrix, release: str, outcomes: Iterable[Outcome]) -
 
 
 def match_family(here: Installed, family: str) -> Match:
-    """The set in which one family's installed code was measured."""
     names = code.sets_of(here.name, here.version)
     modules = modules_of(package_of_models(here.name), family)
     return _find(names, sorted(filter(source_file, modules)), source_file)

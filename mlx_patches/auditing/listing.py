@@ -65,7 +65,6 @@ def _status(outcomes: Sequence[Outcome]) -> str:
 
 
 def ignore_if(id_: str) -> str:
-    """When a user may ignore a patch."""
     only = only_in(session().registry.find_declared(id_))
     if only:
         return f"you run none of {', '.join(only)}"

@@ -180,7 +180,6 @@ def find_affected(
 
 
 def list_patches(verdicts: Iterable[ModelVerdict]) -> Needed:
-    """The patches of each measured family's verdict."""
     found: dict[str, dict[str, Sequence[str]]] = {}
     for one in verdicts:
         if one.result:

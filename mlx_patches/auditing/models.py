@@ -40,9 +40,6 @@ def folder_of(model: str) -> ModelFolder | None:
     """The model's folder if the text is its path or that of its ``config.json``, or None.
 
     A name on the Hub stands for its download folder; the Hub itself is not contacted.
-
-    Raises:
-        MlxPatchesError: the text is a path without a model.
     """
     if not model:
         return None
@@ -65,7 +62,6 @@ def folder_of(model: str) -> ModelFolder | None:
 
 
 def _why_no_folder(path: Path, is_file: bool, model: str) -> str:
-    """Why a text is not a model's folder, and the remedy."""
     if is_file and path.suffix == ".gguf":
         return "a GGUF file, which mlx-lm does not serve: give a model's folder, or a model type"
     if is_file:
@@ -90,7 +86,6 @@ def _find_cached(name: str) -> Path | None:
 
 
 def _hub_cache() -> Path:
-    """The download folder of huggingface_hub."""
     if place := os.environ.get("HF_HUB_CACHE"):
         return Path(place)
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -98,7 +93,6 @@ def _hub_cache() -> Path:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read a model's folder."""
     config = read_config(path)
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
@@ -148,7 +142,6 @@ def _text(file: Path | None) -> str:
 
 
 def unknown_type(name: str, installed: Sequence[str], known: Iterable[str]) -> MlxPatchesError:
-    """The error for a model type that no installed package implements."""
     where = " or ".join(installed) or "this environment: no MLX package is installed"
     name = quote(name)
     return MlxPatchesError(f"no model type {name!r} in {where}{hint(name, known)}")

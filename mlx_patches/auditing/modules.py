@@ -28,7 +28,6 @@ Place = tuple[str, str]
 
 
 def package_of_models(distribution: str) -> str:
-    """The package of models of a distribution."""
     return {name: package for package, name in MODEL_PACKAGES.items()}[distribution]
 
 
@@ -99,7 +98,6 @@ def metal_branches(package: str, family: str, find: Find = source_file) -> tuple
 
 
 def _with_submodules(name: str, find: Find) -> Iterator[str]:
-    """A module and, if it is a package, its direct submodules."""
     path = find(name)
     yield name
     if path and path.name == "__init__.py":
@@ -207,7 +205,6 @@ _read = cache(_Code)
 
 
 def _find_uses(module: str, use: Place, find: Find) -> Iterator[Place]:
-    """The places of the names that a module's definition uses."""
     name, member = use
     if not member:
         yield from _places(module, name, find)
@@ -236,5 +233,4 @@ def _places(module: str, name: str, find: Find, depth: int = 8) -> Iterator[Plac
 
 
 def _last(node: ast.AST) -> str:
-    """The last part of a dotted name."""
     return str(getattr(node, "attr", getattr(node, "id", "")))

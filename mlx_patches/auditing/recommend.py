@@ -126,7 +126,6 @@ def list_families() -> list[str]:
 
 
 def load_summary() -> dict[str, Any]:
-    """The summary of the lab's evidence in the wheel."""
     with reading(SUMMARY):
         summary: dict[str, Any] = json.loads(read_packaged(SUMMARY))
         summary["sets"]

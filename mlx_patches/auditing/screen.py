@@ -107,12 +107,10 @@ def top(report: Audit, width: int = WIDTH) -> tuple[list[str], list[str]]:
 
 
 def rows(lines: Sequence[str], width: int = WIDTH) -> int:
-    """The number of terminal lines that these lines take."""
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
 def worst(report: Audit) -> list[ModelVerdict]:
-    """The verdicts on a model, the worst first."""
     here, order = report.here(), {1: 0, 2: 1, 0: 2}
 
     def weight(one: ModelVerdict) -> tuple[int, int, int]:
@@ -141,7 +139,6 @@ def effects(report: Audit) -> dict[str, str]:
 
 
 def facts(report: Audit) -> Iterator[str]:
-    """The facts below the verdict, one sentence each."""
     yield from report.unaudited[1:]
     if report.unaudited:
         return
@@ -352,7 +349,6 @@ def describe_places(report: Audit) -> str:
 
 
 def single_requests(report: Audit) -> list[str]:
-    """Lines on the references for a model's single requests."""
     if report.model is None or not report.verdicts:
         return []
     here, found = report.here(), {}

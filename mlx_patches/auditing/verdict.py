@@ -248,10 +248,7 @@ class ModelVerdict:
             **dict.fromkeys(("wrong_solo", "wrong_alone"), wrong_solo),
             **dict.fromkeys(("solo", "alone"), solo),
             "own_prefill": prefill
-            and {
-                "wrong": prefill.pair[0] == "r",
-                "wrong_with_patches": words.is_red(prefill.pair),
-            },
+            and {"wrong": prefill.pair[0] == "r", "wrong_with_patches": words.is_red(prefill.pair)},
             "images": {
                 "wrong": [one.name for one in images if "r" in one.pair],
                 "wrong_with_patches": [one.name for one in images if words.is_red(one.pair)],
@@ -443,7 +440,6 @@ def _is_solo(cell: outside.HeldCell) -> bool:
 
 
 def in_a_batch(one: ModelVerdict, here: PatchState, name: str) -> str:
-    """The verdict on a model in a batch, in a sentence."""
     name, open_ = name or one.family, one.wrong_here(here)
     count, wrong = _count(one.cells), _count(open_)
     where = f"here ({one.release})"

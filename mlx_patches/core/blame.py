@@ -83,7 +83,6 @@ def _path(error: BaseException | None) -> list[FrameType]:
 
 
 def _is_of_a_patch(module: str) -> bool:
-    """Whether a module belongs to a patch, and is not its probe, which is a caller."""
     return module.startswith(_PATCHES) and not module.rpartition(".")[2].startswith("probe")
 
 
@@ -116,7 +115,6 @@ def with_own_code(step: Any) -> Any:
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The code object of a function; None for anything else."""
     return getattr(function, "__code__", None)
 
 

@@ -18,11 +18,7 @@ Function = Callable[..., Any]
 
 
 class Parameters:
-    """The parameters of a released function.
-
-    Raises:
-        MlxPatchesError: it is not a Python function.
-    """
+    """The parameters of a released function."""
 
     def __init__(self, function: Function):
         released = inspect.unwrap(function)
@@ -67,12 +63,7 @@ class Parameters:
         return ", ".join([*parts, *([f"**{more}"] if more else [])])
 
     def read(self, function: Function, taken: int = 0) -> str:
-        """The source text of the arguments that a patch's function reads, after ``taken`` others.
-
-        Raises:
-            MlxPatchesError: the released function has no such parameter, or ``function`` has
-                ``*args`` or ``**kwargs``.
-        """
+        """The source text of the arguments that a patch reads, after ``taken`` others."""
         code = function.__code__
         if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
             raise MlxPatchesError(f"{function.__name__} must name each argument that it reads")
@@ -118,7 +109,6 @@ class ByName(Record):
 
 
 def compile_check(check: Function | ByName, function: Function) -> Function:
-    """Compile a check that takes all arguments of ``function``."""
     if not isinstance(check, ByName):
         return check
     known = Parameters(function)

@@ -41,9 +41,6 @@ def find(name: str) -> Installed | None:
     import takes several milliseconds. A dist-info without METADATA, left behind by an incomplete
     uninstall, is ignored. The version of a model package that was copied rather than installed, to
     a host's folder or to ``PYTHONPATH``, is the one in its code.
-
-    Raises:
-        MlxPatchesError: METADATA is not text.
     """
     for distribution in importlib.metadata.distributions(name=name):
         try:
@@ -161,7 +158,6 @@ def _find_package(name: str) -> ModuleSpec | None:
 
 
 def _commit(distribution: importlib.metadata.Distribution) -> str | None:
-    """The commit that an install from a repository recorded."""
     text = distribution.read_text("direct_url.json")
     try:
         found = json.loads(text)["vcs_info"]["commit_id"] if text else None

@@ -38,5 +38,4 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether a patch raised an error on purpose."""
     return getattr(error, "__mlx_patches_refusal__", False) is True

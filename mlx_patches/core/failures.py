@@ -44,7 +44,6 @@ class Failures:
 
 
 def describe(error: BaseException | None) -> str:
-    """An error as one printable line."""
     if error is None:
         return "None instead of a value"
     from .files import quote  # not at start-up
@@ -56,7 +55,6 @@ def describe(error: BaseException | None) -> str:
 
 
 def locate(error: BaseException | None) -> str:
-    """The innermost lines of an error's traceback."""
     trace = error.__traceback__ if error is not None else None
     lines = []
     while trace is not None:

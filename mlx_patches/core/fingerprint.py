@@ -34,7 +34,6 @@ def hash_object(obj: Any) -> str | None:
 
 
 def parse_function(function: Any) -> ast.AST | None:
-    """The tree of a live function; None if it has no source."""
     try:
         return _parse(_source(function))
     except (OSError, TypeError, SyntaxError, IndexError, AttributeError):
@@ -86,12 +85,10 @@ def hash_file(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def hash_module(content: bytes) -> str:
-    """Fingerprint of a whole source file."""
     return _hash([ast.parse(content)])
 
 
 def describe_file(content: bytes, names: Iterable[str]) -> known_files.Entry:
-    """Build a file's entry for the table of known files."""
     tree = ast.parse(content)
     entry: known_files.Entry = {}
     for name in names:

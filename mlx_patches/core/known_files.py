@@ -42,7 +42,6 @@ def has(path: str, prints: Mapping[str, str | None]) -> bool:
 
 
 def digest(content: bytes) -> str:
-    """A file's key in the table."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 

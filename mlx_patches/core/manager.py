@@ -401,7 +401,6 @@ class Manager:
             return outcomes
 
     def _record(self, patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
-        """Record a patch's outcomes in the ledger, in the order of its targets."""
         ordered = _order(patch, outcomes)
         self._ledger |= {(patch.id, outcome.target): outcome for outcome in ordered}
         return ordered
@@ -526,7 +525,6 @@ class Manager:
                 self._on_failure()
 
     def _withdraw(self, patch: Patch, reason: str) -> None:
-        """Remove a patch that always fails."""
         for site in self.sites():
             layer = site.layer_of(patch.id)
             if layer is not None:
@@ -567,7 +565,6 @@ def unseen(module: str) -> str:
 
 
 def _explain_pending(module: str) -> str:
-    """What a target waits for."""
     there = sys.modules.get(module)
     if there is None:
         return f"{module} is not imported yet"
@@ -588,7 +585,6 @@ def _others_failed(patch: Patch, settled: list[Outcome], reason: str) -> list[Ou
 
 
 def _order(patch: Patch, outcomes: list[Outcome]) -> list[Outcome]:
-    """A patch's outcomes in the order of its targets."""
     if len(outcomes) < 2:
         return outcomes
     by_target = {outcome.target: outcome for outcome in outcomes}

@@ -112,7 +112,6 @@ def _is_a(value: Any, kind: type) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a field's value is a finite number."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
@@ -124,7 +123,6 @@ def show(value: Any) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in one of a model's files."""
     try:
         content = json.loads(files.read(path, MAX_CONFIG_BYTES, "a config"))
     except FileNotFoundError:

@@ -26,5 +26,4 @@ COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "o
 
 
 def package_of(distribution: str) -> str:
-    """The import package of one of our distributions."""
     return {name: package for package, name in DISTRIBUTIONS.items()}[distribution]

@@ -129,7 +129,6 @@ class Patch(NamedTuple):
 
     @property
     def probe_place(self) -> tuple[str, str]:
-        """The probe's module, its full name, and its function."""
         module, _, function = self.probe.partition(":")
         if module.startswith("."):
             assert self.module, f"take {self.id} from the catalogue, which knows its module"

@@ -83,7 +83,6 @@ class Registry:
         return name
 
     def get(self, patch_id: str) -> Patch:
-        """Return a patch."""
         patch_id = self.today(patch_id)
         if patch_id not in self:
             raise MlxPatchesError(
@@ -102,9 +101,6 @@ class Registry:
         """Return a patch from the table, without importing its module.
 
         It has no ``doc``, and its targets have no factory and no check: see ``complete``.
-
-        Raises:
-            MlxPatchesError: no patch has this id.
         """
         patch_id = self.today(patch_id)
         if patch_id in self._declared:
@@ -147,14 +143,12 @@ class Registry:
         return found
 
     def in_profiles(self, names: Collection[str]) -> frozenset[str]:
-        """The ids of the patches that name one of these profiles."""
         if not names:  # start-up avoids reading all patches
             return frozenset()
         wanted = set(names)
         return frozenset(p.id for p in self.each_declared() if wanted & set(p.profiles))
 
     def ids(self) -> tuple[str, ...]:
-        """Every id, in order of application."""
         return tuple(dict.fromkeys((*self._rows, *self._patches)))
 
     def rank(self, patch_id: str) -> int:

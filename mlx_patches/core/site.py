@@ -146,7 +146,6 @@ class Site:
         return self.compose([*(one for one in self.layers if one.patch != patch), *more])
 
     def layer_of(self, patch: str) -> Layer | None:
-        """A patch's layer on this site, or None."""
         return next((one for one in self.layers if one.patch == patch), None)
 
     # -- writing ---------------------------------------------------------------------------
@@ -202,7 +201,6 @@ class Site:
         return ""
 
     def _clear_chains(self) -> None:
-        """Let every chain run only its original."""
         for chain in filter(None, self._chains):
             chain.composition = Composition(chain.original)
 
@@ -239,7 +237,6 @@ class Site:
     def _composition_without(
         self, chain: Chain, index: int, layers: Sequence[Layer], patch: str
     ) -> Composition | None:
-        """The composition of one accessor's chain without a patch's layer."""
         rest = [one for one in layers if one.patch != patch]
         try:
             composed = self.compose(rest)

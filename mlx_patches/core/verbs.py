@@ -150,12 +150,10 @@ def family(families: str, name: str) -> tuple[str, ...]:
 
 
 def lm_family(families: str, name: str) -> tuple[str, ...]:
-    """A name in the models of these families in mlx-lm."""
     return tuple(f"mlx_lm.models.{one}:{name}" for one in families.split())
 
 
 def vlm_family(families: str, name: str) -> tuple[str, ...]:
-    """A name in the language models of these families in mlx-vlm."""
     return tuple(f"mlx_vlm.models.{one}.language:{name}" for one in families.split())
 
 

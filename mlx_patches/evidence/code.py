@@ -36,7 +36,6 @@ def releases_of(name: str) -> Mapping[str, str]:
 
 
 def modules_of(name: str) -> list[str]:
-    """The modules that the families of a set run."""
     table, releases = _table(), releases_of(name)
     numbers = {one: table["releases"].index(f"{one} {v}") for one, v in releases.items()}
     return [
@@ -58,13 +57,11 @@ def differing(name: str, modules: Iterable[str], find: Find) -> list[str]:
 
 
 def describe(content: bytes) -> tuple[str, str]:
-    """The digest and fingerprint of a file."""
     return _digest(content), fingerprint.hash_module(content)
 
 
 @functools.cache
 def _find_versions(module: str, file: Path) -> Collection[str | None]:
-    """The versions in which the module has this file's code."""
     rows = _table()["modules"].get(module, ())
     try:
         content = file.read_bytes()

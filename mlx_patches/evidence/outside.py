@@ -60,7 +60,6 @@ class HeldCell(NamedTuple):
 
     @property
     def severity(self) -> str:
-        """Its severity if it is red."""
         return words.CRASH if self.crash else words.WRONG_TEXT
 
     @property
@@ -80,7 +79,6 @@ class HeldCell(NamedTuple):
 
     @property
     def is_red_with_patches(self) -> bool:
-        """Whether it was measured with the patches, and is red."""
         return self.pair.endswith("r", 1)
 
     def is_open(self, active: bool, missing: Collection[str]) -> bool:
@@ -125,7 +123,6 @@ class Held(NamedTuple):
 
     @property
     def result(self) -> str:
-        """One of ``TYPE_RESULTS``."""
         if not self.comparable:
             return words.NOT_APPLICABLE
         pairs = [one.pair for one in self.defects()]

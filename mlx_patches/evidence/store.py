@@ -34,7 +34,6 @@ def folder() -> Path:
 
 
 def load(place: Path | None = None) -> list[dict[str, Any]]:
-    """All evidence, releases oldest first."""
     from packaging.version import Version
 
     place = place or folder()
@@ -54,7 +53,6 @@ def load_set(name: str) -> Mapping[str, Any] | None:
 
 
 def families_of(name: str) -> list[str]:
-    """The families that were measured in a set."""
     return list((load_set(name) or {"without": ()})["without"])
 
 
@@ -75,12 +73,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def file_name(slug: str, device: str, dtype: str) -> str:
-    """The name of the file with a set's evidence from one device and dtype."""
     return f"{slug}{'' if (device, dtype) == _PLAIN else f'-{device}-{dtype}'}.json"
 
 
 def place_measured(evidence: Mapping[str, Any]) -> tuple[str, str]:
-    """The device and the dtype on which a file's evidence was measured."""
     return evidence.get("device", words.CPU), evidence.get("dtype", words.FLOAT32)
 
 

@@ -190,5 +190,4 @@ def family_result(pairs: Mapping[str, str]) -> str:
 
 
 def verdict_of(result: str) -> str:
-    """The verdict on a family with this result."""
     return VERDICTS.get(result, NOT_MEASURED)

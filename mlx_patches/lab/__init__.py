@@ -29,15 +29,12 @@ class Family:
 
     @property
     def package(self) -> str:
-        """The package that has the family."""
         return package_of(self.distribution)
 
     def part(self, path: str) -> ModuleType:
-        """A module of that package."""
         return importlib.import_module(f"{self.package}.{path}")
 
     def module(self) -> ModuleType:
-        """The family's own module."""
         return self.part(f"models.{self.name}")
 
 

@@ -99,7 +99,6 @@ def build_undrawn(
 def lab_model(
     family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance, dtype: str = FLOAT32
 ) -> LabModel:
-    """Wrap a language model and its config for the scenarios."""
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
 

@@ -49,12 +49,10 @@ def _parts(one: Any) -> Iterator[Any]:
 
 
 def graph_size(held: Any) -> int:
-    """The number of edges of these caches' unevaluated graph."""
     return count_edges(*arrays(held))
 
 
 def count_edges(*arrays: Any) -> int:
-    """Count the edges of the arrays' unevaluated graph."""
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)
     return text.getvalue().count("->")

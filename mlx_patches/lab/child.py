@@ -116,7 +116,6 @@ def apply(every: bool) -> None:
 
 
 def device() -> str:
-    """The device that MLX uses in this process."""
     import mlx.core as mx
 
     if mx.default_device() == mx.cpu:

@@ -79,7 +79,6 @@ def start(
 def run(
     command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None
 ) -> Done:
-    """Run a command for at most so many seconds."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(command, environment, **pipes) as child:
         try:

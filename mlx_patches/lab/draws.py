@@ -72,7 +72,6 @@ def compare_draws(drawn: Any) -> Cell:
 
 
 def draw(make: Callable[..., Any], options: dict[str, Any], seed: int | None) -> list[int]:
-    """Draw COUNT tokens with a sampler."""
     if seed is not None:
         mx.random.seed(seed)
     sampler, logits = make(temp=1.0, **options), mx.arange(TOKENS)[None] / TOKENS
@@ -81,6 +80,5 @@ def draw(make: Callable[..., Any], options: dict[str, Any], seed: int | None) ->
 
 
 def answer(ask: Ask, seed: int | None) -> str:
-    """The server's answer to a prompt."""
     sent = {} if seed is None else {"seed": seed}
     return ask(PROMPT, temperature=1.0, max_tokens=COUNT, **sent)[0]

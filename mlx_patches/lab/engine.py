@@ -88,7 +88,6 @@ def _pad_left(layer: Any, padding: Sequence[int]) -> None:
 
 
 def merge(model: LabModel, rows: Sequence[list[Any]]) -> list[Any]:
-    """Merge the rows' caches into a batch cache."""
     merge_caches = getattr(generate_module(model), "_merge_caches", None)
     if merge_caches is not None:
         with unless_refused():
@@ -117,7 +116,6 @@ def prepare(cache: list[Any], lengths: Sequence[int]) -> None:
 
 
 def evaluates_caches(model: LabModel) -> bool:
-    """Whether the release's engine evaluates its caches at regular intervals."""
     generator = getattr(generate_module(model), "BatchGenerator", None)
     return generator is not None and "_cache_eval_interval" in inspect.getsource(generator)
 
@@ -397,7 +395,6 @@ def forget(model: LabModel) -> None:
 
 
 def judge_error(error: Exception) -> Cell:
-    """The cell of a scenario that raised an exception."""
     if fault := find_fault(error):
         return Cell(NOT_RUN, fault)
     if isinstance(error, NotApplicable) or is_refusal(error):

@@ -32,7 +32,6 @@ def _has_all(files: list[Path], names: set[str]) -> bool:
 
 
 def source_files(family: Family) -> list[Path]:
-    """The source files of an installed family."""
     folder = models_folder(family.distribution)
     if folder is None:
         return []

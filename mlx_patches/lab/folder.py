@@ -34,7 +34,7 @@ def evidence_of(
     if own_code and has_consent():  # its code is run as it is: only full-size models have weights
         tasks = runner.tasks(weights=folder)
     else:
-        tasks = runner.tasks(folder=folder)
+        tasks = runner.tasks(config=folder)
     rows = runner.run(tasks, len(tasks), SECONDS, report=report)
     if odd_number(read_config(folder)) and (why := runner.why_unbuilt(folder, rows)):
         raise MlxPatchesError(why)
@@ -51,7 +51,6 @@ def evidence_of(
 
 
 def _evidence(distribution: str, rows: list[Row], scenarios: Iterable[str]) -> dict[str, Any]:
-    """Convert a distribution's rows to the format of an evidence file."""
     installed = [one for one in map(distributions.find, CORE) if one]
     without, with_ = ({r.scenario: r for r in rows if r.patched is p} for p in (False, True))
     late = [

@@ -58,7 +58,6 @@ def limit_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
 
 
 def _slides(config: Any) -> bool:
-    """Whether a config, or one nested in it, has a sliding window."""
     if not isinstance(config, dict):
         return False
     return bool(config.get("sliding_window")) or any(map(_slides, config.values()))
@@ -74,7 +73,6 @@ def make_generator(model: LabModel, count: int, **options: Any) -> Any:
 
 
 def samples_by_row(model: LabModel) -> bool:
-    """Whether the release's batch generator accepts one sampler per row."""
     return "samplers" in inspect.signature(make_generator(model, 1).release.insert).parameters
 
 
@@ -119,7 +117,6 @@ class Request:
 
     @property
     def asked(self) -> int:
-        """The row's token limit."""
         return 2 * self.count if self.leaves else self.count
 
     @property
@@ -146,7 +143,6 @@ def run_requests(
 
 @unless_refused()
 def run_in(generator: "_LmGenerator", requests: Sequence[Request]) -> list[list[Generated]]:
-    """Return the tokens of each request, run in this generator."""
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
     output: dict[int, list[Generated]] = {}

@@ -77,7 +77,6 @@ def features_served(model: LabModel) -> Cell:
 
 
 def run_in_engine(model: LabModel, chunk: int = 0) -> Cell:
-    """Run the rows in the release's engine."""
     whole = whole_of(model)
     prompts = prompts_of(whole)
     options = {"prefill_step_size": chunk} if chunk else {}

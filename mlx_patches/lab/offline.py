@@ -56,12 +56,7 @@ def batch_generate(
         images = [importlib.import_module("PIL.Image").new("RGB", (28, 28)) for _ in prompts]
     whole = WholeModel(model, grid is not None)
     answers = generate(
-        whole,
-        _Numbers(grid, padding_side),
-        images,
-        prompts=texts,
-        max_tokens=count,
-        sampler=greedy,
+        whole, _Numbers(grid, padding_side), images, prompts=texts, max_tokens=count, sampler=greedy
     )
     return [
         [
@@ -210,7 +205,6 @@ class _Numbers:
         return self.decode(self.tokens)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
-        """The token ids in decimal."""
         return " ".join(map(str, tokens))
 
 

@@ -14,14 +14,7 @@ from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.files import write
 from ..core.packages import DISTRIBUTIONS, MODELS
-from ..evidence.words import (
-    LETTERS,
-    METAL_EMULATED,
-    NOT_BUILT,
-    NOT_EMULATED,
-    NOT_RUN,
-    RED,
-)
+from ..evidence.words import LETTERS, METAL_EMULATED, NOT_BUILT, NOT_EMULATED, NOT_RUN, RED
 from .metal_emulated.sites import split_by_reached
 from .runner import CRASHED, PROCESS, TIMED_OUT, Row, Task
 
@@ -38,11 +31,7 @@ Cells = dict[str, dict[str, str]]
 
 
 def check_ended(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Check that every process measured all it was to measure, so that its rows are evidence.
-
-    Raises:
-        MlxPatchesError: one timed out, crashed, was killed, or lacked something.
-    """
+    """Check that every process measured all it was to measure, so that its rows are evidence."""
     for row in rows:
         is_late = row["detail"].startswith((TIMED_OUT, CRASHED))
         if row["verdict"] == NOT_RUN or row["scenario"] == PROCESS or is_late:
@@ -126,7 +115,6 @@ def evidence(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def save(path: Path, content: Mapping[str, Any]) -> None:
-    """Write evidence."""
     try:
         write(path, json.dumps(content, indent=1) + "\n")
     except OSError as error:

@@ -236,7 +236,6 @@ def _compare_config(family: Family, kind: str, config: Config, old: bool) -> tup
 
 
 def _save_model(kind: str, config: Config, folder: Path) -> tuple[Any, Logits]:
-    """Save a tiny model; returns its config and its logits."""
     import torch
     from transformers import CONFIG_MAPPING
     from transformers import AutoModelForCausalLM as Texts

@@ -38,7 +38,6 @@ class Row:
 
     @property
     def prompt(self) -> list[int]:
-        """The tokens of the first prompt."""
         return list(self.text[: self.chunks[0]])
 
     def take(self, count: int) -> list[int]:
@@ -133,7 +132,6 @@ def prefill_left(
 
 
 def prefill_solo(model: LabModel, row: Row) -> list[Any]:
-    """Prefill a single row with the model's own cache; returns the cache."""
     cache = model.make_cache()
     engine.forget(model)
     feed(model, [row], cache, row.chunks[0])

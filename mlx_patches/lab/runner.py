@@ -91,7 +91,6 @@ class Task:
         return ", ".join(found)
 
     def command(self) -> list[str]:
-        """The child process's command line."""
         command = module_command("mlx_patches.lab.child", str(self.family))
         command += ["--patched"] if self.patched else []
         command += ["--every-patch"] if self.every_patch else []
@@ -179,7 +178,7 @@ def tasks(
     models: Sequence[str] = (),
     scenarios: Sequence[str] = (),
     mode: str = "both",
-    folder: Path | None = None,
+    config: Path | None = None,
     every_patch: bool = False,
     weights: Path | None = None,
     dtype: str = FLOAT32,
@@ -194,7 +193,7 @@ def tasks(
             All families by default.
         scenarios: names; by default all batch scenarios.
         mode: ``patched``, ``unpatched`` or ``both``.
-        folder: a model's folder, whose config is shrunk to replace the lab's.
+        config: a model's folder, whose config is shrunk to replace the lab's.
         weights: a model's folder, which is loaded unchanged.
         every_patch: patched tasks apply every patch that the gate admits, not the model's entry.
         dtype: the dtype of the tiny models' weights; models from ``weights`` keep theirs.
@@ -224,21 +223,21 @@ def tasks(
     names = tuple(name for name in every if name in (scenarios or SCENARIOS))
     releases = tuple(name for name in names if name in RELEASE_SCENARIOS)
     names = names[: len(names) - len(releases)]
-    if releases and (folder or weights or variant or device or dtype != FLOAT32):
+    if releases and (config or weights or variant or device or dtype != FLOAT32):
         raise MlxPatchesError(
             f"{releases[0]} tests a release with its own tiny models: omit --config, --weights,"
             " --dtype, --variant and --device"
         )
     patched = {"patched": [True], "unpatched": [False], "both": [False, True]}[mode]
-    found = choose_families(models, folder or weights)
+    found = choose_families(models, config or weights)
     if variant:
         found = [family for family in found if has_variant(family, variant)]
         if not found:
             fields = " or ".join(VARIANTS[variant].fields)
             raise MlxPatchesError(f"no {variant} variant: no family here has {fields}")
-    if folder is not None and (code := read_config(folder).get("model_file")):
+    if config is not None and (code := read_config(config).get("model_file")):
         raise MlxPatchesError(
-            f"{folder / 'config.json'}: model_file is {quote(str(code))}, code that the lab runs"
+            f"{config / 'config.json'}: model_file is {quote(str(code))}, code that the lab runs"
             f" only with {CONSENT}=1, from a folder with weights (--weights)"
         )
     if reference:
@@ -250,7 +249,7 @@ def tasks(
             if name == REFERENCE or is_compared(f)
         ]
     of_families = [
-        Task(f, p, names, folder, p and every_patch, weights, dtype, variant, "", device)
+        Task(f, p, names, config, p and every_patch, weights, dtype, variant, "", device)
         for f in found
         for p in patched
         if names
@@ -320,9 +319,6 @@ def run(
         out: a file of JSON lines; tasks that it covers are skipped, new rows are appended.
         report: called after each task.
         one: runs a task, ``measure`` by default.
-
-    Raises:
-        MlxPatchesError: ``out`` cannot be read or written.
     """
     tasks = list(tasks)
     known = read_rows(out) if out else []
@@ -441,11 +437,7 @@ def _is_final(row: Row, seconds: float) -> bool:
 
 
 def check_ran(rows: Iterable[Row]) -> None:
-    """Check that the environment kept no scenario from running.
-
-    Raises:
-        MlxPatchesError: it did; the message has the first one and the reason.
-    """
+    """Check that the environment kept no scenario from running."""
     for row in rows:
         if row.verdict == NOT_RUN:
             raise MlxPatchesError(f"{row.family}, {row.scenario} did not run: {row.detail}")

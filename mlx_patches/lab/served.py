@@ -17,45 +17,15 @@ from ..evidence.results import BrokenEnvironment, NotApplicable, is_absent
 from .build import draw_weights
 from .server.client import CHAT, Client, Request
 from .server.process import run
-from .tokenizers import END, EOS, IMAGE, PAIRS, SPECIAL, START, VIDEO, vocabulary, write
+from .tokenizers import PAIRS, SPECIAL, write
 from .whole import with_vision_tower
 
-_NAMES = vocabulary(PAIRS)
-_TEXT = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": len(_NAMES),
-    "max_position_embeddings": 4096,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "eos_token_id": _NAMES.index(EOS),
-}
-_VISION_TEXT = {**_TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "mlx-lm": {"model_type": "llama", **_TEXT},
-    "mlx-vlm": {
-        "model_type": "qwen2_5_vl",
-        "image_token_id": _NAMES.index(IMAGE),
-        "video_token_id": _NAMES.index(VIDEO),
-        "vision_start_token_id": _NAMES.index(START),
-        "vision_end_token_id": _NAMES.index(END),
-        **_VISION_TEXT,
-        "text_config": {"model_type": "qwen2_5_vl_text", **_VISION_TEXT},
-        "vision_config": {
-            "model_type": "qwen2_5_vl",
-            "depth": 1,
-            "hidden_size": 64,
-            "intermediate_size": 64,
-            "out_hidden_size": 128,
-            "num_heads": 2,
-            "fullatt_block_indexes": [0],
-        },
-    },
-}
+# By distribution; the token ids are those of ``vocabulary(PAIRS)``.
+CONFIGS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "served.json").read_text())
+# The text models are the same.
+_TEXT = CONFIGS["mlx-lm"] | {"rope_scaling": CONFIGS["mlx-vlm"]["rope_scaling"]}
+CONFIGS["mlx-vlm"] = _TEXT | CONFIGS["mlx-vlm"]
+CONFIGS["mlx-vlm"]["text_config"] = _TEXT | CONFIGS["mlx-vlm"]["text_config"]
 # Sends a chat message with extra request fields; returns the answer and its last finish reason.
 Ask = Callable[..., tuple[str, str]]
 
@@ -69,7 +39,7 @@ def save(distribution: str, folder: Path) -> None:
     draw_weights(model, seed=0)
     weights = dict(tree_flatten(model.parameters()))
     name = next(name for name in weights if name.endswith("lm_head.weight"))
-    plain = mx.arange(len(_NAMES)) >= len(SPECIAL)
+    plain = mx.arange(config["vocab_size"]) >= len(SPECIAL)
     weights[name] = mx.where(plain[:, None], weights[name], 0)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     write(folder, PAIRS)
@@ -89,11 +59,7 @@ def make_model(distribution: str, config: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def serving(distribution: str, patched: bool) -> Iterator[Ask]:
-    """Run the release's server until the context ends.
-
-    Raises:
-        NotApplicable: it does not start.
-    """
+    """Run the release's server until the context ends."""
     command = f"python -P -m {package_of(distribution)}.server --model {{model}}"
     command += " --host 127.0.0.1 --port {port}"
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -109,7 +75,6 @@ def serving(distribution: str, patched: bool) -> Iterator[Ask]:
 
 
 def why_not_started(text: str) -> Exception:
-    """The exception of a server that does not start, by its last line."""
     if lacking := re.search(r"No module named '([\w.]+)'|(Import|ModuleNotFound)Error: ", text):
         error = ModuleNotFoundError(text, name=lacking[1])
         return NotApplicable(text) if is_absent(error, "") else error

@@ -143,7 +143,6 @@ class Clients:
 
 
 def queue_of(request: Any) -> Any:
-    """The queue from which a request's client reads its answer."""
     return request[0] if isinstance(request, tuple) else request.rqueue
 
 
@@ -184,12 +183,9 @@ def greedy(generator: Any, count: int) -> Any:
 
 
 def token_of(answer: Any) -> Generated:
-    """The token in a response to a client."""
     return read_answer(
         SimpleNamespace(
-            token=answer.token,
-            token_logprob=answer.logprobs,
-            top_logprobs=answer.top_logprobs,
+            token=answer.token, token_logprob=answer.logprobs, top_logprobs=answer.top_logprobs
         )
     )
 

@@ -44,7 +44,6 @@ def small_config(cls: type, overrides: Mapping[str, Any] | None = None) -> dict[
 
 
 def instance(cls: type, config: Mapping[str, Any]) -> Any:
-    """An instance of the dataclass from a config, with nested dataclasses."""
     values = {}
     for field in dataclasses.fields(cls):
         if field.init and field.name in config:

@@ -44,7 +44,6 @@ def compare_stops(ask: Ask, stream: bool) -> Cell:
 
 
 def stop_strings(whole: str) -> Iterator[tuple[str, ...]]:
-    """The stop strings of each request, for an answer."""
     for length, start in itertools.product(LENGTHS, range(STARTS)):
         yield (whole[start : start + length],)
     yield (whole[-2:],)

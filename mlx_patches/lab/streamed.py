@@ -106,8 +106,6 @@ def load_tokenizer(distribution: str, folder: Path) -> Any:
 
 
 def streams(distribution: str, tokenizer: Any) -> Iterator[tuple[str, Stream]]:
-    """The release's ways to stream tokens."""
-
     def segments(tokens: Tokens) -> str:
         detokenizer, text = tokenizer.detokenizer, ""
         detokenizer.reset()

@@ -27,7 +27,6 @@ SIGNALLED = 128
 
 
 def main() -> None:
-    """Run the command of the arguments."""
     is_server = sys.argv[1:2] == ["--server"]
     command = sys.argv[1 + is_server :]
     with kernel_folder() as folder:

@@ -36,7 +36,6 @@ _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, 
 
 
 def spell_bytes(text: str) -> str:
-    """The letters of a text's bytes."""
     return "".join(LETTERS[byte] for byte in text.encode())
 
 

@@ -138,7 +138,6 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
 
 
 def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
-    """The config of a small vision tower."""
     kind = find(module, "VisionConfig")
     names = {field.name for field in dataclasses.fields(kind)}
     general = {name: value for name, value in DATA["vision"].items() if name in names}

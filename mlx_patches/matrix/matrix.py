@@ -59,7 +59,6 @@ class Rule(NamedTuple):
     declared: bool = False
 
     def add_note(self, reason: str) -> str:
-        """The reason, with the note appended."""
         return f"{reason}; {self.note}" if self.note else reason
 
     def decide(self, version: str) -> Decision:
@@ -115,7 +114,6 @@ class CompatMatrix:
 
     @classmethod
     def builtin(cls) -> CompatMatrix:
-        """The matrix of this package."""
         try:
             compiled = json.loads(read_packaged(COMPILED))
             if compiled["format"] == FORMAT:
@@ -126,7 +124,6 @@ class CompatMatrix:
         raise MlxPatchesError(f"{COMPILED}: {quote(problem)}: reinstall mlx-patches")
 
     def rule(self, patch: str, distribution: str) -> Rule | None:
-        """The rule for a patch in a distribution, or None if the matrix has none."""
         if distribution in UNMEASURED:
             return _UNMEASURED
         if patch in self._contributed:
@@ -159,12 +156,10 @@ class CompatMatrix:
 
     @cached_property
     def patches(self) -> tuple[str, ...]:
-        """The ids that have a rule."""
         return tuple(self._document["patches"])
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """The model types that have an entry."""
         return tuple(name for name in self._document["models"] if name != "default")
 
     @cached_property

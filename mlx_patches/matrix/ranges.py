@@ -11,7 +11,6 @@ from packaging.version import Version
 
 
 def is_within(specifier: str, version: Version) -> bool:
-    """Whether a version is in a range; pre-releases count."""
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 

@@ -30,7 +30,6 @@ def tiny(distribution: str, family: str, seed: int = 0, **fields: Any) -> Any:
 
 
 def family_of(target: Target) -> str:
-    """The family of models whose module a target is in."""
     return target.module.split(".")[2]
 
 
@@ -42,7 +41,6 @@ def config_class(distribution: str, family: str) -> Any:
 
 
 def tiny_of(target: Target) -> Any:
-    """The lab's tiny model of a target's family."""
     return tiny(target.distribution, family_of(target))
 
 

@@ -31,7 +31,6 @@ def require_parameter(function: Any, name: str) -> None:
 
 
 def module_of(target: Target) -> Any:
-    """Import the module of a target."""
     return importlib.import_module(target.module)
 
 
@@ -229,7 +228,6 @@ BATCH_PATCHES = ("offset-alias", "mask-from-cache-list", "mask-after-update", "m
 
 
 def make_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
-    """The scope of a request to an ASGI application."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

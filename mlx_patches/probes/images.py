@@ -12,7 +12,6 @@ from .fixtures import with_patches
 def probe_scenario(
     scenario: Callable[[LabModel], Cell], families: Sequence[str], others: tuple[str, ...]
 ) -> Result:
-    """The worst of a scenario's cells."""
     return find_worst(run_families(scenario, families, others))
 
 
@@ -38,7 +37,6 @@ def run_families(
 
 
 def find_worst(cells: Sequence[Cell]) -> Result:
-    """A red cell if there is one."""
     if not cells:
         raise NotApplicable("the release has no such model, or batches no prompts with images")
     worst = max(cells, key=lambda cell: cell.verdict == "red")

@@ -92,7 +92,6 @@ def decode_steps(model: Any, cache: Any, outputs: list[list[Any]]) -> list[list[
 
 
 def run_solo(model: Any, prompt: list[int]) -> list[Any]:
-    """One row's logits in a solo run."""
     from ..lab import engine
 
     engine.forget(model)

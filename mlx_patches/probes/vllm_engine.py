@@ -29,9 +29,6 @@ def make_engine(kind: Any) -> Any:
 
     ``sent`` are the arguments of its requests, ``closed`` the lengths of answers that it closed,
     ``step`` is called with a request's processors before each output.
-
-    Raises:
-        NotApplicable: the release's simple engine does all in one method.
     """
     if kind.__name__ == "SimpleEngine" and not hasattr(kind, "_stream_generate_impl"):
         raise NotApplicable("this release's simple engine has no _stream_generate_impl")
@@ -54,11 +51,7 @@ def make_engine(kind: Any) -> Any:
 
 
 def require_processors(engine: Any) -> None:
-    """Check that an engine passes a request's logits processors on.
-
-    Raises:
-        NotApplicable: it drops them.
-    """
+    """Check that an engine passes a request's logits processors on."""
     asyncio.run(stream(engine, logits_processors=[lambda tokens, logits: logits]))
     if not engine.sent[-1].get("logits_processors"):
         raise NotApplicable("this release's engine takes no logits processors")
@@ -90,7 +83,6 @@ async def answer(engine: Any) -> AsyncIterator[Any]:
 
 
 def make_output(text: str, piece: str, number: int) -> Any:
-    """An output, as both engines make it."""
     last = number == len(PIECES)
     output: Any = importlib.import_module("vllm_mlx.engine.base").GenerationOutput(
         text=text,

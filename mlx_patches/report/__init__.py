@@ -89,7 +89,6 @@ def content(
 
 
 def page(shown: Mapping[str, Any]) -> str:
-    """The page as HTML."""
     # Packed, a page has 0.2 MB, not 1.8; and no "<" in the data can end its element.
     packed = zlib.compress(json.dumps(shown, separators=(",", ":")).encode(), 9)
     data = base64.b64encode(packed).decode()
@@ -213,14 +212,12 @@ def _wrong_solo(family: str, release: str) -> list[str]:
 
 
 def _applying(ids: Iterable[str], release: str) -> list[str]:
-    """The patches, of these, that apply to a release."""
     distribution, version = release.split()
     rules = {id_: session().matrix.rule(id_, distribution) for id_ in ids}
     return [id_ for id_, rule in rules.items() if rule and rule.decide(version) == "affected"]
 
 
 def _scenario(name: str) -> dict[str, str]:
-    """A scenario's data on the page."""
     from ..lab.scenarios import SCENARIOS
 
     base = place_of(name)[0]

@@ -14,8 +14,9 @@ from mlx_patches import MlxPatchesError, cli
 from mlx_patches.evidence import requests
 from mlx_patches.evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
 from mlx_patches.lab.server import command, folder, measure, process, table, walks
+from mlx_patches.lab.server.judges import ANY, Asked
 from mlx_patches.lab.server.oracle import SIGHTS, Language, penalize
-from mlx_patches.lab.server.parameters import ANY, Asked, parameters
+from mlx_patches.lab.server.parameters import parameters
 from mlx_patches.lab.server.process import Process
 from mlx_patches.lab.server.runner import Lab
 

@@ -65,11 +65,7 @@ def main() -> None:
 
 
 def find_pinned(checkout: Path) -> str:
-    """The release set for what a checkout pins.
-
-    Raises:
-        SystemExit: it is no checkout of mlx-engine, or its pin is not known.
-    """
+    """The release set for what a checkout pins."""
     file = checkout / "requirements.txt"
     if not (file.is_file() and (checkout / "mlx_engine").is_dir()):
         sys.exit(f"{checkout}: no checkout of mlx-engine: clone github.com/lmstudio-ai/mlx-engine")
@@ -98,11 +94,7 @@ def judge(model: str, python: Path, checkout: Path) -> bool:
 
 
 def run_engine(python: Path, checkout: Path, model: Sequence[str], patched: bool) -> Ways:
-    """The answers of an engine that runs in a process of its own.
-
-    Raises:
-        SystemExit: it ended early.
-    """
+    """The answers of an engine that runs in a process of its own."""
     command = [str(python), str(HERE / "engine_child.py"), *model]
     if patched:
         command = [str(python.with_name("mlx-patches")), "run", "--", *command]
@@ -126,13 +118,11 @@ def run_engine(python: Path, checkout: Path, model: Sequence[str], patched: bool
 
 
 def differing(ways: Ways) -> dict[str, int]:
-    """How many answers of each way are not right."""
     counts = {way: sum(said != right for said, right in pairs) for way, pairs in ways.items()}
     return {way: count for way, count in counts.items() if count}
 
 
 def rights(ways: Ways) -> dict[str, list[Any]]:
-    """The right answers of each way."""
     return {way: [right for _, right in pairs] for way, pairs in ways.items()}
 
 

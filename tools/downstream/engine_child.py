@@ -78,11 +78,7 @@ def run_every_way(folder: Path, images: bool = False) -> dict[str, list[tuple[An
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Any]:
-    """The engine's batched kit for a model, without what it has asked before.
-
-    Raises:
-        SystemExit: it loads the model for one request at a time.
-    """
+    """The engine's batched kit for a model, without what it has asked before."""
     from mlx_engine import load_model, unload
 
     known = inspect.signature(load_model).parameters
@@ -112,11 +108,7 @@ def requests(kit: Any, images: bool) -> list[Request]:
 
 
 def rights(folder: Path, asked: Sequence[Request]) -> list[list[int]]:
-    """The answer to each request of an engine of its own.
-
-    Raises:
-        SystemExit: a request has no answer even there.
-    """
+    """The answer to each request of an engine of its own."""
     found = []
     for number, one in enumerate(asked):
         with engine(folder) as kit:

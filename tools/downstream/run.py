@@ -202,11 +202,7 @@ def report(
 
 
 def fetch(recipe: Recipe, one: release_sets.ReleaseSet, folder: Path) -> Path:
-    """Fetch the release's source distribution, or its git tag; returns the unpacked folder.
-
-    Raises:
-        SystemExit: the download failed, or the source has no tests.
-    """
+    """Fetch the release's source distribution, or its git tag; returns the unpacked folder."""
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             unpacked = Path(scratch) / "source"
@@ -254,11 +250,7 @@ def do(recipe: Recipe, command: list[str]) -> None:
 
 
 def suite(recipe: Recipe, python: Path, source: Path, tests: list[str], patched: bool) -> Run:
-    """Run tests; after a crash, run the remaining tests in a new process.
-
-    Raises:
-        SystemExit: the process ended before the first test, or pytest could not start.
-    """
+    """Run tests; after a crash, run the remaining tests in a new process."""
     word = "with" if patched else "without"
     with tempfile.TemporaryDirectory(prefix="downstream-") as scratch:
         file = Path(scratch) / "outcomes"

@@ -183,7 +183,6 @@ def processors(home: Path) -> tuple[Any, Any]:
 def process_case(
     one: published.Json, processor: Any, folder: Path, case: str, seed: int = 0
 ) -> Any:
-    """The processor's inputs of a case's prompt."""
     images = open_images(one, folder, case, seed)
     prompt = published.prompt(one, len(pictures.CASES[case].images))
     return processor(
@@ -192,7 +191,6 @@ def process_case(
 
 
 def open_images(one: published.Json, folder: Path, case: str, seed: int = 0) -> list[Any]:
-    """A case's images, as transformers loads them."""
     from transformers.image_utils import load_image
 
     images = [load_image(path) for path in pictures.save(folder, case, seed)]
@@ -237,7 +235,6 @@ def watch(model: Any) -> dict[str, Any]:
 
 
 def parts(model: Any) -> Iterator[tuple[str, Any]]:
-    """The parts in ``PARTS`` that a model has, each once."""
     owners = [one for one in (getattr(model, "model", None), model) if one is not None]
     used = set()
     for stage, names in PARTS.items():
@@ -249,7 +246,6 @@ def parts(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def first_layers(model: Any) -> Any:
-    """The decoder layers of the language model."""
     for _ in range(4):
         if (layers := getattr(model, "layers", None)) is not None:
             return layers

@@ -45,7 +45,6 @@ def save(folder: Path, case: str, seed: int = 0) -> list[str]:
 
 
 def draw(width: int, height: int, mode: str, seed: int) -> Any:
-    """One image."""
     import numpy as np
     from PIL import Image, ImageDraw
 

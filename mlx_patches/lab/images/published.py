@@ -97,7 +97,6 @@ def write_processor(one: Json, folder: Path) -> None:
 
 
 def config(one: Json, ids: Mapping[str, int], size: int) -> Any:
-    """Transformers' config of the tiny model."""
     from transformers import CONFIG_MAPPING
 
     text = {**TABLE["text"], **one["text"]} | dict.fromkeys(one.get("null-text", ()))

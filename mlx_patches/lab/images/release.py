@@ -36,7 +36,6 @@ class Loaded:
         return keep
 
     def inputs(self, prompt: str, images: Sequence[str]) -> Arrays:
-        """The inputs that the release's processor makes."""
         prepare = importlib.import_module("mlx_vlm.utils").prepare_inputs
         config = self.model.config
         names = ("image_token_index", "image_token_id")
@@ -122,7 +121,6 @@ def _record(module: Any, keep: Callable[[Any, Any], Any]) -> None:
 
 
 def arrays(output: Any) -> list[Any]:
-    """Every array in an output, in order."""
     if hasattr(output, "shape"):
         return [output]
     if isinstance(output, (list, tuple)):

@@ -54,7 +54,6 @@ Arrays = Mapping[str, Any]
 
 
 def is_compared(family: Family) -> bool:
-    """Whether the table has this family."""
     return family.distribution == "mlx-vlm" and bool(published.entries(family.name))
 
 
@@ -78,7 +77,6 @@ def cells(family: Family) -> Iterator[tuple[str, Cell]]:
 
 
 def summary(found: Sequence[Cell], outside: str) -> Cell:
-    """One cell for all of a family's."""
     from ..reference import summary
 
     if not found:
@@ -100,49 +98,36 @@ class Expected:
 
     @cached_property
     def arrays(self) -> Any:
-        """The arrays by case and name, read when they are used."""
         import numpy as np
 
         return np.load(self.folder / "stages.npz")
 
     def get(self, case: str, name: str) -> Any:
-        """An array of a case, or None."""
         key = f"{case}/{name}"
         return self.arrays[key] if key in self.arrays.files else None
 
     def inputs(self, case: str) -> dict[str, Any]:
-        """Transformers' inputs of a case."""
         start = f"{case}/in/"
         names = [key for key in self.arrays.files if key.startswith(start)]
         return {key.removeprefix(start): self.arrays[key] for key in names}
 
     def runs(self, case: str) -> bool:
-        """Whether transformers' model ran on a case."""
         return f"{case}/decode" in self.arrays.files
 
     def is_refused(self, case: str) -> bool:
-        """Whether transformers' processor refuses a case."""
         return "refused" in self.facts["cases"][case]
 
 
 @contextmanager
 def compute_expected(name: str) -> Iterator[Expected]:
-    """What transformers computes for an entry, in a process that has torch.
-
-    Raises:
-        Unmade: it cannot.
-    """
+    """What transformers computes for an entry, in a process that has torch."""
     with tempfile.TemporaryDirectory() as temporary:
         keep = os.environ.get(KEEP)
         folder = Path(keep or temporary) / name.replace(" ", "-")
         if not (folder / "stages.json").exists():
             command = module_command(f"{__package__}.authors", str(folder.parent), name)
             done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                env=child_environment(),
-                timeout=SECONDS,
+                command, capture_output=True, text=True, env=child_environment(), timeout=SECONDS
             )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["no message"]
@@ -181,7 +166,6 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
 
 
 def read_config(want: Expected, spelling: str) -> Any:
-    """The config of an entry's folder in one of its spellings."""
     return json.loads((want.folder / spelling / "config.json").read_text())
 
 
@@ -207,11 +191,9 @@ class Compared:
                 self.failed[case] = _line(error)
 
     def prompt(self, case: str) -> str:
-        """The prompt of a case."""
         return published.prompt(self.one, len(pictures.CASES[case].images))
 
     def images(self, case: str) -> list[str]:
-        """The paths of a case's images."""
         return pictures.save(self.want.folder, case)
 
     def cells(self) -> Iterator[tuple[str, Cell]]:
@@ -442,7 +424,6 @@ class Compared:
         return verdict(off) if off else Cell(GREEN, "equal")
 
     def sampler(self, *cases: str) -> Sampler:
-        """A sampler of transformers' tokens for these cases."""
         return Sampler([(self.logprobs(c), self.want.get(c, "tokens")) for c in cases])
 
     def logprobs(self, case: str) -> Any:
@@ -527,7 +508,6 @@ def verdict(off: Mapping[Any, Any], equal: float = EQUAL) -> Cell:
 
 
 def describe_off(off: Mapping[str, Any]) -> str:
-    """The cases that are off, those of one detail together."""
     groups: dict[str, list[str]] = {}
     for case, one in off.items():
         groups.setdefault(one if isinstance(one, str) else f"{one:.2g}", []).append(case)

@@ -27,7 +27,6 @@ FLAGS = (
 
 
 def compiler() -> str | None:
-    """The path of a C++ compiler; None if there is none."""
     return next(filter(None, map(shutil.which, COMPILERS)), None)
 
 

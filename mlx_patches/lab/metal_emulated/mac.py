@@ -38,7 +38,6 @@ class Device(mx.Device):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Emulate Metal in this process from now on."""
     if not is_installed():
         for owner, name, answer in _answers():
             setattr(owner, name, answer)
@@ -46,7 +45,6 @@ def install() -> None:
 
 @contextmanager
 def emulate_metal() -> Iterator[None]:
-    """Emulate Metal in this context."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in _answers()]
     install()
     try:

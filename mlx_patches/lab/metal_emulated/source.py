@@ -116,7 +116,6 @@ class Source:
 
 
 def _spell(text: str) -> str:
-    """Replace Metal's spellings by those of C++."""
     text = _METAL_HEADER.sub("", text)
     return _ANNOTATION.sub("", _SHARED.sub(r"static \1", text))
 

@@ -23,10 +23,7 @@ PATHS = {
     MESSAGES: "/v1/messages",
 }
 # The endpoints' names of fields that the matrix has under another name.
-NAMES = {
-    RESPONSES: {"max_tokens": "max_output_tokens"},
-    MESSAGES: {"stop": "stop_sequences"},
-}
+NAMES = {RESPONSES: {"max_tokens": "max_output_tokens"}, MESSAGES: {"stop": "stop_sequences"}}
 ANSWER_SECONDS = 30.0
 NO_ANSWER = "no answer within"
 Message = dict[str, str]
@@ -48,16 +45,14 @@ class Request:
         return [{"role": roles[n % 2], "content": text} for n, text in enumerate(self.texts)]
 
     def body(self, endpoint: str, model: str) -> dict[str, Any]:
-        """The request's JSON."""
         names = NAMES.get(endpoint, {})
         key = {COMPLETIONS: "prompt", RESPONSES: "input"}.get(endpoint, "messages")
         text = "".join(self.texts) if endpoint == COMPLETIONS else self.messages()
         fields = {"max_tokens": self.tokens, **self.fields}
         fields = {names.get(name, name): value for name, value in fields.items()}
-        return {"model": model, key: text, **{k: v for k, v in fields.items() if v is not None}}
+        return {"model": model, key: text, **{k: v for k, v in fields.items() if v != ""}}
 
     def prompt(self, endpoint: str, language: Language) -> list[int]:
-        """The prompt's tokens."""
         if endpoint == COMPLETIONS:
             return language.encode("".join(self.texts))
         kwargs = self.fields.get("chat_template_kwargs", self.fields)
@@ -85,17 +80,14 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The first choice's text."""
         return self.texts[0] if self.texts else ""
 
     @property
     def finish(self) -> str | None:
-        """The first choice's finish reason."""
         return self.finishes[0] if self.finishes else None
 
     @property
     def refused(self) -> bool:
-        """Whether the server refused the request with a reason."""
         return 400 <= self.status < 500
 
     def tokens(self, language: Language) -> list[int]:
@@ -186,7 +178,6 @@ class Client:
         self._kept.connection = None
 
     def get(self, path: str) -> Any:
-        """The JSON of a GET request; None without one."""
         connection = self._connect()
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             connection.request("GET", self.base + path)
@@ -221,7 +212,6 @@ class Client:
 
 
 def _events(lines: Iterator[bytes], begun: Callable[[], None] | None) -> Iterator[dict[str, Any]]:
-    """The events of a stream."""
     for line in lines:
         data = line.decode(errors="replace").strip()
         if data.startswith("data:") and (data := data[5:].strip()).startswith("{"):
@@ -232,7 +222,6 @@ def _events(lines: Iterator[bytes], begun: Callable[[], None] | None) -> Iterato
 
 
 def read(endpoint: str, status: int, data: bytes) -> Answer:
-    """An answer from its JSON."""
     try:
         content = json.loads(data)
     except ValueError:

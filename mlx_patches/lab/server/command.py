@@ -25,40 +25,29 @@ from .walks import parse
 from .walks import show as show_line
 
 
-def run(
-    command: str | None,
-    url: str | None,
-    write_model: Path | None,
-    mode: str,
-    only: tuple[str, ...],
-    out: Path | None,
-    evidence: Path | None,
-    as_json: bool,
-    walks: float | None,
-    seed: int,
-    replay: str | None,
-) -> NoReturn:
-    """Fill the matrix of a server, print it, and exit."""
-    if sum(map(bool, (command, url, write_model))) > 1:
+def run(options: Any, mode: str) -> NoReturn:
+    """Fill the matrix of a server, print it, and exit; ``options``: those of the lab."""
+    command, url, out, evidence = options.server, options.url, options.out, options.evidence
+    if sum(map(bool, (command, url, options.write_model))) > 1:
         raise click.UsageError(
             "--server starts a server, --url uses one that runs, --write-model starts none: give"
             " one of them"
         )
-    if write_model:
-        save(write_model, Language())
+    if options.write_model:
+        save(options.write_model, Language())
         sys.exit(0)
-    if evidence and (url or only):
+    if evidence and (url or options.scenarios):
         raise click.UsageError("--evidence needs --server and every parameter: omit the others")
-    if walks or replay is not None:
-        walk(command, mode, walks or 0, seed, replay, as_json)
+    if options.walks or options.replay is not None:
+        walk(options, mode)
     found: list[Cell] = []
     for patched in [False] if url else modes_of(mode):
         known = {c.key: c for c in read(out, command or url or "") if c.patched is patched}
         if url:
             base = check_url(url)
-            make = cells_of_url(base, find_model(base), only, known)
+            make = cells_of_url(base, find_model(base), options.scenarios, known)
         else:
-            make = cells_of(command or "", patched, only, known)
+            make = cells_of(command or "", patched, options.scenarios, known)
         with ExitStack() as stack:
             if out:
                 file = stack.enter_context(out.open("a"))
@@ -70,7 +59,7 @@ def run(
     if evidence:
         table.save(evidence, table.evidence(found, command or "", environment()))
         click.echo(f"{evidence}: wrote evidence of {len(found)} cells", err=True)
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps(table.as_dict(found), indent=2))
     else:
         from ...auditing.tables import show
@@ -79,35 +68,37 @@ def run(
     sys.exit(table.exit_code(found))
 
 
-def walk(
-    command: str | None, mode: str, seconds: float, seed: int, line: str | None, as_json: bool
-) -> NoReturn:
+def walk(options: Any, mode: str) -> NoReturn:
     """Walk on a server, or replay one walk; print each red one, and exit."""
-    if not command:
+    if not options.server:
         raise click.UsageError("walks need --server: a red one may end the server")
-    steps = None if line is None else parse(line)
+    steps = None if options.replay is None else parse(options.replay)
     results: list[dict[str, Any]] = []
     for patched in modes_of(mode):
         count, reds = 0, []
-        with walker_of(command, patched) as walker:
-            for judged, red in (
-                walker.walk(seconds, seed) if steps is None else [(len(steps), walker.play(steps))]
-            ):
+        with walker_of(options.server, patched) as walker:
+            walks = (
+                walker.walk(options.walks or 0, options.seed)
+                if steps is None
+                else [(len(steps), walker.play(steps))]
+            )
+            for judged, red in walks:
                 count += judged
                 if red:
                     reds.append(red)
-                    click.echo(str(red), err=as_json)
+                    click.echo(str(red), err=options.as_json)
         word = "with" if patched else "without"
-        click.echo(f"Walks {word} patches: {count} requests, {len(reds)} red walks", err=as_json)
+        click.echo(
+            f"Walks {word} patches: {count} requests, {len(reds)} red walks", err=options.as_json
+        )
         lines = [{"line": show_line(red.steps), "fault": red.fault} for red in reds]
         results.append({"patched": patched, "requests": count, "red": lines})
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps({"schema": 1, "walks": results}, indent=2))
     sys.exit(1 if results[-1]["red"] else 0)
 
 
 def modes_of(mode: str) -> list[bool]:
-    """Whether each of the runs has the patches."""
     return {"patched": [True], "unpatched": [False]}.get(mode, [False, True])
 
 
@@ -120,11 +111,7 @@ def show_progress(cells: Iterator[tuple[Cell, int]], mode: str) -> Iterator[Cell
 
 
 def read(out: Path | None, command: str) -> list[Cell]:
-    """The cells that a file of an interrupted run has for this command.
-
-    Raises:
-        MlxPatchesError: the file has something else.
-    """
+    """The cells that a file of an interrupted run has for this command."""
     if out is None or not out.exists():
         return []
     found = []
@@ -141,11 +128,7 @@ def read(out: Path | None, command: str) -> list[Cell]:
 
 
 def check_url(url: str) -> str:
-    """The base address of a server.
-
-    Raises:
-        MlxPatchesError: it is no address.
-    """
+    """The base address of a server."""
     parts = urlsplit(url)
     try:
         known = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 80)
@@ -157,11 +140,7 @@ def check_url(url: str) -> str:
 
 
 def find_model(url: str) -> str:
-    """The first model that a server lists.
-
-    Raises:
-        MlxPatchesError: it lists none.
-    """
+    """The first model that a server lists."""
     listed = Client(url, "", 10).get("/v1/models")
     try:
         return str(listed["data"][0]["id"])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 from .client import Answer, Client, Request
 from .oracle import CONTEXT, LOOP, RING, TELL
@@ -19,6 +19,8 @@ SOLO, STREAMED, SINGLE = "solo", "streamed", "one by one"
 MORE = 40
 # Answers up to this number of tokens have it for a reason.
 SHORT = 12
+# How a client leaves: its stream, or before an answer; or it sends half a body, or nonsense.
+LEAVING = ("cancel", "hang-up", "half", "fail")
 
 
 @dataclass
@@ -44,7 +46,6 @@ class Place:
     other: str = ""
 
     def send(self, request: Request, stream: bool = False, model: str = "") -> Answer:
-        """Send one request."""
         return self.client.send(self.endpoint, request, stream, model=model)
 
     def start(self, request: Request) -> Future[Answer]:
@@ -61,14 +62,8 @@ Context = Callable[[Place, Parameter, bool], Company]
 
 
 def solo(place: Place, parameter: Parameter, stream: bool) -> Company:
-    """One request at a time."""
     requests = list(parameter.requests)
     return Company(requests, [place.send(one, stream, parameter.model) for one in requests])
-
-
-def stream_solo(place: Place, parameter: Parameter, stream: bool) -> Company:
-    """One streamed request at a time."""
-    return solo(place, parameter, True)
 
 
 def joins(place: Place, parameter: Parameter, stream: bool) -> Company:
@@ -109,17 +104,8 @@ def crowd(place: Place, parameter: Parameter, stream: bool) -> Company:
     return Company([one for one, _ in mine], [answer for _, answer in mine], plain)
 
 
-def second_turn(place: Place, parameter: Parameter, stream: bool) -> Company:
-    """The second turn of a conversation, over a cache that the server may have kept."""
-    return _turns(place, parameter, stream, 1)
-
-
-def third_turn(place: Place, parameter: Parameter, stream: bool) -> Company:
-    """The third turn."""
-    return _turns(place, parameter, stream, 2)
-
-
-def _turns(place: Place, parameter: Parameter, stream: bool, before: int) -> Company:
+def take_turns(place: Place, parameter: Parameter, stream: bool, before: int = 1) -> Company:
+    """A later turn of a conversation, over a cache that the server may have kept."""
     company = Company()
     for number, request in enumerate(parameter.requests):
         last = " " + request.texts[0].split()[-1]
@@ -150,23 +136,26 @@ def one_by_one(place: Place, parameter: Parameter, stream: bool) -> Company:
         replace(one, fields={"seed": 7, **one.fields}, texts=(RING[3] + one.texts[0],))
         for one in parameter.requests
     ]
-    company = _turns(place, replace(parameter, requests=tuple(seeded)), stream, 1)
-    return company
+    return take_turns(place, replace(parameter, requests=tuple(seeded)), stream)
 
 
 def after_others(place: Place, parameter: Parameter, stream: bool) -> Company:
     """After neighbours that failed, left their stream, hung up, or sent half a body."""
     neighbour = replace(parameter.plain, tokens=120)
-    leave = place.client.leave
-    left: list[Future[Any]] = [
-        place.pool.submit(leave, place.endpoint, neighbour, True),
-        place.pool.submit(leave, place.endpoint, neighbour, False),
-        place.pool.submit(place.client.cut, place.endpoint, neighbour),
-        place.pool.submit(place.client.post, place.endpoint, b'{"model": 1, "max_tokens": -1}'),
-    ]
-    for one in left:
-        one.result()
+    for left in [place.pool.submit(leave, place, one, neighbour) for one in LEAVING]:
+        left.result()
     return solo(place, parameter, stream)
+
+
+def leave(place: Place, way: str, request: Request, after: float = 0.15) -> None:
+    """A client that does not wait for its answer, or sends nonsense; ``way``: one of LEAVING."""
+    client, endpoint = place.client, place.endpoint
+    if way == "half":
+        client.cut(endpoint, request)
+    elif way == "fail":
+        client.post(endpoint, b'{"model": 1, "max_tokens": -1}')
+    else:
+        client.leave(endpoint, request, way == "cancel", after)
 
 
 def after_swap(place: Place, parameter: Parameter, stream: bool) -> Company:
@@ -177,12 +166,12 @@ def after_swap(place: Place, parameter: Parameter, stream: bool) -> Company:
 
 CONTEXTS: dict[str, Context] = {
     SOLO: solo,
-    STREAMED: stream_solo,
+    STREAMED: lambda place, parameter, _: solo(place, parameter, True),
     "joins another": joins,
     "joined by another": is_joined,
     "several at once": crowd,
-    "second turn": second_turn,
-    "third turn": third_turn,
+    "second turn": take_turns,
+    "third turn": partial(take_turns, before=2),
     SINGLE: one_by_one,
     "after others left": after_others,
     "after a model swap": after_swap,

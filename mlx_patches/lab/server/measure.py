@@ -10,8 +10,9 @@ from ...core.errors import MlxPatchesError
 from ..children import temporary_folder
 from . import folder
 from .client import CHAT
+from .judges import Asked, judge_greedy
 from .oracle import Language
-from .parameters import GREEDY, Asked, is_greedy, ring
+from .parameters import make_request
 from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
@@ -23,11 +24,7 @@ MODEL, VISION, OTHER = "model", "vision", "other"
 
 @contextlib.contextmanager
 def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
-    """Write the models; yields the function that starts the server anew, and the other's folder.
-
-    Raises:
-        MlxPatchesError: the command names no model or no port.
-    """
+    """Write the models; yields the function that starts the server anew, and the other's folder."""
     images = f"{{{VISION}}}" in command
     if "{port}" not in command or not (images or f"{{{MODEL}}}" in command):
         raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
@@ -53,7 +50,6 @@ def cells_of(
 
 @contextlib.contextmanager
 def walker_of(command: str, patched: bool) -> Iterator[Walker]:
-    """What walks on a server that is started here."""
     with prepare(command, patched) as (start, other):
         yield Walker(Lab(start(), start, other, patched))
 
@@ -61,17 +57,13 @@ def walker_of(command: str, patched: bool) -> Iterator[Walker]:
 def cells_of_url(
     url: str, model: str, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
 ) -> Iterator[tuple[Cell, int]]:
-    """The cells of a running server.
-
-    Raises:
-        MlxPatchesError: it does not serve the scripted model.
-    """
+    """The cells of a running server."""
     lab = Lab(Process(url, model), None, known=known)
-    request = ring(GREEDY, 8)
+    request = make_request(tokens=8)
     answer = lab.place(CHAT).send(request)
     if answer.status == 0:
         raise MlxPatchesError(f"{url}: {answer.error}")
-    if is_greedy([answer], Asked(CHAT, lab.language, [request])):
+    if judge_greedy([answer], Asked(CHAT, lab.language, [request])):
         raise MlxPatchesError(
             f"{url} serves {model}, whose answers are not known: serve the folder that"
             " mlx-patches lab --write-model FOLDER writes"

@@ -155,7 +155,6 @@ class Language:
     # The model.
 
     def logits(self, tokens: Sequence[int]) -> Logits:
-        """The logits of the token after these."""
         read = self._read(tuple(tokens))
         own = self.vectors.get(tokens[-1], _NOTHING)
         if not any(read):
@@ -191,7 +190,6 @@ class Language:
 
     @lru_cache(maxsize=4096)  # noqa: B019 - there are two languages in a process
     def _rotate(self, token: int, place: int, query: bool) -> list[float]:
-        """A token's query or key with RoPE."""
         vector = self.vectors.get(token)
         if vector is None:
             return _NOTHING
@@ -238,7 +236,6 @@ class Language:
 
 
 def log_softmax(row: Logits) -> Logits:
-    """Log-probabilities."""
     high = max(row)
     total = math.log(sum(math.exp(one - high) for one in row)) + high
     return [one - total for one in row]

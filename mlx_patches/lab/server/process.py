@@ -58,13 +58,11 @@ class Process:
         return self.log.read_bytes()[start:].decode(errors="replace") if self.log else ""
 
     def last_line(self) -> str:
-        """The last line of the server's log."""
         plain = re.sub(r"\x1b\[[\d;]*m", "", self.text())
         return (plain.strip().splitlines() or ["its log is empty"])[-1].strip()
 
 
 def is_running(number: int) -> bool:
-    """Whether a process exists."""
     try:
         os.kill(number, 0)
     except ProcessLookupError:
@@ -90,9 +88,6 @@ def run(
         log: the file for the server's output.
         python: the interpreter of the server's environment.
         port: the server's port; 0 for any free one.
-
-    Raises:
-        MlxPatchesError: the server does not start.
     """
     port = port or free_port()
     words = split(command, {name: str(path) for name, path in names.items()}, port)
@@ -124,11 +119,7 @@ def run(
 
 
 def split(command: str, names: dict[str, str], port: int) -> list[str]:
-    """The words of a command line with its names replaced.
-
-    Raises:
-        MlxPatchesError: it is no command line.
-    """
+    """The words of a command line with its names replaced."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -153,11 +144,7 @@ def free_port() -> int:
 
 
 def wait_until_ready(process: Process, supervisor: subprocess.Popen[bytes]) -> None:
-    """Wait until the server lists its models.
-
-    Raises:
-        MlxPatchesError: it ended, or did not answer in time.
-    """
+    """Wait until the server lists its models."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         if supervisor.poll() is not None:

@@ -11,8 +11,9 @@ from ...core.errors import MlxPatchesError
 from ...evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
 from .client import CHAT, NO_ANSWER, PATHS, Answer, Client, Request
 from .contexts import CONTEXTS, SINGLE, SOLO, STREAMED, Company, Place, hang_up
+from .judges import Asked
 from .oracle import SIGHTS, Language
-from .parameters import Asked, Parameter, parameters, ring
+from .parameters import Parameter, make_request, parameters
 from .process import Process
 from .table import Cell
 
@@ -53,15 +54,10 @@ class Lab:
         self.sights: dict[tuple[str, str], Sequence[str]] = {}
 
     def place(self, endpoint: str) -> Place:
-        """The server's endpoint, for contexts."""
         return Place(self.client, self.process, endpoint, self.pool, self.other)
 
     def start_again(self, why: str) -> None:
-        """Replace a server that ended or hangs.
-
-        Raises:
-            MlxPatchesError: it did so too often, or is not ours.
-        """
+        """Replace a server that ended or hangs."""
         self.restarts += 1
         line = self.process.last_line()
         if self.restart is None or self.restarts > RESTARTS:
@@ -87,7 +83,7 @@ class Lab:
         ]
         total = sum(len(names) for _, _, names in rows)
         for endpoint in PATHS:
-            answer = self.place(endpoint).send(ring({"temperature": 0}, 4))
+            answer = self.place(endpoint).send(make_request(tokens=4))
             # Some servers answer 404 to errors of their own.
             is_absent = answer.status in (404, 405, 501) and "not" in answer.error.lower()
             for where, parameter, names in rows:
@@ -143,8 +139,7 @@ class Lab:
         return Cell(endpoint, parameter.name, context, verdict, detail)
 
     def is_answering(self) -> bool:
-        """Whether the server still answers."""
-        return self.place(CHAT).send(ring({"temperature": 0}, 2)).status > 0
+        return self.place(CHAT).send(make_request(tokens=2)).status > 0
 
     def judge(
         self, endpoint: str, parameter: Parameter, company: Company, first: bool

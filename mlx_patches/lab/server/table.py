@@ -27,11 +27,9 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What the cell is of."""
         return self.endpoint, self.parameter, self.context
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return asdict(self)
 
 
@@ -72,7 +70,6 @@ def rows(cells: Iterable[Cell]) -> list[Row]:
 
 
 def count(cells: Iterable[Cell]) -> dict[str, int]:
-    """The number of cells by verdict."""
     found = Counter(cell.verdict for cell in cells)
     return {verdict: found[verdict] for verdict in VERDICTS}
 
@@ -112,7 +109,6 @@ def show(cells: Sequence[Cell]) -> Iterator[Any]:
 
 
 def as_dict(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The JSON output."""
     modes = {"without": False, "with": True}
     return {
         "schema": 1,

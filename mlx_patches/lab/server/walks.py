@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ...core.errors import MlxPatchesError
 from ...evidence.requests import RIGHT
 from .client import CHAT
-from .contexts import SOLO, STREAMED, Place, second_turn, solo
+from .contexts import SOLO, STREAMED, leave, solo, take_turns
 from .parameters import Parameter
 from .runner import Lab
 
@@ -60,16 +60,11 @@ class Red:
 
 
 def show(steps: Sequence[Step]) -> str:
-    """A program's line."""
     return "; ".join(map(str, steps))
 
 
 def parse(line: str) -> list[Step]:
-    """The steps of a line.
-
-    Raises:
-        MlxPatchesError: a step cannot be read.
-    """
+    """The steps of a line."""
     steps = []
     for part in filter(None, (one.strip() for one in line.split(";"))):
         client, _, rest = part.partition(" ")
@@ -105,7 +100,6 @@ class Walker:
         )
 
     def draw(self, seed: int) -> list[Step]:
-        """The program of a seed."""
         draw = random.Random(seed)
         weights = JUDGED | {k: v for k, v in LEAVING.items() if k != "swap" or self.lab.other}
         steps = []
@@ -117,7 +111,6 @@ class Walker:
         return steps
 
     def play(self, steps: Sequence[Step]) -> Red | None:
-        """Run a program; returns the first fault."""
         if unknown := [
             s.parameter for s in steps if s.action != WAIT and s.parameter not in self.known
         ]:
@@ -139,14 +132,17 @@ class Walker:
         return next((Red(tuple(steps), step, fault) for step, fault in faults if fault), None)
 
     def _take(self, step: Step) -> str:
-        """One step; returns its fault."""
         place, parameter = self.lab.place(CHAT), self.known[step.parameter]
         if step.action in JUDGED:
-            way = second_turn if step.action == "turn" else solo
+            way = take_turns if step.action == "turn" else solo
             company = way(place, parameter, step.action == "stream")
             verdict, detail = self.lab.judge(CHAT, parameter, company, False)
             return "" if verdict == RIGHT else detail
-        _leave(place, step.action, parameter)
+        request = replace(parameter.requests[0], tokens=60)
+        if step.action == "swap":
+            place.send(replace(request, tokens=4), model=place.other)
+        else:
+            leave(place, step.action, request, 0.05)
         return ""
 
     def walk(self, seconds: float, seed: int) -> Iterator[tuple[int, Red | None]]:
@@ -175,16 +171,3 @@ class Walker:
                 start += 0 if found else size
             size //= 2
         return red
-
-
-def _leave(place: Place, action: str, parameter: Parameter) -> None:
-    """A client that does not wait for its answer, or sends nonsense."""
-    request = replace(parameter.requests[0], tokens=60)
-    if action == "swap":
-        place.send(replace(request, tokens=4), model=place.other)
-    elif action == "half":
-        place.client.cut(CHAT, request)
-    elif action == "fail":
-        place.client.post(CHAT, b'{"model": 1, "max_tokens": -1}')
-    else:
-        place.client.leave(CHAT, request, action == "cancel", 0.05)

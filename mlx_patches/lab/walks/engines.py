@@ -65,7 +65,6 @@ class Row:
 
     @property
     def segments(self) -> list[list[int]]:
-        """The prompt, split into segments."""
         size = self.segment or len(self.prompt)
         return [self.prompt[start : start + size] for start in range(0, len(self.prompt), size)]
 

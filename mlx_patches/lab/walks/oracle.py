@@ -103,7 +103,6 @@ def _cache(model: LabModel, options: Mapping[str, int]) -> list[Any]:
 
 
 def _chunk_sizes(model: LabModel, options: Mapping[str, int], row: Row) -> list[int]:
-    """The chunk sizes of the engine's prefill of the row."""
     segments = [len(one) for one in row.segments]
     if segments[-1] > 1 and engine.settles(model):
         segments[-1:] = [segments[-1] - 1, 1]

@@ -135,7 +135,6 @@ def _none_yet(task: Task) -> Walked:
 
 
 def command(task: Task, *more: str) -> list[str]:
-    """The command line of a task's process."""
     flags = ["--patched"] * task.patched + ["--every-patch"] * task.every_patch
     return module_command("mlx_patches.lab.walks.child", str(task.family), *flags, *more)
 
@@ -191,7 +190,6 @@ def _events(
 
 
 def _add_event(walked: Walked, line: str, event: dict[str, Any]) -> None:
-    """Add an event of the walk on this line to the results."""
     if failure := event.get("failure"):
         known = next((red for red in walked.reds if reason(red.failure) == reason(failure)), None)
         if known is None:

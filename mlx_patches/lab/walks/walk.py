@@ -250,7 +250,6 @@ class Walk:
         return self.kept.get(number)
 
     def _drain(self, *numbers: int) -> None:
-        """Finish every row of these engines."""
         self._until(lambda: not any(number in numbers for number, _ in self.live))
 
     def _until(self, reached: Callable[[], bool]) -> None:
