@@ -118,9 +118,7 @@ PATCH = Patch(
         define_init("mlx_vlm.server:OpenAIResponse", init_response, "responses_endpoint"),
         define_init("mlx_vlm.server.schemas:OpenAIResponse", init_response, "OpenAIResponse"),
         define_init("mlx_vlm.server:ResponseCompletedEvent", init_event),
-        *before(
-            "mlx_vlm.server.responses_state:_store_response", report_cut, supports=True
-        ),
+        *before("mlx_vlm.server.responses_state:_store_response", report_cut, supports=True),
         *result(
             ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
             record_end,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 from unittest import mock
@@ -38,7 +39,7 @@ def make_stands(texts: Iterable[str]) -> dict[str, Any]:
 
 
 async def request_response(**fields: Any) -> Any:
-    """The endpoint's response to a request with these fields."""
+    """The endpoint's response to a request with these fields; the parts of a streamed one."""
     server: Any = import_module("mlx_vlm.server")
     endpoints = vars(server if hasattr(server, "response_generator") else server.openai)
     body = json.dumps({"model": "m", "input": "hi", **fields}).encode()
@@ -48,13 +49,11 @@ async def request_response(**fields: Any) -> Any:
 
     request = require_module("starlette.requests").Request({"type": "http", "headers": []}, receive)
     stands = make_stands(["one ", "two"])
-    with mock.patch.dict(endpoints, stands):
-        if "runtime" not in endpoints:
-            return await server.responses_endpoint(request)
-        with mock.patch.object(
-            endpoints["runtime"], "response_generator", stands["response_generator"]
-        ):
-            return await server.responses_endpoint(request)
+    runtime = endpoints.get("runtime", types.SimpleNamespace(response_generator=None))
+    generator = mock.patch.object(runtime, "response_generator", stands["response_generator"])
+    with mock.patch.dict(endpoints, stands), generator:
+        answer = await server.responses_endpoint(request)
+        return [part async for part in answer.body_iterator] if fields.get("stream") else answer
 
 
 def request_answers(texts: Iterable[str], *sent: Mapping[str, Any]) -> list[Any]:
