@@ -13,7 +13,7 @@ CORE = ("mlx", *MODEL_PACKAGES.values())
 # Distributions whose releases are not measured: patches change how other code uses them.
 UNMEASURED = frozenset(
     {
-        *("transformers", "jinja2", "starlette", "referencing"),
+        *("transformers", "jinja2", "starlette", "fastapi", "referencing"),
         *("mlx-embeddings", "mlx-openai-server", "rapid-mlx"),
     }
 )

@@ -109,6 +109,7 @@ STACKED = [
     "vlm-hang-up",
     "vlm-tool-choice",
     "vlm-finish-reason",
+    "vlm-thought-prefix",
     "vlm-sampling-parameters",
     "processor-rows",
     "vlm-schema-thinking",

@@ -87,7 +87,10 @@ SIMPLE: dict[str, dict[str, object]] = {
         "spell_added_tokens": lambda detokenizer, tokenizer, /: None,
         "mark_started": lambda streamer, text, /: None,
     },
-    "host-request-parameters": {"check_fields": lambda body, package: None},
+    "host-request-parameters": {
+        "check_fields": lambda body, package: None,
+        "encode_vectors": lambda answer: answer,
+    },
     "host-request-templates": {"check_body": lambda body: None},
     "host-schema-refs": {
         "check_body": lambda body: None,
@@ -378,7 +381,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     "server-xtc": {"flatten_tokens": lambda tokens: tokens, "THRESHOLD": 0.0},
     "sampling-limits": {"count_tokens": lambda logits: 2**100, "SEEDS": 2**100},
     "vlm-fresh-seed": {"draw_seed": lambda seed: seed or 0},
-    "vlm-thought-prefix": {"cut_word": lambda reasoning, start_marker: reasoning},
+    "vlm-thought-prefix": {
+        "cut_word": lambda reasoning, start_marker: reasoning,
+        "split_at_markers": iter,
+    },
     "vlm-unread-images": {"blame_client": lambda error: error},
     "vlm-request-failure": {"is_generating": lambda server: False},
     "vlm-vision-features": {

@@ -1,8 +1,11 @@
 """``host-request-parameters``: each field of a request is read, adapted or refused."""
 
+import contextvars
+
 import pytest
 
 from mlx_patches.core.patch import Target
+from mlx_patches.patches._shared.request_fields import FIELDS
 from mlx_patches.patches.server.host_request_parameters import patch
 from mlx_patches.patches.server.host_request_parameters.probe import read
 
@@ -49,3 +52,11 @@ def test_other_servers_read_any_field(ungated):
     ungated("host-request-parameters")
     assert read(TARGET, "fastapi", n=2) == {"n": 2}
     assert isinstance(TARGET, Target)
+
+
+def test_embeddings_are_numbers_without_a_format():
+    assert patch.encode_vectors(([[0.5]], 1)) == ([[0.5]], 1)
+    context = contextvars.copy_context()
+    context.run(FIELDS.set, {"encoding_format": "base64"})
+    for vector in ("AAAAPw==", [0.5]):
+        assert context.run(patch.encode_vectors, ([vector], 1)) == (["AAAAPw=="], 1)

@@ -1,11 +1,16 @@
+import asyncio
 import importlib
+import json
 from contextvars import ContextVar
 
 import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_finish_reason import patch
-from mlx_patches.patches.server.vlm_finish_reason.probe import request_answers
+from mlx_patches.patches.server.vlm_finish_reason.probe import (
+    request_answers,
+    request_response,
+)
 
 pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
@@ -48,3 +53,26 @@ def test_streamed_answer_is_unchanged(server, ungated):
     streamed = server.ChatRequest(model="m", messages=[], stream=True)
     assert not hasattr(server._build_gen_args(streamed), "ended")
     assert server._build_gen_args(server.ChatRequest(model="m", messages=[])).ended == []
+
+
+@pytest.fixture
+def responses(ungated):
+    if not hasattr(pytest.importorskip("mlx_vlm.server"), "OpenAIResponse"):
+        pytest.skip("this release's server has no responses")
+    ungated("vlm-finish-reason")
+
+
+def test_response_at_its_limit(responses):
+    answer = asyncio.run(request_response())
+    assert answer.status == "incomplete"
+    assert [item["type"] for item in answer.model_dump()["output"]] == ["message"]
+    assert answer.output_text == "one two"
+
+
+def test_streamed_response_at_its_limit(responses):
+    last = asyncio.run(request_response(stream=True))[-1]
+    response = json.loads(last.partition("data: ")[2])["response"]
+    assert (response["status"], response["output"][0]["content"][0]["text"]) == (
+        "incomplete",
+        "one two",
+    )

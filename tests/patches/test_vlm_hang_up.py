@@ -1,6 +1,7 @@
 """``vlm-hang-up``: an answer ends with its client, unless it is streamed or in the background."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,13 +12,13 @@ from mlx_patches.probes.vlm_server import running
 
 from ..releases.models import module_or_skip
 
-pytestmark = pytest.mark.skipif(
-    not source_file("mlx_vlm.server.generation"), reason="no such server here"
-)
+pytestmark = pytest.mark.skipif(not source_file("mlx_vlm.server"), reason="no such server here")
 
 
 @pytest.fixture
 def kind():
+    if not hasattr(pytest.importorskip("mlx_vlm.server"), "ResponseGenerator"):
+        pytest.skip("this release's server has no ResponseGenerator")
     return module_or_skip("starlette.requests", "Request").Request
 
 
@@ -41,3 +42,13 @@ def test_client_that_left_before_the_answer_begins():
     client.leave()
     client.add(type("Tokens", (), {"close": lambda self: closed.append(1)})())
     assert closed == [1]
+
+
+def test_only_an_unfinished_answer_is_cancelled():
+    closed = []
+    for reason in (None, "stop"):
+        token = SimpleNamespace(finish_reason=reason)
+        tokens = patch.Closable(iter([token]), lambda reason=reason: closed.append(reason))
+        assert next(tokens) is token
+        tokens.close()
+    assert closed == [None]

@@ -1,3 +1,4 @@
+import contextvars
 from types import SimpleNamespace
 
 import pytest
@@ -103,3 +104,12 @@ def test_shared_tokenizer_keeps_its_padding():
 
     tokenizer = SimpleNamespace(backend_tokenizer=Backend())  # its own encode would set the padding
     assert patch.encode(SimpleNamespace(tokenizer=tokenizer), "ab") == [97, 98]
+
+
+@pytest.mark.parametrize(("choice", "wanted"), [("none", None), ("auto", "json_tools")])
+def test_forbidden_calls_are_not_looked_for(choice, wanted):
+    def look() -> object:
+        patch.select_tools({"tools": TOOLS, "tool_choice": choice})
+        return patch.forget_parser("json_tools")
+
+    assert contextvars.copy_context().run(look) == wanted

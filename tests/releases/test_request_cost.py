@@ -47,7 +47,7 @@ CONSTANT: dict[str, str] = {
     "extra-eos": START,
     "gemma-image-blocks": ARRAYS,
     "vlm-hang-up": "checks the client's socket once per token",
-    "host-request-parameters": "looks up a fixed list of fields in a request",
+    "host-request-parameters": "looks up a fixed list of fields; encodes each number that is sent",
     "llava-next-tiles": ARRAYS,
     "vlm-row-samplers": "reads some numbers of a request; a call per sampler and step",
     "vlm-sampling-parameters": "reads some numbers of a request",
@@ -604,7 +604,13 @@ def formatted(n: int) -> Callable[[], Any]:
 def noted(n: int) -> Callable[[], Any]:
     patch, tokens = module_of("server.vlm_finish_reason.patch"), Tokens(["a"] * n)
     tokens.__class__ = type("Iterator", (Tokens,), {"__next__": lambda self: next(self.rest)})
-    return lambda: [None for _ in patch.NotedTokens(tokens, [])]
+    return lambda: [None for _ in patch.note_end(tokens, [])]
+
+
+def thoughts(n: int) -> Callable[[], Any]:
+    patch = module_of("server.vlm_thought_prefix.patch")
+    texts = ["a</think>b<think>"] * n
+    return lambda: list(patch.split_at_markers([Response(text) for text in texts]))
 
 
 def pixels(n: int) -> Callable[[], Any]:
@@ -866,7 +872,8 @@ CASES: dict[str, list[Case]] = {
             module_of("server.vlm_thought_prefix.patch").cut_word, make(n), "thought"
         )
         for make in TEXTS
-    ],
+    ]
+    + [thoughts],
     "vlm-finish-reason": [noted],
     "vlm-vision-features": [pixels],
     "vlm-prompt-cache-cut": [cut_turns],

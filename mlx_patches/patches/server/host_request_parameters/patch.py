@@ -6,10 +6,11 @@ Why
     ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
     ``stop`` that is not a list. Rapid-MLX's completions ignore ``logit_bias``.
 How
-    In each body that a chat, completion, responses or messages endpoint reads, a parameter that
+    In each body that an endpoint for answers or embeddings reads, a parameter that
     the server knows by another name gets it, and vllm-mlx's ``stop`` becomes a list. A parameter
     that the server cannot follow is refused with status 400; the message names it. A value without
     effect, such as ``n: 1``, and fields that describe the request, such as ``user``, are accepted.
+    Embeddings of mlx_vlm.server are base64 if ``encoding_format`` is.
     This depends on the name of one method of Starlette.
 Upstream
     Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
@@ -17,10 +18,12 @@ Retire when
     The servers refuse fields that they do not read.
 """
 
+import base64
+import struct
 from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Patch, Target, around, result
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS
 
@@ -31,7 +34,7 @@ _BOTH = (
 )
 # The parameters that each server ignores, by its package.
 IGNORED = {
-    "mlx_vlm": frozenset({"n", *_BOTH}),
+    "mlx_vlm": frozenset({"n", "dimensions", *_BOTH}),
     "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
     "rapid_mlx": frozenset({"presence_context_size", "frequency_context_size"}),
 }
@@ -50,7 +53,7 @@ _OTHER_NAMES = (
     ("thinking_token_budget", "thinking_budget"),
     ("repetition_penalty_range", "repetition_context_size"),
 )
-_ENDPOINTS = ("completion", "response", "message")
+_ENDPOINTS = ("completion", "response", "message", "embedding")
 
 
 async def read_body(read: Callable[..., Any], request: Any) -> Any:
@@ -89,10 +92,29 @@ def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
     return {**body, **changes} if changes else body
 
 
+def encode_vectors(answer: tuple[list[Any], int]) -> tuple[list[Any], int]:
+    """The embeddings for a request in the format that it names, and the number of tokens."""
+    vectors, count = answer
+    if FIELDS.get({}).get("encoding_format") != "base64":
+        return answer
+    return [one if isinstance(one, str) else encode(one) for one in vectors], count
+
+
+def encode(vector: list[float]) -> str:
+    """The numbers as float32, in base64."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
 PATCH = Patch(
     id="host-request-parameters",
     severity="feature",
     every_model=True,
     summary="mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others",
-    targets=(Target("starlette", "starlette.requests", "Request.json", around(read_body)),),
+    targets=(
+        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+        *result(
+            ("mlx_vlm.server.embeddings:_embed", "mlx_vlm.server.embeddings:_embed_items"),
+            encode_vectors,
+        ),
+    ),
 )

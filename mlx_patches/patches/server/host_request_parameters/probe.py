@@ -3,15 +3,17 @@
 import asyncio
 import importlib
 import json
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of, mx
+from ..._shared.request_fields import FIELDS
 
 
 def probe(target: Target) -> Result:
     """Red if ``max_completion_tokens`` has no effect, or a parameter is accepted and ignored."""
+    if target.distribution == "mlx-vlm":
+        return probe_embeddings(module_of(target))
     for package in ("mlx_vlm", "vllm_mlx"):
         limit = read(target, package, max_completion_tokens=5).get("max_tokens")
         if limit != 5:
@@ -24,6 +26,23 @@ def probe(target: Target) -> Result:
         except ValueError as error:
             detail = str(error)
     return Result(False, detail)
+
+
+def probe_embeddings(module: Any) -> Result:
+    """Red if embeddings are numbers although the request names base64."""
+
+    def tokenize(texts: list[str], **options: Any) -> dict[str, Any]:
+        return {"input_ids": [[1]], "attention_mask": mx.ones((1, 1), mx.int32)}
+
+    def embed(ids: Any, attention_mask: Any) -> Any:
+        return SimpleNamespace(text_embeds=mx.array([[0.5, -2.0]]))
+
+    token = FIELDS.set({"encoding_format": "base64"})
+    try:
+        vectors, _ = module._embed_items(embed, tokenize, [("text", "hi")])
+    finally:
+        FIELDS.reset(token)
+    return Result(vectors != ["AAAAPwAAAMA="], f"embeddings in base64: {vectors}")
 
 
 def read(target: Target, package: str, /, **sent: Any) -> Any:

@@ -3,10 +3,12 @@
 Why
     A streamed request ends when its client hangs up. One that is not streamed is collected in a
     thread that no one ends: its row stays in the batch up to ``max_tokens``, and slows down the
-    others.
+    others. In mlx-vlm 0.5 a stream goes on too: its tokens cannot be closed while a thread waits
+    for the next one.
 How
-    When the body of such a request is read, a task waits for the client to disconnect, and then
-    closes the request's tokens. The release cancels the row, as it does for a stream.
+    When the body of a request that is not streamed is read, a task waits for the client to
+    disconnect, and then closes the request's tokens. The release cancels the row, as it does for a
+    stream. The tokens of mlx-vlm 0.5 can be closed at any time.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
@@ -15,8 +17,9 @@ Retire when
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from ....core.patch import Patch, Target, around
@@ -80,12 +83,40 @@ def note_tokens(answer: tuple[Any, Any]) -> tuple[Any, Any]:
     return answer
 
 
+class Closable:
+    """Tokens that can be closed while another thread waits for the next one."""
+
+    def __init__(self, tokens: Any, cancel: Callable[[], Any]):
+        self._tokens, self._cancel = tokens, cancel
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        token = next(self._tokens)
+        self._ended = bool(token.finish_reason)
+        return token
+
+    def close(self) -> None:
+        """Cancel the answer unless it is complete; the waiting thread gets its end."""
+        if not self._ended:
+            self._cancel()
+
+
+def make_closable(answer: tuple[Any, Any], server: Any, /) -> tuple[Any, Any]:
+    """The context of a request, and tokens that can be closed at any time."""
+    context, tokens = answer
+    return note_tokens((context, Closable(tokens, partial(server._cancel, context.uid))))
+
+
 PATCH = Patch(
     id="vlm-hang-up",
     severity="feature",
     every_model=True,
     summary="mlx_vlm.server: a request that is not streamed goes on after its client has hung up",
     targets=(
+        *result("mlx_vlm.server:ResponseGenerator.generate", make_closable),
         *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
     ),

@@ -16,11 +16,8 @@ _LENGTH = 2000
 
 def probe(target: Target) -> Result:
     """Red if the answer goes on to its limit."""
-    requests, generation = (
-        require_module("starlette.requests"),
-        require_module("mlx_vlm.server.generation"),
-    )
-    if not hasattr(generation, "_TokenIterator"):
+    requests, server = require_module("starlette.requests"), require_module("mlx_vlm.server")
+    if not hasattr(getattr(server, "ResponseGenerator", None), "_cancel"):
         raise NotApplicable("this release's server cannot cancel a request")
     with running() as generator:
         count = asyncio.run(hang_up(requests.Request, generator))

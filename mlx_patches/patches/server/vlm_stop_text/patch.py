@@ -30,6 +30,7 @@ from ....core.verbs import Patch, argument, result
 from ..._shared.stop_strings import cut_at_stops, read_stops
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
+from ..._shared.vlm_tokens import Tokens
 
 
 class StopSequences(list[str]):
@@ -58,7 +59,7 @@ def end_at_stops(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, 
     """The context of a request and its tokens, up to the first stop string."""
     if not has_stops(args):  # another patch's layer let this one run
         return answer
-    return answer[0], UntilStop(answer[1], prompt, args)
+    return answer[0], Tokens(answer[1], cut_answer(answer[1], prompt, args))
 
 
 def has_stops(args: Any) -> bool:
@@ -66,31 +67,19 @@ def has_stops(args: Any) -> bool:
     return bool(getattr(args, "stop", ()))
 
 
-class UntilStop:
-    """The tokens of an answer up to the first stop string.
-
-    Unlike a generator, it can be closed while another thread waits for its next token. That is how
-    the server cancels a request whose client has gone.
-    """
-
-    def __init__(self, tokens: Any, prompt: Any, args: Any):
-        self.close = tokens.close
-        if isinstance(args.stop, StopSequences):
-            self._tokens = cut_message(tokens, args.stop, find_sections(prompt, args))
-        else:
-            self._tokens = cut_at_stops(tokens, args.stop, lambda stop: tokens.close())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        token = next(self._tokens)
+def cut_answer(tokens: Any, prompt: Any, args: Any) -> Iterator[Any]:
+    """The tokens of an answer up to the first stop string."""
+    if isinstance(args.stop, StopSequences):
+        found = cut_message(tokens, args.stop, find_sections(prompt, args))
+    else:
+        found = cut_at_stops(tokens, args.stop, lambda stop: tokens.close())
+    for token in found:
         # The release reports the memory with a row's last token, which was never generated.
         if token.finish_reason and not token.peak_memory:
             import mlx.core as mx
 
             token.peak_memory = mx.get_peak_memory() / 1e9
-        return token
+        yield token
 
 
 def cut_message(tokens: Any, stops: StopSequences, sections: Sections) -> Iterator[Any]:

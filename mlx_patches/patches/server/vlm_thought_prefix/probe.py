@@ -1,6 +1,9 @@
-"""Splits answers whose reasoning begins with letters of the word "thought"."""
+"""Splits answers whose reasoning begins with letters of the word "thought", and streams one."""
 
-from ....probes.kit import Result, Target, module_with
+from types import SimpleNamespace
+
+from ....probes.kit import Result, Target, module_with, require_own
+from ....probes.vlm_server import make_silent_generator
 
 _THOUGHTS = ("got it, it is 42", "the user asks", "hoping so", "though small", "42 it is")
 _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
@@ -8,6 +11,8 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 def probe(target: Target) -> Result:
     """Red if the split changes the reasoning or the content."""
+    if "generate" in target.name:
+        return probe_stream(target)
     split = module_with(target)._split_thinking
     for opening in _OPENINGS:
         for thought in _THOUGHTS:
@@ -15,3 +20,12 @@ def probe(target: Target) -> Result:
             if (reasoning, content) != (thought, "Yes."):
                 return Result(True, f"{thought!r} is returned as {reasoning!r}")
     return Result(False, "reasoning is returned unchanged")
+
+
+def probe_stream(target: Target) -> Result:
+    """Red if a marker of a thought arrives together with a part of the thought."""
+    require_own(target)
+    generator = make_silent_generator(["<think>", "so", " it is</think>", " 42"])
+    arguments = SimpleNamespace(streamed=True, max_tokens=9, logits_processors=None)
+    texts = [token.text for token in generator.generate("hi", args=arguments)[1]]
+    return Result("</think>" not in texts, f"streamed as {texts}")

@@ -5,7 +5,8 @@ Why
     the model may still answer with text. ``/v1/responses``, and mlx-vlm 0.5, also ignore ``"none"``
     and the name.
 How
-    The request keeps only the tools that may be called. If a call is required, the answer begins
+    The request keeps only the tools that may be called; without any, mlx-vlm 0.5 no longer looks
+    for calls. If a call is required, the answer begins
     with the marker of a call: a logits processor allows only the marker's tokens. It waits for the
     end of thinking, as the processor of a JSON schema does. Without a parser for the model's calls,
     such a request is refused with status 400.
@@ -16,6 +17,7 @@ Retire when
 """
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from ....core.verbs import Patch, Target, argument, around, mx, result
@@ -61,6 +63,10 @@ async def read_body(read: Callable[..., Any], request: Any) -> Any:
     return body
 
 
+# Whether the request that a task handles forbids calls.
+FORBIDDEN: ContextVar[bool] = ContextVar("mlx_patches_forbidden", default=False)
+
+
 def select_tools(body: dict[str, Any]) -> dict[str, Any]:
     """A request with the tools that may be called.
 
@@ -68,6 +74,7 @@ def select_tools(body: dict[str, Any]) -> dict[str, Any]:
         ValueError: it requires a call of an unknown tool; the server answers with status 400.
     """
     kind, name = read_choice(body.get("tool_choice"))
+    FORBIDDEN.set(kind == "none")
     if kind == "none":
         return {**body, "tools": None}
     if not name or not isinstance(body.get("tools"), list):
@@ -128,6 +135,11 @@ def requires_call(request: Any) -> bool:
     return kind in ("required", "any", "function", "tool")
 
 
+def forget_parser(found: Any) -> Any:
+    """The name of the model's parser of calls; none where they are forbidden."""
+    return None if FORBIDDEN.get() else found
+
+
 def free_summary(request: Any) -> Any:
     """A request without its choice, which is for the answer, not for the summary."""
     return request.model_copy(update={"tool_choice": "auto"}) if requires_call(request) else request
@@ -140,6 +152,9 @@ PATCH = Patch(
     targets=(
         *result(
             ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"), require_call
+        ),
+        *result(
+            "mlx_vlm.tool_parsers:_infer_tool_parser_from_processor", forget_parser, supports=True
         ),
         *argument(
             "mlx_vlm.server.compaction:compact_response_context",

@@ -27,6 +27,7 @@ from typing import Any
 from ....core.verbs import Patch, result
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
+from ..._shared.vlm_tokens import Tokens
 
 
 def add_parser(built: Any, request: Any, processor: Any) -> Any:
@@ -48,33 +49,21 @@ def check_answer(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, 
     """The context of a request and its tokens, whose calls are all readable."""
     if not has_parser(args):  # another patch's layer let this one run
         return answer
-    return answer[0], ReadableCalls(answer[1], prompt, args)
+    return answer[0], Tokens(answer[1], read_calls(answer[1], prompt, args))
 
 
-class ReadableCalls:
-    """The tokens of an answer in which every call is readable.
+def read_calls(tokens: Any, prompt: Any, args: Any) -> Iterator[Any]:
+    """The tokens of an answer in which every call is readable."""
+    parser, tools = args.call_parser, args.call_tools
+    process = importlib.import_module("mlx_vlm.server").process_tool_calls
 
-    Unlike a generator, it can be closed while another thread waits for its next token.
-    """
+    def is_readable(call: str) -> bool:
+        found = process(call, parser, tools)
+        return bool(found["calls"] if isinstance(found, dict) else found.calls)
 
-    def __init__(self, tokens: Any, prompt: Any, args: Any):
-        self.close = tokens.close
-        parser, tools = args.call_parser, args.call_tools
-        process = importlib.import_module("mlx_vlm.server").process_tool_calls
-
-        def is_readable(call: str) -> bool:
-            found = process(call, parser, tools)
-            return bool(found["calls"] if isinstance(found, dict) else found.calls)
-
-        markers = parser.tool_call_start, parser.tool_call_end
-        thinking = Sections(find_thinking(args), str(prompt))
-        self._tokens = check_calls(tokens, *markers, is_readable, thinking.has)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._tokens)
+    markers = parser.tool_call_start, parser.tool_call_end
+    thinking = Sections(find_thinking(args), str(prompt))
+    return check_calls(tokens, *markers, is_readable, thinking.has)
 
 
 def check_calls(

@@ -6,19 +6,23 @@ Why
     detail repeats the image's data.
 How
     An error that comes from a request's images becomes a client's error, in one line without the
-    data. ``/responses`` and releases before 0.6 still answer it with status 500.
+    data. It is of the kind of a prompt that is too long, which every endpoint answers with status
+    400; in mlx-vlm 0.5, which has no such kind, an endpoint's error with status 500 is replaced. A
+    stream that has begun ends with the line.
 Upstream
     Not fixed in mlx-vlm 0.7.10.
 Retire when
     The server answers such requests with status 400.
 """
 
+import functools
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any
 
 from ....core.verbs import Patch, wrap
-from ..._shared.refusals import client_error
+from ..._shared.refusals import bad_request, client_error
 
 # An object in an error's text, such as a buffer.
 _OBJECT = re.compile(r" <[^<>]*>")
@@ -46,18 +50,41 @@ def blame_client(error: Exception) -> Exception:
     """The error for a client, in one line and without the image's data."""
     text = str(error.__cause__ or error)[:_READ]
     reason = " ".join(_OBJECT.sub("", text).split())
-    return client_error(f"Failed to read the images: {reason[:_SHOWN]}")
+    made = client_error(f"Failed to read the images: {reason[:_SHOWN]}")
+    made.__class__ = unread_images(type(made))
+    return made
+
+
+@functools.cache
+def unread_images(kind: type[Exception]) -> type[Exception]:
+    """The class of an error that a server's endpoints answer with status 400."""
+    server: Any = importlib.import_module("mlx_vlm.server")
+    known = getattr(getattr(server, "openai", None), "PromptTooLongError", None)
+    return type("UnreadImages", (kind, known) if known else (kind,), {})
+
+
+async def answer(call: Callable[..., Any], **arguments: Any) -> Any:
+    """FastAPI's call of an endpoint; a client's error is not replaced by one of the server."""
+    try:
+        return await call(**arguments)
+    except Exception as error:
+        if isinstance(error.__context__, bad_request()):
+            raise error.__context__ from None
+        raise
 
 
 PATCH = Patch(
     id="vlm-unread-images",
     every_model=True,
     summary="mlx_vlm.server answers images that cannot be read with status 500 and their data",
-    targets=wrap(
-        (
-            "mlx_vlm.server:ResponseGenerator._cpu_preprocess",
-            "mlx_vlm.server.generation:ResponseGenerator._cpu_preprocess",
+    targets=(
+        *wrap(
+            (
+                "mlx_vlm.server:ResponseGenerator._cpu_preprocess",
+                "mlx_vlm.server.generation:ResponseGenerator._cpu_preprocess",
+            ),
+            prepare,
         ),
-        prepare,
+        *wrap("fastapi.routing:run_endpoint_function", answer, supports=True),
     ),
 )
