@@ -4,8 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ...core.errors import refusal
-from ...core.patch import Target
+from ...core.verbs import Target, refusal
 
 Params = dict[str, Any]
 # By distribution: the module and the name of the class that its config classes inherit from.

@@ -28,8 +28,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.arrays import mx
-from ...core.verbs import Factory, Target, define
+from ...core.verbs import Factory, Target, define, mx
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis

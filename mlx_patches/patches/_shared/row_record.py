@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.arrays import mx
-from ...core.patch import Target, around
+from ...core.verbs import Target, around, mx
 from .image_states import ImageStates, join_states
 from .prompt_files import load_entry, save_entry
 from .row_entries import RowEntry

@@ -11,10 +11,9 @@
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument, define, everywhere, wrap
+from ....core.verbs import Function, Patch, argument, define, everywhere, wrap
 from ..._shared.rows import as_plain
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
@@ -95,7 +94,7 @@ def convert_both(batch: Any, other: Any, /) -> Any:
     return batch
 
 
-def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
+def extend_layers(extend: Function, ours: Any, theirs: Any) -> Any:
     """Join the layers' caches of two batches."""
     if not ours or not theirs:
         return extend(ours, theirs)
@@ -153,7 +152,7 @@ EXTEND_SOLO_BATCH = Patch(
 # -- ChunkedKVCache.maybe_trim_front -------------------------------------------------------
 
 
-def trim_front(trim: Callable[[Any], None], cache: Any) -> None:
+def trim_front(trim: Function, cache: Any) -> None:
     """Drop only tokens in front that no later token attends to."""
     if cache.keys is not None and cuts_chunk(cache):
         tokens = cache.offset - cache.start_position

@@ -1,16 +1,15 @@
 """``extract`` of recurrent caches: a batch's row as a solo cache."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 from .contract import copy_as_row, is_per_row
 
 # -- extract: recurrent-extract ------------------------------------------------------------------
 
 
-def extract_caches(extract_cache: Callable[[Any, int], Any], batch: Any, idx: int) -> Any:
+def extract_caches(extract_cache: Function, batch: Any, idx: int) -> Any:
     if all(hasattr(cache, "extract") for cache in batch.cache):
         return extract_cache(batch, idx)
     return [extract_row(cache, idx) for cache in batch.cache]

@@ -1,9 +1,8 @@
 """``make_mask`` of recurrent caches: which positions of the next chunk are padding."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, mx, result, wrap
+from ....core.verbs import Function, Patch, everywhere, mx, result, wrap
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
@@ -56,7 +55,7 @@ ARRAYS_MASK = Patch(
 # -- make_mask in releases without advance: arrays-chunks ----------------------------------------
 
 
-def mask_each_chunk(make_mask: Callable[[Any, int], Any], cache: Any, N: int) -> Any:
+def mask_each_chunk(make_mask: Function, cache: Any, N: int) -> Any:
     """Which of the next ``N`` positions hold a token: (rows, N) of bool, None for all.
 
     The call also counts these positions as fed: a model makes one mask per chunk, from one cache.

@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, argument
+from ....core.verbs import Patch, argument, mx
 
 
 def keep_tokens(logits_processors: Any) -> Any:

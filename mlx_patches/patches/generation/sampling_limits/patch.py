@@ -17,17 +17,16 @@ Retire when
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument, everywhere, wrap
+from ....core.verbs import Function, Patch, argument, everywhere, wrap
 
 # How many seeds MLX has, and more tokens than any context or vocabulary has.
 SEEDS = 2**64
 _CONTEXT = 2**31 - 1
 
 
-def make_in_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def make_in_limits(make: Function, *args: Any, **kwargs: Any) -> Any:
     """Make a request's logits processors; out-of-range token ids are ignored."""
     call = inspect.signature(inspect.unwrap(make)).bind(*args, **kwargs)
     given = call.arguments
@@ -43,7 +42,7 @@ def make_in_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return [bias_vocabulary(make, bias), *processors] if bias else processors
 
 
-def bias_vocabulary(make: Callable[..., Any], bias: dict[int, float]) -> Callable[[Any, Any], Any]:
+def bias_vocabulary(make: Function, bias: dict[int, float]) -> Function:
     """The processor of a ``logit_bias`` that ignores token ids outside the vocabulary."""
 
     @functools.cache
@@ -58,7 +57,7 @@ def bias_vocabulary(make: Callable[..., Any], bias: dict[int, float]) -> Callabl
     return process
 
 
-def limit_top_k(apply: Callable[..., Any], logprobs: Any, top_k: Any, *args: Any) -> Any:
+def limit_top_k(apply: Function, logprobs: Any, top_k: Any, *args: Any) -> Any:
     if isinstance(top_k, int) and top_k >= count_tokens(logprobs):
         return logprobs
     return apply(logprobs, top_k, *args)

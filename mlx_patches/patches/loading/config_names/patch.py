@@ -19,9 +19,7 @@ Retire when
 
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, refusal, result
 from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD = "intermediate_size"

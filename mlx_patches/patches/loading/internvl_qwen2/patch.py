@@ -1,4 +1,4 @@
-"""InternVL3 for transformers does not load in mlx-vlm, because its text model is Qwen2.
+"""InternVL3 with a Qwen2 text model, saved for transformers, does not load in mlx-vlm.
 
 Why
     mlx-vlm's InternVL always has a Qwen3 text model. Most published folders have Qwen2, whose
@@ -14,8 +14,7 @@ Retire when
 import importlib
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 
 _QWEN2 = "qwen2"
 
@@ -38,6 +37,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="InternVL3 with a Qwen2 text model, saved for transformers, does not load in mlx-vlm",
     targets=after("mlx_vlm.models.internvl.internvl:Model.__init__", set_language_model),
 )

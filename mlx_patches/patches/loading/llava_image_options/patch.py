@@ -14,14 +14,12 @@ Retire when
 import copy
 import functools
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Function, Patch, wrap
 
 
-def process(call: Callable[..., Any], processor: Any, *args: Any, **kwargs: Any) -> Any:
+def process(call: Function, processor: Any, *args: Any, **kwargs: Any) -> Any:
     """Process images and texts, with an image processor that drops the tokenizer's options."""
     view = copy.copy(processor)  # another thread may use the processor itself
     view.image_processor = ImageOptions(processor.image_processor)
@@ -55,6 +53,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="LLaVA in mlx-vlm refuses every image, with transformers 5",
     targets=wrap("mlx_vlm.models.llava.processing_llava:LlavaProcessor.__call__", process),
 )

@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before
+from ....core.verbs import Patch, before
 
 _VISION = "_vision"
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl")
@@ -48,7 +47,6 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm",
     targets=before(
         [
             f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"

@@ -1,4 +1,4 @@
-"""ModernBERT embeddings are NaN in float16 for a short text beside a long one.
+"""mlx-vlm, mlx-embeddings: ModernBERT in float16 is NaN for a text beside a longer one.
 
 Why
     Masks hold -1e9, which float16 reads as minus infinity. A pad token whose window has only pad
@@ -39,7 +39,6 @@ PATCH = Patch(
     id="encoder-masks",
     severity="wrong-text",
     every_model=True,
-    summary="mlx-vlm, mlx-embeddings: ModernBERT in float16 is NaN for a text beside a longer one",
     targets=result(
         (
             "mlx_vlm.models.modernbert.modernbert:Model._masks",

@@ -12,15 +12,12 @@ Retire when
     No supported release is older than mlx-vlm 0.5.0.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, vlm_family, wrap
+from ....core.verbs import Function, Patch, vlm_family, wrap
 
 
-def correct_as_one_row(
-    correct: Callable[[Any, Any, Any], Any], altup: Any, predictions: Any, activated: Any
-) -> Any:
+def correct_as_one_row(correct: Function, altup: Any, predictions: Any, activated: Any) -> Any:
     """Return corrected states (inputs, rows, tokens, width); activated (rows, tokens, width)."""
     if activated.shape[0] == 1:
         return correct(altup, predictions, activated)

@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument, mx
 
 
 def square_root_of_gemma3(image_features: Any) -> float:
@@ -26,8 +25,6 @@ def square_root_of_gemma3(image_features: Any) -> float:
 
 def round_root(width: int) -> float:
     """The root of a text model's width, as Gemma 3 rounds it."""
-    import mlx.core as mx
-
     root: float = mx.array(width**0.5, mx.bfloat16).item()
     return root
 
@@ -48,7 +45,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="gemma3 paligemma",
-    summary="Gemma 3 and PaliGemma 2: image features are up to 1.6 times too large",
     targets=(
         *argument(
             "mlx_vlm.models.gemma3.gemma3:Model.prepare_inputs_for_multimodal",

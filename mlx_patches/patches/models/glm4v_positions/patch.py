@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, result
+from ....core.verbs import Patch, after, mx, result
 
 # The coefficient of cubic convolution in PyTorch.
 _A = -0.75
@@ -32,8 +31,6 @@ def add_positions(
     /,
 ) -> Any:
     """The embeddings of patches (patches, width) plus those of their positions."""
-    import mlx.core as mx
-
     weight = model.position_embedding.weight
     size = round(weight.shape[0] ** 0.5)
     table = weight.astype(mx.float32).reshape(size, size, -1)
@@ -47,8 +44,6 @@ def add_positions(
 
 def resize(table: Any, height: int, width: int) -> Any:
     """A table (rows, columns, width of features), resized bicubically to a grid."""
-    import mlx.core as mx
-
     rows, columns, features = table.shape
     tall = weigh(height, rows) @ table.reshape(rows, -1)
     wide = weigh(width, columns) @ tall.reshape(height, columns, features)
@@ -57,7 +52,6 @@ def resize(table: Any, height: int, width: int) -> Any:
 
 def weigh(count: int, size: int) -> Any:
     """The weights (count, size) of a table's places at each place of an axis of another length."""
-    import mlx.core as mx
     import numpy as np
 
     places = (np.arange(count) + 0.5) * size / count - 0.5
@@ -89,7 +83,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="glm4v glm4v_moe",
-    summary="GLM-4.1V and GLM-4.5V in mlx-vlm: an image's patches get inexact positions",
     targets=tuple(
         target
         for family, block in _BLOCKS.items()

@@ -1,4 +1,4 @@
-"""LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly: tiles are inserted at wrong places.
+"""LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly.
 
 Why
     The processor gives an image as many image tokens as it has features. The embedding step
@@ -20,12 +20,10 @@ Retire when
 import copy
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import after, result, wrap
+from ....core.verbs import Function, Patch, after, mx, refusal, result, wrap
 from ..._shared.configs import FROM_DICT
 
 FAMILIES = ("llava_next", "granite_vision")
@@ -44,11 +42,7 @@ def keep_grids(config: Any, cls: Any, params: Any, /) -> Any:
 
 
 def embed_images(
-    embed: Callable[..., Any],
-    model: Any,
-    input_ids: Any = None,
-    pixel_values: Any = None,
-    **kwargs: Any,
+    embed: Function, model: Any, input_ids: Any = None, pixel_values: Any = None, **kwargs: Any
 ) -> Any:
     """Embed a prompt whose image tokens the processor has already repeated."""
     sizes = kwargs.get("image_sizes")
@@ -76,8 +70,6 @@ def find_grid(config: Any, size: Sequence[int]) -> tuple[int, int]:
 
 def join_tiles(pixels: Any, grids: Sequence[tuple[int, int]]) -> Any:
     """Pixels (images, tiles, ...) as (1, tiles, ...), without padded tiles."""
-    import mlx.core as mx
-
     tiles = [one[: rows * columns + 1] for one, (rows, columns) in zip(pixels, grids, strict=True)]
     return mx.concatenate(tiles)[None]
 
@@ -95,8 +87,6 @@ def merge_features(
     Args:
         image_features: (tiles, patches, width), followed by as many tiles of newlines.
     """
-    import mlx.core as mx
-
     parts: list[Any] = []
     start = 0
     for size, (rows, columns) in zip(sizes, grids, strict=True):
@@ -117,8 +107,6 @@ def arrange(
     tiles: Any, size: Sequence[int], rows: int, columns: int, newline: Any
 ) -> Iterator[Any]:
     """The features (tokens, width) of an image: the whole image's, then the grid's by rows."""
-    import mlx.core as mx
-
     whole, *_ = tiles
     yield whole
     patches, width = whole.shape
@@ -150,7 +138,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="llava_next",
-    summary="LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly",
     targets=(
         *wrap(
             [f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in FAMILIES],

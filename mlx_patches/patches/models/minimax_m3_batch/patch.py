@@ -23,10 +23,9 @@ Retire when
 """
 
 import importlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, define, mx, wrap
+from ....core.verbs import Function, Patch, define, mx, wrap
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter
@@ -38,7 +37,7 @@ _CACHE = "MiniMaxM3BatchKVCache"
 
 
 def call_with_positions(
-    call: Callable[..., Any],
+    call: Function,
     model: Any,
     inputs: Any,
     inputs_embeds: Any = None,
@@ -81,7 +80,7 @@ class RowBlocks(NamedTuple):
 
 
 def select_row_blocks(
-    call: Callable[..., Any],
+    call: Function,
     indexer: Any,
     x: Any,
     rope: Any,
@@ -133,7 +132,7 @@ def shift(array: Any, columns: Any, axis: int) -> Any:
 
 
 def build_row_mask(
-    build: Callable[..., Any],
+    build: Function,
     indexer: Any,
     block_indices: Any,
     mask: Any,
@@ -152,7 +151,7 @@ def build_row_mask(
 
 
 def attend_to_blocks(
-    attend: Callable[..., Any],
+    attend: Function,
     attention: Any,
     queries: Any,
     keys: Any,
@@ -179,12 +178,12 @@ def find_columns(selected: RowBlocks, size: int) -> Any:
 # -- cache ---------------------------------------------------------------------------------
 
 
-def read_offset(get: Callable[[Any], Any], cache: Any) -> Any:
+def read_offset(get: Function, cache: Any) -> Any:
     """The offsets (rows,) as a new object that updates do not change."""
     return make_handle(get(cache))
 
 
-def put_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
+def put_state(put: Function, cache: Any, saved: Any) -> None:
     """Set the state of a cache, even if it was made without ``__init__``."""
     initialize_cache(cache)
     put(cache, saved)
@@ -195,7 +194,7 @@ def initialize_cache(cache: Any) -> None:
         type(cache).__init__(cache, [0])
 
 
-def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
+def extend_index_keys(extend: Function, cache: Any, other: Any) -> None:
     start_index(cache, other)
     extend(cache, other)
 

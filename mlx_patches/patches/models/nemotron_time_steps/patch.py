@@ -12,15 +12,14 @@ Retire when
     No supported release is older than mlx-lm 0.31.2.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, lm_family, wrap
+from ....core.verbs import Function, Patch, lm_family, wrap
 
 _UNLIMITED = (0.0, float("inf"))
 
 
-def complete_config(complete: Callable[[Any], None], args: Any) -> None:
+def complete_config(complete: Function, args: Any) -> None:
     if args.time_step_limit is None:
         args.time_step_limit = _UNLIMITED
     complete(args)

@@ -1,4 +1,4 @@
-"""PaddleOCR-VL in mlx-vlm refuses a prompt with two images, or reads them as frames of one.
+"""PaddleOCR-VL in mlx-vlm refuses a prompt with two images.
 
 Why
     The image processor stacks the images of a prompt like frames of a video. Images of different
@@ -13,14 +13,12 @@ Retire when
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Function, Patch, wrap
 
 
-def process_apart(call: Callable[..., Any], processor: Any, images: Any, **kwargs: Any) -> Any:
+def process_apart(call: Function, processor: Any, images: Any, **kwargs: Any) -> Any:
     """Process images one by one; returns the patches of all, and the grid of each."""
     if not isinstance(images, (list, tuple)) or len(images) == 1:
         return call(processor, images, **kwargs)
@@ -41,7 +39,6 @@ PATCH = Patch(
     every_model=True,
     severity="crash",
     changes_alone=True,
-    summary="PaddleOCR-VL in mlx-vlm refuses a prompt with two images",
     targets=wrap(
         "mlx_vlm.models.paddleocr_vl.processing_paddleocr_vl:ImageProcessor.preprocess",
         process_apart,

@@ -13,8 +13,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 
 def join_images(encoded: Any, encoder: Any, x: Any, /) -> Any:
@@ -31,6 +30,5 @@ PATCH = Patch(
     id="paligemma-images",
     changes_alone=True,
     every_model=True,
-    summary="PaliGemma ignores all images of a prompt but the first",
     targets=result("mlx_vlm.models.paligemma.vision:Encoder.__call__", join_images),
 )

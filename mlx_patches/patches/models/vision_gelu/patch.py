@@ -1,4 +1,4 @@
-"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4 and others: wrong GELU.
+"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU.
 
 Why
     SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
@@ -16,8 +16,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, result
+from ....core.verbs import Patch, after, result
 
 # By type of tower, how MLX's GELU approximates: "none", "precise" (tanh) or "fast" (sigmoid).
 APPROXIMATIONS = {
@@ -94,7 +93,6 @@ PATCH = Patch(
     changes_alone=True,
     wrong_alone="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
     " qwen3_vl_moe qwen3_omni_moe",
-    summary="mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU",
     targets=(
         *after(
             (

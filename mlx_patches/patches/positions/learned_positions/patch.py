@@ -12,15 +12,14 @@ Retire when
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, family, mx, wrap
+from ....core.verbs import Function, Patch, family, mx, wrap
 from ..._shared.parts import with_offset
 
 
 def call_with_positions(
-    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, *args: Any, **kwargs: Any
+    call: Function, model: Any, inputs: Any, cache: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """The decoder's output for token ids of shape (rows, length)."""
     offset = cache[0].offset if cache and cache[0] is not None else 0
@@ -35,7 +34,7 @@ def call_with_positions(
 class RowPositions:
     """Position embeddings that count each row from its own offset (rows,)."""
 
-    def __init__(self, embedding: Callable[[Any], Any], offset: Any):
+    def __init__(self, embedding: Function, offset: Any):
         self.embedding, self.offset = embedding, offset
 
     def __call__(self, positions: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``mlx_vlm.server``, vllm-mlx and Rapid-MLX accept parameters of a request and ignore them.
+"""mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others.
 
 Why
     They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
@@ -17,10 +17,9 @@ Retire when
     The servers refuse fields that they do not read.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch, Target, around
+from ....core.verbs import Function, Patch, Target, around
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS
 
@@ -37,13 +36,7 @@ IGNORED = {
 }
 SERVERS = {"mlx_vlm": "mlx_vlm.server", "vllm_mlx": "vllm-mlx", "rapid_mlx": "Rapid-MLX"}
 # Values without effect, besides false ones.
-_NEUTRAL = {
-    "n": 1,
-    "best_of": 1,
-    "typical_p": 1,
-    "length_penalty": 1,
-    "function_call": "none",
-}
+_NEUTRAL = {"n": 1, "best_of": 1, "typical_p": 1, "length_penalty": 1, "function_call": "none"}
 # Fields that a server knows by one of two names.
 _OTHER_NAMES = (
     ("max_tokens", "max_completion_tokens"),
@@ -53,7 +46,7 @@ _OTHER_NAMES = (
 _ENDPOINTS = ("completion", "response", "message")
 
 
-async def read_body(read: Callable[..., Any], request: Any) -> Any:
+async def read_body(read: Function, request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
     body = await read(request)
     endpoint = request.scope.get("endpoint")
@@ -93,6 +86,5 @@ PATCH = Patch(
     id="host-request-parameters",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others",
     targets=(Target("starlette", "starlette.requests", "Request.json", around(read_body)),),
 )

@@ -1,13 +1,11 @@
 """Reads bodies of chat requests as an endpoint does."""
 
 import asyncio
-import importlib
 import json
 from types import FunctionType
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
+from ....probes.kit import Result, Target, module_of
 
 
 def probe(target: Target) -> Result:
@@ -28,7 +26,7 @@ def probe(target: Target) -> Result:
 
 def read(target: Target, package: str, /, **sent: Any) -> Any:
     """The body that the endpoint of a server with this package gets."""
-    kind = importlib.import_module(target.module).Request
+    kind = module_of(target).Request
     code = (lambda: None).__code__
     endpoint = FunctionType(code, {"__name__": f"{package}.server"}, "create_chat_completion")
     scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}

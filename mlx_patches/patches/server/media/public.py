@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, read_stored
+from ....core.verbs import Function
 from ..._shared.refusals import Refused, as_refusal
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
@@ -39,28 +40,26 @@ from .paths import is_admitted, read_media_roots, resolve_file, resolve_path
 POLICY = "host-media-policy"
 
 
-def inline_public(inline: Callable[..., Any], messages: Any) -> Any:
+def inline_public(inline: Function, messages: Any) -> Any:
     """mlx-lm's server: fetch images from public addresses only."""
     release = inspect.unwrap(inline).__globals__
     put_images(check_source, release, messages, lambda url: fetch_kind(url, PICTURE), check_inline)
     return inline(messages)
 
 
-def load_public_image(
-    load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any
-) -> Any:
+def load_public_image(load: Function, image_source: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load an image, if a request may name it."""
     return load(
         check_source(image_source, lambda: resolve_source(image_source, PICTURE)), *args, **kwargs
     )
 
 
-def load_public_audio(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_audio(load: Function, file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load audio, if a request may name it."""
     return load(check_source(file, lambda: resolve_source(file, SOUND)), *args, **kwargs)
 
 
-def load_public_video(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_video(load: Function, video_path: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load a video, if a request may name it; its reader gets a file, never a URL."""
     source = str(video_path).removeprefix("file://")
     if not is_web(source):
@@ -73,21 +72,21 @@ def load_public_video(load: Callable[..., Any], video_path: Any, *args: Any, **k
         return load(str(file), *args, **kwargs)
 
 
-def check_inner_names(process: Callable[..., Any], img: Any, *args: Any, **kwargs: Any) -> Any:
+def check_inner_names(process: Function, img: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: refuse an image that contains paths or URLs, which a processor would open."""
     if isinstance(img, (list, tuple, dict)):
         check_source(img, lambda: refuse_names(img))
     return process(img, *args, **kwargs)
 
 
-def check_edited_paths(paths: Callable[..., Any], request: Any) -> Any:
+def check_edited_paths(paths: Function, request: Any) -> Any:
     """mlx-vlm's server: the real paths of the images to edit."""
     return tuple(
         check_source(path, partial(resolve_media, str(path), PICTURE)) for path in paths(request)
     )
 
 
-def check_output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+def check_output_path(choose: Function, request: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm's server: the path to write an image to, checked if the request names it."""
     path = choose(request, *args, **kwargs)
     named = getattr(request, "output_path", None) or getattr(request, "output_dir", None)
@@ -106,7 +105,7 @@ def check_source(source: Any, look: Callable[[], Answer], patch: str = POLICY) -
     return guard_source(patch, source, look, make_refusal)
 
 
-def speak_checked(run: Callable[..., Any], request: Any) -> Any:
+def speak_checked(run: Function, request: Any) -> Any:
     """mlx-vlm's server: make speech, if the request may name its reference and its voice."""
     speech = request.payload.request
     check_reference(speech.ref_audio)
@@ -125,7 +124,7 @@ def read_reference(speech: Any) -> Any:
     return check_reference(read_stored(speech, "ref_audio"))
 
 
-async def parse_upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+async def parse_upload(parse: Function, request: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm's server: parse a request with an upload, if its container is an audio one."""
     try:
         sent = getattr((await request.form()).get("file"), "file", None)

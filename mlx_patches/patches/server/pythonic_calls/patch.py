@@ -16,10 +16,9 @@ Retire when
 
 import ast
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 Call = dict[str, Any]
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -27,7 +26,7 @@ _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _JSON = {"true": True, "false": False, "null": None}
 
 
-def parse_python(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+def parse_python(parse: Function, text: str, *args: Any, **kwargs: Any) -> Any:
     """A call's name and arguments; a list if there are several calls."""
     calls = find_calls(text)
     if not calls:
@@ -69,9 +68,7 @@ class _Literals(ast.NodeTransformer):
         return ast.Constant(_JSON[node.id]) if node.id in _JSON else node
 
 
-def add_parser(
-    init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, **kw: Any
-) -> None:
+def add_parser(init: Function, wrapper: Any, tokenizer: Any, *args: Any, **kw: Any) -> None:
     """Construct a tokenizer's wrapper, with this parser if the vocabulary has both tokens."""
     if len(args) < 4 and not kw.get("tool_parser") and not kw.get("tool_call_start"):
         vocabulary = tokenizer.get_vocab()

@@ -16,11 +16,10 @@ Retire when
 """
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.verbs import Patch, argument, before, wrap
+from ....core.verbs import Function, Patch, argument, before, refusal, wrap
 
 
 def keep_client(handler: Any, request: Any, /) -> None:
@@ -47,11 +46,11 @@ def refuse_gone(generator: Any, tokenizer: Any, request: Any, /) -> None:
 
 
 def end_with_client(
-    generate: Callable[..., tuple[Any, Any]],
+    generate: Function,
     generator: Any,
     request: Any,
     args: Any,
-    progress_callback: Callable[..., Any] | None = None,
+    progress_callback: Function | None = None,
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, which end with the client."""
     client = getattr(request, "client", None)
@@ -66,7 +65,7 @@ def end_with_client(
     return context, read_for(client, responses, context.stop)
 
 
-def read_for(client: Any, responses: Any, stop: Callable[[], Any]) -> Iterator[Any]:
+def read_for(client: Any, responses: Any, stop: Function) -> Iterator[Any]:
     """Yield the responses; stop the generation if the client, or the reader, is gone."""
     try:
         for response in responses:
@@ -116,10 +115,7 @@ PATCH = Patch(
         *wrap("mlx_lm.server:ResponseGenerator.generate", end_with_client),
         *before("mlx_lm.server:ResponseGenerator._tokenize", refuse_gone, supports=True),
         *argument(
-            "mlx_lm.server:ResponseGenerator._serve_single",
-            "request",
-            watch_client,
-            supports=True,
+            "mlx_lm.server:ResponseGenerator._serve_single", "request", watch_client, supports=True
         ),
     ),
 )

@@ -18,11 +18,9 @@ Retire when
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, refusal, wrap
 from ..._shared.request_fields import find_bias_fault
 
 # Parameters that the server does not implement, and the values that change nothing.
@@ -70,7 +68,7 @@ class BadRequest(ValueError):
     """A request that gets status 400."""
 
 
-def check_parameters(validate: Callable[[Any], Any], handler: Any) -> None:
+def check_parameters(validate: Function, handler: Any) -> None:
     """Honour or refuse what the server ignores, then let it check the rest."""
     body = handler.body
     for name in find_ignored(body):
@@ -114,7 +112,7 @@ def find_ignored(body: dict[str, Any]) -> list[str]:
     return sorted(name for name in found if name != "parallel_tool_calls" or body.get("tools"))
 
 
-def reply_to_bad_requests(post: Callable[[Any], Any], handler: Any) -> None:
+def reply_to_bad_requests(post: Function, handler: Any) -> None:
     """Answer a request; a bad one gets status 400."""
     try:
         post(handler)

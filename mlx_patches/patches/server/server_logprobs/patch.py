@@ -15,10 +15,10 @@ Retire when
     Each entry of ``logprobs.content`` describes the answer's token, streamed or not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Patch, before, result, wrap
+from ....core.verbs import Function, Patch, before, result, wrap
 
 Entry = dict[str, Any]
 
@@ -47,12 +47,7 @@ def share_entries(handler: Any, request: Any, /) -> None:
 
 
 def collect_entries(
-    generate: Callable[..., tuple[Any, Any]],
-    generator: Any,
-    request: Any,
-    args: Any,
-    *more: Any,
-    **options: Any,
+    generate: Function, generator: Any, request: Any, args: Any, *more: Any, **options: Any
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, whose entries are collected as they are read."""
     context, responses = generate(generator, request, args, *more, **options)

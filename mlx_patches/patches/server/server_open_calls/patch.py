@@ -14,15 +14,13 @@ Retire when
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 
-def keep_states(
-    generate: Callable[..., tuple[Any, Any]], *args: Any, **options: Any
-) -> tuple[Any, Any]:
+def keep_states(generate: Function, *args: Any, **options: Any) -> tuple[Any, Any]:
     """The context of a request and its responses, each with a state."""
     context, responses = generate(*args, **options)
     return context, fill_states(responses) if hasattr(context, "sequences") else responses

@@ -13,15 +13,15 @@ Retire when
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.targets import PROMPT_CACHE_FETCH
 
 
 def fetch_and_leave_one(
-    fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
+    fetch: Function, prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
     found, rest = fetch(prompts, model, tokens)
@@ -33,11 +33,7 @@ def fetch_and_leave_one(
 
 
 def leave_last_token(
-    fetch: Callable[..., tuple[Any, Any]],
-    prompts: Any,
-    model: Any,
-    tokens: Sequence[int],
-    found: Any,
+    fetch: Function, prompts: Any, model: Any, tokens: Sequence[int], found: Any
 ) -> tuple[Any, Any]:
     """The result of a fetch whose caches hold all tokens, changed to leave the last one."""
     caches = sys.modules["mlx_lm.models.cache"]

@@ -14,8 +14,7 @@ Retire when
 
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, result
+from ....core.verbs import Patch, mx, result
 from ..._shared.prompt_tokens import add_prompt
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")

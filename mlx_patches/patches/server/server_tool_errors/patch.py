@@ -17,15 +17,14 @@ Retire when
 
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument
+from ....core.verbs import Function, Patch, argument
 
 logger = logging.getLogger("mlx_patches")
 
 
-def guard_parser(tool_parser: Callable[..., Any]) -> Callable[..., Any]:
+def guard_parser(tool_parser: Function) -> Function:
     """A parser that returns a list of calls that can be sent; an empty one if it fails."""
 
     def parse_or_drop(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:

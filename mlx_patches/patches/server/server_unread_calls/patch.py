@@ -14,10 +14,9 @@ Retire when
     The server returns the text of a call that it cannot read.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 
 class Calls(list[Any]):
@@ -36,7 +35,7 @@ class Calls(list[Any]):
         self.unread, self.has_any = self.texts, False
 
 
-def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[str]) -> Calls:
+def read_calls(read: Function, formatter: Any, tool_calls: list[str]) -> Calls:
     """The calls of these texts."""
     found: list[Any] = []
     unread: list[str] = []
@@ -52,12 +51,7 @@ def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[
 
 
 def reply_with_text(
-    reply: Callable[..., Any],
-    handler: Any,
-    text: str,
-    finish_reason: str | None,
-    *args: Any,
-    **options: Any,
+    reply: Function, handler: Any, text: str, finish_reason: str | None, *args: Any, **options: Any
 ) -> Any:
     """A reply, or a chunk of a stream, with the text of unreadable calls."""
     for calls in (*args, *options.values()):  # another patch's layer passes them by position

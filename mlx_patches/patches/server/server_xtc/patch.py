@@ -18,8 +18,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Attribute, Patch, Target, argument, everywhere, wrap
 from ..._shared.parts import Overlay
 
 # As in mlx-lm 0.32.0, and in the paper.

@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` generates to the end for a client that has hung up.
+"""mlx_vlm.server: a request that is not streamed goes on after its client has hung up.
 
 Why
     A streamed request ends when its client hangs up. One that is not streamed is collected in a
@@ -15,12 +15,10 @@ Retire when
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ....core.verbs import result
+from ....core.verbs import Function, Patch, Target, around, result
 
 
 class Client:
@@ -48,7 +46,7 @@ class Client:
 CLIENT: ContextVar[Client | None] = ContextVar("mlx_patches_client", default=None)
 
 
-async def read_body(read: Callable[..., Any], request: Any) -> Any:
+async def read_body(read: Function, request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
     body = await read(request)
     endpoint = request.scope.get("endpoint")
@@ -64,7 +62,7 @@ def is_collected(body: Any) -> bool:
     return isinstance(body, dict) and not (body.get("stream") or body.get("background"))
 
 
-async def watch(receive: Callable[[], Any], client: Client) -> None:
+async def watch(receive: Function, client: Client) -> None:
     """Wait until the client hangs up, or has its answer."""
     with contextlib.suppress(Exception):  # nobody reads the task's error
         message = await receive()
@@ -84,7 +82,6 @@ PATCH = Patch(
     id="vlm-hang-up",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server: a request that is not streamed goes on after its client has hung up",
     targets=(
         *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),

@@ -1,14 +1,11 @@
 """Hangs up while the server's generator answers a request that is not streamed."""
 
 import asyncio
-import importlib
 import json
 from types import FunctionType
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_module
+from ....probes.kit import NotApplicable, Result, Target, import_module, require_module
 from ....probes.vlm_server import running
 
 _LENGTH = 2000
@@ -30,7 +27,7 @@ def probe(target: Target) -> Result:
 
 async def hang_up(kind: Any, generator: Any, **sent: Any) -> int:
     """The number of tokens of an answer whose client hangs up after the first."""
-    server: Any = importlib.import_module("mlx_vlm.server")
+    server: Any = import_module("mlx_vlm.server")
     first = asyncio.Event()
     loop = asyncio.get_running_loop()
     messages = [{"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}]

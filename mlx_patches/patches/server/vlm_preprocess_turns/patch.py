@@ -12,15 +12,14 @@ Retire when
 """
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 _turn = threading.Lock()
 
 
-def prepare_in_turn(prepare: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) -> Any:
+def prepare_in_turn(prepare: Function, server: Any, *args: Any, **kwargs: Any) -> Any:
     """Prepare a request's inputs while no other thread does."""
     with _turn:
         return prepare(server, *args, **kwargs)

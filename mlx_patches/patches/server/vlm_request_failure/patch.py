@@ -18,15 +18,14 @@ Retire when
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 logger = logging.getLogger("mlx_patches")
 
 
-def embed_or_fail_later(embed: Callable[..., Any], server: Any, *args: Any, **kwargs: Any) -> Any:
+def embed_or_fail_later(embed: Function, server: Any, *args: Any, **kwargs: Any) -> Any:
     """A request's tokens and embeddings; after an error, tokens that raise it when used."""
     try:
         return embed(server, *args, **kwargs)

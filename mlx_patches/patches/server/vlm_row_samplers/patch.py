@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` samples every request with the settings of the batch's first request.
+"""mlx_vlm.server in a batch: requests get the first one's temperature and seed.
 
 Why
     The first request makes the batch generator, with its temperature, top_p, top_k, seed and
@@ -17,11 +17,10 @@ Retire when
     The batch generator of mlx-vlm takes a sampler per row, and the server passes it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch
-from ....core.verbs import after, before, result, wrap
+from ....core.verbs import Function, Patch, after, before, mx, result, wrap
 from ..._shared.request_fields import TOP_LOGPROBS
 from ..._shared.targets import vlm_generators
 
@@ -98,8 +97,6 @@ class RowSamplers:
         """Sample a token for each row."""
         if len(self._groups) == 1:
             return self._sample(self._groups[0], logprobs, positions)
-        import mlx.core as mx
-
         if self._places is None:
             order = [index for group in self._groups for index in group]
             back = sorted(range(len(order)), key=order.__getitem__)
@@ -116,8 +113,6 @@ class RowSamplers:
     def _sample(self, group: Sequence[int], logprobs: Any, positions: Any) -> Any:
         sampler = self.rows[group[0]].sampler
         if sampler is None:
-            import mlx.core as mx
-
             return mx.argmax(logprobs, axis=-1)
         if positions is None or not hasattr(sampler, "sample_target"):
             return sampler(logprobs)
@@ -135,9 +130,7 @@ def group_rows(rows: Sequence[Sampling]) -> list[list[int]]:
     return list(groups.values())
 
 
-def start_rows(
-    released: Callable[..., Any], batch: Any, sampler: Any, *args: Any, **kw: Any
-) -> Any:
+def start_rows(released: Function, batch: Any, sampler: Any, *args: Any, **kw: Any) -> Any:
     """End a prefill, with the samplers of its rows."""
     rows = [row.sampling for row in batch.logits_processors if isinstance(row, RowProcessors)]
     if len(rows) != len(batch.uids):
@@ -164,8 +157,6 @@ def join_rows(batch: Any, other: Any, /) -> None:
 
 def fill_zeros(batch: Any, other: Any, name: str) -> None:
     """Zeros for a batch whose rows need no logprobs, if the rows of the other one do."""
-    import mlx.core as mx
-
     like = getattr(other, name)
     if getattr(batch, name) is None and like is not None and batch._next_tokens is not None:
         vars(batch)[name] = mx.zeros((len(batch.uids), *like.shape[1:]), like.dtype)
@@ -192,7 +183,7 @@ def set_outputs(batch: Any) -> None:
     batch.greedy_sampling = all(row.sampler is None for row in rows)
 
 
-def match_samplers(released: Callable[..., Any], generator: Any, **kwargs: Any) -> Any:
+def match_samplers(released: Function, generator: Any, **kwargs: Any) -> Any:
     """Take a step; with a draft model, prefill only requests that are sampled alike."""
     waiting = generator._unprocessed_sequences
     settings = [getattr(getattr(one[4], "sampling", None), "settings", None) for one in waiting]
@@ -216,7 +207,6 @@ PATCH = Patch(
     id="vlm-row-samplers",
     severity="wrong-text",
     every_model=True,
-    summary="mlx_vlm.server in a batch: requests get the first one's temperature and seed",
     targets=(
         *result(
             "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors",

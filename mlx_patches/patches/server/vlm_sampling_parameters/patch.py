@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` accepts sampling parameters and ignores them.
+"""mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k.
 
 Why
     The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
@@ -23,8 +23,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before, result, wrap
+from ....core.verbs import Patch, before, mx, result, wrap
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import TOP_LOGPROBS, find_bias_fault
 from ..._shared.seeded import draw
@@ -72,8 +71,6 @@ class PositionedSampler:
 
     def sample_target(self, logprobs: Any, *, row_ids: Any, positions: Any) -> Any:
         """Sample a token for each row."""
-        import mlx.core as mx
-
         rows = [
             draw(self.sampler, logprobs[row : row + 1], self.seed + id_, position)
             for row, (id_, position) in enumerate(zip(row_ids, positions, strict=True))
@@ -173,7 +170,6 @@ PATCH = Patch(
     id="vlm-sampling-parameters",
     severity="wrong-text",
     every_model=True,
-    summary="mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k",
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),
         *before("mlx_vlm.server:_build_gen_args", refuse_unread),

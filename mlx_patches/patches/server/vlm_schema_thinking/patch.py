@@ -1,4 +1,4 @@
-"""``mlx_vlm.server`` ignores a JSON schema if thinking is enabled and the model does not think.
+"""mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking.
 
 Why
     With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
@@ -15,8 +15,7 @@ Retire when
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, mx, result
 
 
 class FirstToken:
@@ -64,8 +63,6 @@ def find_first_token(waiting: Any) -> int:
 
 def add_token(allowed: Any, logits: Any, token: int) -> Any:
     """The logits that a schema allows, and that of one more token."""
-    import mlx.core as mx
-
     return mx.where(mx.arange(logits.shape[-1]) == token, logits, allowed)
 
 
@@ -86,9 +83,7 @@ PATCH = Patch(
     id="vlm-schema-thinking",
     severity="wrong-text",
     every_model=True,
-    summary="mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking",
     targets=result(
-        "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors",
-        decide_by_first_token,
+        "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors", decide_by_first_token
     ),
 )

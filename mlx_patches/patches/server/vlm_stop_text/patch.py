@@ -26,7 +26,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from ....core.verbs import Patch, argument, result
+from ....core.verbs import Patch, argument, mx, result
 from ..._shared.stop_strings import cut_at_stops, read_stops
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
@@ -87,8 +87,6 @@ class UntilStop:
         token = next(self._tokens)
         # The release reports the memory with a row's last token, which was never generated.
         if token.finish_reason and not token.peak_memory:
-            import mlx.core as mx
-
             token.peak_memory = mx.get_peak_memory() / 1e9
         return token
 

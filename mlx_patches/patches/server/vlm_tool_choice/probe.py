@@ -1,12 +1,11 @@
 """Builds the arguments of a request that requires a call, and reads the tools of its body."""
 
 import asyncio
-import importlib
 import json
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, require_module, require_own
+from ....probes.kit import Result, Target, module_of, mx, require_module, require_own
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
 _TEMPLATE = "<tool_call>{{ tool_call.name }}</tool_call>"
@@ -41,7 +40,7 @@ def begin_answer(server: Any, choice: Any, tools: Any = TOOLS, **sent: Any) -> l
 
 async def read(target: Target, **sent: Any) -> Any:
     """The tools of a body that an endpoint gets."""
-    kind = importlib.import_module(target.module).Request
+    kind = module_of(target).Request
     endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server.openai"})
     scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
     message = {"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}

@@ -20,11 +20,11 @@ from __future__ import annotations
 import importlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ....core.verbs import Patch, result
+from ....core.verbs import Function, Patch, result
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
 
@@ -78,11 +78,7 @@ class ReadableCalls:
 
 
 def check_calls(
-    tokens: Iterable[Any],
-    start: str,
-    end: str,
-    is_readable: Callable[[str], bool],
-    is_thinking: Callable[[Any], bool],
+    tokens: Iterable[Any], start: str, end: str, is_readable: Function, is_thinking: Function
 ) -> Iterator[Any]:
     """Yield tokens, without the markers of calls that are unreadable or not complete."""
     held = Held(start, end)
@@ -174,7 +170,7 @@ def count_begun(text: str, marker: str) -> int:
 
 
 def find_faults(
-    call: str, start: str, end: str, is_readable: Callable[[str], bool] | None
+    call: str, start: str, end: str, is_readable: Function | None
 ) -> list[tuple[int, int]]:
     """Where the markers are that do not belong to a readable call; the call may not be complete."""
     if is_readable and is_readable(call):

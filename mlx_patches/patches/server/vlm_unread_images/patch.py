@@ -1,4 +1,4 @@
-"""mlx_vlm.server answers a request whose image cannot be read with status 500 and its data.
+"""mlx_vlm.server answers images that cannot be read with status 500 and their data.
 
 Why
     The server reads a request's images where any error counts as its own. A picture that cannot be
@@ -14,10 +14,9 @@ Retire when
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.refusals import client_error
 
 # An object in an error's text, such as a buffer.
@@ -26,12 +25,7 @@ _READ, _SHOWN = 1000, 200
 
 
 def prepare(
-    call: Callable[..., Any],
-    server: Any,
-    prompt: Any,
-    images: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    call: Function, server: Any, prompt: Any, images: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """A request's inputs; images that cannot be read are the client's fault."""
     try:
@@ -52,7 +46,6 @@ def blame_client(error: Exception) -> Exception:
 PATCH = Patch(
     id="vlm-unread-images",
     every_model=True,
-    summary="mlx_vlm.server answers images that cannot be read with status 500 and their data",
     targets=wrap(
         (
             "mlx_vlm.server:ResponseGenerator._cpu_preprocess",

@@ -12,11 +12,11 @@ Retire when
     The stream reports the engine's finish reason.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 _END, _CUT = '"stop_reason": "end_turn"', '"stop_reason": "max_tokens"'
 
@@ -38,9 +38,7 @@ class Noting:
                 yield output
 
 
-async def stream(
-    released: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any
-) -> AsyncIterator[str]:
+async def stream(released: Function, engine: Any, *args: Any, **kwargs: Any) -> AsyncIterator[str]:
     """The events of a stream, with the engine's finish reason."""
     noting = Noting(engine)
     async with aclosing(released(noting, *args, **kwargs)) as events:

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
-from ....probes.kit import Target, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, require
 from ....probes.stop_text import PIECES
 from ....probes.vllm_engine import make_output
 

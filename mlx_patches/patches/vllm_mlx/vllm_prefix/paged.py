@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, Target, result, wrap
+from ....core.verbs import Patch, Target, mx, result, wrap
 from .hit import make_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.

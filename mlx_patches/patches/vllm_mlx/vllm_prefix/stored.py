@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Patch, mx, wrap
 
 
 def store_copies(

@@ -18,12 +18,12 @@ Retire when
 
 import importlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 from ..._shared.request_fields import FIELDS
 from ..._shared.stop_strings import Cut, read_stops
 from .outputs import BATCHED, SIMPLE, take_last
@@ -104,14 +104,14 @@ def has_stops(stop: Any) -> bool:
     return bool(find_stops(stop))
 
 
-async def collect(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
+async def collect(released: Function, engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer to a prompt that is not streamed."""
     if not find_stops(sent.get("stop")):  # another patch's layer let this one run
         return await released(engine, *args, **sent)
     return await take_last(engine.stream_generate(*args, **sent))
 
 
-async def collect_chat(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
+async def collect_chat(released: Function, engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer to a conversation that is not streamed."""
     if not find_stops(sent.get("stop")):
         return await released(engine, *args, **sent)
@@ -129,9 +129,7 @@ PATCH = Patch(
             when=has_stops,
         ),
         *result(
-            "rapid_mlx.engine.batched:BatchedEngine.stream_generate",
-            hold_at_stops,
-            when=has_stops,
+            "rapid_mlx.engine.batched:BatchedEngine.stream_generate", hold_at_stops, when=has_stops
         ),
         *result(f"{SIMPLE}.stream_chat", end_at_stops, when=has_stops, supports=True),
         *wrap(f"{BATCHED}.generate", collect, when=has_stops, supports=True),

@@ -1,4 +1,4 @@
-"""vllm-mlx's text engine samples every request with the settings of the batch's first request.
+"""vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored.
 
 Why
     The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
@@ -15,11 +15,9 @@ Retire when
     The scheduler passes a sampler per row.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 
 
 class Insert:
@@ -92,7 +90,7 @@ def replace_sampler(generator: Any, /, sampling_params: Any) -> Any:
     return generator
 
 
-def ensure_generator(released: Callable[..., None], scheduler: Any, sampling_params: Any) -> None:
+def ensure_generator(released: Function, scheduler: Any, sampling_params: Any) -> None:
     """Make a generator if there is none, and note the request that the scheduler inserts next.
 
     A running generator is kept whatever a request's settings; one that is idle is made anew.
@@ -120,7 +118,6 @@ PATCH = Patch(
     id="vllm-row-samplers",
     severity="wrong-text",
     every_model=True,
-    summary="vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored",
     targets=(
         *wrap(f"{_SCHEDULER}._ensure_batch_generator", ensure_generator),
         *result(f"{_SCHEDULER}._create_batch_generator", replace_sampler, supports=True),

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
-from ....probes.kit import Target, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, require
 
 _CALL = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
 _GOOD = _CALL.replace("}}", "1}}")
