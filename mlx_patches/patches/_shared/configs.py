@@ -31,7 +31,6 @@ def config_target(
     module, name = _BASES[distribution]
 
     def from_dict(cls: Any, params: Params) -> Any:
-        """Make a config object from the content of ``config.json``."""
         plain = getattr(importlib.import_module(module), name).from_dict.__func__
         completed = complete(params)
         try:

@@ -233,5 +233,4 @@ def read_settings(cache: Any) -> dict[str, Any]:
 
 
 def holds_quantized(cache: Any) -> bool:
-    """Whether a solo or batch cache holds quantized keys and values."""
     return hasattr(cache, "bits")

@@ -109,7 +109,6 @@ def fill_column(cache: Any, name: str, rows: int) -> Any:
 
 
 def count_rows(cache: Any) -> int:
-    """The number of rows of a cache."""
     if hasattr(cache, "cache"):
         state = next((state for state in cache.cache if state is not None), None)
         return 1 if state is None else int(state.shape[0])

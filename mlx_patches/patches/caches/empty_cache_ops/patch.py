@@ -41,7 +41,6 @@ def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """Row ``idx`` of an attention cache."""
     return make_empty_row(cache) if is_empty(cache) else extract(cache, idx)
 
 
@@ -115,7 +114,6 @@ def filter_keys(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any
 
 
 def filter_empty(cache: Any, batch_indices: Any) -> None:
-    """Keep only these rows of an empty batch cache."""
     cache.offset = cache.offset[batch_indices]
     cache.left_padding = cache.left_padding[batch_indices]
 

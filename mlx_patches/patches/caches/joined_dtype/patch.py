@@ -28,7 +28,6 @@ def joins_empty(cache: Any, other: Any, /) -> bool:
 
 
 def extend_in_own_dtype(extend: Callable[[Any, Any], None], cache: Any, other: Any) -> None:
-    """Add the rows of ``other`` after those of ``cache``."""
     if not joins_empty(cache, other):
         return extend(cache, other)
     empty, written = (cache, other) if is_empty(cache) else (other, cache)

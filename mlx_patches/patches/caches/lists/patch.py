@@ -95,7 +95,6 @@ def convert_both(batch: Any, other: Any, /) -> Any:
 
 
 def extend_layers(extend: Function, ours: Any, theirs: Any) -> Any:
-    """Join the layers' caches of two batches."""
     if not ours or not theirs:
         return extend(ours, theirs)
     joined = []

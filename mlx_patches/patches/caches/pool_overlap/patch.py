@@ -173,7 +173,6 @@ def split_off(cache: Any) -> None:
 
 
 def add_to_snapshot(snapshot: Any, cache: Any, /) -> Any:
-    """A snapshot for the prefix cache, with the last windows."""
     windows = read_windows(cache)
     if windows is None:
         return snapshot
@@ -188,7 +187,6 @@ def restore_from_snapshot(cache: Any, snapshot: Any, /) -> None:
 def clone_with_windows(
     clone: Callable[..., Any], adapter: Any, c: Any, *, eval_targets: Any, **kwargs: Any
 ) -> Any:
-    """A copy of a cache for the prefix cache, with its last windows."""
     copied = clone(adapter, c, eval_targets=eval_targets, **kwargs)
     if (windows := read_windows(c)) is not None:
         write_windows(copied, windows)

@@ -18,7 +18,6 @@ from .contract import (
 
 
 def remember_merged(batch: Any, /, caches: Sequence[Any]) -> Any:
-    """The merged batch, which remembers its number of rows."""
     remember_rows(batch, len(caches))
     return batch
 

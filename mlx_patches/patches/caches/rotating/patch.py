@@ -145,7 +145,6 @@ BATCH_ROTATING_EXTRACT = Patch(
 
 
 def cut_rows_to_window(caches: Sequence[Any]) -> list[Any]:
-    """The rows to merge, each cut to its window."""
     return [cut_to_window(row) for row in caches]
 
 

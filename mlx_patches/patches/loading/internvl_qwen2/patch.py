@@ -26,7 +26,6 @@ def set_language_model(model: Any, config: Any, /) -> None:
 
 
 def build_qwen2(settings: dict[str, Any]) -> Any:
-    """The release's Qwen2 text model."""
     package = f"mlx_vlm.models.{_QWEN2}"
     config = importlib.import_module(f"{package}.config").ModelConfig.from_dict(settings)
     return importlib.import_module(f"{package}.language").LanguageModel(config)

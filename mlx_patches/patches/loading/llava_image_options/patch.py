@@ -36,7 +36,6 @@ class ImageOptions:
         return getattr(self._images, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Process images."""
         known = {name: value for name, value in kwargs.items() if name not in text_options()}
         return self._images(*args, **known)
 

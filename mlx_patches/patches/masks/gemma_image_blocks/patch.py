@@ -139,7 +139,6 @@ def show_images(mask: Any, visual: Any) -> Any:
 
 
 def is_feeding_images() -> bool:
-    """Whether the running call feeds images."""
     return _fed.get() is not None
 
 

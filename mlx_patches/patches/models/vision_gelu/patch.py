@@ -41,7 +41,6 @@ def set_activation(layer: Any, config: Any, /) -> None:
 
 
 def set_projector_activation(projector: Any, /) -> None:
-    """Give a new projector of InternVL its activation."""
     import mlx.nn as nn
 
     projector.activation = nn.GELU(approx=PROJECTOR)
@@ -55,7 +54,6 @@ def set_block_activation(layer: Any, /) -> None:
 
 
 def set_merger_activation(merger: Any, /) -> None:
-    """Give a new merger of Qwen3-VL MoE its activation."""
     import mlx.nn as nn
 
     merger.act_fn = nn.GELU(approx=PROJECTOR)

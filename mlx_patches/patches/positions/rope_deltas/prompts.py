@@ -57,7 +57,6 @@ class RowPrompt(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Its number of tokens."""
         return len(self.prompt.tokens) // _SIZE - self.skipped
 
     def tokens(self, start: int, end: int) -> bytes:
@@ -110,7 +109,6 @@ class Waiting:
         return bool(self._queue or self._claimed)
 
     def note(self, prompts: Sequence[ImagePrompt], returned: Any) -> None:
-        """Queue prompts."""
         with self._lock:
             self._queue = [*self._queue, *prompts][-WAITING:]
             self._newest = [weakref.ref(prompt) for prompt in prompts]

@@ -23,7 +23,6 @@ from ....core.verbs import Function, Patch, argument, before, refusal, wrap
 
 
 def keep_client(handler: Any, request: Any, /) -> None:
-    """Keep the client's socket with its request."""
     if not getattr(handler.response_generator, "_is_distributed", False):
         request.client = handler.connection
 
@@ -39,7 +38,6 @@ def is_gone(client: Any) -> bool:
 
 
 def refuse_gone(generator: Any, tokenizer: Any, request: Any, /) -> None:
-    """Refuse a queued request whose client is gone."""
     client = getattr(request, "client", None)
     if client is not None and is_gone(client):
         raise refusal(ConnectionAbortedError("the client hung up"))

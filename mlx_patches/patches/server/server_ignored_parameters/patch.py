@@ -103,7 +103,6 @@ def find_top_fault(body: dict[str, Any]) -> str:
 
 
 def find_ignored(body: dict[str, Any]) -> list[str]:
-    """The names of the parameters that would be ignored."""
     found = [
         name
         for name in body.keys() & IGNORED.keys()

@@ -65,7 +65,6 @@ def add_entries(responses: Iterator[Any], entries: list[Entry]) -> Iterator[Any]
 
 
 def make_entry(response: Any) -> Entry:
-    """The entry of an answer's token."""
     entry = {"id": response.token, "logprob": response.logprob}
     top = response.top_tokens
     if not isinstance(top, TopTokens):

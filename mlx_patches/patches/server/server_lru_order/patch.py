@@ -40,7 +40,6 @@ def find_used(matches: Any, held: int) -> Any:
 
 
 def renew(prompts: Any, key: tuple[Any, Any]) -> None:
-    """Make an entry the newest of its kind."""
     for order in find_orders(prompts._lru):
         if key in order:
             order.remove(key)

@@ -28,5 +28,4 @@ def probe(target: Target) -> Result:
 
 
 def insert(caches: Any, prompts: Any, key: list[int]) -> None:
-    """Add an entry."""
     prompts.insert_cache("model", key, [make_fed_cache(caches.KVCache(), len(key))])

@@ -33,7 +33,6 @@ def show_prompt(processors: Any, args: Any, /) -> Any:
 
 
 def has_penalties(args: Any, /) -> bool:
-    """Whether the processors of a request depend on its tokens."""
     return any(getattr(args.logits, name, 0) for name in _PENALTIES)
 
 

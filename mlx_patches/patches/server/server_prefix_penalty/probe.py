@@ -37,7 +37,6 @@ def find_penalized(module: Any, held: int, **penalties: float) -> list[int]:
 
 
 def make_penalties(given: dict[str, float]) -> Any:
-    """The arguments of a request's processors."""
     names = ("repetition", "presence", "frequency")
     known: dict[str, Any] = {f"{name}_penalty": 0.0 for name in names}
     known |= {f"{name}_context_size": 20 for name in names}

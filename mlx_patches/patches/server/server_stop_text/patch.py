@@ -52,7 +52,6 @@ def is_text(word: Any) -> bool:
 
 
 def has_stops(generator: Any, request: Any, args: Any, /) -> bool:
-    """Whether a request has stop strings."""
     return bool(args.stop_words)
 
 

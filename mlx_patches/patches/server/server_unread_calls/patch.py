@@ -36,7 +36,6 @@ class Calls(list[Any]):
 
 
 def read_calls(read: Function, formatter: Any, tool_calls: list[str]) -> Calls:
-    """The calls of these texts."""
     found: list[Any] = []
     unread: list[str] = []
     for text in tool_calls:
@@ -64,7 +63,6 @@ def reply_with_text(
 
 
 def find_reason(reason: str | None, calls: Calls) -> str | None:
-    """The finish reason of an answer with these calls."""
     return "stop" if reason == "tool_calls" and not calls.has_any else reason
 
 

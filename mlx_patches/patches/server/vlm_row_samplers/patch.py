@@ -72,7 +72,6 @@ def add_top_logprobs(args: Any, /, request: Any) -> Any:
 
 
 def read_sampling(generator: Any, args: Any) -> Sampling:
-    """The sampling of a request with these arguments."""
     make = generator._make_sampler
     sampler = make(None, args) if isinstance(generator, type) else make(args)
     settings = tuple(getattr(args, name, None) for name in _SAMPLING)
@@ -94,7 +93,6 @@ class RowSamplers:
         self._places: Any = None
 
     def sample_target(self, logprobs: Any, *, row_ids: Any = None, positions: Any = None) -> Any:
-        """Sample a token for each row."""
         if len(self._groups) == 1:
             return self._sample(self._groups[0], logprobs, positions)
         if self._places is None:
@@ -123,7 +121,6 @@ class RowSamplers:
 
 
 def group_rows(rows: Sequence[Sampling]) -> list[list[int]]:
-    """The rows of each sampler."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row.settings, []).append(index)
@@ -199,7 +196,6 @@ def match_samplers(released: Function, generator: Any, **kwargs: Any) -> Any:
 
 
 def has_draft(generator: Any, /) -> bool:
-    """Whether a generator decodes with a draft model."""
     return generator.draft_model is not None
 
 

@@ -70,7 +70,6 @@ class PositionedSampler:
         return self.sampler(logprobs)
 
     def sample_target(self, logprobs: Any, *, row_ids: Any, positions: Any) -> Any:
-        """Sample a token for each row."""
         rows = [
             draw(self.sampler, logprobs[row : row + 1], self.seed + id_, position)
             for row, (id_, position) in enumerate(zip(row_ids, positions, strict=True))
@@ -155,7 +154,6 @@ def refuse_unread(request: Any) -> None:
 
 
 def has_draft() -> bool:
-    """Whether the server decodes with a draft model."""
     runtime: Any = importlib.import_module("mlx_vlm.server.runtime")
     generator = getattr(runtime.runtime, "response_generator", None)
     return getattr(generator, "draft_model", None) is not None

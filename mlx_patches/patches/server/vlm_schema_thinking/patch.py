@@ -30,11 +30,9 @@ class FirstToken:
         return getattr(self._waiting, name)
 
     def clone(self) -> Any:
-        """A processor for another row."""
         return FirstToken(self._waiting.clone())
 
     def reset(self) -> None:
-        """Forget the answer."""
         self._decided = False
         self._waiting.reset()
 
@@ -45,7 +43,6 @@ class FirstToken:
         return add_token(self._waiting.processor(tokens, logits), logits, self._begins)
 
     def process_last_token(self, token: int, logits: Any) -> Any:
-        """The logits after a token of the answer."""
         if not self._decided:
             self._decided = True
             if token == self._begins:

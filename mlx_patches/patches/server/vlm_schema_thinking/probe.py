@@ -35,7 +35,6 @@ class Schema:
         return mx.where(mx.arange(_VOCABULARY) == _OPEN, logits, -mx.inf)
 
     def process_last_token(self, token: int, logits: Any) -> Any:
-        """The same after each token."""
         return self(None, logits)
 
     def reset(self) -> None:

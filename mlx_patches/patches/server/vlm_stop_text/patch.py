@@ -50,7 +50,6 @@ def add_stops(built: Any, request: Any, processor: Any) -> Any:
 
 
 def find_stops(request: Any) -> list[str]:
-    """The stop strings of a request."""
     return read_stops(getattr(request, "stop", None))
 
 
@@ -62,7 +61,6 @@ def end_at_stops(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, 
 
 
 def has_stops(args: Any) -> bool:
-    """Whether there are stop strings among the generation arguments."""
     return bool(getattr(args, "stop", ()))
 
 

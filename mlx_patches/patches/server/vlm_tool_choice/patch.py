@@ -30,20 +30,16 @@ class StartCall:
         self._tokens, self._place = tokens, 0
 
     def clone(self) -> "StartCall":
-        """A processor for another row."""
         return StartCall(self._tokens)
 
     def reset(self) -> None:
-        """Forget the answer."""
         self._place = 0
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
-        """The logits of the next token."""
         place, self._place = self._place, self._place + 1
         return allow(logits, self._tokens[place]) if place < len(self._tokens) else logits
 
     def process_last_token(self, token: int, logits: Any) -> Any:
-        """The logits after a token of the answer."""
         return self(None, logits)
 
 
@@ -123,7 +119,6 @@ def encode(processor: Any, text: str) -> list[int]:
 
 
 def requires_call(request: Any) -> bool:
-    """Whether the answer to a request must have a call."""
     kind, _ = read_choice(getattr(request, "tool_choice", None))
     return kind in ("required", "any", "function", "tool")
 

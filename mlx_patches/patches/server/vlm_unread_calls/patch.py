@@ -157,7 +157,6 @@ class Held:
             self._begin -= size
 
     def release_all(self) -> Iterator[Any]:
-        """All tokens."""
         yield from self._tokens
         self._tokens.clear()
         self._text, self._searched = "", 0

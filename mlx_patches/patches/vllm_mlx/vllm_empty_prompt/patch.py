@@ -21,7 +21,6 @@ _BEGINNING = 64
 
 
 def refuse_empty(scheduler: Any, request: Any, /) -> None:
-    """Refuse a request without tokens."""
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))

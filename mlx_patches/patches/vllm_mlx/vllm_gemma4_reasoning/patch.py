@@ -74,7 +74,6 @@ def make_parser() -> type:
 
 
 def find_parser(get: Any, name: str) -> Any:
-    """The parser of this name."""
     try:
         return get(name)
     except KeyError:
@@ -84,7 +83,6 @@ def find_parser(get: Any, name: str) -> Any:
 
 
 def add_name(names: list[str]) -> list[str]:
-    """The names of all parsers, with this one."""
     return list(dict.fromkeys([*names, NAME]))
 
 

@@ -31,7 +31,6 @@ class Noting:
         return getattr(self.engine, name)
 
     async def stream_chat(self, *args: Any, **sent: Any) -> AsyncIterator[Any]:
-        """The engine's outputs."""
         async with aclosing(self.engine.stream_chat(*args, **sent)) as outputs:
             async for output in outputs:
                 self.reason = getattr(output, "finish_reason", None)

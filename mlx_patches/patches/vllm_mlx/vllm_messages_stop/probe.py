@@ -25,8 +25,6 @@ def probe(target: Target) -> Result:
 
 
 async def stream(server: Any, reason: str) -> list[str]:
-    """The events of an answer."""
-
     async def stream_chat(**_: Any) -> AsyncIterator[Any]:
         for number, piece in enumerate(PIECES, 1):
             output = make_output("", piece, number)

@@ -269,7 +269,6 @@ def restore_caches(restore: Any, cache: Any, block_table: Any) -> Any | None:
 
 
 def join_parts(parts: Sequence[Any]) -> Any:
-    """Make a cache of a layer's parts."""
     last = parts[-1]
     if isinstance(last, Whole):
         return last.kind.from_state(make_handles(last.state), last.meta_state)  # type: ignore[attr-defined]

@@ -48,7 +48,6 @@ def detach_caches(layers: Sequence[Any]) -> list[Any]:
 
 
 def evaluate(layers: Sequence[Any]) -> None:
-    """Evaluate every array in some caches."""
     mx.eval(list(find_arrays(layers)))
 
 
@@ -81,7 +80,6 @@ def copy_value(value: Any) -> Any:
 
 
 def find_arrays(value: Any) -> Iterator[Any]:
-    """Every array in a cache."""
     if isinstance(value, mx.array):
         yield value
         return

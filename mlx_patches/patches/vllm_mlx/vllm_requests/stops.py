@@ -100,7 +100,6 @@ async def hold_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]
 
 
 def has_stops(stop: Any) -> bool:
-    """Whether a request has stop strings."""
     return bool(find_stops(stop))
 
 

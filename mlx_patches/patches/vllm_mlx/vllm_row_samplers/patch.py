@@ -65,7 +65,6 @@ def read_settings(params: Any) -> dict[str, Any]:
 
 
 def make_sampler(params: Any) -> Any:
-    """The sampler of a request."""
     from mlx_lm.sample_utils import make_sampler as make
 
     return make(**read_settings(params))

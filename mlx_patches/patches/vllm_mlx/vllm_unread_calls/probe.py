@@ -27,7 +27,6 @@ def probe(target: Target) -> Result:
 
 
 def check(server: Any) -> Result:
-    """Red if a text is lost."""
     read, request = server._parse_tool_calls_with_parser, make_request(server)
     for text in (_CALL, _GOOD, f"so {_CALL}"):
         for name, (content, calls) in (
