@@ -157,7 +157,6 @@ def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **o
 
 def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
     """Hits of mlx-vlm's prefix cache, one block each; ``layers``: heads and width of both."""
-    mx: Any = importlib.import_module("mlx.core")
 
     def draw(shape: tuple[int, int], length: int) -> Any:
         return mx.random.normal((1, shape[0], length, shape[1]))

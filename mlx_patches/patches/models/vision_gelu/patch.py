@@ -75,15 +75,7 @@ def make_named(activation: Any, name: Any, /) -> Any:
 
 # InternVL's projector and Qwen3-VL's mergers; the layers of Qwen3-VL's tower.
 PROJECTOR, BLOCK = "none", "precise"
-_FAMILIES = (
-    "idefics2",
-    "granite_vision",
-    "granite4_vision",
-    "internvl_chat",
-    "llava",
-    "llava_bunny",
-    "llava_next",
-)
+_FAMILIES = "idefics2 granite_vision granite4_vision internvl_chat llava llava_bunny llava_next"
 
 PATCH = Patch(
     id="vision-gelu",
@@ -95,7 +87,7 @@ PATCH = Patch(
         *after(
             (
                 "mlx_vlm.models.mlp:FastGELUMLP.__init__",
-                *(f"mlx_vlm.models.{family}.vision:MLP.__init__" for family in _FAMILIES),
+                *(f"mlx_vlm.models.{family}.vision:MLP.__init__" for family in _FAMILIES.split()),
                 "mlx_vlm.models.llama4.vision:Llama4VisionMLP.__init__",
             ),
             set_activation,

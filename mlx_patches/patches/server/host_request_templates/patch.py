@@ -34,26 +34,12 @@ _TEMPLATES = frozenset(
     {"chat_template", "chat_template_path", "chat_template_file", "chat_template_type", "jinja"}
 )
 # Arguments that set what is rendered, what is opened, or what is returned.
-_ARGUMENTS = _TEMPLATES | {
-    "template",
-    "conversation",
-    "conversations",
-    "messages",
-    "tokenize",
-    "tokenizer",
-    "tokenizer_kwargs",
-    "processor_kwargs",
-    "padding",
-    "truncation",
-    "max_length",
-    "return_tensors",
-    "return_dict",
-    "return_assistant_tokens_mask",
-    "load_audio_from_video",
-    "images",
-    "videos",
-    "audio",
-}
+_NAMES = """
+    template conversation conversations messages tokenize tokenizer tokenizer_kwargs
+    processor_kwargs padding truncation max_length return_tensors return_dict
+    return_assistant_tokens_mask load_audio_from_video images videos audio
+"""
+_ARGUMENTS = _TEMPLATES.union(_NAMES.split())
 
 
 def find_template(body: Any, path: str = "", names: frozenset[str] = _TEMPLATES) -> Iterator[str]:

@@ -18,7 +18,7 @@ Retire when
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Function, Patch, before, result, wrap
+from ....core.verbs import Patch, before, result
 
 Entry = dict[str, Any]
 
@@ -47,10 +47,10 @@ def share_entries(handler: Any, request: Any, /) -> None:
 
 
 def collect_entries(
-    generate: Function, generator: Any, request: Any, args: Any, *more: Any, **options: Any
+    answer: tuple[Any, Any], generator: Any, request: Any, args: Any, /
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, whose entries are collected as they are read."""
-    context, responses = generate(generator, request, args, *more, **options)
+    context, responses = answer
     entries = getattr(request, "logprob_entries", None)
     if entries is None or not (args.logprobs or args.top_logprobs > 0):
         return context, responses
@@ -94,7 +94,7 @@ PATCH = Patch(
             supports=True,  # on some devices the release's are in order
         ),
         *before("mlx_lm.server:APIHandler.handle_completion", share_entries, supports=True),
-        *wrap("mlx_lm.server:ResponseGenerator.generate", collect_entries, supports=True),
+        *result("mlx_lm.server:ResponseGenerator.generate", collect_entries, supports=True),
         *result("mlx_lm.server:APIHandler.generate_response", report_entries),
     ),
 )

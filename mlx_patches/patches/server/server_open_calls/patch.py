@@ -17,12 +17,12 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
+from ....core.verbs import Patch, result
 
 
-def keep_states(generate: Function, *args: Any, **options: Any) -> tuple[Any, Any]:
+def keep_states(answer: tuple[Any, Any]) -> tuple[Any, Any]:
     """The context of a request and its responses, each with a state."""
-    context, responses = generate(*args, **options)
+    context, responses = answer
     return context, fill_states(responses) if hasattr(context, "sequences") else responses
 
 
@@ -39,7 +39,7 @@ def fill_states(responses: Iterator[Any]) -> Iterator[Any]:
 PATCH = Patch(
     id="server-open-calls",
     every_model=True,
-    targets=wrap(
+    targets=result(
         "mlx_lm.server:ResponseGenerator.generate",
         keep_states,
         fingerprint_of=("ResponseGenerator.generate", "APIHandler.handle_completion", "Response"),
