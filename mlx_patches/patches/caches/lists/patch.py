@@ -13,7 +13,7 @@
 import sys
 from typing import Any
 
-from ....core.verbs import Function, Patch, argument, define, everywhere, wrap
+from ....core.verbs import Function, Patch, before, define, everywhere, wrap
 from ..._shared.rows import as_plain
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
@@ -87,11 +87,10 @@ CACHELIST_STATE = Patch(
 # -- a single prompt's caches in a batch ---------------------------------------------------
 
 
-def convert_both(batch: Any, other: Any, /) -> Any:
-    """The batch to extend, with the solo caches of both batches converted."""
+def convert_both(batch: Any, other: Any, /) -> None:
+    """Convert the solo caches of a batch to extend, and those of the other one."""
     for one in (batch, other):
         one.cache = [convert_to_batch(layer) for layer in one.cache]
-    return batch
 
 
 def extend_layers(extend: Function, ours: Any, theirs: Any) -> Any:
@@ -123,9 +122,8 @@ EXTEND_SOLO_BATCH = Patch(
     formerly="single-joins",
     severity="crash",
     targets=(
-        *argument(
+        *before(
             "mlx_vlm.generate:Batch.extend",
-            "self",
             convert_both,
             fingerprint_of=("Batch.extend", "BatchGenerator._process_prompts"),
         ),

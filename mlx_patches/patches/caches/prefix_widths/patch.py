@@ -86,8 +86,7 @@ def make_prefix_view(pick: dict[str, Any], tensors: Tensors, shape: Shape) -> di
         return mx.zeros((1, shape[0], tensor.shape[2], shape[1]), tensor.dtype)
 
     block = SimpleNamespace(
-        keys=[fit(keys) for keys, _ in tensors],
-        values=[fit(values) for _, values in tensors],
+        keys=[fit(keys) for keys, _ in tensors], values=[fit(values) for _, values in tensors]
     )
     return {**pick, "warm_cache": None, "matched_blocks": [block]}
 

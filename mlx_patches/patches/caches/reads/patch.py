@@ -95,9 +95,7 @@ _PADDINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ArraysCache", "left_padding"): ("advance",),
     ("ArraysCache", "lengths"): ("advance",),
 }
-_QUANTIZED_PADDINGS = {
-    ("BatchQuantizedKVCache", "left_padding"): ("prepare", "finalize", "filter"),
-}
+_QUANTIZED_PADDINGS = {("BatchQuantizedKVCache", "left_padding"): ("prepare", "finalize", "filter")}
 
 LEFT_PADDING_ALIAS = Patch(
     id="left-padding-alias",

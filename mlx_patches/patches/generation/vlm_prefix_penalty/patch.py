@@ -38,8 +38,6 @@ PATCH = Patch(
     id="vlm-prefix-penalty",
     every_model=True,
     targets=after(
-        vlm_generators("PromptProcessingBatch.__init__"),
-        add_cached_prompts,
-        when=has_prefixes,
+        vlm_generators("PromptProcessingBatch.__init__"), add_cached_prompts, when=has_prefixes
     ),
 )

@@ -61,10 +61,7 @@ def is_down(name: str) -> bool:
 
 
 def _sanitize(family: str) -> tuple[str, ...]:
-    return (
-        *lm_family(family, "Model.sanitize"),
-        *vlm_family(family, "LanguageModel.sanitize"),
-    )
+    return (*lm_family(family, "Model.sanitize"), *vlm_family(family, "LanguageModel.sanitize"))
 
 
 FALCON_H1_FACTORS = Patch(

@@ -92,7 +92,5 @@ def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 PATCH = Patch(
-    id="nested-rope",
-    every_model=True,
-    targets=argument(FROM_DICT, "params", add_old_names),
+    id="nested-rope", every_model=True, targets=argument(FROM_DICT, "params", add_old_names)
 )

@@ -24,8 +24,6 @@ PATCH = Patch(
     id="colbert-padding",
     every_model=True,
     targets=argument(
-        "mlx_vlm.models.lfm2_embedding.lfm2_embedding:Model._encode",
-        "mask_convolutions",
-        mask_all,
+        "mlx_vlm.models.lfm2_embedding.lfm2_embedding:Model._encode", "mask_convolutions", mask_all
     ),
 )

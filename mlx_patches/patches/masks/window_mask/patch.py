@@ -41,7 +41,5 @@ def is_past_window(tokens: int, window_size: int | None) -> bool:
 
 
 PATCH = Patch(
-    id="window-mask",
-    every_model=True,
-    targets=wrap(f"{MODULE}:create_attention_mask", mask_window),
+    id="window-mask", every_model=True, targets=wrap(f"{MODULE}:create_attention_mask", mask_window)
 )

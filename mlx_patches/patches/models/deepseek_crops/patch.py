@@ -30,9 +30,7 @@ def append_end(images_spatial_crop: Any) -> Any:
 PATCH = Patch(
     id="deepseek-crops",
     targets=argument(
-        "mlx_vlm.models.deepseek_vl_v2.deepseek_vl_v2:Model.get_input_embeddings",
-        CROPS,
-        append_end,
+        "mlx_vlm.models.deepseek_vl_v2.deepseek_vl_v2:Model.get_input_embeddings", CROPS, append_end
     ),
     wrong_alone="deepseek_vl_v2",
     changes_alone=True,

@@ -1,11 +1,9 @@
 """Reads bodies of chat requests as an endpoint does."""
 
 import asyncio
-import json
-from types import FunctionType
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of
+from ....probes.kit import Result, Target, module_of, read_body
 
 
 def probe(target: Target) -> Result:
@@ -26,13 +24,5 @@ def probe(target: Target) -> Result:
 
 def read(target: Target, package: str, /, **sent: Any) -> Any:
     """The body that the endpoint of a server with this package gets."""
-    kind = module_of(target).Request
-    code = (lambda: None).__code__
-    endpoint = FunctionType(code, {"__name__": f"{package}.server"}, "create_chat_completion")
-    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
-    message = {"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}
-
-    async def receive() -> dict[str, Any]:
-        return message
-
-    return asyncio.run(kind(scope, receive).json())
+    endpoint = f"{package}.server:create_chat_completion"
+    return asyncio.run(read_body(module_of(target).Request, endpoint, sent))

@@ -57,10 +57,7 @@ def add_input(digest: Any, value: Any) -> None:
 
 
 def stream_by_state(
-    stream: Callable[..., Iterator[Any]],
-    *args: Any,
-    vision_cache: Any = None,
-    **kwargs: Any,
+    stream: Callable[..., Iterator[Any]], *args: Any, vision_cache: Any = None, **kwargs: Any
 ) -> Iterator[Any]:
     """Stream an answer; features of files are cached by the files' current state."""
     if vision_cache is not None:
