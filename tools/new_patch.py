@@ -17,14 +17,10 @@ _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+")
 
 PATCH = '''"""TODO: product or models, symptom, when.
 
-Why
-    TODO
-How
-    TODO
-Upstream
-    TODO
-Retire when
-    TODO
+Why: TODO
+How: TODO
+Upstream: TODO
+Retire when: TODO
 """
 
 from typing import Any

@@ -70,16 +70,12 @@ CACHELIST_STATE = Patch(
     probe=".probe_state:probe",
     doc="""mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load.
 
-    Why
-        ``CacheList.state`` is one flat list of the arrays of all its caches, without their
-        classes or their numbers of arrays. ``from_state`` does not call the constructor, so the
-        new list has no caches to restore.
-    How
-        ``state`` has one item per cache, and ``meta_state`` their class names and ``meta_state``.
-    Upstream
-        mlx-lm 0.31.0 saves both.
-    Retire when
-        No supported release is older than mlx-lm 0.31.
+    Why: ``CacheList.state`` is one flat list of the arrays of all its caches, without their classes
+        or their numbers of arrays. ``from_state`` does not call the constructor, so the new list
+        has no caches to restore.
+    How: ``state`` has one item per cache, and ``meta_state`` their class names and ``meta_state``.
+    Upstream: mlx-lm 0.31.0 saves both.
+    Retire when: No supported release is older than mlx-lm 0.31.
     """,
 )
 
@@ -132,16 +128,12 @@ EXTEND_SOLO_BATCH = Patch(
     probe=".probe_extend:probe",
     doc="""mlx-vlm: a batch that began with one prompt crashes when the next one joins.
 
-    Why
-        ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
+    Why: ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
         several. ``Batch.extend`` then mixes them: a solo cache has no ``extend``, and a batch
         cache's ``extend`` reads attributes that a solo cache lacks.
-    How
-        Solo caches become batch caches of one row before two batches are joined.
-    Upstream
-        mlx-vlm 0.5.0 merges caches in its new generator.
-    Retire when
-        No supported release is older than mlx-vlm 0.5.0.
+    How: Solo caches become batch caches of one row before two batches are joined.
+    Upstream: mlx-vlm 0.5.0 merges caches in its new generator.
+    Retire when: No supported release is older than mlx-vlm 0.5.0.
     """,
 )
 
@@ -172,17 +164,13 @@ CHUNKED_FRONT = Patch(
     probe=".probe_chunked:probe",
     doc="""Llama 4 forgets the start of an attention chunk during prefill: wrong output.
 
-    Why
-        ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
+    Why: ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
         end may still be unwritten; for each of them one token too many is dropped in front,
         possibly of the attention chunk that the next token attends to. At worst more tokens are
         dropped than the cache holds.
-    How
-        If a token of that chunk would be dropped, the unwritten columns are cut off first. The
+    How: If a token of that chunk would be dropped, the unwritten columns are cut off first. The
         release's trim then only drops tokens older than the last ``chunk_size``.
-    Upstream
-        mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens instead of columns.
-    Retire when
-        No supported release is older than these.
+    Upstream: mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens instead of columns.
+    Retire when: No supported release is older than these.
     """,
 )

@@ -1,21 +1,17 @@
 """DeepSeek V4 in mlx-vlm: wrong output after the first chunk, its pooling ignores earlier text.
 
-Why
-    When its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the previous
+Why: When its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the previous
     window. The pooling cache only holds the tokens of the unfinished window, so
     ``_overlap_compress_kv`` treats the first window of every call as if no text came before it:
     right at the start of a text, wrong in a later chunk, in a second turn, and for every window
     that a decode step completes.
-How
-    The compressor gets the pooling cache inside an object that prepends the last window to those
+How: The compressor gets the pooling cache inside an object that prepends the last window to those
     that a call completes, and drops the token pooled from it. The cache keeps its last windows
-    (``windows``); they are merged, extended, filtered, extracted, saved and restored with its
-    rows. A saved state has the last window in front of the unfinished one, a batch's state behind
-    it; a release without the patch drops it on restore. A first call computes the same as before.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    ``Compressor`` reads the window before the first one of a call from its cache.
+    (``windows``); they are merged, extended, filtered, extracted, saved and restored with its rows.
+    A saved state has the last window in front of the unfinished one, a batch's state behind it; a
+    release without the patch drops it on restore. A first call computes the same as before.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: ``Compressor`` reads the window before the first one of a call from its cache.
 """
 
 import sys

@@ -1,21 +1,18 @@
 """mlx-lm and mlx-vlm: kv_bits crashes mid-generation on unsupported models; now ignored with a
 warning.
 
-Why
-    ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
+Why: ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
     have quantized caches from the start. Gemma 2 and 4, Phi, DeepSeek V3 and others compute with
     the keys and values themselves, which are tuples of arrays in a quantized cache; gpt-oss uses
-    attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older
-    answer tokens, and the quantized ones that replace them keep them.
-How
-    Each model is tried once before generation: it is fed a token with quantized caches. MLX is
+    attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older answer
+    tokens, and the quantized ones that replace them keep them.
+How: Each model is tried once before generation: it is fed a token with quantized caches. MLX is
     lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
     ``kv_bits`` is ignored, with one warning per model class. It is also ignored for models whose
     own caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The release rejects ``kv_bits`` before it generates, or every family supports quantized caches.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The release rejects ``kv_bits`` before it generates, or every family supports quantized
+    caches.
 """
 
 import inspect

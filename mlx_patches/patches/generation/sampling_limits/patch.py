@@ -1,18 +1,14 @@
 """mlx-lm and mlx-vlm servers crash on a token id or top_k outside the vocabulary.
 
-Why
-    ``logit_bias`` for a token id outside the vocabulary writes beyond the logits: the process
+Why: ``logit_bias`` for a token id outside the vocabulary writes beyond the logits: the process
     crashes with SIGSEGV, at once or later. A ``top_k`` of the vocabulary's size or more, a
     penalty's context size of more than 64 bits and such a token id raise in the thread that all
     requests share. ``mlx_lm.server`` drops the connection for a ``seed`` that is negative or has
     more than 64 bits.
-How
-    Token ids outside the vocabulary are ignored, and such a ``top_k`` keeps every token. A context
+How: Token ids outside the vocabulary are ignored, and such a ``top_k`` keeps every token. A context
     size is cut to 31 bits, more than any text has tokens, and a seed to 64 bits.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The releases reject these numbers, or do the same.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The releases reject these numbers, or do the same.
 """
 
 import functools

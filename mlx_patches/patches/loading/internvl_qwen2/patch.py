@@ -1,14 +1,10 @@
 """InternVL3 with a Qwen2 text model, saved for transformers, does not load in mlx-vlm.
 
-Why
-    mlx-vlm's InternVL always has a Qwen3 text model. Most published folders have Qwen2, whose
+Why: mlx-vlm's InternVL always has a Qwen3 text model. Most published folders have Qwen2, whose
     attention has biases and no norms: "Received parameters not in model".
-How
-    A model whose text config is Qwen2's gets the release's Qwen2 text model.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm builds the text model that the config names.
+How: A model whose text config is Qwen2's gets the release's Qwen2 text model.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm builds the text model that the config names.
 """
 
 import importlib

@@ -1,14 +1,10 @@
 """LLaVA in mlx-vlm refuses every image, with transformers 5.
 
-Why
-    LLaVA's processor passes the tokenizer's options, such as ``padding``, to the image processor
+Why: LLaVA's processor passes the tokenizer's options, such as ``padding``, to the image processor
     too. Since transformers 5 it raises for options that it does not know.
-How
-    The image processor receives all options but the tokenizer's.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The processor separates the options.
+How: The image processor receives all options but the tokenizer's.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The processor separates the options.
 """
 
 import copy

@@ -1,15 +1,11 @@
 """Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm.
 
-Why
-    Transformers 5 nests the text model's settings, calls the vision tower's type
+Why: Transformers 5 nests the text model's settings, calls the vision tower's type
     ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. mlx-vlm reads
     only the names of published folders.
-How
-    Before the config is read, the old names are added to it.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm reads the new names.
+How: Before the config is read, the old names are added to it.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm reads the new names.
 """
 
 from typing import Any

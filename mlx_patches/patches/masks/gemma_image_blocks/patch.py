@@ -1,19 +1,15 @@
 """Gemma 3, Gemma 4 26B and 31B in mlx-vlm: image tokens do not see the whole image.
 
-Why
-    Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
+Why: Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
     Gemma 4 whose config has ``use_bidirectional_attention: "vision"``. mlx-vlm masks Gemma 3's
     causally. Of Gemma 4, releases before 0.6 do the same; later ones also let the tokens attend
     both ways in the layers with full attention, and only if the cache is empty.
-How
-    The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
+How: The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
     language model. Each layer's mask then also shows a token the later tokens of its image. A
     prompt is cut into chunks only between images.
-Upstream
-    mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10. Releases
-    up to 0.3.9, whose models accept no videos, are not repaired.
-Retire when
-    The masks equal those of transformers, also in chunked prefill.
+Upstream: mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9,
+    whose models accept no videos, are not repaired.
+Retire when: The masks equal those of transformers, also in chunked prefill.
 """
 
 import functools

@@ -1,15 +1,11 @@
 """Gemma 3n in mlx-vlm crashes in every batch.
 
-Why
-    ``Gemma3nAltUp.correct`` multiplies states of shape (inputs, rows, tokens, width) by
+Why: ``Gemma3nAltUp.correct`` multiplies states of shape (inputs, rows, tokens, width) by
     coefficients of shape (rows, tokens, inputs). The axes line up only for a single row.
-How
-    Each token is corrected independently of the others, so the batch is reshaped into one long
-    row and back. The arithmetic stays the same. A single row is passed on unchanged.
-Upstream
-    mlx-vlm 0.5.0. mlx-lm never had the defect.
-Retire when
-    No supported release is older than mlx-vlm 0.5.0.
+How: Each token is corrected independently of the others, so the batch is reshaped into one long row
+    and back. The arithmetic stays the same. A single row is passed on unchanged.
+Upstream: mlx-vlm 0.5.0. mlx-lm never had the defect.
+Retire when: No supported release is older than mlx-vlm 0.5.0.
 """
 
 from typing import Any

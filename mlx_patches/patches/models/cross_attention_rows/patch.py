@@ -1,18 +1,14 @@
 """Llama 3.2 Vision in a batch sees its image only for the first token of an answer.
 
-Why
-    The model computes an image's keys and values from its states in every call, and stores none
-    of them in its caches. ``generate_step`` passes the states from call to call. The batch
-    generator passes them only with the prompt, so the rest of the answer is generated without the
-    image, even in a batch of one row.
-How
-    The first cache keeps the image states of its rows, through all cache operations of a host. A
+Why: The model computes an image's keys and values from its states in every call, and stores none of
+    them in its caches. ``generate_step`` passes the states from call to call. The batch generator
+    passes them only with the prompt, so the rest of the answer is generated without the image, even
+    in a batch of one row.
+How: The first cache keeps the image states of its rows, through all cache operations of a host. A
     call without states gets them by the model's own arguments: the states of all rows, padded; a
     mask of the padding; and the mask with which rows without an image skip these layers.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
 """
 
 import functools

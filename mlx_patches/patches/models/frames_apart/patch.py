@@ -1,15 +1,11 @@
 """GLM-4.1V and ERNIE 4.5 VL in mlx-vlm mix a prompt's third and later images or frames.
 
-Why
-    The vision tower runs all images and frames as one sequence, and should attend within each.
-    Its attention splits the sequence only after the first and after the second of them, so that
-    patches of the others attend to each other.
-How
-    Attention runs once per image or frame if there are more than three.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The towers split the sequence at each boundary.
+Why: The vision tower runs all images and frames as one sequence, and should attend within each. Its
+    attention splits the sequence only after the first and after the second of them, so that patches
+    of the others attend to each other.
+How: Attention runs once per image or frame if there are more than three.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The towers split the sequence at each boundary.
 """
 
 import itertools

@@ -1,16 +1,12 @@
 """Gemma 3 and PaliGemma 2: image features are up to 1.6 times too large.
 
-Why
-    The embedding step divides image features by the root of the text model's width, because the
+Why: The embedding step divides image features by the root of the text model's width, because the
     language model multiplies all embeddings by it. It reads the width from the config's top level,
     where published configs have none; the default, 2048, is the width of a single model. Gemma 3
     also multiplies by a rounded root.
-How
-    The features are divided by what the language model multiplies by.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. transformers reads the text model's width.
-Retire when
-    The embedding step reads the text model's width.
+How: The features are divided by what the language model multiplies by.
+Upstream: Not fixed in mlx-vlm 0.7.10. transformers reads the text model's width.
+Retire when: The embedding step reads the text model's width.
 """
 
 from typing import Any

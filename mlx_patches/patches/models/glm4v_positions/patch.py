@@ -1,15 +1,11 @@
 """GLM-4.1V and GLM-4.5V in mlx-vlm: an image's patches get inexact positions.
 
-Why
-    The table of position embeddings is resized to an image's grid. The authors interpolate it
+Why: The table of position embeddings is resized to an image's grid. The authors interpolate it
     bicubically, mlx-vlm bilinearly. GLM-4.1V's vision blocks also normalize with a constant of
     their own instead of the config's.
-How
-    The embeddings are resized bicubically. The norms of new blocks get the config's constant.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm interpolates bicubically.
+How: The embeddings are resized bicubically. The norms of new blocks get the config's constant.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm interpolates bicubically.
 """
 
 from typing import Any

@@ -1,18 +1,14 @@
 """Idefics2 in mlx-vlm: images get wrong positions, and their padding is attended to.
 
-Why
-    The vision tower assigns each patch one of 70 positions per axis. mlx-vlm's boundaries between
-    them are too close together, and places on a boundary fall on its other side. Images are
-    padded to the largest of the prompt, but neither the tower nor the resampler masks the
-    padding: another image, or a part of the same image, changes an image's features. Norms of the
-    tower and of the resampler use a constant of the text model.
-How
-    The position table is read at the authors' positions. If images have padding, each is embedded
+Why: The vision tower assigns each patch one of 70 positions per axis. mlx-vlm's boundaries between
+    them are too close together, and places on a boundary fall on its other side. Images are padded
+    to the largest of the prompt, but neither the tower nor the resampler masks the padding: another
+    image, or a part of the same image, changes an image's features. Norms of the tower and of the
+    resampler use a constant of the text model.
+How: The position table is read at the authors' positions. If images have padding, each is embedded
     on its own without it. The norms of new models get the authors' constant.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The features of a padded image equal those of transformers.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The features of a padded image equal those of transformers.
 """
 
 import copy

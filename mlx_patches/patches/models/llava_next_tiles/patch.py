@@ -1,20 +1,16 @@
 """LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly.
 
-Why
-    The processor gives an image as many image tokens as it has features. The embedding step
+Why: The processor gives an image as many image tokens as it has features. The embedding step
     replaces each of these tokens by a whole tile of features, and a tile of newlines follows the
     tiles: a prompt of 1,206 tokens becomes 3,486. It also leaves tiles in the order of the grid,
     includes features of the image's padding, and ignores every image but the first; a conversation
     with several is refused.
-How
-    The tower gets the tiles of all images. Their features are arranged as in transformers: the
+How: The tower gets the tiles of all images. Their features are arranged as in transformers: the
     whole image, then the rows of the grid without padding, each with a newline at its end. They
     replace the image tokens one by one. A conversation may have several images, as LLaVA's may.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9, which drop the sizes of images, are not
+Upstream: Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9, which drop the sizes of images, are not
     repaired.
-Retire when
-    The embedding step inserts one feature per image token.
+Retire when: The embedding step inserts one feature per image token.
 """
 
 import copy

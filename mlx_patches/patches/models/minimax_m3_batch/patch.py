@@ -1,25 +1,21 @@
 """MiniMax M3 in a batch: wrong RoPE positions and wrong sparse blocks.
 
-Why
-    The model computes a batch's positions from state that an earlier call left on the model. A
-    merged batch starts again at position 0, a prompt's later chunk clamps the negative positions
-    of padding to 0, and a new prompt resets those of decoding rows. In the first call of a padded
-    batch, the mask of the layers with sparse attention is not causal: tokens attend to later
-    ones. These layers attend to blocks of keys selected by an indexer. In a batch, blocks are
-    counted from the start of the padding, so they hold other tokens than in a single request. The
-    indexer also reads ``offset`` after the update that changes it in place. A saved batch cannot
-    be restored: ``state`` is set on a cache made without ``__init__``. A batch with tokens cannot
-    join one without: the latter counts its rows after the new ones were added.
-How
-    The model gets ``position_ids`` from the cache's offsets, and then also builds the causal mask.
+Why: The model computes a batch's positions from state that an earlier call left on the model. A
+    merged batch starts again at position 0, a prompt's later chunk clamps the negative positions of
+    padding to 0, and a new prompt resets those of decoding rows. In the first call of a padded
+    batch, the mask of the layers with sparse attention is not causal: tokens attend to later ones.
+    These layers attend to blocks of keys selected by an indexer. In a batch, blocks are counted
+    from the start of the padding, so they hold other tokens than in a single request. The indexer
+    also reads ``offset`` after the update that changes it in place. A saved batch cannot be
+    restored: ``state`` is set on a cache made without ``__init__``. A batch with tokens cannot join
+    one without: the latter counts its rows after the new ones were added.
+How: The model gets ``position_ids`` from the cache's offsets, and then also builds the causal mask.
     The indexer gets each row's keys from its first token on, and the selected blocks are shifted
     back by the row's padding. ``offset`` is read through a handle. A cache is initialized before
     its state is set, and gets empty index keys before one with index keys joins. Rows without
     padding, and calls with their own mask or positions, are unchanged.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm computes positions and blocks by row.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm computes positions and blocks by row.
 """
 
 import importlib

@@ -1,15 +1,11 @@
 """Nemotron-H in mlx-lm clips its time steps wrongly, even for a single request.
 
-Why
-    ``time_step_min`` and ``time_step_max`` are the range in which training initializes the time
+Why: ``time_step_min`` and ``time_step_max`` are the range in which training initializes the time
     steps, not limits of their values. If a config has no ``time_step_limit``, releases clip every
     step to that range.
-How
-    A config without ``time_step_limit`` gets the limits zero and infinity.
-Upstream
-    mlx-lm 0.31.2 (#1026, commit 6ddfdda1).
-Retire when
-    No supported release is older than mlx-lm 0.31.2.
+How: A config without ``time_step_limit`` gets the limits zero and infinity.
+Upstream: mlx-lm 0.31.2 (#1026, commit 6ddfdda1).
+Retire when: No supported release is older than mlx-lm 0.31.2.
 """
 
 from typing import Any

@@ -1,14 +1,10 @@
 """PaliGemma ignores all images of a prompt but the first.
 
-Why
-    The vision tower's encoder returns the states of only its first image. The tokens of the
-    other images are embedded as zeros.
-How
-    The encoder returns the states of all images, joined as those of one.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The encoder returns every image.
+Why: The vision tower's encoder returns the states of only its first image. The tokens of the other
+    images are embedded as zeros.
+How: The encoder returns the states of all images, joined as those of one.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The encoder returns every image.
 """
 
 from typing import Any

@@ -1,17 +1,13 @@
 """mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU.
 
-Why
-    SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
+Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
     to 0.02 per activation. InternVL uses the exact function, mlx-vlm the tanh approximation.
     Qwen3-VL MoE's layers use the approximation and its mergers the exact function, mlx-vlm the
     reverse; Qwen3-Omni's layers use the approximation too.
-How
-    New layers of these towers get the activation that belongs to the tower's type.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm reads ``hidden_act``, or uses each tower's default.
+How: New layers of these towers get the activation that belongs to the tower's type.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm reads ``hidden_act``, or uses each tower's default.
 """
 
 from typing import Any

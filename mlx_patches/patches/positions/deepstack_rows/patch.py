@@ -1,7 +1,6 @@
 """Qwen3-VL: image features are added to the wrong tokens in a batch or a long prompt.
 
-Why
-    The vision tower's deepstack features are a list with one array per layer, of only the image
+Why: The vision tower's deepstack features are a list with one array per layer, of only the image
     tokens. The batch generator handles only arrays. It uses the first row's list for the whole
     batch, drops text rows when it joins the masks of image tokens, and slices the mask for the
     chunks of a prompt, but not the features: every chunk starts again at the first of them. The
@@ -9,16 +8,13 @@ Why
     requests are wrong as well if the prompt is longer than a chunk. Qwen3-Omni of 0.6.7 to 0.7.2
     uses the whole prompt's mask for each chunk, and adds features past the chunk's end: MLX does
     not check bounds, and the process may crash.
-How
-    Before rows are joined or split, the features of all rows become one table, and each token
-    gets the number of its table row, counted from 1, or 0 if it has none. These numbers are an
-    array (rows, tokens), which the generator pads, slices and joins like any other. The language
-    model's wrapper turns them back into lists for the tokens fed. The features are stored once,
-    only for image tokens. Lists of a whole prompt are sliced by the cache's offset.
-Upstream
-    Qwen3-Omni passes an array since mlx-vlm 0.7.3; Qwen3-VL still passes lists in 0.7.10.
-Retire when
-    No supported release passes lists.
+How: Before rows are joined or split, the features of all rows become one table, and each token gets
+    the number of its table row, counted from 1, or 0 if it has none. These numbers are an array
+    (rows, tokens), which the generator pads, slices and joins like any other. The language model's
+    wrapper turns them back into lists for the tokens fed. The features are stored once, only for
+    image tokens. Lists of a whole prompt are sliced by the cache's offset.
+Upstream: Qwen3-Omni passes an array since mlx-vlm 0.7.3; Qwen3-VL still passes lists in 0.7.10.
+Retire when: No supported release passes lists.
 """
 
 import functools

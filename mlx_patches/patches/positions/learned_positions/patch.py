@@ -1,14 +1,10 @@
 """GPT-BigCode crashes in every batch.
 
-Why
-    The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch cache
+Why: The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch cache
     has an array with one offset per row, which NumPy cannot convert to a scalar.
-How
-    With such a cache the model counts from 0, and its position embedding adds each row's offset.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The model accepts one offset per row in every supported release.
+How: With such a cache the model counts from 0, and its position embedding adds each row's offset.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The model accepts one offset per row in every supported release.
 """
 
 import copy

@@ -1,20 +1,16 @@
 """mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others.
 
-Why
-    They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
+Why: They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
     ``guided_json`` have no effect. ``max_completion_tokens``, which clients send in place of
     ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
     ``stop`` that is not a list. Rapid-MLX's completions ignore ``logit_bias``.
-How
-    In each body that a chat, completion, responses or messages endpoint reads, a parameter that
+How: In each body that a chat, completion, responses or messages endpoint reads, a parameter that
     the server knows by another name gets it, and vllm-mlx's ``stop`` becomes a list. A parameter
     that the server cannot follow is refused with status 400; the message names it. A value without
     effect, such as ``n: 1``, and fields that describe the request, such as ``user``, are accepted.
     This depends on the name of one method of Starlette.
-Upstream
-    Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
-Retire when
-    The servers refuse fields that they do not read.
+Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
+Retire when: The servers refuse fields that they do not read.
 """
 
 from typing import Any

@@ -1,20 +1,16 @@
 """vllm-mlx, Rapid-MLX, mlx-openai-server: a request can read local files and internal addresses.
 
-Why
-    mlx-openai-server reads any path and fetches any URL. vllm-mlx reads any path as audio or as a
+Why: mlx-openai-server reads any path and fetches any URL. vllm-mlx reads any path as audio or as a
     voice, and resolves a host's name once to check it and again to connect. Rapid-MLX reads any
     path as audio. In all three a file may be a playlist, whose reader opens the files and URLs that
     it lists.
-How
-    The sources in a request are checked like those of mlx-lm and mlx-vlm in ``host-media-policy``.
+How: The sources in a request are checked like those of mlx-lm and mlx-vlm in ``host-media-policy``.
     vllm-mlx and Rapid-MLX get the fetched content as a data URL, mlx-openai-server as a file.
-    ``host-media-policy`` then lets mlx-vlm load the files that the hosts write.
-    Optional: requests that were answered before may be refused.
-Upstream
-    Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318), mlx-openai-server 1.8.1 and Rapid-MLX 0.16.10
+    ``host-media-policy`` then lets mlx-vlm load the files that the hosts write. Optional: requests
+    that were answered before may be refused.
+Upstream: Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318), mlx-openai-server 1.8.1 and Rapid-MLX 0.16.10
     (Rapid-MLX 2167).
-Retire when
-    The hosts have an option to accept only public addresses and listed folders.
+Retire when: The hosts have an option to accept only public addresses and listed folders.
 """
 
 import asyncio

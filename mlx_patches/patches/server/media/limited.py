@@ -1,16 +1,12 @@
 """mlx_lm.server and mlx_vlm.server: an image or audio URL can fill the memory, or hang.
 
-Why
-    The servers read the response to its end, whatever its size, as long as some data arrives. One
+Why: The servers read the response to its end, whatever its size, as long as some data arrives. One
     request can use up all memory, or block a thread forever.
-How
-    The URL is fetched as in the release, up to 64 MiB, 60 s and 179 megapixels for an image, and
+How: The URL is fetched as in the release, up to 64 MiB, 60 s and 179 megapixels for an image, and
     512 MiB and 300 s for audio. Larger files are refused before they are read completely, and
     logged. Images in the request itself have the same limits.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
-Retire when
-    The servers limit what they fetch.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
+Retire when: The servers limit what they fetch.
 """
 
 import base64

@@ -1,21 +1,17 @@
 """mlx_lm.server and mlx_vlm.server: a request can read any file and any address of the network.
 
-Why
-    ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
+Why: ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
     read every file that the server can, and reach machines that trust the server (SSRF).
     ``mlx_vlm.server`` also writes images to any path in a request, and reads the reference audio
     for voice cloning from any path.
-How
-    URLs must be http or https, with a host whose addresses are all public; the connection goes to
+How: URLs must be http or https, with a host whose addresses are all public; the connection goes to
     a checked address, for redirects too; proxies are ignored. Paths must be below a folder of
     ``MLX_PATCHES_MEDIA_ROOTS``, after every link is followed. A file must be in a container that
     holds its own data; a playlist makes its reader open the files that it lists. Anything else is
     refused, with the reason in the log. In mlx-vlm this applies to every caller in the process.
     Optional: requests that were answered before may be refused.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318, Rapid-MLX 2167).
-Retire when
-    The servers have an option to accept only public addresses and listed folders.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318, Rapid-MLX 2167).
+Retire when: The servers have an option to accept only public addresses and listed folders.
 """
 
 import inspect

@@ -1,17 +1,13 @@
 """mlx_lm.server drops or garbles tool calls of LFM2 and LFM2.5.
 
-Why
-    These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
+Why: These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
     release cuts an argument at a comma, a bracket or a quote, parses only the first of several
     calls, and misses a tool with a dot in its name. If the chat template does not contain the
     tokens of tool calls, as LFM2.5's does not, the release picks no parser: the call stays text.
-How
-    A call that is valid Python is parsed as Python, and never run; everything else goes to the
+How: A call that is valid Python is parsed as Python, and never run; everything else goes to the
     release's parser. A tokenizer without a parser whose vocabulary has both tokens gets this one.
-Upstream
-    mlx-lm 0.32.0 parses calls as Python, and looks for the tokens in the vocabulary too.
-Retire when
-    No supported release is older than mlx-lm 0.32.
+Upstream: mlx-lm 0.32.0 parses calls as Python, and looks for the tokens in the vocabulary too.
+Retire when: No supported release is older than mlx-lm 0.32.
 """
 
 import ast

@@ -1,18 +1,14 @@
 """mlx_lm.server generates to max_tokens for a client that hung up; others wait.
 
-Why
-    The server notices a client's end when a write fails, and an answer that is not streamed is
+Why: The server notices a client's end when a write fails, and an answer that is not streamed is
     written once, at its end. Until then the request keeps its row, its caches and its thread, and
     requests that are served one by one, such as seeded ones, wait for it.
-How
-    The client's socket is checked, without waiting, with each token and each chunk of the prompt;
+How: The client's socket is checked, without waiting, with each token and each chunk of the prompt;
     the generation of a client that has closed it ends. A queued request of such a client is refused
     before it starts. A client that has only closed its sending side counts as gone, as in other
     servers. Distributed generation is unchanged.
-Upstream
-    mlx-lm 677; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not repaired.
-Retire when
-    The server ends each request with its client.
+Upstream: mlx-lm 677; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not repaired.
+Retire when: The server ends each request with its client.
 """
 
 import socket

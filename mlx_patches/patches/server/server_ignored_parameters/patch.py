@@ -1,20 +1,16 @@
 """mlx_lm.server ignores n, response_format, tool_choice and others (refused now).
 
-Why
-    The server reads the parameters that it implements and drops all others: a request for a JSON
+Why: The server reads the parameters that it implements and drops all others: a request for a JSON
     schema gets free text, one for two answers gets one, and no reply mentions it. Before mlx-lm
     0.32.1, a parameter with an invalid value gets no reply at all: the connection is closed.
-How
-    A known parameter of other servers that changes an answer is refused with status 400, unless it
+How: A known parameter of other servers that changes an answer is refused with status 400, unless it
     has the value that changes nothing. ``tool_choice: "none"`` drops the tools, ``enable_thinking``
     and ``reasoning_effort`` are passed to the chat template, and ``stream_options`` may lack
     ``include_usage``. An invalid value gets status 400 in every release, also in ``logit_bias``,
     and so does ``top_logprobs`` without ``logprobs``.
-Upstream
-    Invalid values are fixed in mlx-lm 0.32.1; the rest is not fixed in mlx-lm 0.32.2. The server of
-    mlx-lm up to 0.28.3 is not repaired.
-Retire when
-    The server honours or refuses these parameters.
+Upstream: Invalid values are fixed in mlx-lm 0.32.1; the rest is not fixed in mlx-lm 0.32.2. The
+    server of mlx-lm up to 0.28.3 is not repaired.
+Retire when: The server honours or refuses these parameters.
 """
 
 import json

@@ -1,18 +1,14 @@
 """mlx_lm.server: top_logprobs names other tokens than the answer's; none in a stream.
 
-Why
-    With ``top_logprobs``, the server picks the most probable tokens with ``argpartition``, which
+Why: With ``top_logprobs``, the server picks the most probable tokens with ``argpartition``, which
     does not sort them, and reports the first as the answer's token. A streamed answer has no
     log-probabilities at all.
-How
-    The most probable tokens are sorted. As the answer is read, each token gets an entry with its
+How: The most probable tokens are sorted. As the answer is read, each token gets an entry with its
     own log-probability, and the reply has these entries; a chunk of a stream has those of the
     tokens since the chunk before.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases up to 0.30.5 reply in another format, with the answer's own
-    tokens, and are not repaired.
-Retire when
-    Each entry of ``logprobs.content`` describes the answer's token, streamed or not.
+Upstream: Not fixed in mlx-lm 0.32.2. Releases up to 0.30.5 reply in another format, with the
+    answer's own tokens, and are not repaired.
+Retire when: Each entry of ``logprobs.content`` describes the answer's token, streamed or not.
 """
 
 from collections.abc import Iterator

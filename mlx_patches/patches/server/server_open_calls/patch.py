@@ -1,16 +1,12 @@
 """mlx_lm.server with Mistral, Devstral or Ministral: every tool call is lost.
 
-Why
-    When an answer ends, the server parses the text of a call that is still open if the last
+Why: When an answer ends, the server parses the text of a call that is still open if the last
     response has the state ``tool``. A stop token or a stop string leads to no state at all, so the
     call is dropped: every call of Mistral, Devstral and Ministral, which have no end marker.
-How
-    A response without a state gets that of the response before it.
-Upstream
-    mlx-lm 1307, 1373, 1447; fixed in mlx-lm 0.32.0. Releases up to 0.31.1 have no states and are
-    not repaired.
-Retire when
-    No supported release is older than mlx-lm 0.32.0.
+How: A response without a state gets that of the response before it.
+Upstream: mlx-lm 1307, 1373, 1447; fixed in mlx-lm 0.32.0. Releases up to 0.31.1 have no states and
+    are not repaired.
+Retire when: No supported release is older than mlx-lm 0.32.0.
 """
 
 import dataclasses

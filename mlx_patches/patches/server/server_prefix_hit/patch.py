@@ -1,15 +1,11 @@
 """mlx_lm.server hangs for good after a prompt that its cache covers completely.
 
-Why
-    For a prompt that is cached to its last token, the prompt cache returns no tokens to feed. The
+Why: For a prompt that is cached to its last token, the prompt cache returns no tokens to feed. The
     generation thread raises for the empty prompt and ends, and later requests hang.
-How
-    The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
+How: The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
     trimmed, those of a shorter prefix are used, or none.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``fetch_nearest_cache`` always leaves a token to feed.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``fetch_nearest_cache`` always leaves a token to feed.
 """
 
 import sys

@@ -1,18 +1,14 @@
 """mlx_lm.server: a malformed tool call ends the whole answer.
 
-Why
-    The server drops a tool call if its parser raises ValueError. ``longcat``'s parser raises
+Why: The server drops a tool call if its parser raises ValueError. ``longcat``'s parser raises
     AttributeError for almost any incomplete call; others return a call without ``arguments``, no
     call at all, or a value that JSON lacks. Each of these aborts the request: the client gets no
     answer, and a stream breaks off.
-How
-    The formatter gets a parser that drops such a call and logs a warning, as the server does after
+How: The formatter gets a parser that drops such a call and logs a warning, as the server does after
     a ValueError from mlx-lm 0.31.3 on. Missing ``arguments`` become ``{}``.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
+Upstream: Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses elsewhere.
-Retire when
-    ``ToolCallFormatter`` handles any error of its parser.
+Retire when: ``ToolCallFormatter`` handles any error of its parser.
 """
 
 import json

@@ -1,17 +1,13 @@
 """mlx_lm.server loses the whole answer if it cannot parse a tool call.
 
-Why
-    The server drops a tool call that its parser cannot read, and still ends the answer with
-    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text. With
-    ``tool_choice: "none"`` it gets a call.
-How
-    The text of such a call is returned as content. If no call of the answer is readable, it ends
+Why: The server drops a tool call that its parser cannot read, and still ends the answer with
+    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text. With ``tool_choice:
+    "none"`` it gets a call.
+How: The text of such a call is returned as content. If no call of the answer is readable, it ends
     with ``finish_reason: "stop"``. With ``tool_choice: "none"``, every call is returned as text.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
+Upstream: Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses elsewhere.
-Retire when
-    The server returns the text of a call that it cannot read.
+Retire when: The server returns the text of a call that it cannot read.
 """
 
 from typing import Any

@@ -1,17 +1,14 @@
 """mlx_vlm.server reports `stop`, not `length`, for answers cut off by max_tokens.
 
-Why
-    The server of mlx-vlm 0.5.0 writes ``finish_reason: stop`` in every chat answer that is not
+Why: The server of mlx-vlm 0.5.0 writes ``finish_reason: stop`` in every chat answer that is not
     streamed, even if it was cut off at ``max_tokens``. Clients and agents take half a program or
     half a tool call for a complete one, and do not request the rest.
-How
-    The reason of an answer's last token is recorded in the request's generation arguments, which
+How: The reason of an answer's last token is recorded in the request's generation arguments, which
     its task keeps. A choice of this task with ``stop`` gets ``length`` if that was the reason. Tool
     calls and streamed answers, which are right, keep their reasons.
-Upstream
-    Fixed in mlx-vlm 0.6.0. Servers below 0.5, which answer one request at a time, are not repaired.
-Retire when
-    mlx-vlm 0.5.0 is no longer supported.
+Upstream: Fixed in mlx-vlm 0.6.0. Servers below 0.5, which answer one request at a time, are not
+    repaired.
+Retire when: mlx-vlm 0.5.0 is no longer supported.
 """
 
 import importlib

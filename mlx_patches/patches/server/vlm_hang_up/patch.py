@@ -1,16 +1,12 @@
 """mlx_vlm.server: a request that is not streamed goes on after its client has hung up.
 
-Why
-    A streamed request ends when its client hangs up. One that is not streamed is collected in a
+Why: A streamed request ends when its client hangs up. One that is not streamed is collected in a
     thread that no one ends: its row stays in the batch up to ``max_tokens``, and slows down the
     others.
-How
-    When the body of such a request is read, a task waits for the client to disconnect, and then
+How: When the body of such a request is read, a task waits for the client to disconnect, and then
     closes the request's tokens. The release cancels the row, as it does for a stream.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The server cancels requests of clients that have hung up.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The server cancels requests of clients that have hung up.
 """
 
 import asyncio

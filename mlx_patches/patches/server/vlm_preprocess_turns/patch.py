@@ -1,14 +1,10 @@
 """mlx_vlm.server fails one of several simultaneous requests with "Already borrowed".
 
-Why
-    Each request's thread tokenizes its own prompt with the shared tokenizer. A fast tokenizer sets
+Why: Each request's thread tokenizes its own prompt with the shared tokenizer. A fast tokenizer sets
     its padding before it encodes, and raises "Already borrowed" if another thread is using it.
-How
-    The threads prepare their prompts in turn. Generation runs in another thread and continues.
-Upstream
-    mlx-vlm 0.6.5 holds a lock around the same work. tokenizers 537 explains the cause.
-Retire when
-    mlx-vlm below 0.6.5 is no longer supported.
+How: The threads prepare their prompts in turn. Generation runs in another thread and continues.
+Upstream: mlx-vlm 0.6.5 holds a lock around the same work. tokenizers 537 explains the cause.
+Retire when: mlx-vlm below 0.6.5 is no longer supported.
 """
 
 import threading

@@ -1,19 +1,15 @@
 """mlx_vlm.server: one failing request kills all others; some hang forever.
 
-Why
-    The generation thread takes all waiting requests and computes their embeddings one by one. It
+Why: The generation thread takes all waiting requests and computes their embeddings one by one. It
     treats an error there, such as an image whose tokens do not match, as an error of the whole
-    batch: requests that are being decoded end with another request's error. Below mlx-vlm 0.7.0
-    the failed request and those behind it are never answered.
-How
-    The error is raised later, when the thread inserts the request. There the release answers the
+    batch: requests that are being decoded end with another request's error. Below mlx-vlm 0.7.0 the
+    failed request and those behind it are never answered.
+How: The error is raised later, when the thread inserts the request. There the release answers the
     request with the error and continues with the others.
-Upstream
-    mlx-vlm 0.7.0 answers all of them with the error. Not fixed in mlx-vlm 0.7.10. An error in a
-    step of the batch still ends all its requests; below 0.7.0 so does any error in the loops of
+Upstream: mlx-vlm 0.7.0 answers all of them with the error. Not fixed in mlx-vlm 0.7.10. An error in
+    a step of the batch still ends all its requests; below 0.7.0 so does any error in the loops of
     drafters.
-Retire when
-    The server answers a request whose embeddings fail, and continues with the others.
+Retire when: The server answers a request whose embeddings fail, and continues with the others.
 """
 
 import logging

@@ -1,20 +1,16 @@
 """mlx_vlm.server in a batch: requests get the first one's temperature and seed.
 
-Why
-    The first request makes the batch generator, with its temperature, top_p, top_k, seed and
+Why: The first request makes the batch generator, with its temperature, top_p, top_k, seed and
     logprobs. Requests that join the running batch are sampled with them: a greedy request becomes
     random, a seeded one greedy, and a request for logprobs gets none. ``top_logprobs`` stays empty
     unless the server was started with ``--top-logprobs-k``.
-How
-    The list of a request's logits processors, which follows its row through the generator, also
+How: The list of a request's logits processors, which follows its row through the generator, also
     holds its sampler. A batch samples the rows of each sampler in one call, and computes logprobs
     if a row needs them: the top 20 for ``top_logprobs``. Rows with the same settings and no seed
     share a sampler, with a row id for each. With a draft model, only requests with the same
     settings are prefilled in one batch.
-Upstream
-    Reported as mlx-vlm #1647. Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The batch generator of mlx-vlm takes a sampler per row, and the server passes it.
+Upstream: Reported as mlx-vlm #1647. Not fixed in mlx-vlm 0.7.10.
+Retire when: The batch generator of mlx-vlm takes a sampler per row, and the server passes it.
 """
 
 from collections.abc import Sequence

@@ -1,20 +1,17 @@
 """mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k.
 
-Why
-    The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
+Why: The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
     ignores ``min_p``, ``xtc_probability`` and, in earlier releases, ``top_k``. Of ``top_n_sigma``,
     ``p_less`` and ``typical_p`` only the first one counts, and a request with one of them ignores
     its seed. With a draft model, penalties and ``logit_bias`` change only the first token.
-How
-    For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets
-    all of its parameters; its draws depend on the seed and the token's position. Numbers out of
-    range, an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the
-    release lacks, or ignores with a draft model, are refused with status 400.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds, penalties and
-    logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not repaired.
-Retire when
-    The server passes all parameters of a request to its sampler.
+How: For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets all
+    of its parameters; its draws depend on the seed and the token's position. Numbers out of range,
+    an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the release
+    lacks, or ignores with a draft model, are refused with status 400.
+Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds,
+    penalties and logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not
+    repaired.
+Retire when: The server passes all parameters of a request to its sampler.
 """
 
 import importlib

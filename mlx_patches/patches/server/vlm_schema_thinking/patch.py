@@ -1,16 +1,13 @@
 """mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking.
 
-Why
-    With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
+Why: With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
     begins its answer at once never sends it, so the whole answer is free text.
-How
-    If the prompt has not opened the thinking, the first token decides: only the token that begins
+How: If the prompt has not opened the thinking, the first token decides: only the token that begins
     the thinking and those that the schema allows can be sampled. After the former the schema waits
     as before, after the others it continues.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. Before 0.7 the schema waits only if the prompt opens the thinking.
-Retire when
-    The server applies the schema to an answer without thinking.
+Upstream: Not fixed in mlx-vlm 0.7.10. Before 0.7 the schema waits only if the prompt opens the
+    thinking.
+Retire when: The server applies the schema to an answer without thinking.
 """
 
 from typing import Any

@@ -1,22 +1,18 @@
 """mlx_vlm.server ignores the stop strings of a request.
 
-Why
-    The server accepts any field in a request, but never reads ``stop``. Clients that end a turn, a
+Why: The server accepts any field in a request, but never reads ``stop``. Clients that end a turn, a
     line or a block of code at a stop string also get the text after it. The ``stop_sequences`` of
     ``/v1/messages`` are cut out of a complete answer, but not out of a stream.
-How
-    A request's generation arguments carry its stop strings. The text of its answer is searched as
+How: A request's generation arguments carry its stop strings. The text of its answer is searched as
     it is generated: at the first stop string the answer ends, with the text before it and
     ``finish_reason: stop``, and the row is cancelled. Text that may begin a stop string is held
     back until that is certain. The token in which the stop string begins is the last one counted;
     like a stop token, it has no logprobs. ``stop_sequences`` do not apply to thinking and tool
     calls, as in the release. Requests without stop strings run the release's code, and so does the
     summary that the server makes of a long request.
-Upstream
-    Reported as mlx-vlm #1044; #1069 was closed. Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm
-    below 0.5 is not repaired.
-Retire when
-    The server stops at the stop strings of a request.
+Upstream: Reported as mlx-vlm #1044; #1069 was closed. Not fixed in mlx-vlm 0.7.10. The server of
+    mlx-vlm below 0.5 is not repaired.
+Retire when: The server stops at the stop strings of a request.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """mlx_vlm.server drops the first letters of a thought: "got it" becomes "it".
 
-Why
-    Text before ``<channel|>`` is the model's thought. The release removes a leading word "thought"
+Why: Text before ``<channel|>`` is the model's thought. The release removes a leading word "thought"
     with ``lstrip("thought")``, which removes every leading t, h, o, u and g. A thought that starts
     with "the", "to", "got" or "though" silently loses letters.
-How
-    The patch removes the word itself first, and puts a line break in front: ``lstrip`` then
+How: The patch removes the word itself first, and puts a line break in front: ``lstrip`` then
     removes nothing, and the release strips the line break.
-Upstream
-    Reported as mlx-vlm #1934. Fixed in mlx-vlm 0.7.10 (#2203).
-Retire when
-    No supported release uses ``lstrip("thought")``.
+Upstream: Reported as mlx-vlm #1934. Fixed in mlx-vlm 0.7.10 (#2203).
+Retire when: No supported release uses ``lstrip("thought")``.
 """
 
 from ....core.verbs import Patch, argument

@@ -1,18 +1,14 @@
 """mlx_vlm.server with tools: an unreadable or unfinished call is lost, or ends its stream.
 
-Why
-    The server removes the text between the markers of a tool call from a stream before it parses
-    it. If the parser cannot read it, the client gets neither a call nor the text. mlx-vlm 0.7.9
-    and later stream the arguments of a call as they are generated, and end the stream with an
-    error if the whole turns out to be unreadable, or is cut by ``max_tokens``.
-How
-    The tokens of a call are held back until it is complete. If the release cannot parse it, its
+Why: The server removes the text between the markers of a tool call from a stream before it parses
+    it. If the parser cannot read it, the client gets neither a call nor the text. mlx-vlm 0.7.9 and
+    later stream the arguments of a call as they are generated, and end the stream with an error if
+    the whole turns out to be unreadable, or is cut by ``max_tokens``.
+How: The tokens of a call are held back until it is complete. If the release cannot parse it, its
     markers are removed, and it is content like any other text, streamed or not. Calls are streamed
     whole, as before mlx-vlm 0.7.9. Thinking, and requests without tools, are not searched.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
-Retire when
-    The server returns the text of a call that it cannot read.
+Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
+Retire when: The server returns the text of a call that it cannot read.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """mlx_vlm.server answers images that cannot be read with status 500 and their data.
 
-Why
-    The server reads a request's images where any error counts as its own. A picture that cannot be
+Why: The server reads a request's images where any error counts as its own. A picture that cannot be
     decoded, or fewer images than the prompt has placeholders, is answered with status 500, and the
     detail repeats the image's data.
-How
-    An error that comes from a request's images becomes a client's error, in one line without the
+How: An error that comes from a request's images becomes a client's error, in one line without the
     data. ``/responses`` and releases before 0.6 still answer it with status 500.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The server answers such requests with status 400.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The server answers such requests with status 400.
 """
 
 import re

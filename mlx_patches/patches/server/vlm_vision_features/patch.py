@@ -1,15 +1,11 @@
 """mlx_vlm.server: a replaced image file is answered from stale features (cached by file name).
 
-Why
-    Image features are cached for later turns by the image's path or URL. If a camera overwrites
+Why: Image features are cached for later turns by the image's path or URL. If a camera overwrites
     its file, or a URL returns another picture, the answer is about the first picture.
-How
-    The server caches features by pixels. ``stream_generate`` caches those of a file by its name,
+How: The server caches features by pixels. ``stream_generate`` caches those of a file by its name,
     time and size, and none for a URL, since its content may change.
-Upstream
-    Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
-Retire when
-    No supported release caches features by an image's name.
+Upstream: Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
+Retire when: No supported release caches features by an image's name.
 """
 
 import hashlib

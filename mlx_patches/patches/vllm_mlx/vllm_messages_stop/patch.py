@@ -1,15 +1,11 @@
 """vllm-mlx: a streamed /v1/messages answer that max_tokens cuts off reports end_turn.
 
-Why
-    The stream ends with ``stop_reason: end_turn`` unless it has tool calls: the server does not
+Why: The stream ends with ``stop_reason: end_turn`` unless it has tool calls: the server does not
     keep the engine's finish reason. Clients take half an answer for a whole one.
-How
-    The stream's engine notes the finish reason, and ``end_turn`` becomes ``max_tokens`` if that is
+How: The stream's engine notes the finish reason, and ``end_turn`` becomes ``max_tokens`` if that is
     ``length``.
-Upstream
-    Not fixed in vllm-mlx 0.6.0.
-Retire when
-    The stream reports the engine's finish reason.
+Upstream: Not fixed in vllm-mlx 0.6.0.
+Retire when: The stream reports the engine's finish reason.
 """
 
 from collections.abc import AsyncIterator

@@ -1,19 +1,16 @@
 """vllm-mlx ignores the stop strings of a request, or ends the answer after them.
 
-Why
-    The batched engines, for text and for images, get the stop strings and never read them. The
+Why: The batched engines, for text and for images, get the stop strings and never read them. The
     simple engine ignores them in answers that are not streamed; in the others it keeps the stop
     string and the rest of its token. ``/v1/messages`` drops ``stop_sequences``. Rapid-MLX streams
     the beginning of a stop string that spans tokens.
-How
-    The outputs of an engine are searched as they are generated. At the first stop string the answer
-    ends, with the text before it and ``finish_reason: stop``, and the request is aborted. Text that
-    may begin a stop string is held back until that is certain. An answer that is not streamed is
-    collected from the same outputs. Requests without stop strings run the release's code.
-Upstream
-    Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
-Retire when
-    Both engines stop at the stop strings of a request.
+How: The outputs of an engine are searched as they are generated. At the first stop string the
+    answer ends, with the text before it and ``finish_reason: stop``, and the request is aborted.
+    Text that may begin a stop string is held back until that is certain. An answer that is not
+    streamed is collected from the same outputs. Requests without stop strings run the release's
+    code.
+Upstream: Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
+Retire when: Both engines stop at the stop strings of a request.
 """
 
 import importlib

@@ -1,18 +1,14 @@
 """vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored.
 
-Why
-    The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
+Why: The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
     which it was made. While that batch runs, requests with other settings join it and are sampled
     with them. ``top_k`` and ``presence_penalty`` are accepted and never used.
-How
-    The generator gets a sampler for each row whose settings differ from its own, and a processor
+How: The generator gets a sampler for each row whose settings differ from its own, and a processor
     for the presence penalty. Rows with the generator's settings use its sampler, so a batch of
     equal requests is sampled in one call as before.
-Upstream
-    Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row. Not repaired with
-    mlx-lm below 0.31.2, which has another batch generator.
-Retire when
-    The scheduler passes a sampler per row.
+Upstream: Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row. Not repaired
+    with mlx-lm below 0.31.2, which has another batch generator.
+Retire when: The scheduler passes a sampler per row.
 """
 
 from typing import Any
