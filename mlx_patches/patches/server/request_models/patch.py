@@ -22,6 +22,7 @@ from ....core.patch import Attribute, Patch, Target, read_stored
 from ....core.verbs import argument, before
 from ..._shared.callers import callers
 from ..._shared.refusals import Refused, as_refusal
+from ..._shared.targets import vlm_server
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
 ID = "host-request-models"
@@ -141,10 +142,7 @@ PATCH = Patch(
     severity="security",
     targets=(
         *before("mlx_lm.server:ModelProvider.load", check_lm_load),
-        *before(
-            ("mlx_vlm.server:get_cached_model", "mlx_vlm.server.app:get_cached_model"),
-            check_vlm_load,
-        ),
+        *before(vlm_server("app", "get_cached_model"), check_vlm_load),
         *before("mlx_vlm.server.runtime_config:RuntimeConfig.apply_changes", check_options),
         *argument("mlx_vlm.server.model_discovery:discover_models", "paths", check_folders),
         *before("mlx_vlm.generate.image_defaults:resolve_image_defaults", check_image_model),

@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 from ....core.verbs import Function, Patch, wrap
+from ..._shared.targets import vlm_server
 
 _turn = threading.Lock()
 
@@ -26,10 +27,7 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     targets=wrap(
-        (
-            "mlx_vlm.server:ResponseGenerator._cpu_preprocess",
-            "mlx_vlm.server.generation:ResponseGenerator._cpu_preprocess",
-        ),
+        vlm_server("generation", "ResponseGenerator._cpu_preprocess"),
         prepare_in_turn,
         # Since 0.6.5 the caller holds a lock.
         fingerprint_of=("ResponseGenerator._cpu_preprocess", "ResponseGenerator.generate"),

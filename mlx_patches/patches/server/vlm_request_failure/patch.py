@@ -17,6 +17,7 @@ import threading
 from typing import Any
 
 from ....core.verbs import Function, Patch, wrap
+from ..._shared.targets import vlm_server
 
 logger = logging.getLogger("mlx_patches")
 
@@ -53,10 +54,7 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     targets=wrap(
-        (
-            "mlx_vlm.server:ResponseGenerator._gpu_embed",
-            "mlx_vlm.server.generation:ResponseGenerator._gpu_embed",
-        ),
+        vlm_server("generation", "ResponseGenerator._gpu_embed"),
         embed_or_fail_later,
         # The defect is in the loop, which is called _run_impl since 0.7.0.
         fingerprint_of=(

@@ -24,6 +24,7 @@ from typing import Any
 
 from ....core.verbs import Patch, argument, mx, result
 from ..._shared.stop_strings import cut_at_stops, read_stops
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
 
@@ -122,19 +123,12 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *result(
-            (
-                "mlx_vlm.server:ResponseGenerator.generate",
-                "mlx_vlm.server.generation:ResponseGenerator.generate",
-            ),
+            vlm_server("generation", "ResponseGenerator.generate"),
             end_at_stops,
             fingerprint_of=("ResponseGenerator.generate", "GenerationArguments"),
             when=has_stops,
         ),
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
-            add_stops,
-            supports=True,
-        ),
+        *result(vlm_server("app", "_build_gen_args"), add_stops, supports=True),
         *result("mlx_vlm.server.anthropic:_apply_stop_sequences", report_stop, supports=True),
         *argument(
             "mlx_vlm.server.compaction:compact_response_context",

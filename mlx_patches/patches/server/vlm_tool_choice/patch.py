@@ -16,6 +16,7 @@ from typing import Any
 
 from ....core.verbs import Patch, Target, argument, around, mx, result
 from ..._shared.refusals import client_error
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 
 
@@ -129,9 +130,7 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     targets=(
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"), require_call
-        ),
+        *result(vlm_server("app", "_build_gen_args"), require_call),
         *argument(
             "mlx_vlm.server.compaction:compact_response_context",
             "request",

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....core.verbs import Function, Patch, result
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
 
@@ -198,17 +199,8 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *result(
-            (
-                "mlx_vlm.server:ResponseGenerator.generate",
-                "mlx_vlm.server.generation:ResponseGenerator.generate",
-            ),
-            check_answer,
-            when=has_parser,
+            vlm_server("generation", "ResponseGenerator.generate"), check_answer, when=has_parser
         ),
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
-            add_parser,
-            supports=True,
-        ),
+        *result(vlm_server("app", "_build_gen_args"), add_parser, supports=True),
     ),
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 from ....core.verbs import Function, Patch, wrap
 from ..._shared.refusals import client_error
+from ..._shared.targets import vlm_server
 
 # An object in an error's text, such as a buffer.
 _OBJECT = re.compile(r" <[^<>]*>")
@@ -42,11 +43,5 @@ def blame_client(error: Exception) -> Exception:
 PATCH = Patch(
     id="vlm-unread-images",
     every_model=True,
-    targets=wrap(
-        (
-            "mlx_vlm.server:ResponseGenerator._cpu_preprocess",
-            "mlx_vlm.server.generation:ResponseGenerator._cpu_preprocess",
-        ),
-        prepare,
-    ),
+    targets=wrap(vlm_server("generation", "ResponseGenerator._cpu_preprocess"), prepare),
 )

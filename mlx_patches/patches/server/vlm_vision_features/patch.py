@@ -15,6 +15,7 @@ from typing import Any
 
 from ....core.arrays import mx
 from ....core.verbs import Patch, argument, wrap
+from ..._shared.targets import vlm_server
 
 
 def replace_names(server: Any, /, raw_inputs: Mapping[str, Any], images: Any) -> Any:
@@ -102,12 +103,7 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *argument(
-            (
-                "mlx_vlm.server:ResponseGenerator._gpu_embed",
-                "mlx_vlm.server.generation:ResponseGenerator._gpu_embed",
-            ),
-            "images",
-            replace_names,
+            vlm_server("generation", "ResponseGenerator._gpu_embed"), "images", replace_names
         ),
         *wrap(
             ("mlx_vlm.generate:stream_generate", "mlx_vlm.generate.dispatch:stream_generate"),
