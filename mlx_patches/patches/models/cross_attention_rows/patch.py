@@ -11,13 +11,12 @@ Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
 """
 
-import functools
 import inspect
 from typing import Any
 
 from ....core.verbs import Function, Patch, define, mx, vlm_family
 from ..._shared.image_states import ImageStates
-from ..._shared.row_calls import bind_call, find_argument
+from ..._shared.row_calls import by_name, find_argument
 from ..._shared.row_record import cache_targets, read_record, update_record
 
 STATES = "cross_attention_states"
@@ -25,25 +24,17 @@ STATES = "cross_attention_states"
 MASK, SHOWN = "cross_attention_mask", "full_text_row_masked_out_mask"
 
 
-def keep_states(call: Function) -> Function:
-    """Factory of the language model's call, in which a batch's rows see their images."""
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def call_with_states(*args: Any, **kwargs: Any) -> Any:
-        bound = bind_call(signature, args, kwargs)
-        cache = None if bound is None else find_argument(bound, "cache")
-        if bound is None or not cache or not count_batch(cache[0]):
-            return call(*args, **kwargs)
-        states = find_argument(bound, STATES)
+@by_name
+def keep_states(call: Function, bound: inspect.BoundArguments) -> Any:
+    """The language model's call, in which a batch's rows see their images."""
+    cache, states = (find_argument(bound, name) for name in ("cache", STATES))
+    if cache and count_batch(cache[0]):
         if states is not None:
             rows, length, _ = states.shape
             update_record(cache[0], images=ImageStates(states, (length,) * rows))
         elif (images := find_images(cache[0])) is not None:
             bound.arguments.update(build_arguments(images))
-        return call(*bound.args, **bound.kwargs)
-
-    return call_with_states
+    return call(*bound.args, **bound.kwargs)
 
 
 def count_batch(cache: Any) -> int:

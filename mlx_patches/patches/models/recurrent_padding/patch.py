@@ -38,6 +38,7 @@ from .batch import (
     attend_with_window,
     call_from_start,
     call_in_stretches,
+    call_with_keys_in_stretches,
     close_step,
     hold_rows,
     is_announced,
@@ -79,7 +80,7 @@ MASKED: dict[str, tuple[str, Factory]] = {
 MASK_LEFT: dict[str, tuple[str, Factory] | None] = {
     "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
     "qwen3_5_moe": None,  # uses the layers of qwen3_5
-    "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, checks_keys=True)),
+    "zaya1_vl": ("CCA.__call__", call_with_keys_in_stretches),
 }
 
 

@@ -30,7 +30,6 @@ Upstream: mlx-vlm fixes the families one by one: moondream3 and mllama in 0.5.0,
 Retire when: The lab is green for all of these families.
 """
 
-import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +39,7 @@ from ..._shared import rows as cache_rows
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
     RowPart,
-    bind_call,
+    by_name,
     find_argument,
     find_shape,
     join_outputs,
@@ -68,20 +67,11 @@ DELTAS = "_rope_deltas"
 FEATURES = "deepstack_visual_embeds"
 
 
-def call_per_row(call: Function) -> Function:
-    """Factory of the model's call, which feeds the rows of a batch one by one."""
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def call_model(*args: Any, **kwargs: Any) -> Any:
-        bound = bind_call(signature, args, kwargs)
-        split = None if bound is None else split_batch(bound)
-        if bound is None or split is None:
-            return call(*args, **kwargs)
-        layers, parts = split
-        return forward_per_row(call, bound, layers, parts)
-
-    return call_model
+@by_name
+def call_per_row(call: Function, bound: inspect.BoundArguments) -> Any:
+    """The model's call, which feeds the rows of a batch one by one."""
+    split = split_batch(bound)
+    return forward_per_row(call, bound, *split) if split else call(*bound.args, **bound.kwargs)
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:

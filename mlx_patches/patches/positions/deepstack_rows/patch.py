@@ -17,12 +17,11 @@ Upstream: Qwen3-Omni passes an array since mlx-vlm 0.7.3; Qwen3-VL still passes 
 Retire when: No supported release passes lists.
 """
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, define, mx, vlm_family, wrap
+from ....core.verbs import Function, Patch, around, define, mx, vlm_family, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
 from ..._shared.targets import vlm_generators
@@ -102,20 +101,15 @@ def may_have_features(*args: Any, **kwargs: Any) -> bool:
     return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
 
 
-def call_with_fed(call: Function) -> Function:
-    """Factory of the language model's call, with lists of the features of the tokens fed."""
-
-    @functools.wraps(call)
-    def call_model(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if TABLE not in kwargs:
-            kwargs |= slice_fed(kwargs, inputs.shape[1])
-        table = kwargs.pop(TABLE, None)
-        if table is not None:
-            kwargs.pop("n_to_process", None)  # with it some releases slice the mask once more
-            kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
-        return call(model, inputs, *args, **kwargs)
-
-    return call_model
+def call_with_fed(call: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """The language model's call, with lists of the features of the tokens fed."""
+    if TABLE not in kwargs:
+        kwargs |= slice_fed(kwargs, inputs.shape[1])
+    table = kwargs.pop(TABLE, None)
+    if table is not None:
+        kwargs.pop("n_to_process", None)  # with it some releases slice the mask once more
+        kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
+    return call(model, inputs, *args, **kwargs)
 
 
 def slice_fed(arguments: Arguments, length: int) -> Arguments:
@@ -144,7 +138,7 @@ PATCH = Patch(
     targets=(
         *define(
             vlm_family("qwen3_vl qwen3_vl_moe qwen3_omni_moe", "LanguageModel.__call__"),
-            call_with_fed,
+            around(call_with_fed),
             when=may_have_features,
         ),
         *change_prompts(lambda rows, lengths: number_features(rows, lengths)),
