@@ -107,8 +107,8 @@ class Patch(NamedTuple):
         mlx: the releases of MLX with which the code has the defect; empty for all.
         security: it limits what a request or a model's folder can reach. If it
             fails in a call, the call is refused; it is never withdrawn.
-        doc: what is wrong, then ``Why``, ``How``, ``Upstream`` and ``Retire when``. Needed if a
-            module declares several patches; by default the module's own docstring.
+        doc: what is wrong, then ``Why:``, ``How:``, ``Upstream:`` and ``Retire when:``. Needed if
+            a module declares several patches; by default the module's own docstring.
     """
 
     id: str
@@ -137,10 +137,12 @@ class Patch(NamedTuple):
 
     @property
     def documentation(self) -> str:
-        """The patch's docstring, without its indentation."""
+        """The patch's docstring, without its indentation, each of its parts under a heading."""
         import inspect  # not at start-up: it costs 4 ms
+        import re
 
-        return inspect.cleandoc(self.doc or importlib.import_module(self.module).__doc__ or "")
+        doc = inspect.cleandoc(self.doc or importlib.import_module(self.module).__doc__ or "")
+        return re.sub(r"^(Why|How|Upstream|Retire when): ", r"\1\n    ", doc, flags=re.MULTILINE)
 
     @property
     def headline(self) -> str:

@@ -101,6 +101,12 @@ def compare_arrays(actual: Any, expected: Any, tolerance: float, whose: str = "o
     return Result(not worst <= tolerance, f"off by {worst:.2g} of the {whose} scale", worst)
 
 
+def sum_experts(block: Any, x: Any, weights: Any) -> Any:
+    """The sum of all experts' outputs for ``x``, weighted by ``weights`` (..., experts)."""
+    everyone = mx.broadcast_to(mx.arange(weights.shape[-1]), weights.shape)
+    return (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
+
+
 def find_largest(figures: Sequence[float]) -> float:
     """The largest figure, or NaN if any is NaN, which ``max`` may skip."""
     return next(filter(math.isnan, figures), max(figures))

@@ -3,11 +3,12 @@
 import contextlib
 import importlib
 import inspect
+import json
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -156,7 +157,6 @@ def make_prompt_batch(kind: Any, rests: Sequence[Sequence[int]], model: Any, **o
 
 def make_prefix_hits(layers: Sequence[Any], lengths: Sequence[int]) -> list[dict[str, Any] | None]:
     """Hits of mlx-vlm's prefix cache, one block each; ``layers``: heads and width of both."""
-    mx: Any = importlib.import_module("mlx.core")
 
     def draw(shape: tuple[int, int], length: int) -> Any:
         return mx.random.normal((1, shape[0], length, shape[1]))
@@ -242,3 +242,17 @@ def make_scope(method: str, path: str, *headers: tuple[bytes, bytes]) -> dict[st
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
+
+
+async def read_body(kind: Any, endpoint: str, body: Any, receive: Any = None) -> Any:
+    """The body that an endpoint, ``module:name``, gets from Starlette's ``Request``."""
+    module, _, name = endpoint.partition(":")
+    message = {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+    messages = [message]
+
+    async def receive_message() -> Any:
+        return messages.pop() if messages else await receive()
+
+    function = FunctionType((lambda: None).__code__, {"__name__": module}, name)
+    scope = make_scope("POST", "/") | {"endpoint": function}
+    return await kind(scope, receive_message).json()

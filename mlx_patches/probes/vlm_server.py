@@ -56,8 +56,7 @@ def running(**state: Any) -> Iterator[Any]:
             self.model, self.processor = _Model(), _processor()
             self.tokenizer, self.config = self.processor.tokenizer, self.model.config
             self.draft_model = self.draft_kind = None
-            for name, value in state.items():
-                self.__dict__[name] = value
+            self.__dict__.update(state)
 
         def _cpu_preprocess(self, prompt: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
             return {"input_ids": mx.array([prompt])}

@@ -4,8 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ...core.errors import refusal
-from ...core.patch import Target
+from ...core.verbs import Target, refusal
 
 Params = dict[str, Any]
 # By distribution: the module and the name of the class that its config classes inherit from.
@@ -32,7 +31,6 @@ def config_target(
     module, name = _BASES[distribution]
 
     def from_dict(cls: Any, params: Params) -> Any:
-        """Make a config object from the content of ``config.json``."""
         plain = getattr(importlib.import_module(module), name).from_dict.__func__
         completed = complete(params)
         try:

@@ -42,7 +42,6 @@ def view(whole: Any, **parts: Callable[[Any], Any]) -> Any:
 
 
 def with_offset(cache: Any, offset: Any) -> Any:
-    """A view of a cache with this offset."""
     return view(cache, offset=lambda cache: offset)
 
 

@@ -28,8 +28,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...core.arrays import mx
-from ...core.verbs import Factory, Target, define
+from ...core.verbs import Factory, Target, define, mx
 
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
@@ -234,5 +233,4 @@ def read_settings(cache: Any) -> dict[str, Any]:
 
 
 def holds_quantized(cache: Any) -> bool:
-    """Whether a solo or batch cache holds quantized keys and values."""
     return hasattr(cache, "bits")

@@ -45,6 +45,22 @@ def bind_call(
         return None
 
 
+def by_name(call_bound: Callable[[Any, inspect.BoundArguments], Any]) -> Callable[[Any], Any]:
+    """A factory of a call that is passed to ``call_bound(call, bound)`` if it can be bound."""
+
+    def factory(call: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(call)
+
+        @functools.wraps(call)
+        def call_by_name(*args: Any, **kwargs: Any) -> Any:
+            bound = bind_call(signature, args, kwargs)
+            return call(*args, **kwargs) if bound is None else call_bound(call, bound)
+
+        return call_by_name
+
+    return factory
+
+
 def find_argument(bound: inspect.BoundArguments, name: str) -> Any:
     """An argument of a call or of its ``**kwargs``; None if it was not passed."""
     extra = bound.arguments.get(find_extra_name(bound.signature), {})

@@ -44,25 +44,21 @@ class RowEntry(NamedTuple):
     def merge(
         self, original: Callable[..., Any], cls: Any, caches: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Merge rows, and their entries."""
         batch = original(cls, caches, *args, **kwargs)
         self.write(batch, self.join(caches))
         return batch
 
     def extend(self, original: Callable[..., None], cache: Any, other: Any) -> None:
-        """Add another batch's rows, and its entry."""
         joined = self.join((cache, other))
         original(cache, other)
         self.write(cache, joined)
 
     def filter_rows(self, original: Callable[..., None], cache: Any, batch_indices: Any) -> None:
-        """Keep only these rows, also in the entry."""
         held = self.read(cache)  # read first: another patch's layer below may filter it as well
         original(cache, batch_indices)
         self.write(cache, held and held.filter_rows(batch_indices))
 
     def extract(self, original: Callable[..., Any], cache: Any, idx: int) -> Any:
-        """Extract a row, and its entry."""
         row = original(cache, idx)
         held = self.read(cache)
         self.write(row, held and held.filter_rows([idx]))
@@ -73,9 +69,7 @@ class RowEntry(NamedTuple):
         return self.name in cache.__dict__
 
     def is_either(self, cache: Any, other: Any) -> bool:
-        """Whether one of two caches has the entry."""
         return self.is_in(cache) or self.is_in(other)
 
     def is_any(self, cls: Any, caches: Sequence[Any], *args: Any, **kwargs: Any) -> bool:
-        """Whether one of these caches has the entry."""
         return any(map(self.is_in, caches))

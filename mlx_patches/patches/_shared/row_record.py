@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.arrays import mx
-from ...core.patch import Target, around
+from ...core.verbs import Target, around, mx
 from .image_states import ImageStates, join_states
 from .prompt_files import load_entry, save_entry
 from .row_entries import RowEntry
@@ -110,7 +109,6 @@ def fill_column(cache: Any, name: str, rows: int) -> Any:
 
 
 def count_rows(cache: Any) -> int:
-    """The number of rows of a cache."""
     if hasattr(cache, "cache"):
         state = next((state for state in cache.cache if state is not None), None)
         return 1 if state is None else int(state.shape[0])

@@ -17,6 +17,11 @@ def vlm_generators(name: str) -> tuple[str, ...]:
     return tuple(f"{module}:{name}" for module in GENERATORS)
 
 
+def vlm_server(module: str, name: str) -> tuple[str, ...]:
+    """The places of a name of mlx-vlm's server, which is in one of its modules from 0.6 on."""
+    return f"mlx_vlm.server:{name}", f"mlx_vlm.server.{module}:{name}"
+
+
 # The lookup in the prompt cache of mlx-lm's server, which later releases have with the caches.
 PROMPT_CACHE_FETCH = tuple(
     f"mlx_lm.{module}:LRUPromptCache.fetch_nearest_cache" for module in ("server", "models.cache")

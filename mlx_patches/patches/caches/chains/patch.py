@@ -136,22 +136,18 @@ OFFSET_CHAIN = Patch(
     ),
     doc="""mlx-lm and mlx-vlm, NoPE layers: a batch leaks a graph node with each token.
 
-    Why
-        ``update_and_fetch`` adds to ``offset``, lazily. A layer with RoPE reads it, so each step
+    Why: ``update_and_fetch`` adds to ``offset``, lazily. A layer with RoPE reads it, so each step
         evaluates it. Other layers never evaluate it (NoPE layers: Jamba, Kimi Linear, Nemotron-H,
         Granite hybrids, Cohere 2, EXAONE 4, Llama 4, SmolLM3; M-RoPE models, which compute
         positions once for all layers: Qwen-VL). Each token then adds a node and its buffer to the
         chain, until Metal aborts the process with "Resource limit (499000) exceeded".
-    How
-        Each write of ``offset`` notes the position. Two writes one position apart mean an update
+    How: Each write of ``offset`` notes the position. Two writes one position apart mean an update
         of one token; such tokens are counted. Every 32 tokens ``offset`` becomes its value at the
         start of the count plus their number: one node instead of the chain, whose additions never
-        run. That start value is evaluated once, with the keys. Any other write, such as a chunk
-        of several tokens, ends the count; after eight ended counts the offset is evaluated.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        No supported release leaves ``offset`` unevaluated.
+        run. That start value is evaluated once, with the keys. Any other write, such as a chunk of
+        several tokens, ends the count; after eight ended counts the offset is evaluated.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: No supported release leaves ``offset`` unevaluated.
     """,
 )
 
@@ -188,17 +184,13 @@ ROTATING_CHAIN = Patch(
     doc="""mlx-lm, sliding-window layers leak one graph node per token in a batch once the
     window is full.
 
-    Why
-        Once its window is full, a rotating cache lowers ``left_padding`` by one at each step,
-        lazily. Only that of the first sliding layer is read, for the mask. In the other layers
-        each token adds a node and its buffer to the chain, until Metal aborts the process with
-        "Resource limit (499000) exceeded".
-    How
-        Every 32 positions the keys are made to depend on both counts, so the next step evaluates
+    Why: Once its window is full, a rotating cache lowers ``left_padding`` by one at each step,
+        lazily. Only that of the first sliding layer is read, for the mask. In the other layers each
+        token adds a node and its buffer to the chain, until Metal aborts the process with "Resource
+        limit (499000) exceeded".
+    How: Every 32 positions the keys are made to depend on both counts, so the next step evaluates
         them. Nothing is copied, and nothing waits for the device.
-    Upstream
-        mlx-lm 0.31.1 does this at every step, and so does mlx-vlm's own copy of the class.
-    Retire when
-        No supported release is older than mlx-lm 0.31.1.
+    Upstream: mlx-lm 0.31.1 does this at every step, and so does mlx-vlm's own copy of the class.
+    Retire when: No supported release is older than mlx-lm 0.31.1.
     """,
 )

@@ -1,14 +1,10 @@
 """mlx-lm: AFM 7 still attends to tokens that were trimmed from its prompt cache.
 
-Why
-    ``ConcatenateKVCache.trim`` only lowers ``offset``. Keys and values stay, and the next update
+Why: ``ConcatenateKVCache.trim`` only lowers ``offset``. Keys and values stay, and the next update
     appends to them and counts all columns again.
-How
-    After a trim the cache keeps only the columns that its offset counts.
-Upstream
-    Not fixed in mlx-lm 0.32.2 (1494 1502); mlx-vlm's own class cuts them.
-Retire when
-    The release cuts keys and values.
+How: After a trim the cache keeps only the columns that its offset counts.
+Upstream: Not fixed in mlx-lm 0.32.2 (1494 1502); mlx-vlm's own class cuts them.
+Retire when: The release cuts keys and values.
 """
 
 from typing import Any

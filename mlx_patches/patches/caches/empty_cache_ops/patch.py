@@ -41,7 +41,6 @@ def save_empty(cache: Any, extra: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def extract_row(extract: Callable[[Any, int], Any], cache: Any, idx: int) -> Any:
-    """Row ``idx`` of an attention cache."""
     return make_empty_row(cache) if is_empty(cache) else extract(cache, idx)
 
 
@@ -115,7 +114,6 @@ def filter_keys(keep: Callable[[Any, Any], None], cache: Any, batch_indices: Any
 
 
 def filter_empty(cache: Any, batch_indices: Any) -> None:
-    """Keep only these rows of an empty batch cache."""
     cache.offset = cache.offset[batch_indices]
     cache.left_padding = cache.left_padding[batch_indices]
 
@@ -164,22 +162,18 @@ EMPTY_CACHE_OPS = Patch(
     doc="""mlx-lm and mlx-vlm crash when saving an empty cache or taking a row from an empty
     batch.
 
-    Why
-        Some caches stay empty: Gemma's shared layers read another layer's cache, an expert may
+    Why: Some caches stay empty: Gemma's shared layers read another layer's cache, an expert may
         receive no token, a new prompt has no token yet. ``state``, ``extract``, ``merge``,
-        ``filter``, ``extend`` and ``finalize`` assume that there are keys, so every batch
-        operation of such a model raises, and so does merging a new prompt with one that has a
-        history. A recurrent cache with unused slots raises in ``extract``. MLX before 0.30.6
-        cannot index values of width 0, which DeepSeek V3.2's indexer keeps.
-    How
-        An empty cache saves None for its keys and values, and its rows are empty caches. With
+        ``filter``, ``extend`` and ``finalize`` assume that there are keys, so every batch operation
+        of such a model raises, and so does merging a new prompt with one that has a history. A
+        recurrent cache with unused slots raises in ``extract``. MLX before 0.30.6 cannot index
+        values of width 0, which DeepSeek V3.2's indexer keeps.
+    How: An empty cache saves None for its keys and values, and its rows are empty caches. With
         written rows it gets keys of zero columns. ``finalize`` moves no padding in it. Values of
         width 0 are filtered as views of the keys.
-    Upstream
-        mlx-lm 0.30.4 merges empty caches with written ones; 0.31.2 merges, filters and extends
-        them, 0.32.0 saves them. No release extracts a row from an empty batch. In mlx-vlm 0.7.10
-        ``BatchKVCache.finalize`` accepts one.
-    Retire when
-        ``extract`` accepts an empty batch in every supported release.
+    Upstream: mlx-lm 0.30.4 merges empty caches with written ones; 0.31.2 merges, filters and
+        extends them, 0.32.0 saves them. No release extracts a row from an empty batch. In mlx-vlm
+        0.7.10 ``BatchKVCache.finalize`` accepts one.
+    Retire when: ``extract`` accepts an empty batch in every supported release.
     """,
 )

@@ -11,10 +11,9 @@
 """
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument, define, everywhere, wrap
+from ....core.verbs import Function, Patch, before, define, everywhere, wrap
 from ..._shared.rows import as_plain
 
 # -- CacheList.state, meta_state and from_state --------------------------------------------
@@ -71,16 +70,12 @@ CACHELIST_STATE = Patch(
     probe=".probe_state:probe",
     doc="""mlx-lm and mlx-vlm: a saved prompt cache that contains a CacheList does not load.
 
-    Why
-        ``CacheList.state`` is one flat list of the arrays of all its caches, without their
-        classes or their numbers of arrays. ``from_state`` does not call the constructor, so the
-        new list has no caches to restore.
-    How
-        ``state`` has one item per cache, and ``meta_state`` their class names and ``meta_state``.
-    Upstream
-        mlx-lm 0.31.0 saves both.
-    Retire when
-        No supported release is older than mlx-lm 0.31.
+    Why: ``CacheList.state`` is one flat list of the arrays of all its caches, without their classes
+        or their numbers of arrays. ``from_state`` does not call the constructor, so the new list
+        has no caches to restore.
+    How: ``state`` has one item per cache, and ``meta_state`` their class names and ``meta_state``.
+    Upstream: mlx-lm 0.31.0 saves both.
+    Retire when: No supported release is older than mlx-lm 0.31.
     """,
 )
 
@@ -88,15 +83,13 @@ CACHELIST_STATE = Patch(
 # -- a single prompt's caches in a batch ---------------------------------------------------
 
 
-def convert_both(batch: Any, other: Any, /) -> Any:
-    """The batch to extend, with the solo caches of both batches converted."""
+def convert_both(batch: Any, other: Any, /) -> None:
+    """Convert the solo caches of a batch to extend, and those of the other one."""
     for one in (batch, other):
         one.cache = [convert_to_batch(layer) for layer in one.cache]
-    return batch
 
 
-def extend_layers(extend: Callable[..., Any], ours: Any, theirs: Any) -> Any:
-    """Join the layers' caches of two batches."""
+def extend_layers(extend: Function, ours: Any, theirs: Any) -> Any:
     if not ours or not theirs:
         return extend(ours, theirs)
     joined = []
@@ -125,9 +118,8 @@ EXTEND_SOLO_BATCH = Patch(
     formerly="single-joins",
     severity="crash",
     targets=(
-        *argument(
+        *before(
             "mlx_vlm.generate:Batch.extend",
-            "self",
             convert_both,
             fingerprint_of=("Batch.extend", "BatchGenerator._process_prompts"),
         ),
@@ -136,16 +128,12 @@ EXTEND_SOLO_BATCH = Patch(
     probe=".probe_extend:probe",
     doc="""mlx-vlm: a batch that began with one prompt crashes when the next one joins.
 
-    Why
-        ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
+    Why: ``BatchGenerator`` uses the model's own caches for a single prompt, and batch caches for
         several. ``Batch.extend`` then mixes them: a solo cache has no ``extend``, and a batch
         cache's ``extend`` reads attributes that a solo cache lacks.
-    How
-        Solo caches become batch caches of one row before two batches are joined.
-    Upstream
-        mlx-vlm 0.5.0 merges caches in its new generator.
-    Retire when
-        No supported release is older than mlx-vlm 0.5.0.
+    How: Solo caches become batch caches of one row before two batches are joined.
+    Upstream: mlx-vlm 0.5.0 merges caches in its new generator.
+    Retire when: No supported release is older than mlx-vlm 0.5.0.
     """,
 )
 
@@ -153,7 +141,7 @@ EXTEND_SOLO_BATCH = Patch(
 # -- ChunkedKVCache.maybe_trim_front -------------------------------------------------------
 
 
-def trim_front(trim: Callable[[Any], None], cache: Any) -> None:
+def trim_front(trim: Function, cache: Any) -> None:
     """Drop only tokens in front that no later token attends to."""
     if cache.keys is not None and cuts_chunk(cache):
         tokens = cache.offset - cache.start_position
@@ -176,17 +164,13 @@ CHUNKED_FRONT = Patch(
     probe=".probe_chunked:probe",
     doc="""Llama 4 forgets the start of an attention chunk during prefill: wrong output.
 
-    Why
-        ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
+    Why: ``maybe_trim_front`` keeps the last ``chunk_size`` columns of the buffer. Columns at the
         end may still be unwritten; for each of them one token too many is dropped in front,
         possibly of the attention chunk that the next token attends to. At worst more tokens are
         dropped than the cache holds.
-    How
-        If a token of that chunk would be dropped, the unwritten columns are cut off first. The
+    How: If a token of that chunk would be dropped, the unwritten columns are cut off first. The
         release's trim then only drops tokens older than the last ``chunk_size``.
-    Upstream
-        mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens instead of columns.
-    Retire when
-        No supported release is older than these.
+    Upstream: mlx-lm 0.32.0 and mlx-vlm 0.7.0 count tokens instead of columns.
+    Retire when: No supported release is older than these.
     """,
 )

@@ -92,18 +92,14 @@ PADDING_NAN = Patch(
     ),
     doc="""Moondream 3, GLM 5 Next and other models in a batch: NaN in left-padded rows.
 
-    Why
-        The mask gives a padding column the weight 0, but 0 * NaN is NaN. Gemma 3n in mlx-vlm
-        divides 0 by 0 if the engine pads with zero embeddings; Moondream 3 takes the logarithm of
-        a padding position, which is negative. One such column spoils its whole row.
-    How
-        Left-padding columns of keys and values are set to zero when they enter the cache: one
+    Why: The mask gives a padding column the weight 0, but 0 * NaN is NaN. Gemma 3n in mlx-vlm
+        divides 0 by 0 if the engine pads with zero embeddings; Moondream 3 takes the logarithm of a
+        padding position, which is negative. One such column spoils its whole row.
+    How: Left-padding columns of keys and values are set to zero when they enter the cache: one
         ``where`` for each, only in chunks that contain padding. A batch without padding, a later
-        chunk and a decode step get no operation. Columns of real tokens do not change, and
-        padding columns have the weight 0, so rows of finite values are bit-identical.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        The caches, or the models, keep padding columns finite.
+        chunk and a decode step get no operation. Columns of real tokens do not change, and padding
+        columns have the weight 0, so rows of finite values are bit-identical.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: The caches, or the models, keep padding columns finite.
     """,
 )

@@ -1,21 +1,17 @@
 """DeepSeek V4 in mlx-vlm: wrong output after the first chunk, its pooling ignores earlier text.
 
-Why
-    When its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the previous
+Why: When its ``Compressor`` pools windows of 4 tokens, each pooled token also reads the previous
     window. The pooling cache only holds the tokens of the unfinished window, so
     ``_overlap_compress_kv`` treats the first window of every call as if no text came before it:
     right at the start of a text, wrong in a later chunk, in a second turn, and for every window
     that a decode step completes.
-How
-    The compressor gets the pooling cache inside an object that prepends the last window to those
+How: The compressor gets the pooling cache inside an object that prepends the last window to those
     that a call completes, and drops the token pooled from it. The cache keeps its last windows
-    (``windows``); they are merged, extended, filtered, extracted, saved and restored with its
-    rows. A saved state has the last window in front of the unfinished one, a batch's state behind
-    it; a release without the patch drops it on restore. A first call computes the same as before.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    ``Compressor`` reads the window before the first one of a call from its cache.
+    (``windows``); they are merged, extended, filtered, extracted, saved and restored with its rows.
+    A saved state has the last window in front of the unfinished one, a batch's state behind it; a
+    release without the patch drops it on restore. A first call computes the same as before.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: ``Compressor`` reads the window before the first one of a call from its cache.
 """
 
 import sys
@@ -173,7 +169,6 @@ def split_off(cache: Any) -> None:
 
 
 def add_to_snapshot(snapshot: Any, cache: Any, /) -> Any:
-    """A snapshot for the prefix cache, with the last windows."""
     windows = read_windows(cache)
     if windows is None:
         return snapshot
@@ -188,7 +183,6 @@ def restore_from_snapshot(cache: Any, snapshot: Any, /) -> None:
 def clone_with_windows(
     clone: Callable[..., Any], adapter: Any, c: Any, *, eval_targets: Any, **kwargs: Any
 ) -> Any:
-    """A copy of a cache for the prefix cache, with its last windows."""
     copied = clone(adapter, c, eval_targets=eval_targets, **kwargs)
     if (windows := read_windows(c)) is not None:
         write_windows(copied, windows)

@@ -51,7 +51,6 @@ class Windows:
 
 
 def read_windows(cache: Any) -> Windows | None:
-    """The last windows of a cache's rows, or None."""
     held: Windows | None = cache.__dict__.get(WINDOWS)
     if held is None:
         return None

@@ -1,17 +1,13 @@
 """mlx-vlm: the prefix cache crashes for models with several caches per layer.
 
-Why
-    The caches of a single prompt are stored as they are; if the prompt was in a batch, its row is
+Why: The caches of a single prompt are stored as they are; if the prompt was in a batch, its row is
     extracted first. The release distinguishes the two by whether they have ``extract``. A
     ``CacheList`` always has it, and calls it on its inner caches, where those of a single prompt
     lack it. DeepSeek V3.2, GLM-5 and ZAYA1-VL crash at the first prompt that is long enough to be
     stored.
-How
-    The caches inside a ``CacheList`` are checked as well.
-Upstream
-    Fixed in mlx-vlm 0.6.14, in the same way.
-Retire when
-    No supported release is older than mlx-vlm 0.6.14.
+How: The caches inside a ``CacheList`` are checked as well.
+Upstream: Fixed in mlx-vlm 0.6.14, in the same way.
+Retire when: No supported release is older than mlx-vlm 0.6.14.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,13 @@
 """mlx-vlm with kv_bits: a prefix-cache hit cannot join the running batch.
 
-Why
-    The caches of a batch with hits are quantized differently from those of other batches. In exact
+Why: The caches of a batch with hits are quantized differently from those of other batches. In exact
     mode they stay in floats. In block mode mlx-vlm 0.6.5 also quantizes the last layer, and
     TurboQuant's layers by the other scheme; earlier releases quantize nothing. The batches cannot
     be joined, and all requests fail.
-How
-    The release builds the batch in floats. The layers that other batches quantize are then copied
+How: The release builds the batch in floats. The layers that other batches quantize are then copied
     into quantized caches.
-Upstream
-    Fixed in mlx-vlm 0.6.6, in the same way.
-Retire when
-    No supported release is older than mlx-vlm 0.6.6.
+Upstream: Fixed in mlx-vlm 0.6.6, in the same way.
+Retire when: No supported release is older than mlx-vlm 0.6.6.
 """
 
 import inspect

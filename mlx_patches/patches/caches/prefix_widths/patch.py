@@ -1,19 +1,16 @@
 """mlx-vlm: the prefix cache crashes for models whose keys and values differ in width.
 
-Why
-    If the prompts of a batch have cached prefixes of different lengths, or some have none, the
+Why: If the prompts of a batch have cached prefixes of different lengths, or some have none, the
     shorter ones are padded with zeros. The padding has the shape of the first layer's keys, in
     every layer and also for the values. If a model's keys are wider than its values (latent
     attention: DeepSeek V2, Kimi-VL, MiniCPM3), or its layers differ (Nemotron-NAS), the arrays
     cannot be joined, and every request of the batch fails.
-How
-    The release builds the caches once per shape, with placeholders of that shape for the other
+How: The release builds the caches once per shape, with placeholders of that shape for the other
     arrays; placeholders are never computed. Each layer takes its keys and its values from the
     caches of their shape. Nothing changes for models with a single shape.
-Upstream
-    Not fixed in mlx-vlm 0.5.0 to 0.7.10.
-Retire when
-    ``make_warm_batch_kv_cache_multi`` pads each layer's keys and values in their own shapes.
+Upstream: Not fixed in mlx-vlm 0.5.0 to 0.7.10.
+Retire when: ``make_warm_batch_kv_cache_multi`` pads each layer's keys and values in their own
+    shapes.
 """
 
 from collections.abc import Callable, Sequence
@@ -86,8 +83,7 @@ def make_prefix_view(pick: dict[str, Any], tensors: Tensors, shape: Shape) -> di
         return mx.zeros((1, shape[0], tensor.shape[2], shape[1]), tensor.dtype)
 
     block = SimpleNamespace(
-        keys=[fit(keys) for keys, _ in tensors],
-        values=[fit(values) for _, values in tensors],
+        keys=[fit(keys) for keys, _ in tensors], values=[fit(values) for _, values in tensors]
     )
     return {**pick, "warm_cache": None, "matched_blocks": [block]}
 

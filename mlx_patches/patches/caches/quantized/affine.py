@@ -45,24 +45,20 @@ BATCH_QUANTIZED = Patch(
     ),
     doc="""mlx-vlm with kv_bits: a batch crashes on right-padded prompts, or when a row leaves.
 
-    Why
-        ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
-        releases, and implements ``size`` and ``nbytes`` in none: right padding is not moved, a
-        row cannot be extracted, and ``size()`` is always 0. ``from_state`` does not set
+    Why: ``BatchQuantizedKVCache`` has no ``prepare``, ``finalize`` and ``extract`` in its first
+        releases, and implements ``size`` and ``nbytes`` in none: right padding is not moved, a row
+        cannot be extracted, and ``size()`` is always 0. ``from_state`` does not set
         ``_right_padding``, so ``finalize`` of a restored cache raises ``AttributeError``.
         ``extend`` drops one batch's rows if the other is empty, and fails on buffers of different
         sizes.
-    How
-        The missing methods are added, with the contract of ``BatchKVCache``; ``finalize`` moves
-        rows inside the buffer, whose end stays. An empty batch gets keys and values of zero
-        tokens before ``extend`` joins it with a written one. ``merge`` is added to the solo class
-        instead (see ``quantized-merge``): with a ``merge`` on the batch class, Qwen3.5 would run
-        padded rows one by one and merge them without their quantization settings.
-    Upstream
-        mlx-vlm 0.6.0 repairs ``extend``, 0.6.5 adds ``prepare``, ``finalize`` and ``extract``.
-        Forks with a ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
-    Retire when
-        The class has all of these methods in every supported release.
+    How: The missing methods are added, with the contract of ``BatchKVCache``; ``finalize`` moves
+        rows inside the buffer, whose end stays. An empty batch gets keys and values of zero tokens
+        before ``extend`` joins it with a written one. ``merge`` is added to the solo class instead
+        (see ``quantized-merge``): with a ``merge`` on the batch class, Qwen3.5 would run padded
+        rows one by one and merge them without their quantization settings.
+    Upstream: mlx-vlm 0.6.0 repairs ``extend``, 0.6.5 adds ``prepare``, ``finalize`` and
+        ``extract``. Forks with a ``finalize`` cut ``_idx`` to the longest row (seen in omlx).
+    Retire when: The class has all of these methods in every supported release.
     """,
 )
 
@@ -161,22 +157,17 @@ QUANTIZED_MERGE = Patch(
     probe=".probe_merge:probe",
     doc="""mlx-lm and mlx-vlm: a prompt with a quantized cache crashes when it joins a batch.
 
-    Why
-        ``QuantizedKVCache`` has no ``merge``. A batch generator that gets one, from a prompt
-        cache in a file or from a run with ``kv_bits``, raises "does not yet support batching
-        with history"; with rows in floats it fails because the keys are tuples. Up to mlx-lm
-        0.30.2 its ``len()`` is also 0: the generator treats the prompt as new, and silently
-        loses its history.
-    How
-        ``merge`` is added, and ``len()`` if caches have one. mlx-vlm has a quantized batch cache:
+    Why: ``QuantizedKVCache`` has no ``merge``. A batch generator that gets one, from a prompt cache
+        in a file or from a run with ``kv_bits``, raises "does not yet support batching with
+        history"; with rows in floats it fails because the keys are tuples. Up to mlx-lm 0.30.2 its
+        ``len()`` is also 0: the generator treats the prompt as new, and silently loses its history.
+    How: ``merge`` is added, and ``len()`` if caches have one. mlx-vlm has a quantized batch cache:
         rows with the same settings stay quantized. mlx-lm batches only floats, and a merged batch
-        must fit every other batch of the generator: rows are dequantized when they join, and
-        their next tokens are stored in floats. A row then continues like a solo run in floats
-        after the same prompt, and takes the memory of floats. If rows of both kinds are merged,
-        the first row decides.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        Every supported release merges quantized rows.
+        must fit every other batch of the generator: rows are dequantized when they join, and their
+        next tokens are stored in floats. A row then continues like a solo run in floats after the
+        same prompt, and takes the memory of floats. If rows of both kinds are merged, the first row
+        decides.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: Every supported release merges quantized rows.
     """,
 )

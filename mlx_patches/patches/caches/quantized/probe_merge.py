@@ -78,7 +78,6 @@ def _is_near(here: Any, there: Any, quantized: bool) -> bool:
 
 
 def _read_row(cache: Any, index: int, start: int, end: int) -> Any:
-    """A row's keys and values, dequantized."""
     part = (slice(index, index + 1), slice(None), slice(start, end))
     if not isinstance(cache.keys, tuple):
         return mx.concatenate([cache.keys[part], cache.values[part]])

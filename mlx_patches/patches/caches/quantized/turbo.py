@@ -172,21 +172,17 @@ BATCH_TURBO_QUANT = Patch(
     ),
     doc="""mlx-vlm with TurboQuant: a batch crashes when prompts are padded, merged or restored.
 
-    Why
-        ``BatchTurboQuantKVCache`` does not implement ``prepare``, ``finalize`` and ``size``, and
+    Why: ``BatchTurboQuantKVCache`` does not implement ``prepare``, ``finalize`` and ``size``, and
         the solo class has no ``merge``: right padding is not moved, rows cannot be merged, and
-        ``size()`` is always 0. Its first releases have no ``extract``. ``extend`` drops one
-        batch's rows if the other is empty, and joins values that were packed by different codecs.
+        ``size()`` is always 0. Its first releases have no ``extract``. ``extend`` drops one batch's
+        rows if the other is empty, and joins values that were packed by different codecs.
         ``from_state`` makes a cache without codecs, whose next update raises, and rejects a state
         from a file, where named tuples have become lists.
-    How
-        The missing methods are added, with the contract of ``BatchKVCache``. Before ``extend``
+    How: The missing methods are added, with the contract of ``BatchKVCache``. Before ``extend``
         joins two batches, an empty one gets keys and values of zero tokens, and the second one's
         tokens are repacked with the first one's codecs. ``meta_state`` gets one more entry: the
         channels that each codec stores with more bits, from which the release rebuilds it.
-    Upstream
-        mlx-vlm 0.6.5 adds ``extract``; the rest is not fixed in 0.7.10.
-    Retire when
-        The class has all of these methods in every supported release.
+    Upstream: mlx-vlm 0.6.5 adds ``extract``; the rest is not fixed in 0.7.10.
+    Retire when: The class has all of these methods in every supported release.
     """,
 )

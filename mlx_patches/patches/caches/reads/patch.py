@@ -65,19 +65,15 @@ OFFSET_ALIAS = Patch(
     doc="""mlx-lm and mlx-vlm: wrong RoPE positions in a batch if a model reads the offset
     before an update.
 
-    Why
-        ``offset`` is an array, advanced in place (``self.offset += n``) by ``update_and_fetch``,
+    Why: ``offset`` is an array, advanced in place (``self.offset += n``) by ``update_and_fetch``,
         ``trim``, ``prepare`` and ``finalize``. Attention reads it before the update and applies
         RoPE to queries after it, so queries are one step ahead of their keys. Gemma 4 in mlx-vlm
         0.4.3: the logits of a batch differ from solo runs by up to 5.3.
-    How
-        Each read returns a handle: a new object on the same graph node, which later updates do
-        not change. It works for every model and host, and adds no graph operation.
-    Upstream
-        mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm's copies of
-        these classes, in ``models/cache.py`` since 0.6.4, have the defect.
-    Retire when
-        No supported release advances ``offset`` in place.
+    How: Each read returns a handle: a new object on the same graph node, which later updates do not
+        change. It works for every model and host, and adds no graph operation.
+    Upstream: mlx-lm 0.32.0 rebinds ``offset`` instead of advancing it. mlx-vlm's copies of these
+        classes, in ``models/cache.py`` since 0.6.4, have the defect.
+    Retire when: No supported release advances ``offset`` in place.
     """,
 )
 
@@ -95,9 +91,7 @@ _PADDINGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ArraysCache", "left_padding"): ("advance",),
     ("ArraysCache", "lengths"): ("advance",),
 }
-_QUANTIZED_PADDINGS = {
-    ("BatchQuantizedKVCache", "left_padding"): ("prepare", "finalize", "filter"),
-}
+_QUANTIZED_PADDINGS = {("BatchQuantizedKVCache", "left_padding"): ("prepare", "finalize", "filter")}
 
 LEFT_PADDING_ALIAS = Patch(
     id="left-padding-alias",
@@ -113,16 +107,12 @@ LEFT_PADDING_ALIAS = Patch(
     probe=".probe_padding:probe",
     doc="""mlx-lm and mlx-vlm batch caches: masks use left padding and lengths of a later step.
 
-    Why
-        Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
+    Why: Like ``offset`` (see ``offset-alias``), these arrays are changed in place: by ``prepare``
         and ``finalize``, by a rotating cache on each step after its window wraps, and by
         ``ArraysCache.advance``. A mask or snapshot made from them then belongs to a later step.
-    How
-        Each read returns a new handle, which adds no graph operation.
-    Upstream
-        Every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 changes them in place.
-    Retire when
-        No supported release changes them in place.
+    How: Each read returns a new handle, which adds no graph operation.
+    Upstream: Every release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 changes them in place.
+    Retire when: No supported release changes them in place.
     """,
 )
 
@@ -175,16 +165,12 @@ FROZEN_STATE = Patch(
     probe=".probe_state:probe",
     doc="""mlx-lm and mlx-vlm caches: a saved state still changes while generation continues.
 
-    Why
-        ``state`` returns the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
-        rotating cache overwrites its buffer in place; other caches do so after a trim. A
-        snapshot for a prefix cache, a rewind or a save then belongs to a later step.
-    How
-        The getter returns its arrays as new handles, and its lists as new lists: no copy, no
-        graph operation. Later updates of the cache do not change them.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10; the affected classes differ by release.
-    Retire when
-        No supported release returns an object that it changes later.
+    Why: ``state`` returns the live ``keys``, ``values``, ``offset`` and ``left_padding``. A
+        rotating cache overwrites its buffer in place; other caches do so after a trim. A snapshot
+        for a prefix cache, a rewind or a save then belongs to a later step.
+    How: The getter returns its arrays as new handles, and its lists as new lists: no copy, no graph
+        operation. Later updates of the cache do not change them.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10; the affected classes differ by release.
+    Retire when: No supported release returns an object that it changes later.
     """,
 )

@@ -102,21 +102,17 @@ ARRAYS_ADVANCE = Patch(
     doc="""mlx-lm and mlx-vlm, hybrid models: a batch leaks graph nodes with each token until
     Metal aborts.
 
-    Why
-        ``advance`` subtracts the number of fed positions from ``left_padding`` and ``lengths``,
-        lazily. Only one layer's arrays are read, for the mask; those of the other layers are
-        never evaluated, and each token adds a node and its buffer to the chain. Memory grows,
-        steps get slower, and Metal aborts the process with "Resource limit (499000) exceeded".
-        Affects Qwen3.5, Qwen3-Next, Kimi Linear and every other hybrid.
-    How
-        The cache keeps the padding at the start of a count, and the number of positions fed
-        since, a Python int. ``advance`` subtracts that number from that padding: one node
-        instead of a chain. When rows join or leave, a new count starts; every sixteenth time
-        the padding is evaluated with the next step's state. No step waits for the device.
-    Upstream
-        mlx-lm 1641, 1642, 1632, 1644, 1332, 1807; not fixed in mlx-lm 0.32.2. mlx-vlm 1972:
+    Why: ``advance`` subtracts the number of fed positions from ``left_padding`` and ``lengths``,
+        lazily. Only one layer's arrays are read, for the mask; those of the other layers are never
+        evaluated, and each token adds a node and its buffer to the chain. Memory grows, steps get
+        slower, and Metal aborts the process with "Resource limit (499000) exceeded". Affects
+        Qwen3.5, Qwen3-Next, Kimi Linear and every other hybrid.
+    How: The cache keeps the padding at the start of a count, and the number of positions fed since,
+        a Python int. ``advance`` subtracts that number from that padding: one node instead of a
+        chain. When rows join or leave, a new count starts; every sixteenth time the padding is
+        evaluated with the next step's state. No step waits for the device.
+    Upstream: mlx-lm 1641, 1642, 1632, 1644, 1332, 1807; not fixed in mlx-lm 0.32.2. mlx-vlm 1972:
         0.6.16 counts in a Python number.
-    Retire when
-        No supported release builds such a chain.
+    Retire when: No supported release builds such a chain.
     """,
 )

@@ -1,16 +1,15 @@
 """``extract`` of recurrent caches: a batch's row as a solo cache."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 from .contract import copy_as_row, is_per_row
 
 # -- extract: recurrent-extract ------------------------------------------------------------------
 
 
-def extract_caches(extract_cache: Callable[[Any, int], Any], batch: Any, idx: int) -> Any:
+def extract_caches(extract_cache: Function, batch: Any, idx: int) -> Any:
     if all(hasattr(cache, "extract") for cache in batch.cache):
         return extract_cache(batch, idx)
     return [extract_row(cache, idx) for cache in batch.cache]
@@ -41,17 +40,12 @@ RECURRENT_EXTRACT = Patch(
     probe=".probe_extract:probe",
     doc="""mlx-lm: a batch of a recurrent or hybrid model crashes when its first row ends.
 
-    Why
-        When a row ends, ``BatchGenerator`` extracts its cache from the batch. Recurrent caches
-        and lists of caches can be batched, but have no ``extract``: every batch raises
-        AttributeError.
-    How
-        ``Batch.extract_cache`` extracts the row from such caches: row ``idx`` of every state, or
+    Why: When a row ends, ``BatchGenerator`` extracts its cache from the batch. Recurrent caches and
+        lists of caches can be batched, but have no ``extract``: every batch raises AttributeError.
+    How: ``Batch.extract_cache`` extracts the row from such caches: row ``idx`` of every state, or
         of every cache in a list.
-    Upstream
-        mlx-lm 0.30.4 adds ``extract`` to both classes.
-    Retire when
-        No supported release is older than mlx-lm 0.30.4.
+    Upstream: mlx-lm 0.30.4 adds ``extract`` to both classes.
+    Retire when: No supported release is older than mlx-lm 0.30.4.
     """,
 )
 
@@ -89,17 +83,13 @@ MAMBA_ROWS = Patch(
     probe=".probe_mamba_rows:probe",
     doc="""mlx-lm: Mamba crashes in a batch with history, and extracted rows keep a stale state.
 
-    Why
-        ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` calls the class with the
+    Why: ``MambaCache`` inherits ``merge`` and ``extract``. ``merge`` calls the class with the
         number of slots, which ``MambaCache`` takes for its left padding: 2 for all rows, and
         ``make_mask`` raises. ``extract`` makes an ``ArraysCache``, which Mamba reads but never
         writes: every step of the row starts from the state at which it left the batch.
-    How
-        A merged cache drops left padding that is not an array (rows,). An extracted row gets the
+    How: A merged cache drops left padding that is not an array (rows,). An extracted row gets the
         batch's class.
-    Upstream
-        mlx-lm 0.30.6 removes ``MambaCache``.
-    Retire when
-        No supported release is older than mlx-lm 0.30.6.
+    Upstream: mlx-lm 0.30.6 removes ``MambaCache``.
+    Retire when: No supported release is older than mlx-lm 0.30.6.
     """,
 )

@@ -1,9 +1,8 @@
 """``make_mask`` of recurrent caches: which positions of the next chunk are padding."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, everywhere, mx, result, wrap
+from ....core.verbs import Function, Patch, everywhere, mx, result, wrap
 from .contract import PADDING, read_padding
 
 # -- make_mask: arrays-mask ----------------------------------------------------------------------
@@ -38,17 +37,13 @@ ARRAYS_MASK = Patch(
     doc="""mlx-lm and mlx-vlm, recurrent models: wrong output for the shorter prompts of a
     batch.
 
-    Why
-        Merged empty recurrent caches have a left padding of zeros. ``make_mask`` then masks by
-        left padding and ignores ``lengths``, so a shorter prompt's padding enters its state.
-        Every hybrid model is wrong in a batch of mixed lengths.
-    How
-        If a cache has both, the mask combines both. With one of them the release's mask stays;
-        a decode step has neither.
-    Upstream
-        mlx-lm 0.32.0 does the same; 0.31.2 does not merge to zeros.
-    Retire when
-        mlx-lm 0.31.3 is no longer supported.
+    Why: Merged empty recurrent caches have a left padding of zeros. ``make_mask`` then masks by
+        left padding and ignores ``lengths``, so a shorter prompt's padding enters its state. Every
+        hybrid model is wrong in a batch of mixed lengths.
+    How: If a cache has both, the mask combines both. With one of them the release's mask stays; a
+        decode step has neither.
+    Upstream: mlx-lm 0.32.0 does the same; 0.31.2 does not merge to zeros.
+    Retire when: mlx-lm 0.31.3 is no longer supported.
     """,
 )
 
@@ -56,7 +51,7 @@ ARRAYS_MASK = Patch(
 # -- make_mask in releases without advance: arrays-chunks ----------------------------------------
 
 
-def mask_each_chunk(make_mask: Callable[[Any, int], Any], cache: Any, N: int) -> Any:
+def mask_each_chunk(make_mask: Function, cache: Any, N: int) -> Any:
     """Which of the next ``N`` positions hold a token: (rows, N) of bool, None for all.
 
     The call also counts these positions as fed: a model makes one mask per chunk, from one cache.
@@ -85,16 +80,12 @@ ARRAYS_CHUNKS = Patch(
     doc="""mlx-lm, recurrent models: wrong output if left padding is longer than the first
     chunk.
 
-    Why
-        ``make_mask`` masks left padding only while the cache is empty. In chunked prefill
+    Why: ``make_mask`` masks left padding only while the cache is empty. In chunked prefill
         (``prefill_step_size``) the left padding of a much shorter prompt reaches into the second
         chunk, and enters its state.
-    How
-        ``make_mask`` counts the positions that it was called for, and masks the remaining
-        padding. A model calls it once per chunk, on one cache.
-    Upstream
-        mlx-lm 0.30.4 counts with ``advance``.
-    Retire when
-        No supported release is older than mlx-lm 0.30.4.
+    How: ``make_mask`` counts the positions that it was called for, and masks the remaining padding.
+        A model calls it once per chunk, on one cache.
+    Upstream: mlx-lm 0.30.4 counts with ``advance``.
+    Retire when: No supported release is older than mlx-lm 0.30.4.
     """,
 )

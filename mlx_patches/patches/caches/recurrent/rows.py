@@ -18,7 +18,6 @@ from .contract import (
 
 
 def remember_merged(batch: Any, /, caches: Sequence[Any]) -> Any:
-    """The merged batch, which remembers its number of rows."""
     remember_rows(batch, len(caches))
     return batch
 
@@ -74,17 +73,13 @@ ARRAYS_EXTEND = Patch(
     probe=".probe_extend:probe",
     doc="""mlx-lm: a prompt that joins a hybrid model's batch during prefill crashes the batch.
 
-    Why
-        The engine adds new prompts to those in prefill. A recurrent cache without a state does
-        not record its number of rows, and ``extend`` keeps only the other batch's states: rows
-        are missing, or get another row's state.
-    How
-        A merged cache remembers its number of rows. If one side has no state yet, its rows get
+    Why: The engine adds new prompts to those in prefill. A recurrent cache without a state does not
+        record its number of rows, and ``extend`` keeps only the other batch's states: rows are
+        missing, or get another row's state.
+    How: A merged cache remembers its number of rows. If one side has no state yet, its rows get
         zeros before the two are joined.
-    Upstream
-        mlx-lm 0.31.3 does the same.
-    Retire when
-        No supported release is older than mlx-lm 0.31.3.
+    Upstream: mlx-lm 0.31.3 does the same.
+    Retire when: No supported release is older than mlx-lm 0.31.3.
     """,
 )
 
@@ -117,15 +112,11 @@ ARRAYS_ROWS = Patch(
     doc="""mlx-lm and mlx-vlm, recurrent models: rows are masked by the padding of rows that
     have left.
 
-    Why
-        ``ArraysCache.filter`` and ``extend`` change the states of a batch, but not its padding.
+    Why: ``ArraysCache.filter`` and ``extend`` change the states of a batch, but not its padding.
         The next mask has as many rows as the batch had before: the model raises, or masks a row
         with another row's padding.
-    How
-        ``filter`` also filters the padding; ``extend`` adds the padding of the joining rows.
-    Upstream
-        mlx-lm 0.30.4 no longer drops the padding, and from 0.31.3 it follows the rows.
-    Retire when
-        No supported release is older than mlx-lm 0.31.3.
+    How: ``filter`` also filters the padding; ``extend`` adds the padding of the joining rows.
+    Upstream: mlx-lm 0.30.4 no longer drops the padding, and from 0.31.3 it follows the rows.
+    Retire when: No supported release is older than mlx-lm 0.31.3.
     """,
 )

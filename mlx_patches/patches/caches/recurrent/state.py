@@ -27,17 +27,13 @@ ARRAYS_RESTORED = Patch(
     probe=".probe_restored:probe",
     doc="""mlx-lm: a recurrent cache restored from its saved state crashes at the next mask.
 
-    Why
-        ``from_state`` makes the cache without ``__init__``, and the state of a recurrent cache
+    Why: ``from_state`` makes the cache without ``__init__``, and the state of a recurrent cache
         holds only its slots: ``left_padding`` and ``lengths`` are not set. ``make_mask`` and
-        ``advance`` raise AttributeError, for a prompt cache loaded from a file and for a
-        restored batch.
-    How
-        Setting the state sets both to None if they are missing. The padding of the saved
-        rows had been fed, so None is right.
-    Upstream
-        mlx-lm 0.30.5 sets both before ``__init__``; 0.32.0 saves them with the state.
-    Retire when
-        No supported release is older than mlx-lm 0.30.5.
+        ``advance`` raise AttributeError, for a prompt cache loaded from a file and for a restored
+        batch.
+    How: Setting the state sets both to None if they are missing. The padding of the saved rows had
+        been fed, so None is right.
+    Upstream: mlx-lm 0.30.5 sets both before ``__init__``; 0.32.0 saves them with the state.
+    Retire when: No supported release is older than mlx-lm 0.30.5.
     """,
 )

@@ -86,18 +86,14 @@ ROTATING_MAX_SIZE = Patch(
     probe=".probe_max_size:probe",
     doc="""mlx-lm and mlx-vlm rotating caches crash if a host stores an array in max_size.
 
-    Why
-        Hosts merge and restore rotating caches themselves, and some leave an array, a numpy
-        scalar or text in ``max_size``. Slices, comparisons and ``min`` over it then fail, or
-        return arrays where the release expects numbers.
-    How
-        Setting the attribute converts the value to the ``int`` that it represents. A value that
+    Why: Hosts merge and restore rotating caches themselves, and some leave an array, a numpy scalar
+        or text in ``max_size``. Slices, comparisons and ``min`` over it then fail, or return arrays
+        where the release expects numbers.
+    How: Setting the attribute converts the value to the ``int`` that it represents. A value that
         represents no single number is stored unchanged.
-    Upstream
-        No release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 converts it; their own code stores only
-        an ``int``. Reported in vllm-mlx #256.
-    Retire when
-        The classes convert or check ``max_size`` themselves.
+    Upstream: No release up to mlx-lm 0.32.2 and mlx-vlm 0.7.10 converts it; their own code stores
+        only an ``int``. Reported in vllm-mlx #256.
+    Retire when: The classes convert or check ``max_size`` themselves.
     """,
 )
 
@@ -127,19 +123,15 @@ BATCH_ROTATING_EXTRACT = Patch(
     doc="""mlx-lm: a row taken from a sliding-window batch loses context once the window is
     full.
 
-    Why
-        Once the window wraps, every step lowers ``left_padding`` by one, even without padding in
-        the window, so it goes below zero. ``extract`` slices the row with it, and a negative
-        start keeps only the end of the buffer. The row's next decode step raises ``[full]
-        Negative dimensions not allowed``. Before mlx-lm 0.30.4 a row without padding also keeps
-        the buffer's unused columns as tokens.
-    How
-        ``extract`` gets a view of the cache in which padding is at least zero and every column
-        was written. The batch itself does not change.
-    Upstream
-        mlx-lm 0.31.2 clamps the padding.
-    Retire when
-        No supported release is older than mlx-lm 0.31.2.
+    Why: Once the window wraps, every step lowers ``left_padding`` by one, even without padding in
+        the window, so it goes below zero. ``extract`` slices the row with it, and a negative start
+        keeps only the end of the buffer. The row's next decode step raises ``[full] Negative
+        dimensions not allowed``. Before mlx-lm 0.30.4 a row without padding also keeps the buffer's
+        unused columns as tokens.
+    How: ``extract`` gets a view of the cache in which padding is at least zero and every column was
+        written. The batch itself does not change.
+    Upstream: mlx-lm 0.31.2 clamps the padding.
+    Retire when: No supported release is older than mlx-lm 0.31.2.
     """,
 )
 
@@ -148,7 +140,6 @@ BATCH_ROTATING_EXTRACT = Patch(
 
 
 def cut_rows_to_window(caches: Sequence[Any]) -> list[Any]:
-    """The rows to merge, each cut to its window."""
     return [cut_to_window(row) for row in caches]
 
 
@@ -161,18 +152,14 @@ ROTATING_MERGE = Patch(
     doc="""mlx-lm and mlx-vlm: a prompt longer than the sliding window crashes when it joins a
     batch.
 
-    Why
-        After a prompt in one chunk a ``RotatingKVCache`` holds the whole prompt, until the next
+    Why: After a prompt in one chunk a ``RotatingKVCache`` holds the whole prompt, until the next
         token. ``BatchRotatingKVCache.merge`` reserves one window and writes the whole prompt: a
-        broadcast error stops the engine. If a row's window has wrapped, ``merge`` reserves only
-        the columns written since then, and raises as well.
-    How
-        A row is merged as its last ``max_size`` tokens in order of age, the only ones that later
+        broadcast error stops the engine. If a row's window has wrapped, ``merge`` reserves only the
+        columns written since then, and raises as well.
+    How: A row is merged as its last ``max_size`` tokens in order of age, the only ones that later
         tokens attend to.
-    Upstream
-        mlx-lm 0.31.2 cuts rows to the window in ``merge``.
-    Retire when
-        No supported release is older than mlx-lm 0.31.2.
+    Upstream: mlx-lm 0.31.2 cuts rows to the window in ``merge``.
+    Retire when: No supported release is older than mlx-lm 0.31.2.
     """,
 )
 
@@ -205,17 +192,13 @@ ROTATING_RESTORED = Patch(
     doc="""mlx-lm and mlx-vlm: a restored sliding-window batch crashes or attends to the wrong
     tokens.
 
-    Why
-        ``from_state`` makes the cache without ``__init__``, and no state holds ``_lengths``: the
-        next chunk, filter or finalize raises AttributeError. Releases that save ``rotated`` as
-        text restore it with ``bool``, and ``bool("False")`` is true: a buffer that never wrapped
-        is treated as wrapped.
-    How
-        ``_lengths`` is None until it is set, as after ``__init__``. ``rotated`` is parsed from the
+    Why: ``from_state`` makes the cache without ``__init__``, and no state holds ``_lengths``: the
+        next chunk, filter or finalize raises AttributeError. Releases that save ``rotated`` as text
+        restore it with ``bool``, and ``bool("False")`` is true: a buffer that never wrapped is
+        treated as wrapped.
+    How: ``_lengths`` is None until it is set, as after ``__init__``. ``rotated`` is parsed from the
         saved text.
-    Upstream
-        mlx-lm 0.32.0 saves no text; no release restores ``_lengths`` yet.
-    Retire when
-        ``from_state`` sets ``_lengths`` in every supported release.
+    Upstream: mlx-lm 0.32.0 saves no text; no release restores ``_lengths`` yet.
+    Retire when: ``from_state`` sets ``_lengths`` in every supported release.
     """,
 )

@@ -1,22 +1,18 @@
 """mlx-lm and mlx-vlm: a batch with max_kv_size drops the first tokens, a single request keeps them.
 
-Why
-    ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, its attention
-    sinks. ``BatchRotatingKVCache`` has no ``keep``: a row that outgrows its window loses them,
-    and its output differs from the solo run. Up to mlx-lm 0.31.3 the batch generator makes its
-    caches without ``keep``, although ``make_prompt_cache`` sets it.
-How
-    A batch remembers the ``keep`` of its rows. Before columns are dropped, the kept tokens in them
+Why: ``RotatingKVCache(max_size, keep=4)`` never overwrites a row's first tokens, its attention
+    sinks. ``BatchRotatingKVCache`` has no ``keep``: a row that outgrows its window loses them, and
+    its output differs from the solo run. Up to mlx-lm 0.31.3 the batch generator makes its caches
+    without ``keep``, although ``make_prompt_cache`` sets it.
+How: A batch remembers the ``keep`` of its rows. Before columns are dropped, the kept tokens in them
     move to the columns right behind, so they stay the oldest in order of age. A decode step moves
     one column, a prompt chunk ``keep`` columns; nothing is read from the device. A batch without
     ``keep``, or with room left, runs only the release's code. The generator's caches get the
     ``keep`` that ``make_prompt_cache`` sets for the model; models with ``make_cache`` do not
     change.
-Upstream
-    mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is not
-    fixed in mlx-lm 0.32.2.
-Retire when
-    mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
+Upstream: mlx-lm 0.32.0 makes the generator's caches with ``make_prompt_cache``. The batch cache is
+    not fixed in mlx-lm 0.32.2.
+Retire when: mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
 """
 
 import functools
@@ -25,7 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....core.verbs import Patch, argument, define, everywhere, mx, result, wrap
+from ....core.verbs import Patch, before, define, everywhere, mx, result, wrap
 from ..._shared.rows import cut_to_window
 
 _BATCH = "BatchRotatingKVCache"
@@ -40,33 +36,30 @@ def has_keep(cache: Any, /) -> bool:
     return "keep" in cache.__dict__
 
 
-def save_from_step(cache: Any, /) -> Any:
-    """The cache, its kept tokens moved out of the columns that a decode step drops."""
+def save_from_step(cache: Any, /) -> None:
+    """Move the kept tokens out of the columns that a decode step drops."""
     if read_keep(cache) and cache.keys is not None and not is_padded(cache):
         width = cache.keys.shape[2]
         if width > cache.max_size:
             move_kept(cache, width - cache.max_size + 1)
         elif width == cache.max_size and (cache.rotated or cache._idx == width):
             move_oldest(cache)
-    return cache
 
 
-def save_from_chunk(cache: Any, /) -> Any:
-    """The cache, its kept tokens moved out of the columns that a prompt chunk drops."""
+def save_from_chunk(cache: Any, /) -> None:
+    """Move the kept tokens out of the columns that a prompt chunk drops."""
     if read_keep(cache) and cache.keys is not None:
         cache._temporal_order()
         clamp_padding(cache)
         lost = cache._idx - cache.max_size + 1
         if lost > 0:
             move_kept(cache, lost)
-    return cache
 
 
-def clamp_before_finalize(cache: Any, /) -> Any:
-    """The cache, its left padding at least zero if right padding is pending."""
+def clamp_before_finalize(cache: Any, /) -> None:
+    """Make the left padding at least zero if right padding is pending."""
     if read_keep(cache) and is_padded(cache):
         clamp_padding(cache)
-    return cache
 
 
 def clamp_padding(cache: Any) -> None:
@@ -159,11 +152,10 @@ def set_row_keep(row: Any, batch: Any, /) -> Any:
     return row
 
 
-def adopt_keep(cache: Any, other: Any, /) -> Any:
-    """The cache to extend; an empty one adopts the other's ``keep``."""
+def adopt_keep(cache: Any, other: Any, /) -> None:
+    """Give an empty cache that is extended the other's ``keep``."""
     if cache.keys is None:
         cache.keep = read_keep(other)
-    return cache
 
 
 def set_new_row_keep(caches: list[Any], generator: Any, /) -> list[Any]:
@@ -192,38 +184,27 @@ def set_keep(caches: list[Any], model: Any, max_kv_size: int | None) -> list[Any
     return caches
 
 
+def _in_batch(method: str) -> tuple[str, ...]:
+    return everywhere(f"models.cache:{_BATCH}.{method}")
+
+
 PATCH = Patch(
     id="rotating-keep",
     severity="feature",
     every_model=True,
     targets=(
         *define(
-            everywhere(f"models.cache:{_BATCH}.keep"),
+            _in_batch("keep"),
             lambda original: 0,
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.merge"),
             defines_new_attribute=True,
         ),
-        *argument(
-            everywhere(f"models.cache:{_BATCH}._update_in_place"),
-            "self",
-            save_from_step,
-            when=has_keep,
-        ),
-        *argument(
-            everywhere(f"models.cache:{_BATCH}._update_concat"),
-            "self",
-            save_from_chunk,
-            when=has_keep,
-        ),
-        *argument(
-            everywhere(f"models.cache:{_BATCH}.finalize"),
-            "self",
-            clamp_before_finalize,
-            when=has_keep,
-        ),
-        *wrap(everywhere(f"models.cache:{_BATCH}.merge"), merge_rows),
-        *result(everywhere(f"models.cache:{_BATCH}.extract"), set_row_keep),
-        *argument(everywhere(f"models.cache:{_BATCH}.extend"), "self", adopt_keep),
+        *before(_in_batch("_update_in_place"), save_from_step, when=has_keep),
+        *before(_in_batch("_update_concat"), save_from_chunk, when=has_keep),
+        *before(_in_batch("finalize"), clamp_before_finalize, when=has_keep),
+        *wrap(_in_batch("merge"), merge_rows),
+        *result(_in_batch("extract"), set_row_keep),
+        *before(_in_batch("extend"), adopt_keep),
         *wrap(f"mlx_vlm.models.cache:{_BATCH}.make_mask", mask_with_keep, when=has_keep),
         *result("mlx_lm.generate:BatchGenerator._make_new_cache", set_new_row_keep),
         *wrap("mlx_lm.generate:_make_cache", make_batch_with_keep),

@@ -1,22 +1,18 @@
 """mlx-lm and mlx-vlm sliding windows: wrong output in a batch if a chunk has one token.
 
-Why
-    ``BatchRotatingKVCache`` takes every chunk of one token for a decode step. If right padding is
+Why: ``BatchRotatingKVCache`` takes every chunk of one token for a decode step. If right padding is
     pending, it raises "finalize() should be called before deocoding with BatchRotatingKVCache":
     every request of the batch fails, in each family with a sliding window. If none is pending, the
     buffer may wrap. ``make_mask`` of the next chunk then counts padding from the write position,
     but the chunk is joined to a buffer in order of age: a row that still has padding does not see
     its oldest tokens.
-How
-    Until ``finalize`` a chunk of one token is written like any other chunk, with the mask of the
+How: Until ``finalize`` a chunk of one token is written like any other chunk, with the mask of the
     first of two tokens. The mask of a chunk is computed for a buffer in order of age. Decode steps
     do not change.
-Upstream
-    Not fixed in mlx-lm 0.32.2. mlx-vlm 0.6.5 checks the pending padding; the mask is not fixed in
-    mlx-vlm 0.7.10.
-Retire when
-    ``update_and_fetch`` checks ``_lengths``, and ``make_mask`` whether the buffer has wrapped, in
-    every supported release.
+Upstream: Not fixed in mlx-lm 0.32.2. mlx-vlm 0.6.5 checks the pending padding; the mask is not
+    fixed in mlx-vlm 0.7.10.
+Retire when: ``update_and_fetch`` checks ``_lengths``, and ``make_mask`` whether the buffer has
+    wrapped, in every supported release.
 """
 
 import copy

@@ -1,17 +1,13 @@
 """mlx-lm: saving a prompt cache crashes for models whose values have width 0.
 
-Why
-    DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 for some of their keys.
-    MLX before 0.32.1 rejects such an array in a safetensors file, so ``save_prompt_cache``, and
-    with it the command ``mlx_lm.cache_prompt``, raises ValueError for every prompt.
-How
-    If the release raises, the caches are saved again with zeros in place of these arrays; an entry
+Why: DeepSeek V3.2, GLM MoE DSA and Kimi Linear keep values of width 0 for some of their keys. MLX
+    before 0.32.1 rejects such an array in a safetensors file, so ``save_prompt_cache``, and with it
+    the command ``mlx_lm.cache_prompt``, raises ValueError for every prompt.
+How: If the release raises, the caches are saved again with zeros in place of these arrays; an entry
     of the caller's metadata has their shapes. ``load_prompt_cache`` removes the entry and cuts the
     arrays back to these shapes. A file without such arrays stays the same byte for byte.
-Upstream
-    MLX 0.32.1 writes arrays without elements; mlx-lm 0.32.0 needs MLX 0.32.2.
-Retire when
-    No supported release is older than mlx-lm 0.32.0.
+Upstream: MLX 0.32.1 writes arrays without elements; mlx-lm 0.32.0 needs MLX 0.32.2.
+Retire when: No supported release is older than mlx-lm 0.32.0.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,13 @@
 """mlx-lm: a saved prompt cache of DeepSeek V4.1 does not load.
 
-Why
-    ``save_prompt_cache`` writes the name of each cache's class, and ``load_prompt_cache`` looks it
+Why: ``save_prompt_cache`` writes the name of each cache's class, and ``load_prompt_cache`` looks it
     up in mlx-lm's cache module. The ``LayerCache`` of ``deepseek_v41`` is not there, and has no
     ``from_state``: every file raises KeyError. Its state also lacks the window size.
-How
-    Such caches are saved as an ``ArraysCache`` of the same arrays; an entry of the caller's
+How: Such caches are saved as an ``ArraysCache`` of the same arrays; an entry of the caller's
     metadata has their window sizes. ``load_prompt_cache`` removes the entry and rebuilds the
     caches. A file without such caches stays the same byte for byte.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``load_prompt_cache`` restores the cache classes that models define.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``load_prompt_cache`` restores the cache classes that models define.
 """
 
 import importlib

@@ -207,18 +207,14 @@ PADDED_PROMPTS = Patch(
     ),
     doc="""mlx_vlm.batch_generate: wrong output for shorter prompts, padding is attended to.
 
-    Why
-        The tokenizer pads the prompts to one length. The batch generator receives the padded
+    Why: The tokenizer pads the prompts to one length. The batch generator receives the padded
         prompts without the mask, so pad tokens count as text and take positions.
-    How
-        The generator receives each prompt and its arguments without padding, and pads them
-        itself, as it does for every other caller. The mask is recorded when the prompts are
-        embedded, by a copy of the model that shares all its parts and exists only for the call.
-    Upstream
-        mlx-vlm 0.6.17 passes the amount of padding to the generator, but counts it in rope
+    How: The generator receives each prompt and its arguments without padding, and pads them itself,
+        as it does for every other caller. The mask is recorded when the prompts are embedded, by a
+        copy of the model that shares all its parts and exists only for the call.
+    Upstream: mlx-vlm 0.6.17 passes the amount of padding to the generator, but counts it in rope
         deltas, and assumes left padding; 0.7.0 passes the mask.
-    Retire when
-        No supported release is older than mlx-vlm 0.7.0.
+    Retire when: No supported release is older than mlx-vlm 0.7.0.
     """,
 )
 
@@ -229,15 +225,11 @@ PADDED_DELTAS = Patch(
     probe=".probe:probe_deltas",
     doc="""mlx_vlm.batch_generate: wrong positions for shorter prompts with images.
 
-    Why
-        An M-RoPE model counts pad tokens in the rope delta of each row. The generator removes
-        the padding from the prompts and their positions, but not from the delta: the answer to a
+    Why: An M-RoPE model counts pad tokens in the rope delta of each row. The generator removes the
+        padding from the prompts and their positions, but not from the delta: the answer to a
         shorter prompt starts at positions of the prompt's own tokens.
-    How
-        For a row whose padding was removed, the delta is recomputed from the remaining positions.
-    Upstream
-        Not fixed in mlx-vlm 0.7.10.
-    Retire when
-        ``_unpad_batch_prompts`` sets the delta of a single request.
+    How: For a row whose padding was removed, the delta is recomputed from the remaining positions.
+    Upstream: Not fixed in mlx-vlm 0.7.10.
+    Retire when: ``_unpad_batch_prompts`` sets the delta of a single request.
     """,
 )

@@ -1,22 +1,19 @@
 """mlx-vlm: a request cancelled during prefill garbles the other rows of its batch.
 
-Why
-    With the prefix cache, the rests of prompts are right-padded, and the caches are prepared for
-    it. After the last chunk they are finalized, but only if a row still has padding. If the
-    padded rows were cancelled meanwhile, the caches keep expecting padding: a recurrent layer
-    takes each token of the answer for padding and never updates its state again, a rotating cache
-    moves its newest keys to the front. If the longest row was cancelled, with the prefix cache or
-    without, all others keep padding, which counts as text in models that derive the position of a
-    single row from the number of its keys (Qwen2-VL to Qwen3.5).
-How
-    When the last right-padded row is cancelled, the caches are finalized at once, which moves
-    nothing. After the last chunk, caches drop the padding that all rows have, as they do when a
-    row ends. Both happen only after a request was cancelled.
-Upstream
-    mlx-vlm 0.7.8, the first release that removes single rows during prefill, to 0.7.10: not fixed.
-Retire when
-    ``PromptProcessingBatch`` finalizes all caches that it has prepared, and drops padding that all
-    rows have.
+Why: With the prefix cache, the rests of prompts are right-padded, and the caches are prepared for
+    it. After the last chunk they are finalized, but only if a row still has padding. If the padded
+    rows were cancelled meanwhile, the caches keep expecting padding: a recurrent layer takes each
+    token of the answer for padding and never updates its state again, a rotating cache moves its
+    newest keys to the front. If the longest row was cancelled, with the prefix cache or without,
+    all others keep padding, which counts as text in models that derive the position of a single row
+    from the number of its keys (Qwen2-VL to Qwen3.5).
+How: When the last right-padded row is cancelled, the caches are finalized at once, which moves
+    nothing. After the last chunk, caches drop the padding that all rows have, as they do when a row
+    ends. Both happen only after a request was cancelled.
+Upstream: mlx-vlm 0.7.8, the first release that removes single rows during prefill, to 0.7.10: not
+    fixed.
+Retire when: ``PromptProcessingBatch`` finalizes all caches that it has prepared, and drops padding
+    that all rows have.
 """
 
 from typing import Any

@@ -1,7 +1,6 @@
 """mlx-lm and mlx-vlm: streamed text differs from its tokens, or crashes ('Hello!ĠHow').
 
-Why
-    The detokenizers of mlx-lm and mlx-vlm should stream the text that the tokenizer decodes. They
+Why: The detokenizers of mlx-lm and mlx-vlm should stream the text that the tokenizer decodes. They
     differ from it:
 
     - An id beyond the tokenizer's vocabulary, of a model with a padded vocabulary, raises an
@@ -17,14 +16,11 @@ Why
     - mlx-vlm loses the last word if the answer ends within a character, and its server puts
       invalid bytes after the tokens that follow them.
     - mlx-lm streams NUL as "Ā".
-How
-    The release's code runs on corrected state: added tokens are spelled in byte letters, a
+How: The release's code runs on corrected state: added tokens are spelled in byte letters, a
     byte-level vocabulary gets the byte-level detokenizer, a space that will be removed waits for
     the text after it. Ids without a token add no text, as in decoding.
-Upstream
-    mlx-lm 1041, 1329, 1754, not fixed in 0.32.2; mlx-vlm 1665, 1705 (0.6.9), 1771; omlx 2013.
-Retire when
-    The lab's scenario ``streamed`` is green for every supported release.
+Upstream: mlx-lm 1041, 1329, 1754, not fixed in 0.32.2; mlx-vlm 1665, 1705 (0.6.9), 1771; omlx 2013.
+Retire when: The lab's scenario ``streamed`` is green for every supported release.
 """
 
 import sys

@@ -1,18 +1,15 @@
 """mlx-lm with a draft model: wrong output in every later turn over a kept prompt cache.
 
-Why
-    The tokens that a step adds are fed in the next step, and the last ones never are: the model's
+Why: The tokens that a step adds are fed in the next step, and the last ones never are: the model's
     caches lack an answer's last token unless the draft model proposed it, the draft model's caches
     lack up to two tokens. Callers, and mlx_lm.server's prompt cache, count on the whole answer, so
     every later turn reads a shifted context. With ``kv_bits``, the caches are also replaced by
     quantized ones in copies of the list, and the caller keeps the stale ones.
-How
-    When a generation with a prompt cache ends, however it does, each model is fed the tokens that
+How: When a generation with a prompt cache ends, however it does, each model is fed the tokens that
     its caches lack, and the caller's list gets the caches that the generation used.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``speculative_generate_step`` leaves caches that hold exactly the prompt and the answer.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``speculative_generate_step`` leaves caches that hold exactly the prompt and the
+    answer.
 """
 
 import sys

@@ -1,13 +1,9 @@
 """Keeps the caches of speculative decoding, and checks their contents and the next turn."""
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import Result, Target, import_module, module_of, mx, tiny
 
 _PROMPT = [5, 9, 2, 7]
 _MORE = [11, 12, 13]
@@ -16,7 +12,7 @@ _LENGTHS = range(1, 8)
 
 def probe(target: Target) -> Result:
     """Red if a kept cache lacks tokens of its turn, or the next turn differs from a fresh one."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     model, draft = (tiny("mlx-lm", "qwen3", seed).module for seed in (0, 1))
     for draft_model in (draft, model):  # drafts that are mostly wrong, and always right
         for length in _LENGTHS:
@@ -35,7 +31,7 @@ def probe(target: Target) -> Result:
 
 
 def make_caches(*models: Any) -> list[Any]:
-    caches: Any = importlib.import_module("mlx_lm.models.cache")
+    caches: Any = import_module("mlx_lm.models.cache")
     return [cache for model in models for cache in caches.make_prompt_cache(model)]
 
 

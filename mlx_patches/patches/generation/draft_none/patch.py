@@ -1,20 +1,15 @@
 """mlx-lm with a draft model and num_draft_tokens 0: penalties ignore the answer so far.
 
-Why
-    After each step, the release removes the drafted tokens from those that logits processors are
+Why: After each step, the release removes the drafted tokens from those that logits processors are
     called with. Without drafts, it still removes at least one, which is the answer's.
-How
-    With ``num_draft_tokens`` 0, each processor is called with the last token of every call.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``speculative_generate_step`` removes only drafted tokens.
+How: With ``num_draft_tokens`` 0, each processor is called with the last token of every call.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``speculative_generate_step`` removes only drafted tokens.
 """
 
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, argument
+from ....core.verbs import Patch, argument, mx
 
 
 def keep_tokens(logits_processors: Any) -> Any:

@@ -1,16 +1,12 @@
 """mlx-lm BatchGenerator.extract_cache: a host's cache key grows, and eviction raises.
 
-Why
-    ``BatchGenerator.extract_cache`` returns the batch's own list of tokens, to which each later
+Why: ``BatchGenerator.extract_cache`` returns the batch's own list of tokens, to which each later
     step appends. A host that keeps the cache under these tokens gets a key of more tokens than the
     cache holds, and evicting the entry raises KeyError. The caches of a request that waits are the
     batch's own as well.
-How
-    The caller gets a copy of the list, and of the caches of a waiting request.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases up to 0.31.1 return no tokens.
-Retire when
-    ``extract_cache`` returns objects that the batch does not change.
+How: The caller gets a copy of the list, and of the caches of a waiting request.
+Upstream: Not fixed in mlx-lm 0.32.2. Releases up to 0.31.1 return no tokens.
+Retire when: ``extract_cache`` returns objects that the batch does not change.
 """
 
 import copy

@@ -1,24 +1,21 @@
 """Extracts the caches of rows that then go on: one waits, one is in its prompt, one decodes."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
+from ....probes.kit import NotApplicable, Result, Target, import_module, module_of, tiny
 
 _PROMPT = [5, 9, 2, 7, 3, 8]
 
 
 def probe(target: Target) -> Result:
     """Red if extracted tokens or caches change with their row."""
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if not hasattr(module.BatchGenerator, "extract_cache"):
         raise NotApplicable("this release's batch generator extracts no tokens")
     generator = module.BatchGenerator(
         tiny("mlx-lm", "qwen3").module, max_tokens=9, prefill_step_size=2
     )
-    caches: Any = importlib.import_module("mlx_lm.models.cache")
+    caches: Any = import_module("mlx_lm.models.cache")
     given = caches.make_prompt_cache(generator.model)
     (uid,) = generator.insert([list(_PROMPT)], caches=[given], all_tokens=[[]])
     for step in range(5):

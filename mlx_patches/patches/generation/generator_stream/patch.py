@@ -1,18 +1,14 @@
 """mlx-lm: a generation that is not consumed to its end breaks later calls in its thread.
 
-Why
-    ``generate_step`` yields its tokens from inside ``with mx.stream(...)``. Between two tokens,
-    and for good if the reader stops early, everything that the thread does runs on the
-    generation's stream. If an unfinished generation is collected in another thread, it raises
-    "[StreamContext] Destroyed in a different thread than it was constructed in".
-How
-    Before each token is yielded, the thread's default device and stream are restored; when the
+Why: ``generate_step`` yields its tokens from inside ``with mx.stream(...)``. Between two tokens,
+    and for good if the reader stops early, everything that the thread does runs on the generation's
+    stream. If an unfinished generation is collected in another thread, it raises "[StreamContext]
+    Destroyed in a different thread than it was constructed in".
+How: Before each token is yielded, the thread's default device and stream are restored; when the
     generation resumes, its own are set again. If another thread closes the generation, nothing is
     left to restore, and that error is suppressed.
-Upstream
-    mlx-lm 0.31.3 left its stream before each token; not fixed in mlx-lm 0.32.2.
-Retire when
-    A generation yields its tokens outside its stream.
+Upstream: mlx-lm 0.31.3 left its stream before each token; not fixed in mlx-lm 0.32.2.
+Retire when: A generation yields its tokens outside its stream.
 """
 
 from collections.abc import Iterator

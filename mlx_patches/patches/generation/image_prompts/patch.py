@@ -1,19 +1,15 @@
 """Ernie 4.5 VL, Hunyuan VL, Falcon OCR, Compass, Llama 3.2: wrong images in batches and chunks.
 
-Why
-    Ernie 4.5 VL and Hunyuan VL compute the positions of an image's tokens from the whole prompt,
+Why: Ernie 4.5 VL and Hunyuan VL compute the positions of an image's tokens from the whole prompt,
     even when they process a chunk of it. Falcon OCR, Cohere Compass and Llama 3.2 Vision receive
     masks, features or states of an image that mlx-vlm's batch generator cannot join with another
     prompt's, or that it cuts although the model does so too.
-How
-    These models process a prompt with an image in one chunk and in a batch of one: the generator's
+How: These models process a prompt with an image in one chunk and in a batch of one: the generator's
     own settings are changed while it starts the prompt. Text prompts share a batch as before, and
     all rows decode in one batch. Hunyuan VL receives an image's position ids with its prompt, and
     the model does not keep them for other prompts.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    None of these families is red in the lab's ``features`` scenarios.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: None of these families is red in the lab's ``features`` scenarios.
 """
 
 from collections.abc import Sequence

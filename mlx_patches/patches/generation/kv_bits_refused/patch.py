@@ -1,31 +1,27 @@
 """mlx-lm and mlx-vlm: kv_bits crashes mid-generation on unsupported models; now ignored with a
 warning.
 
-Why
-    ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
+Why: ``kv_bits`` quantizes the caches of any model once a text is long enough; mlx-vlm's batches
     have quantized caches from the start. Gemma 2 and 4, Phi, DeepSeek V3 and others compute with
     the keys and values themselves, which are tuples of arrays in a quantized cache; gpt-oss uses
-    attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older
-    answer tokens, and the quantized ones that replace them keep them.
-How
-    Each model is tried once before generation: it is fed a token with quantized caches. MLX is
+    attention sinks, which quantized attention rejects. Unlimited OCR's caches drop its older answer
+    tokens, and the quantized ones that replace them keep them.
+How: Each model is tried once before generation: it is fed a token with quantized caches. MLX is
     lazy, so nothing is computed, but an unsupported operation raises at once. If it does,
     ``kv_bits`` is ignored, with one warning per model class. It is also ignored for models whose
     own caches drop tokens of an answer; releases do not quantize other caches that drop tokens.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The release rejects ``kv_bits`` before it generates, or every family supports quantized caches.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The release rejects ``kv_bits`` before it generates, or every family supports quantized
+    caches.
 """
 
 import inspect
 import logging
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ....core.verbs import Patch, argument, around, define, mx
+from ....core.verbs import Function, Patch, argument, around, define, mx
 from ..._shared.kept import Kept
 from ..._shared.targets import vlm_generators
 
@@ -58,7 +54,7 @@ def supports_bits(model: Any, bits: int, group_size: int) -> bool:
     return try_once(model, key, lambda: try_quantized(model, *key))
 
 
-def try_once(model: Any, key: Any, try_model: Callable[[], bool]) -> bool:
+def try_once(model: Any, key: Any, try_model: Function) -> bool:
     """The result of a model's trial, kept as long as the model exists."""
     results = _RESULTS.of(model)
     if key not in results:
@@ -89,7 +85,7 @@ def try_quantized(model: Any, bits: int, group_size: int) -> bool:
 
 
 def generate_supported(
-    generate: Callable[..., Any], prompt: Any, model: Any, *args: Any, **kwargs: Any
+    generate: Function, prompt: Any, model: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """mlx-vlm's tokens of an answer; with float caches if its model does not support others."""
     if not has_bits(**kwargs):  # another patch's layer let this one run
@@ -106,7 +102,7 @@ def generate_supported(
     return generate(prompt, model, *args, **own)
 
 
-def try_quantized_vlm(model: Any, quantize: Callable[..., Any], options: dict[str, Any]) -> bool:
+def try_quantized_vlm(model: Any, quantize: Function, options: dict[str, Any]) -> bool:
     """Whether mlx-vlm's language model accepts a token after the release quantized its caches.
 
     False also if the release cannot quantize them, or they would keep what the model's own caches
@@ -128,9 +124,7 @@ def try_quantized_vlm(model: Any, quantize: Callable[..., Any], options: dict[st
     return accepts(model, caches)
 
 
-def init_supported(
-    init: Callable[..., None], generator: Any, model: Any, *args: Any, **kwargs: Any
-) -> None:
+def init_supported(init: Function, generator: Any, model: Any, *args: Any, **kwargs: Any) -> None:
     init(generator, model, *args, **keep_batch_options(model, type(generator).__module__, kwargs))
 
 
@@ -152,8 +146,8 @@ def keep_supported(
     model: Any,
     kwargs: dict[str, Any],
     options: dict[str, Any],
-    try_model: Callable[..., bool],
-    function: Callable[..., Any],
+    try_model: Function,
+    function: Function,
 ) -> dict[str, Any]:
     """A call's arguments, without ``kv_bits`` if its model does not support them."""
     key = try_model, *sorted((name, str(value)) for name, value in options.items())
@@ -163,7 +157,7 @@ def keep_supported(
     return {name: value for name, value in kwargs.items() if name not in _BITS}
 
 
-def try_quantized_batch(model: Any, make: Callable[..., Any], options: dict[str, Any]) -> bool:
+def try_quantized_batch(model: Any, make: Function, options: dict[str, Any]) -> bool:
     """Whether mlx-vlm's language model accepts a token with the caches that ``make`` makes.
 
     False if they would keep what the model's own caches drop. True also if the caches cannot be

@@ -1,16 +1,12 @@
 """mlx-lm and mlx-vlm silently ignore max_kv_size for models that build their own caches.
 
-Why
-    ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, which has no parameter
+Why: ``make_prompt_cache`` calls the model's ``make_cache`` if there is one, which has no parameter
     for the size. For Gemma, GPT-OSS, Qwen3-Next and every hybrid, ``max_kv_size`` limits nothing:
     the caches of full attention layers grow until the process runs out of memory.
-How
-    The patch logs one warning per model class. It leaves the caches unchanged, because the model's
+How: The patch logs one warning per model class. It leaves the caches unchanged, because the model's
     masks and shared layers depend on them.
-Upstream
-    Documented in mlx-lm 0.32.2, but still silent. mlx-vlm #1995, vllm-mlx #688.
-Retire when
-    ``make_cache`` takes the size, or the release warns that the size is ignored.
+Upstream: Documented in mlx-lm 0.32.2, but still silent. mlx-vlm #1995, vllm-mlx #688.
+Retire when: ``make_cache`` takes the size, or the release warns that the size is ignored.
 """
 
 import logging

@@ -1,18 +1,14 @@
 """mlx-vlm: wrong first token in a batch after a prefix-cache hit.
 
-Why
-    If the beginnings of prompts are in the prefix cache, their rests are right-padded and processed
-    in chunks. A row's first token is looked up in the logits of the last chunk. If the row ended
-    in an earlier chunk, the index is out of range. In 0.7.0 the last chunk is one token, so this
-    happens in every batch with rests of different lengths; before, if a checkpoint for the cache or
-    ``prefill_step_size`` ends a chunk.
-How
-    Chunks end where rows end, and the row's logits are kept. With the last chunk, the release
+Why: If the beginnings of prompts are in the prefix cache, their rests are right-padded and
+    processed in chunks. A row's first token is looked up in the logits of the last chunk. If the
+    row ended in an earlier chunk, the index is out of range. In 0.7.0 the last chunk is one token,
+    so this happens in every batch with rests of different lengths; before, if a checkpoint for the
+    cache or ``prefill_step_size`` ends a chunk.
+How: Chunks end where rows end, and the row's logits are kept. With the last chunk, the release
     receives each row's logits where it looks them up. The prompts stay in one batch.
-Upstream
-    Fixed in mlx-vlm 0.7.1, in the same way.
-Retire when
-    No supported release is older than mlx-vlm 0.7.1.
+Upstream: Fixed in mlx-vlm 0.7.1, in the same way.
+Retire when: No supported release is older than mlx-vlm 0.7.1.
 """
 
 from collections.abc import Callable, Iterator

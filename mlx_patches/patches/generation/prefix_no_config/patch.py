@@ -1,15 +1,11 @@
 """mlx-vlm: the prefix cache crashes for language models without a config attribute.
 
-Why
-    The ids of media tokens are read from the ``config`` of the language model. Those of Phi-4
+Why: The ids of media tokens are read from the ``config`` of the language model. Those of Phi-4
     multimodal, InternVL and LocateAnything have none: with ``APC_ENABLED=1``, every request fails.
-How
-    For a model without a config, they are read from an empty one. A prefix with media still matches
-    only the same media, by their hash.
-Upstream
-    Fixed in mlx-vlm 0.6.9, in the same way.
-Retire when
-    No supported release is older than mlx-vlm 0.6.9.
+How: For a model without a config, they are read from an empty one. A prefix with media still
+    matches only the same media, by their hash.
+Upstream: Fixed in mlx-vlm 0.6.9, in the same way.
+Retire when: No supported release is older than mlx-vlm 0.6.9.
 """
 
 from types import SimpleNamespace

@@ -1,21 +1,17 @@
 """mlx-lm and mlx-vlm batches: a row's penalties are dropped, hit other rows, or crash.
 
-Why
-    A batch holds its rows' processors in a list. While no row has processors, the list is not cut
+Why: A batch holds its rows' processors in a list. While no row has processors, the list is not cut
     when rows end, or is dropped, and the lists of two batches are concatenated at any length. The
     processors of a later row then have another row's index, or one past the last row. mlx-lm also
     stores None for a row without processors, and the next step iterates over it. A grammar or a
     penalty is not applied, or applied to another row, or ``'NoneType' object is not iterable``
     stops the engine.
-How
-    After rows end and before batches are joined, every list gets one entry per row; a row without
-    processors has an empty list. In mlx-vlm this includes the rows' tokens, which are passed to
-    the processors.
-Upstream
-    mlx-lm 0.32.0 fills the lists as requests arrive, and always cuts them (issues 1225, 1472,
+How: After rows end and before batches are joined, every list gets one entry per row; a row without
+    processors has an empty list. In mlx-vlm this includes the rows' tokens, which are passed to the
+    processors.
+Upstream: mlx-lm 0.32.0 fills the lists as requests arrive, and always cuts them (issues 1225, 1472,
     1513, 1657, 1772, 1722); mlx-vlm 0.6.5 fills them before it joins batches (1555, 1574, 1583).
-Retire when
-    No supported release is older than mlx-lm 0.32 and mlx-vlm 0.6.5.
+Retire when: No supported release is older than mlx-lm 0.32 and mlx-vlm 0.6.5.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,13 @@
 """mlx-lm: penalties and other logits processors see only the prompt's last token.
 
-Why
-    A processor is called with the tokens so far. The prompt's tokens that were fed in chunks, all
+Why: A processor is called with the tokens so far. The prompt's tokens that were fed in chunks, all
     but the last, are not among them: a repetition penalty, or a grammar that depends on earlier
     tokens, starts with the answer.
-How
-    Each processor is called with the missing part of the prompt put in front. The part is found
-    at the first call, from the number of tokens that the processor is called with.
-Upstream
-    mlx-lm 0.32.0 passes these tokens in ``generate_step``, but not in
+How: Each processor is called with the missing part of the prompt put in front. The part is found at
+    the first call, from the number of tokens that the processor is called with.
+Upstream: mlx-lm 0.32.0 passes these tokens in ``generate_step``, but not in
     ``speculative_generate_step``.
-Retire when
-    Both functions pass them in every supported release.
+Retire when: Both functions pass them in every supported release.
 """
 
 from typing import Any

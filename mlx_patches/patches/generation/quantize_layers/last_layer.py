@@ -1,18 +1,14 @@
 """mlx-vlm: kv_bits also quantizes the sensitive last layer, but only for single requests.
 
-Why
-    The last layer of a deep model is sensitive to quantized keys and values. mlx-vlm keeps it in
+Why: The last layer of a deep model is sensitive to quantized keys and values. mlx-vlm keeps it in
     floats in batches and with TurboQuant, and documents the same for single requests; but the
     uniform branch of ``maybe_quantize_kv_cache`` quantizes it. A single request then produces
     different logits than in a batch, and joins one with the wrong kind of cache.
-How
-    For more than two layers, the function receives None in place of the last layer's cache. It
+How: For more than two layers, the function receives None in place of the last layer's cache. It
     skips what it cannot quantize.
-Upstream
-    One of the two copies of the function in mlx-vlm 0.6.10 skips the layer; 0.7.10 does not.
+Upstream: One of the two copies of the function in mlx-vlm 0.6.10 skips the layer; 0.7.10 does not.
     Releases before 0.6.0 are not patched.
-Retire when
-    The release skips the layer.
+Retire when: The release skips the layer.
 
 Optional: with ``kv_bits``, the output of single requests changes to that of a batch.
 """

@@ -1,16 +1,12 @@
 """mlx-lm and mlx-vlm: kv_bits crashes mid-generation on sliding-window models.
 
-Why
-    ``maybe_quantize_kv_cache`` quantizes every cache that has ``to_quantized``. Caches with a
+Why: ``maybe_quantize_kv_cache`` quantizes every cache that has ``to_quantized``. Caches with a
     sliding window have this method, but it raises NotImplementedError, in the middle of a
     generation. mlx-vlm's TurboQuant branch skips these layers.
-How
-    ``to_quantized`` of a rotating cache returns the cache itself: the layer stays in floats. Its
+How: ``to_quantized`` of a rotating cache returns the cache itself: the layer stays in floats. Its
     memory is bounded by its window.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The release skips these layers, or quantizes them.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The release skips these layers, or quantizes them.
 """
 
 from typing import Any

@@ -1,33 +1,28 @@
 """mlx-lm and mlx-vlm servers crash on a token id or top_k outside the vocabulary.
 
-Why
-    ``logit_bias`` for a token id outside the vocabulary writes beyond the logits: the process
+Why: ``logit_bias`` for a token id outside the vocabulary writes beyond the logits: the process
     crashes with SIGSEGV, at once or later. A ``top_k`` of the vocabulary's size or more, a
     penalty's context size of more than 64 bits and such a token id raise in the thread that all
     requests share. ``mlx_lm.server`` drops the connection for a ``seed`` that is negative or has
     more than 64 bits.
-How
-    Token ids outside the vocabulary are ignored, and such a ``top_k`` keeps every token. A context
+How: Token ids outside the vocabulary are ignored, and such a ``top_k`` keeps every token. A context
     size is cut to 31 bits, more than any text has tokens, and a seed to 64 bits.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The releases reject these numbers, or do the same.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The releases reject these numbers, or do the same.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument, everywhere, wrap
+from ....core.verbs import Function, Patch, argument, everywhere, wrap
 
 # How many seeds MLX has, and more tokens than any context or vocabulary has.
 SEEDS = 2**64
 _CONTEXT = 2**31 - 1
 
 
-def make_in_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def make_in_limits(make: Function, *args: Any, **kwargs: Any) -> Any:
     """Make a request's logits processors; out-of-range token ids are ignored."""
     call = inspect.signature(inspect.unwrap(make)).bind(*args, **kwargs)
     given = call.arguments
@@ -43,7 +38,7 @@ def make_in_limits(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return [bias_vocabulary(make, bias), *processors] if bias else processors
 
 
-def bias_vocabulary(make: Callable[..., Any], bias: dict[int, float]) -> Callable[[Any, Any], Any]:
+def bias_vocabulary(make: Function, bias: dict[int, float]) -> Function:
     """The processor of a ``logit_bias`` that ignores token ids outside the vocabulary."""
 
     @functools.cache
@@ -58,7 +53,7 @@ def bias_vocabulary(make: Callable[..., Any], bias: dict[int, float]) -> Callabl
     return process
 
 
-def limit_top_k(apply: Callable[..., Any], logprobs: Any, top_k: Any, *args: Any) -> Any:
+def limit_top_k(apply: Function, logprobs: Any, top_k: Any, *args: Any) -> Any:
     if isinstance(top_k, int) and top_k >= count_tokens(logprobs):
         return logprobs
     return apply(logprobs, top_k, *args)

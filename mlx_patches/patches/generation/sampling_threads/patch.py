@@ -1,20 +1,16 @@
 """MLX 0.31.2 and 0.32.0: sampling in a server's thread repeats the same token forever.
 
-Why
-    MLX 0.31.2 and 0.32.0 keep a random state for each thread, but the functions of ``sample_utils``
-    are compiled with the state of the thread that imports them. In any other thread a draw never
-    advances: a server returns one answer for every request at any temperature, and ignores
-    ``seed``. Functions that draw nothing still read and write that foreign state, which may raise
-    "There is no Stream(cpu, 0) in current thread".
-How
-    Each thread compiles the release's function once, with the thread's own random state. The
+Why: MLX 0.31.2 and 0.32.0 keep a random state for each thread, but the functions of
+    ``sample_utils`` are compiled with the state of the thread that imports them. In any other
+    thread a draw never advances: a server returns one answer for every request at any temperature,
+    and ignores ``seed``. Functions that draw nothing still read and write that foreign state, which
+    may raise "There is no Stream(cpu, 0) in current thread".
+How: Each thread compiles the release's function once, with the thread's own random state. The
     importing thread keeps the function that the release compiled.
-Upstream
-    From MLX 0.32.1 on, a compiled function reads the state of the calling thread (mlx #4234).
+Upstream: From MLX 0.32.1 on, a compiled function reads the state of the calling thread (mlx #4234).
     mlx-lm 0.32.0 and mlx-vlm 0.7.0 require a later MLX. Reported as mlx-lm #1245, mlx-lm #1439,
     mlx-lm #1620 and mlx-lm #1675.
-Retire when
-    No supported release accepts MLX 0.32.0.
+Retire when: No supported release accepts MLX 0.32.0.
 """
 
 import functools

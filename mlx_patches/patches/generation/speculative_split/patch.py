@@ -1,15 +1,11 @@
 """mlx-lm speculative decoding from a prompt cache mixes up the two models' caches.
 
-Why
-    The server passes one list: the model's caches, then the draft model's. The release splits it
-    by the model's number of layers. Gemma 3n and Gemma 4 have fewer caches than layers, models
-    that run their layers twice have more: one model then reads and writes the other's caches.
-How
-    The model is passed on as a wrapper that has as many layers as the model has caches.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    The release splits the list by the model's number of caches.
+Why: The server passes one list: the model's caches, then the draft model's. The release splits it
+    by the model's number of layers. Gemma 3n and Gemma 4 have fewer caches than layers, models that
+    run their layers twice have more: one model then reads and writes the other's caches.
+How: The model is passed on as a wrapper that has as many layers as the model has caches.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: The release splits the list by the model's number of caches.
 """
 
 import sys

@@ -1,19 +1,16 @@
 """mlx-lm speculative decoding keeps rejected tokens once a sliding window is full.
 
-Why
-    Draft tokens that the model rejects are trimmed from the caches. A rotating cache with a full
+Why: Draft tokens that the model rejects are trimmed from the caches. A rotating cache with a full
     window is not trimmable: ``trim_prompt_cache`` then trims no layer at all and returns 0, which
     the caller ignores. The rejected tokens stay in the context of all later tokens.
-How
-    The model verifies the draft tokens in one call, and a rotating cache keeps all tokens of a
-    call beside its window until the next call. Tokens beyond its window, or all tokens if none
-    has been dropped yet, can be cut off exactly, and the patch does so. The draft model drafts
-    token by token, so its own full window still keeps rejected tokens: its drafts get worse, the
-    answer does not.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``trim_prompt_cache`` trims full windows as far as it is exact, or decoding raises an error.
+How: The model verifies the draft tokens in one call, and a rotating cache keeps all tokens of a
+    call beside its window until the next call. Tokens beyond its window, or all tokens if none has
+    been dropped yet, can be cut off exactly, and the patch does so. The draft model drafts token by
+    token, so its own full window still keeps rejected tokens: its drafts get worse, the answer does
+    not.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``trim_prompt_cache`` trims full windows as far as it is exact, or decoding raises an
+    error.
 """
 
 from collections.abc import Sequence

@@ -1,18 +1,14 @@
 """mlx-lm: streamed text loses spaces before punctuation ('x != y' becomes 'x!= y').
 
-Why
-    ``BPEStreamingDetokenizer`` removes spaces if the tokenizer's config sets
+Why: ``BPEStreamingDetokenizer`` removes spaces if the tokenizer's config sets
     ``clean_up_tokenization_spaces``, as Llama 3's does. Newer transformers ignore the setting for
     BPE, because it breaks text: "x != y" is streamed as "x!= y", but decoded whole as "x != y".
     Code and tool arguments are changed.
-How
-    The detokenizer removes spaces only if the tokenizer itself does, which is tested once by
+How: The detokenizer removes spaces only if the tokenizer itself does, which is tested once by
     decoding a short text.
-Upstream
-    mlx-lm 1347; 0.32.0 no longer removes spaces. transformers ignores the setting from about 5.7
-    on.
-Retire when
-    No supported release is older than mlx-lm 0.32.0.
+Upstream: mlx-lm 1347; 0.32.0 no longer removes spaces. transformers ignores the setting from about
+    5.7 on.
+Retire when: No supported release is older than mlx-lm 0.32.0.
 """
 
 from typing import Any

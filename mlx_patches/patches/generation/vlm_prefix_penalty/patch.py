@@ -1,16 +1,12 @@
 """mlx-vlm: after a prefix-cache hit, penalties ignore the cached tokens.
 
-Why
-    A prompt whose beginning is in the prefix cache (``APC_ENABLED=1``) is processed from where the
-    cache ends. Its logits processors get only these tokens and the generated ones: penalties
-    ignore the cached ones, and a repeated request gets another answer.
-How
-    A new batch of prompts has each row's whole prompt, for the cache. The rows' processors get
-    it. Batches without processors or without the prefix cache are unchanged.
-Upstream
-    mlx-vlm 0.5.0 to 0.7.10, not fixed.
-Retire when
-    ``PromptProcessingBatch`` begins a row's token context with the whole prompt.
+Why: A prompt whose beginning is in the prefix cache (``APC_ENABLED=1``) is processed from where the
+    cache ends. Its logits processors get only these tokens and the generated ones: penalties ignore
+    the cached ones, and a repeated request gets another answer.
+How: A new batch of prompts has each row's whole prompt, for the cache. The rows' processors get it.
+    Batches without processors or without the prefix cache are unchanged.
+Upstream: mlx-vlm 0.5.0 to 0.7.10, not fixed.
+Retire when: ``PromptProcessingBatch`` begins a row's token context with the whole prompt.
 """
 
 from typing import Any
@@ -38,8 +34,6 @@ PATCH = Patch(
     id="vlm-prefix-penalty",
     every_model=True,
     targets=after(
-        vlm_generators("PromptProcessingBatch.__init__"),
-        add_cached_prompts,
-        when=has_prefixes,
+        vlm_generators("PromptProcessingBatch.__init__"), add_cached_prompts, when=has_prefixes
     ),
 )

@@ -1,19 +1,15 @@
 """mlx_vlm.stream_generate: wrong output in the next turn once a sliding window is full.
 
-Why
-    ``stream_generate`` cuts the previous turn's caches to the common prefix: it keeps the first
+Why: ``stream_generate`` cuts the previous turn's caches to the common prefix: it keeps the first
     columns of keys and values, and sets the offset. This is right only for a plain cache. A
-    rotating cache has its window in another order and keeps a write position; a recurrent cache
-    is not cut at all. The text continues from a wrong context, or the call raises.
-How
-    If any cache cannot be cut back to the prefix, the prefix is reported as empty, and the prompt
+    rotating cache has its window in another order and keeps a write position; a recurrent cache is
+    not cut at all. The text continues from a wrong context, or the call raises.
+How: If any cache cannot be cut back to the prefix, the prefix is reported as empty, and the prompt
     is processed from its start. If all caches can be cut, the patch trims them with their own
     method before the release cuts them. mlx-vlm 0.6.0 to 0.6.9 has the class twice: the public one
     is in ``common``, the one beside ``stream_generate`` is used by nobody.
-Upstream
-    Fixed in mlx-vlm 0.6.9 (#1715, commit c503fa7b).
-Retire when
-    No supported release is older than mlx-vlm 0.6.9.
+Upstream: Fixed in mlx-vlm 0.6.9 (#1715, commit c503fa7b).
+Retire when: No supported release is older than mlx-vlm 0.6.9.
 """
 
 from collections.abc import Callable, Sequence

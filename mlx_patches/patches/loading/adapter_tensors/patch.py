@@ -1,16 +1,12 @@
 """mlx-lm: an adapter of another model loads silently, then does nothing or crashes.
 
-Why
-    An adapter's tensors are not compared with the model's. Tensors with unknown names are dropped,
-    and the model answers without the adapter. Tensors of the wrong shape are loaded, and the
-    first prompt crashes.
-How
-    Names and shapes are compared before the tensors are loaded. If any do not fit, a ValueError
+Why: An adapter's tensors are not compared with the model's. Tensors with unknown names are dropped,
+    and the model answers without the adapter. Tensors of the wrong shape are loaded, and the first
+    prompt crashes.
+How: Names and shapes are compared before the tensors are loaded. If any do not fit, a ValueError
     lists them, as in later releases.
-Upstream
-    mlx-lm 0.32.0 (#1727, commit d53e70f7).
-Retire when
-    No supported release is older than mlx-lm 0.32.
+Upstream: mlx-lm 0.32.0 (#1727, commit d53e70f7).
+Retire when: No supported release is older than mlx-lm 0.32.
 """
 
 import json

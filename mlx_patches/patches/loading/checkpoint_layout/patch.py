@@ -61,10 +61,7 @@ def is_down(name: str) -> bool:
 
 
 def _sanitize(family: str) -> tuple[str, ...]:
-    return (
-        *lm_family(family, "Model.sanitize"),
-        *vlm_family(family, "LanguageModel.sanitize"),
-    )
+    return (*lm_family(family, "Model.sanitize"), *vlm_family(family, "LanguageModel.sanitize"))
 
 
 FALCON_H1_FACTORS = Patch(
@@ -76,17 +73,13 @@ FALCON_H1_FACTORS = Patch(
     probe=".probe:probe_falcon_h1",
     doc="""Falcon H1 ignores its key and value factors: wrong output, even for a single request.
 
-    Why
-        Releases fold the config's factors into the weights. They look for ``key_proj``, which no
+    Why: Releases fold the config's factors into the weights. They look for ``key_proj``, which no
         checkpoint has, so ``key_multiplier`` is ignored, and they do not apply
         ``attention_in_multiplier`` to the values.
-    How
-        The two factors are folded into the weights of ``k_proj`` and ``v_proj`` of a published
+    How: The two factors are folded into the weights of ``k_proj`` and ``v_proj`` of a published
         checkpoint. A checkpoint that a release converted stays wrong: load the published one.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        Every supported release folds the two factors in.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: Every supported release folds the two factors in.
     """,
 )
 
@@ -98,17 +91,13 @@ GPT_OSS_EXPERTS = Patch(
     probe=".probe:probe_gpt_oss",
     doc="""gpt-oss checkpoints without quantization, such as fine-tunes, do not load.
 
-    Why
-        Transformers saves the experts' weights with gate and up in alternating columns, and
+    Why: Transformers saves the experts' weights with gate and up in alternating columns, and
         quantized ones in alternating rows. Releases handle only the latter, and give the others
         names that the model lacks: "parameters not in model".
-    How
-        Weights that are not quantized are transposed before the release splits them, and get the
+    How: Weights that are not quantized are transposed before the release splits them, and get the
         model's names after it.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        Every supported release loads such a checkpoint.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: Every supported release loads such a checkpoint.
     """,
 )
 
@@ -121,14 +110,10 @@ QWEN3_VL_EXPERTS = Patch(
     probe=".probe:probe_qwen3_vl",
     doc="""Qwen3-VL MoE saved by transformers 5 does not load in mlx-vlm.
 
-    Why
-        Published experts have inputs in rows and outputs in columns. Transformers 5 saves them the
+    Why: Published experts have inputs in rows and outputs in columns. Transformers 5 saves them the
         other way round, and mlx-vlm transposes both.
-    How
-        Experts that transformers 5 saved are transposed first.
-    Upstream
-        Not fixed in mlx-vlm 0.7.10.
-    Retire when
-        mlx-vlm reads both layouts.
+    How: Experts that transformers 5 saved are transposed first.
+    Upstream: Not fixed in mlx-vlm 0.7.10.
+    Retire when: mlx-vlm reads both layouts.
     """,
 )

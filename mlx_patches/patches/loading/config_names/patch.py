@@ -1,27 +1,21 @@
 """LFM2.5, Nemotron-H, Granite 4 hybrid, Pixtral and GLM-OCR do not load: unknown config names.
 
-Why
-    LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
+Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
     hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
     ``llava``; mlx-vlm's LLaVA has no such vision tower. Its GLM-OCR rejects the RoPE parameters of
     the tower.
-How
-    The missing old keys are added from the new ones before the config class reads them, and
+How: The missing old keys are added from the new ones before the config class reads them, and
     Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type.
     GLM-OCR's tower is read without the RoPE parameters, which it does not need.
-Upstream
-    mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's are
-    not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type.
-Retire when
-    No supported release is older than mlx-lm 0.32, and the others are read.
+Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
+    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type.
+Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, refusal, result
 from ..._shared.configs import Params, config_target
 
 _FEED_FORWARD = "intermediate_size"

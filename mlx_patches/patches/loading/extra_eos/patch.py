@@ -1,21 +1,17 @@
 """mlx-lm and mlx-vlm: generation does not stop, EOS tokens of the model's configs are dropped.
 
-Why
-    A model names its stop tokens in three places: the tokenizer, ``config.json`` (sometimes
-    under ``text_config``) and ``generation_config.json``. Releases read one place, or let one
-    override another, and treat id 0 as unset. Gemma 4 ends a turn with 106, which is only in
+Why: A model names its stop tokens in three places: the tokenizer, ``config.json`` (sometimes under
+    ``text_config``) and ``generation_config.json``. Releases read one place, or let one override
+    another, and treat id 0 as unset. Gemma 4 ends a turn with 106, which is only in
     ``generation_config.json``.
-How
-    The stop tokens are the union of all three; the release's own ids stay. In mlx-lm, missing ids
-    are added to the loaded tokenizer. In mlx-vlm, they are added to the config of the loaded
-    model, from which its engine fills and resets the stop list, and each stop list gets its
-    tokenizer's ids too.
-Upstream
-    mlx-lm reads only ``config.json`` below 0.30.1; from then on ``generation_config.json``
+How: The stop tokens are the union of all three; the release's own ids stay. In mlx-lm, missing ids
+    are added to the loaded tokenizer. In mlx-vlm, they are added to the config of the loaded model,
+    from which its engine fills and resets the stop list, and each stop list gets its tokenizer's
+    ids too.
+Upstream: mlx-lm reads only ``config.json`` below 0.30.1; from then on ``generation_config.json``
     overrides it, and from 0.32.0 the tokenizer's ids are added. mlx-vlm does the same from 0.3.10,
     and adds the tokenizer's ids from 0.7.0.
-Retire when
-    No supported release drops an id of the three places.
+Retire when: No supported release drops an id of the three places.
 """
 
 from collections.abc import Iterable

@@ -1,21 +1,16 @@
-"""InternVL3 for transformers does not load in mlx-vlm, because its text model is Qwen2.
+"""InternVL3 with a Qwen2 text model, saved for transformers, does not load in mlx-vlm.
 
-Why
-    mlx-vlm's InternVL always has a Qwen3 text model. Most published folders have Qwen2, whose
+Why: mlx-vlm's InternVL always has a Qwen3 text model. Most published folders have Qwen2, whose
     attention has biases and no norms: "Received parameters not in model".
-How
-    A model whose text config is Qwen2's gets the release's Qwen2 text model.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm builds the text model that the config names.
+How: A model whose text config is Qwen2's gets the release's Qwen2 text model.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm builds the text model that the config names.
 """
 
 import importlib
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after
+from ....core.verbs import Patch, after
 
 _QWEN2 = "qwen2"
 
@@ -27,7 +22,6 @@ def set_language_model(model: Any, config: Any, /) -> None:
 
 
 def build_qwen2(settings: dict[str, Any]) -> Any:
-    """The release's Qwen2 text model."""
     package = f"mlx_vlm.models.{_QWEN2}"
     config = importlib.import_module(f"{package}.config").ModelConfig.from_dict(settings)
     return importlib.import_module(f"{package}.language").LanguageModel(config)
@@ -38,6 +32,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="InternVL3 with a Qwen2 text model, saved for transformers, does not load in mlx-vlm",
     targets=after("mlx_vlm.models.internvl.internvl:Model.__init__", set_language_model),
 )

@@ -1,10 +1,6 @@
 """Builds a tiny InternVL whose text config is Qwen2's."""
 
-import importlib
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, import_module, module_of, require_own
 
 TEXT = {
     "model_type": "qwen2",
@@ -31,12 +27,12 @@ def probe(target: Target) -> Result:
     from mlx.utils import tree_flatten
 
     package = target.module.rpartition(".")[0]
-    config = importlib.import_module(f"{package}.config")
+    config = import_module(f"{package}.config")
     text = config.TextConfig.from_dict(dict(TEXT))
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
     vision = config.VisionConfig.from_dict(VISION | sizes)
     made = config.ModelConfig(text_config=text, vision_config=vision, model_type="internvl")
-    language = importlib.import_module(target.module).Model(made).language_model
+    language = module_of(target).Model(made).language_model
     names = {name for name, _ in tree_flatten(language.model.layers[0].self_attn.parameters())}
     found = {name for name in names if not name.endswith("weight")} | {
         name for name in names if "norm" in name

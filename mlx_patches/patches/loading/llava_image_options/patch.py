@@ -1,27 +1,21 @@
 """LLaVA in mlx-vlm refuses every image, with transformers 5.
 
-Why
-    LLaVA's processor passes the tokenizer's options, such as ``padding``, to the image processor
+Why: LLaVA's processor passes the tokenizer's options, such as ``padding``, to the image processor
     too. Since transformers 5 it raises for options that it does not know.
-How
-    The image processor receives all options but the tokenizer's.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The processor separates the options.
+How: The image processor receives all options but the tokenizer's.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The processor separates the options.
 """
 
 import copy
 import functools
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Function, Patch, wrap
 
 
-def process(call: Callable[..., Any], processor: Any, *args: Any, **kwargs: Any) -> Any:
+def process(call: Function, processor: Any, *args: Any, **kwargs: Any) -> Any:
     """Process images and texts, with an image processor that drops the tokenizer's options."""
     view = copy.copy(processor)  # another thread may use the processor itself
     view.image_processor = ImageOptions(processor.image_processor)
@@ -38,7 +32,6 @@ class ImageOptions:
         return getattr(self._images, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Process images."""
         known = {name: value for name, value in kwargs.items() if name not in text_options()}
         return self._images(*args, **known)
 
@@ -55,6 +48,5 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="LLaVA in mlx-vlm refuses every image, with transformers 5",
     targets=wrap("mlx_vlm.models.llava.processing_llava:LlavaProcessor.__call__", process),
 )

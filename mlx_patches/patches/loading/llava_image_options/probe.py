@@ -1,11 +1,8 @@
 """Processes an image with the options that the release passes, through LLaVA's processor."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import own_class_of
+from ....probes.kit import Result, Target, import_module, own_class_of
 
 # An image of four patches.
 SIZE, PATCHES = (28, 28), 4
@@ -17,10 +14,10 @@ class ImageProcessor:
 
     def __call__(self, images: list[Any], **options: Any) -> dict[str, Any]:
         """The pixels (images, channels, height, width) of images."""
-        known = importlib.import_module("transformers.processing_utils").ImagesKwargs
+        known = import_module("transformers.processing_utils").ImagesKwargs
         if foreign := options.keys() - known.__annotations__.keys():
             raise TypeError(f"unexpected options {sorted(foreign)}")
-        numpy = importlib.import_module("numpy")
+        numpy = import_module("numpy")
         return {"pixel_values": numpy.zeros((len(images), 3, *SIZE), numpy.float32)}
 
 

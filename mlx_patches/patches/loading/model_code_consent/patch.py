@@ -1,15 +1,13 @@
 """mlx-lm and mlx-vlm: loading a model runs Python code from its folder without consent.
 
-Why
-    A model's folder can run its own Python code in two ways. ``config.json`` may name a
+Why: A model's folder can run its own Python code in two ways. ``config.json`` may name a
     ``model_file``, which mlx-lm and mlx-vlm run to build the model, even with
     ``trust_remote_code=False`` (CVE-2026-5843). And an ``auto_map`` may name classes of a config,
     tokenizer, processor, image or video processor, feature extractor or generation, which
     transformers imports from the folder. transformers requires consent, but most processors of
     mlx-vlm, its ``convert`` and some programs of mlx-lm pass ``trust_remote_code=True`` although
     the user did not.
-How
-    Both require the user's consent: the caller passes ``trust_remote_code`` to a loader (in mlx-lm
+How: Both require the user's consent: the caller passes ``trust_remote_code`` to a loader (in mlx-lm
     also in ``tokenizer_config``), the program was started with ``--trust-remote-code``, or
     ``MLX_PATCHES_TRUST_REMOTE_CODE=1`` or the same setting of mlx-vlm's server or Rapid-MLX is set.
     An argument that a release or a host passes does not count: its code is on the stack of the
@@ -18,11 +16,9 @@ How
     own class is used if it has one; else loading raises a ValueError that names the file. The patch
     applies to every release of transformers, since it depends on the names of three functions and
     not on their code. Optional: a program that ran before may stop.
-Upstream
-    mlx-lm 0.32.0 requires consent for a ``model_file`` (GHSA-9m9w-53g9-47c4, mlx-lm 1385). Not
-    fixed in mlx-vlm 0.7.10, nor for an ``auto_map`` in either.
-Retire when
-    No supported release runs a model's code without consent.
+Upstream: mlx-lm 0.32.0 requires consent for a ``model_file`` (GHSA-9m9w-53g9-47c4, mlx-lm 1385).
+    Not fixed in mlx-vlm 0.7.10, nor for an ``auto_map`` in either.
+Retire when: No supported release runs a model's code without consent.
 """
 
 import inspect

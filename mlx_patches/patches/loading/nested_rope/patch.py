@@ -1,22 +1,18 @@
 """mlx-lm and mlx-vlm: models saved by transformers 5 get wrong RoPE parameters, or do not load.
 
-Why
-    Transformers 5 writes ``rope_theta``, the scaling and the rotated fraction under
+Why: Transformers 5 writes ``rope_theta``, the scaling and the rotated fraction under
     ``rope_parameters``. Most models of mlx-lm and mlx-vlm read only the old keys: Llama 3 gets a
-    base of 10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where
-    the base has no default, as in Qwen3 and Granite, the model does not load. Gemma 3 and OLMo 3
-    have separate parameters for full and for sliding layers. Qwen3 MoE's ``num_experts`` has
-    another name too, the heads of Gemma 4's full layers are in ``per_layer_config``, and
-    infinity in Mamba 2's limits is a dictionary.
-How
-    If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know
+    base of 10,000 instead of 500,000 and no scaling, and long texts degrade into garbage. Where the
+    base has no default, as in Qwen3 and Granite, the model does not load. Gemma 3 and OLMo 3 have
+    separate parameters for full and for sliding layers. Qwen3 MoE's ``num_experts`` has another
+    name too, the heads of Gemma 4's full layers are in ``per_layer_config``, and infinity in Mamba
+    2's limits is a dictionary.
+How: If a config has ``rope_parameters`` but no ``rope_theta``, and its class does not know
     ``rope_parameters``, the old keys are added: those of the full layers, and the base of the
     sliding ones as ``rope_local_base_freq``. So are the other old names that the class knows.
-Upstream
-    In mlx-lm 0.32, Qwen3, Granite 4 hybrid and a few others read the new key; Llama and most
+Upstream: In mlx-lm 0.32, Qwen3, Granite 4 hybrid and a few others read the new key; Llama and most
     others do not in 0.32.2. In mlx-vlm 0.7.10 most do not.
-Retire when
-    Every model of a supported release reads ``rope_parameters``.
+Retire when: Every model of a supported release reads ``rope_parameters``.
 """
 
 import inspect
@@ -92,7 +88,5 @@ def find_old_rope(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 PATCH = Patch(
-    id="nested-rope",
-    every_model=True,
-    targets=argument(FROM_DICT, "params", add_old_names),
+    id="nested-rope", every_model=True, targets=argument(FROM_DICT, "params", add_old_names)
 )

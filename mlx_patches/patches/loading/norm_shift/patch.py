@@ -1,18 +1,14 @@
 """Qwen3.5 and 3.6 output garbage if converted before: 1 is added to the norm weights twice.
 
-Why
-    A published checkpoint stores its norm weights minus 1, and loading adds 1. A converted
+Why: A published checkpoint stores its norm weights minus 1, and loading adds 1. A converted
     checkpoint has it added already. mlx-lm treats a checkpoint with an MTP head as not converted;
     mlx-vlm and its MTP drafter add 1 to every checkpoint.
-How
-    The layout of the convolutions shows whether a checkpoint is converted: conversion transposes
+How: The layout of the convolutions shows whether a checkpoint is converted: conversion transposes
     them and adds 1 in the same pass. For a converted checkpoint, mlx-lm does not get the MTP
     weights, which it drops anyway, and mlx-vlm gets the norms in a shape that it does not shift.
-Upstream
-    mlx-lm 0.32.0 checks only the convolutions (mlx-lm 1197 1320 1442 1623 1735), mlx-vlm 0.6.5
-    the convolutions and the tensors' names (mlx-vlm 1548 1552 1554 1556).
-Retire when
-    No supported release shifts a converted checkpoint.
+Upstream: mlx-lm 0.32.0 checks only the convolutions (mlx-lm 1197 1320 1442 1623 1735), mlx-vlm
+    0.6.5 the convolutions and the tensors' names (mlx-vlm 1548 1552 1554 1556).
+Retire when: No supported release shifts a converted checkpoint.
 """
 
 from collections.abc import Iterable

@@ -1,14 +1,10 @@
 """Phi-4 SigLIP in mlx-vlm: loading it runs Python code from the model's folder.
 
-Why
-    The processor passes ``trust_remote_code`` to the tokenizer, which needs none of the model's
+Why: The processor passes ``trust_remote_code`` to the tokenizer, which needs none of the model's
     code. The code is run anyway, and fails if it imports CUDA packages.
-How
-    The tokenizer is loaded without it.
-Upstream
-    mlx-vlm 0.5.0.
-Retire when
-    No supported release is older than mlx-vlm 0.5.0.
+How: The tokenizer is loaded without it.
+Upstream: mlx-vlm 0.5.0.
+Retire when: No supported release is older than mlx-vlm 0.5.0.
 """
 
 from typing import Any

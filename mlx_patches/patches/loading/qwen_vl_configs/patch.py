@@ -1,21 +1,16 @@
 """Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm.
 
-Why
-    Transformers 5 nests the text model's settings, calls the vision tower's type
+Why: Transformers 5 nests the text model's settings, calls the vision tower's type
     ``qwen2_vl_vision``, and writes the sections of M-RoPE under ``rope_parameters``. mlx-vlm reads
     only the names of published folders.
-How
-    Before the config is read, the old names are added to it.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm reads the new names.
+How: Before the config is read, the old names are added to it.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm reads the new names.
 """
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before
+from ....core.verbs import Patch, before
 
 _VISION = "_vision"
 _FLAT = ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl")
@@ -48,7 +43,6 @@ PATCH = Patch(
     severity="crash",
     every_model=True,
     changes_alone=True,
-    summary="Qwen-VL and PaddleOCR-VL models saved by transformers 5 do not load in mlx-vlm",
     targets=before(
         [
             f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"

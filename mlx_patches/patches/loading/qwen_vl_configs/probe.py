@@ -1,12 +1,8 @@
 """Reads a config as transformers 5 saves it."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import family_of
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, family_of, module_of, require_own
 
 THETA, SECTIONS = 5e6, [2, 3, 3]
 
@@ -30,11 +26,7 @@ def save_config(family: str) -> dict[str, Any]:
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
         "norm_topk_prob": True,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": THETA,
-            "mrope_section": SECTIONS,
-        },
+        "rope_parameters": {"rope_type": "default", "rope_theta": THETA, "mrope_section": SECTIONS},
     }
     vision = {"model_type": f"{family}_vision", "depth": 2, "hidden_size": 32, "num_heads": 2}
     return {"model_type": family, "text_config": text, "vision_config": vision}
@@ -44,7 +36,7 @@ def probe(target: Target) -> Result:
     """Red if the config is refused, or if a setting is another than was saved."""
     require_own(target)
     family = family_of(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     saved = save_config(family)
     module.ModelConfig.from_dict(saved)
     # The release then reads both parts from the same dictionary.

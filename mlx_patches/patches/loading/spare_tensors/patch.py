@@ -1,15 +1,11 @@
 """Granite and Gemma 4 checkpoints with unused tensors do not load in mlx-lm.
 
-Why
-    Granite 8B and Granite 4 hybrid are published with an ``lm_head`` that is tied to the
+Why: Granite 8B and Granite 4 hybrid are published with an ``lm_head`` that is tied to the
     embeddings, Gemma 4 with key and value projections of layers that use another layer's keys and
     values. The model has no such parameters, and loading raises "parameters not in model".
-How
-    These tensors are dropped when the weights are sanitized, if the model has no such parameter.
-Upstream
-    mlx-lm 0.32.0 (#1298, #1240).
-Retire when
-    No supported release is older than mlx-lm 0.32.
+How: These tensors are dropped when the weights are sanitized, if the model has no such parameter.
+Upstream: mlx-lm 0.32.0 (#1298, #1240).
+Retire when: No supported release is older than mlx-lm 0.32.
 """
 
 import re

@@ -34,31 +34,11 @@ _BITS = 2**16
 # The steps between two looks at the clock.
 _STEPS = 16
 # Filters and methods whose result may be larger than all that they are given.
-EXPANDING = frozenset(
-    [
-        "batch",
-        "center",
-        "expandtabs",
-        "format",
-        "format_map",
-        "generate_lorem_ipsum",
-        "indent",
-        "join",
-        "ljust",
-        "replace",
-        "rjust",
-        "round",
-        "slice",
-        "sum",
-        "to_bytes",
-        "tojson",
-        "translate",
-        "urlize",
-        "wordwrap",
-        "xmlattr",
-        "zfill",
-    ]
-)
+_NAMES = """
+    batch center expandtabs format format_map generate_lorem_ipsum indent join ljust replace rjust
+    round slice sum to_bytes tojson translate urlize wordwrap xmlattr zfill
+"""
+EXPANDING = frozenset(_NAMES.split())
 _NUMBER = re.compile(r"\d+")
 _REMEDY = "correct the chat template in the model's folder, or load the model with another one"
 

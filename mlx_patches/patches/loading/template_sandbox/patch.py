@@ -1,21 +1,18 @@
 """mlx-lm, mlx-vlm: a chat template runs Python code (six families) or hangs.
 
-Why
-    A chat template is a program in jinja2. transformers compiles it in a sandbox. The processors
+Why: A chat template is a program in jinja2. transformers compiles it in a sandbox. The processors
     of Kimi-VL, Phi-3 Vision, Molmo, Molmo2, ERNIE 4.5 VL and LocateAnything in mlx-vlm do not:
     their templates reach ``os.system``, without any consent. And nothing bounds a template, in
     transformers either: nested loops freeze a server on its first request.
-How
-    A template that a release, a host or transformers compiles is compiled with the same settings
-    in jinja2's immutable sandbox, whether code of the folder has consent or not. A render may use
-    a second of processor time and make 1 MiB of text, and 100 seconds and 16 MB more per MB that
-    it is given. Beyond these, or if the sandbox refuses an attribute, it raises jinja2's
-    SecurityError, and servers answer 400. This depends on the name of one function of jinja2, so
-    it holds in every release. Templates that other packages compile do not change.
-Upstream
-    Not fixed in mlx-vlm 0.7.10 and transformers 5.20.2.
-Retire when
-    No supported release compiles a template outside of a sandbox, and transformers bounds them.
+How: A template that a release, a host or transformers compiles is compiled with the same settings
+    in jinja2's immutable sandbox, whether code of the folder has consent or not. A render may use a
+    second of processor time and make 1 MiB of text, and 100 seconds and 16 MB more per MB that it
+    is given. Beyond these, or if the sandbox refuses an attribute, it raises jinja2's
+    SecurityError, and servers answer 400. This depends on the name of one function of jinja2, so it
+    holds in every release. Templates that other packages compile do not change.
+Upstream: Not fixed in mlx-vlm 0.7.10 and transformers 5.20.2.
+Retire when: No supported release compiles a template outside of a sandbox, and transformers bounds
+    them.
 """
 
 import sys

@@ -1,17 +1,13 @@
 """Aya Vision: wrong output past its sliding window.
 
-Why
-    The decoder makes one mask, from a full layer's cache, for both kinds of layer. A sliding
-    layer's cache holds only its window, in another number of columns: past the window such a
-    layer attends to too many tokens, in a batch it attends to padding, and the text depends on
-    how a prompt is cut into chunks.
-How
-    The decoder makes a mask only if it is called without one. It is called with a pair, one mask
+Why: The decoder makes one mask, from a full layer's cache, for both kinds of layer. A sliding
+    layer's cache holds only its window, in another number of columns: past the window such a layer
+    attends to too many tokens, in a batch it attends to padding, and the text depends on how a
+    prompt is cut into chunks.
+How: The decoder makes a mask only if it is called without one. It is called with a pair, one mask
     from the first cache of each kind, and every layer's attention uses the mask of its kind.
-Upstream
-    mlx-vlm 0.5.0.
-Retire when
-    No supported release is older than mlx-vlm 0.5.0.
+Upstream: mlx-vlm 0.5.0.
+Retire when: No supported release is older than mlx-vlm 0.5.0.
 """
 
 from typing import Any, NamedTuple

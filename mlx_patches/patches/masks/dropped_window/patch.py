@@ -1,17 +1,13 @@
 """Gemma 2, Phi-3, Phi-MoE and StarCoder2 ignore their sliding window: wrong long texts.
 
-Why
-    Each token of Gemma 2's even layers attends to the 4,096 tokens before it, of Phi 3 mini's
-    layers to 2,047, of StarCoder 2's to 4,096. Releases drop ``sliding_window`` from these
-    configs: every token attends to the whole text, which gets worse from there on. Mistral 7B 0.1
-    has a window too, and is not repaired: releases load it as Llama, whose every layer would pay.
-How
-    The config object keeps the window, and the layers that have one get a mask that hides what is
+Why: Each token of Gemma 2's even layers attends to the 4,096 tokens before it, of Phi 3 mini's
+    layers to 2,047, of StarCoder 2's to 4,096. Releases drop ``sliding_window`` from these configs:
+    every token attends to the whole text, which gets worse from there on. Mistral 7B 0.1 has a
+    window too, and is not repaired: releases load it as Llama, whose every layer would pay.
+How: The config object keeps the window, and the layers that have one get a mask that hides what is
     beyond it. Up to the window the release's own mask is used. The cache stays as it is.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    Every supported release reads the window of these families.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: Every supported release reads the window of these families.
 """
 
 from typing import Any

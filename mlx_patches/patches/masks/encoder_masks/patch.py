@@ -1,16 +1,12 @@
-"""ModernBERT embeddings are NaN in float16 for a short text beside a long one.
+"""mlx-vlm, mlx-embeddings: ModernBERT in float16 is NaN for a text beside a longer one.
 
-Why
-    Masks hold -1e9, which float16 reads as minus infinity. A pad token whose window has only pad
+Why: Masks hold -1e9, which float16 reads as minus infinity. A pad token whose window has only pad
     tokens then attends to nothing: its state is NaN. In the next layer it has weight 0 for the
     text, and 0 times NaN is NaN for the whole text.
-How
-    The masks hold -30000 instead of minus infinity. A pad token's state is then finite, and the
+How: The masks hold -30000 instead of minus infinity. A pad token's state is then finite, and the
     text's own weights are the same.
-Upstream
-    Not fixed in mlx-vlm 0.7.10 and mlx-embeddings 0.1.0.
-Retire when
-    The masks are finite in float16.
+Upstream: Not fixed in mlx-vlm 0.7.10 and mlx-embeddings 0.1.0.
+Retire when: The masks are finite in float16.
 """
 
 from typing import Any
@@ -39,7 +35,6 @@ PATCH = Patch(
     id="encoder-masks",
     severity="wrong-text",
     every_model=True,
-    summary="mlx-vlm, mlx-embeddings: ModernBERT in float16 is NaN for a text beside a longer one",
     targets=result(
         (
             "mlx_vlm.models.modernbert.modernbert:Model._masks",

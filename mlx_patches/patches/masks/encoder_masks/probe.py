@@ -1,13 +1,9 @@
 """Embeds a short text beside a long one with a tiny ModernBERT, in each type."""
 
-import importlib
 import inspect
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, import_module, mx, require
 
 _CONFIG: dict[str, Any] = {
     "model_type": "modernbert",
@@ -42,8 +38,8 @@ def probe(target: Target) -> Result:
 def build(module: str, dtype: str) -> Any:
     from mlx.utils import tree_map
 
-    released: Any = importlib.import_module(module)
-    config = importlib.import_module(module.rpartition(".")[0]) if "mlx_vlm" in module else released
+    released: Any = import_module(module)
+    config = import_module(module.rpartition(".")[0]) if "mlx_vlm" in module else released
     kind = getattr(config, "ModelConfig", None) or config.ModelArgs
     known = inspect.signature(kind).parameters
     mx.random.seed(0)

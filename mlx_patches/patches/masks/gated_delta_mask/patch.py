@@ -1,15 +1,11 @@
 """Qwen3-Next and Kimi Linear in mlx-lm crash in a batch on machines without Metal.
 
-Why
-    Without Metal, and in training, the gated delta rule runs step by step. A step's mask has one
+Why: Without Metal, and in training, the gated delta rule runs step by step. A step's mask has one
     value for each row, but is broadcast along the last axis of the states (rows, heads, values,
     keys): it raises or, with as many rows as keys, masks by another row's padding.
-How
-    The step runs without a mask; a row that has no token there then gets its old state back.
-Upstream
-    mlx-lm 0.30.4 adds the missing axes to the mask.
-Retire when
-    No supported release is older than mlx-lm 0.30.4.
+How: The step runs without a mask; a row that has no token there then gets its old state back.
+Upstream: mlx-lm 0.30.4 adds the missing axes to the mask.
+Retire when: No supported release is older than mlx-lm 0.30.4.
 """
 
 from typing import Any

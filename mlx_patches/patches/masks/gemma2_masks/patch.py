@@ -1,15 +1,11 @@
 """Gemma 2 in a batch crashes, or masks a row by another row's padding.
 
-Why
-    The attention scores are (rows, key heads, heads per key head, queries, keys). A single
-    request has a mask (queries, keys), a batch has one (rows, 1, queries, keys), which cannot be
-    broadcast to the scores or, with as many rows as key heads, is aligned with the wrong axis.
-How
-    A mask of four axes gets the fifth before it reaches the attention.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The attention accepts a batch's mask in every supported release.
+Why: The attention scores are (rows, key heads, heads per key head, queries, keys). A single request
+    has a mask (queries, keys), a batch has one (rows, 1, queries, keys), which cannot be broadcast
+    to the scores or, with as many rows as key heads, is aligned with the wrong axis.
+How: A mask of four axes gets the fifth before it reaches the attention.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The attention accepts a batch's mask in every supported release.
 """
 
 from typing import Any

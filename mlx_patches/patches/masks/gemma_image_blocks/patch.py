@@ -1,29 +1,24 @@
-"""Gemma 3, Gemma 4 26B and 31B in mlx-vlm: tokens of an image do not see the rest of it.
+"""Gemma 3, Gemma 4 26B and 31B in mlx-vlm: image tokens do not see the whole image.
 
-Why
-    Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
+Why: Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
     Gemma 4 whose config has ``use_bidirectional_attention: "vision"``. mlx-vlm masks Gemma 3's
     causally. Of Gemma 4, releases before 0.6 do the same; later ones also let the tokens attend
     both ways in the layers with full attention, and only if the cache is empty.
-How
-    The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
+How: The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
     language model. Each layer's mask then also shows a token the later tokens of its image. A
     prompt is cut into chunks only between images.
-Upstream
-    mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10. Releases
-    up to 0.3.9, whose models accept no videos, are not repaired.
-Retire when
-    The masks equal those of transformers, also in chunked prefill.
+Upstream: mlx-vlm PR 671 for Gemma 3, not merged. Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9,
+    whose models accept no videos, are not repaired.
+Retire when: The masks equal those of transformers, also in chunked prefill.
 """
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch
-from ....core.verbs import argument, everywhere, result, vlm_family, wrap
+from ....core.verbs import Function, Patch, argument, everywhere, mx, result, vlm_family, wrap
 from ..._shared.kept import Kept
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.targets import vlm_generators
@@ -84,7 +79,7 @@ def is_prompt(inputs_embeds: Any) -> bool:
 
 
 def call_with_images(
-    call: Callable[..., Any], language: Any, inputs: Any = None, *args: Any, **kwargs: Any
+    call: Function, language: Any, inputs: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """A call of the language model whose masks show the images that it feeds."""
     embeds: Any = kwargs.get("inputs_embeds")
@@ -112,7 +107,7 @@ def read_visual(language: Any, given: Mapping[str, Any]) -> Any:
     return (types == 1) | (types == 2)
 
 
-def make_mask(make: Callable[..., Any], h: Any, *args: Any, **kwargs: Any) -> Any:
+def make_mask(make: Function, h: Any, *args: Any, **kwargs: Any) -> Any:
     """A layer's mask; if the running call feeds images, one that shows them whole."""
     fed = _fed.get()
     if fed is None or fed.visual.shape[1] != h.shape[1]:
@@ -129,8 +124,6 @@ def show_images(mask: Any, visual: Any) -> Any:
         mask: (tokens, columns) or (rows, 1, tokens, columns), True where a token attends.
         visual: the image tokens (rows, tokens); they are the last of the columns.
     """
-    import mlx.core as mx
-
     length = visual.shape[1]
     begins = visual & ~mx.pad(visual, [(0, 0), (1, 0)])[:, :-1]
     image = mx.where(visual, mx.cumsum(begins.astype(mx.int32), axis=1), 0)
@@ -142,13 +135,10 @@ def show_images(mask: Any, visual: Any) -> Any:
 
 
 def is_feeding_images() -> bool:
-    """Whether the running call feeds images."""
     return _fed.get() is not None
 
 
-def make_masks(
-    make: Callable[..., Any], model: Any, h: Any, cache: Any, *types: Any, **named: Any
-) -> Any:
+def make_masks(make: Function, model: Any, h: Any, cache: Any, *types: Any, **named: Any) -> Any:
     """The masks of Gemma 4's layers, without the token types that show images in every layer."""
     return make(model, h, cache)
 
@@ -176,7 +166,7 @@ def is_of_gemma(batch: Any, /) -> bool:
     return known in ("gemma3", "gemma4") and batch._prompt_kwargs.get(VISUAL) is not None
 
 
-def step_between_images(step: Callable[..., Any], batch: Any) -> Any:
+def step_between_images(step: Function, batch: Any) -> Any:
     """Process a chunk of prompts that ends in no row inside an image."""
     size = batch.prefill_step_size
     if size is None or not is_of_gemma(batch):
@@ -205,7 +195,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="gemma3",
-    summary="Gemma 3, Gemma 4 26B and 31B in mlx-vlm: image tokens do not see the whole image",
     targets=(
         *wrap(
             vlm_family("gemma3", "LanguageModel.__call__"),

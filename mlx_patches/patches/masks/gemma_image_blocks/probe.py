@@ -1,15 +1,11 @@
 """Feeds a prompt with an image to a tiny language model, and records each layer's mask."""
 
-import importlib
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.batch_invariance import tiny
-from ....probes.fixtures import require_own
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own, tiny
 
 IMAGE = 60
 # Two images between texts.
@@ -22,7 +18,7 @@ def probe(target: Target) -> Result:
     require_own(target)
     # Other targets only carry what a language model reads.
     family = "gemma4" if ".gemma4" in target.module else "gemma3"
-    whole = importlib.import_module(f"mlx_vlm.models.{family}.{family}").Model
+    whole = import_module(f"mlx_vlm.models.{family}.{family}").Model
     accepted = inspect.signature(inspect.unwrap(whole.get_input_embeddings)).parameters
     if not {"pixel_values_videos", "kwargs"} & set(accepted):
         raise NotApplicable("this release's models accept no videos")
@@ -43,8 +39,6 @@ def probe(target: Target) -> Result:
 
 def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, Any]]:
     """Each layer's kind, and its mask of the prompt after ``held`` tokens of text."""
-    import mlx.core as mx
-
     cache = language.make_cache()
     if held:
         language(mx.array([list(range(1, held + 1))]), cache=cache)
@@ -62,7 +56,7 @@ def record_masks(language: Any, family: str, held: int) -> Iterator[tuple[str, A
 @contextmanager
 def record_attention(family: str) -> Iterator[list[Any]]:
     """The masks with which layers attend inside the block."""
-    module: Any = importlib.import_module(f"mlx_vlm.models.{family}.language")
+    module: Any = import_module(f"mlx_vlm.models.{family}.language")
     attend, seen = module.scaled_dot_product_attention, list[Any]()
 
     def record(*args: Any, mask: Any = None, **kwargs: Any) -> Any:

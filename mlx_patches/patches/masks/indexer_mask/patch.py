@@ -1,15 +1,11 @@
 """DeepSeek V3.2 in mlx-lm crashes in a batch past 2,048 tokens.
 
-Why
-    From ``index_topk`` tokens on, the indexer selects what a token attends to. Its scores have a
+Why: From ``index_topk`` tokens on, the indexer selects what a token attends to. Its scores have a
     shape of (rows, length, keys), and a batch's mask one of (rows, 1, length, keys): together they
     become (rows, rows, length, keys), and the layer raises.
-How
-    The indexer gets the mask without its axis of heads.
-Upstream
-    mlx-lm 0.30.6: the scores keep the axis.
-Retire when
-    No supported release is older.
+How: The indexer gets the mask without its axis of heads.
+Upstream: mlx-lm 0.30.6: the scores keep the axis.
+Retire when: No supported release is older.
 """
 
 import functools

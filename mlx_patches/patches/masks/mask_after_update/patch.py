@@ -1,19 +1,16 @@
 """Qwen2-VL, Qwen2.5-VL and InternVL in a batch attend to padding, or crash in chunked prefill.
 
-Why
-    These models' attention does ``mask = mask[..., : keys.shape[-2]]`` before
-    ``cache.update_and_fetch``. A batch's mask has a column for every key that will be in the
-    cache; the cut keeps only as many as there are new keys. A decode step then applies the first
-    column to all keys, and the mask of a second chunk of a prompt cannot be broadcast. A single
-    request has no mask array, so it is right.
-How
-    If the first cache's mask has more columns than there are new keys, the layers get a stand-in
-    that stays whole when it is cut. A batch that is known to have no padding gets "causal" for
-    a later chunk of a prompt, in place of an array. In all other cases nothing changes.
-Upstream
-    internvl_chat cuts after the update from mlx-vlm 0.5.0, qwen2_vl and qwen2_5_vl from 0.7.9.
-Retire when
-    No supported release is older than mlx-vlm 0.7.9.
+Why: These models' attention does ``mask = mask[..., : keys.shape[-2]]`` before
+    ``cache.update_and_fetch``. A batch's mask has a column for every key that will be in the cache;
+    the cut keeps only as many as there are new keys. A decode step then applies the first column to
+    all keys, and the mask of a second chunk of a prompt cannot be broadcast. A single request has
+    no mask array, so it is right.
+How: If the first cache's mask has more columns than there are new keys, the layers get a stand-in
+    that stays whole when it is cut. A batch that is known to have no padding gets "causal" for a
+    later chunk of a prompt, in place of an array. In all other cases nothing changes.
+Upstream: internvl_chat cuts after the update from mlx-vlm 0.5.0, qwen2_vl and qwen2_5_vl from
+    0.7.9.
+Retire when: No supported release is older than mlx-vlm 0.7.9.
 """
 
 import functools

@@ -1,17 +1,13 @@
 """Qwen3-VL, Qwen3.5 and Qwen3-Omni in a batch: the newest tokens are cut from the mask.
 
-Why
-    These models' attention does ``mask = mask[..., : L + max(cache.offset)]``. A batch whose
-    rows were joined or right-padded holds columns that no row's offset counts, so the mask
-    loses its newest columns: it cannot be broadcast, or hides a row's last tokens.
-How
-    If position ids are passed, the attention uses the offset for this cut only. It gets a view
-    of the cache whose ``offset`` is an int, the mask's number of columns, so the cut keeps all
-    of them. It then reads nothing from the device to find the longest row.
-Upstream
-    mlx-vlm 0.7.x for qwen3_vl; not fixed in 0.7.10 for the others.
-Retire when
-    No supported release cuts masks by offsets.
+Why: These models' attention does ``mask = mask[..., : L + max(cache.offset)]``. A batch whose rows
+    were joined or right-padded holds columns that no row's offset counts, so the mask loses its
+    newest columns: it cannot be broadcast, or hides a row's last tokens.
+How: If position ids are passed, the attention uses the offset for this cut only. It gets a view of
+    the cache whose ``offset`` is an int, the mask's number of columns, so the cut keeps all of
+    them. It then reads nothing from the device to find the longest row.
+Upstream: mlx-vlm 0.7.x for qwen3_vl; not fixed in 0.7.10 for the others.
+Retire when: No supported release cuts masks by offsets.
 """
 
 from typing import Any

@@ -1,21 +1,17 @@
 """LLaVA, Idefics, GLM-V and others attend to the left padding of a batch.
 
-Why
-    ``create_attention_mask(h, cache)`` calls ``make_mask`` of one layer's cache. Many models pass
-    the whole list, or a slice of it. A list has no ``make_mask``, so the function returns
-    "causal" for a prompt and None for a decode step, and every row attends to its padding. For a
-    single request these results are right.
-How
-    A list or tuple is replaced by its first attention cache: a model that needs a sliding layer's
+Why: ``create_attention_mask(h, cache)`` calls ``make_mask`` of one layer's cache. Many models pass
+    the whole list, or a slice of it. A list has no ``make_mask``, so the function returns "causal"
+    for a prompt and None for a decode step, and every row attends to its padding. For a single
+    request these results are right.
+How: A list or tuple is replaced by its first attention cache: a model that needs a sliding layer's
     mask passes a slice that begins with one (Gemma 3n in mlx-vlm 0.4). A list without attention
     caches is passed on unchanged. So is a list whose rows are known to have no padding: the
-    release's result is right then, and "causal" is faster than the same mask as an array. The
-    name is rebound in every module that imported it.
-Upstream
-    mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
+    release's result is right then, and "causal" is faster than the same mask as an array. The name
+    is rebound in every module that imported it.
+Upstream: mlx-vlm 0.7.9 takes the first cache of a list. mlx-vlm took the function from mlx-lm up to
     0.6.3; mlx-lm itself passes lists in minicpm3 and phixtral up to 0.31.3.
-Retire when
-    No supported release is older than mlx-vlm 0.7.9 and mlx-lm 0.32.0.
+Retire when: No supported release is older than mlx-vlm 0.7.9 and mlx-lm 0.32.0.
 """
 
 from collections.abc import Sequence

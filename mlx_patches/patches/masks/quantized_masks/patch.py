@@ -1,19 +1,16 @@
 """mlx-lm and mlx-vlm with kv_bits: rows of a batch attend to padding, or crash.
 
-Why
-    The quantized batch caches of mlx-vlm 0.5.0 ignore left padding in their mask: rows attend
-    to padding as if it were tokens. If each row has a mask, (rows, 1, queries, keys), quantized
+Why: The quantized batch caches of mlx-vlm 0.5.0 ignore left padding in their mask: rows attend to
+    padding as if it were tokens. If each row has a mask, (rows, 1, queries, keys), quantized
     attention with grouped heads adds it to scores with one axis more, and rows are aligned with
     key-value heads: it raises or, with as many heads as rows, uses another row's mask for each
-    head. Models that cut a mask to their keys, Gemma 3 and GLM-4V among them, read the shape of
-    the packed keys, but a tuple has none.
-How
-    The mask is the one that the release's ``BatchKVCache`` makes. Attention gets it with the
+    head. Models that cut a mask to their keys, Gemma 3 and GLM-4V among them, read the shape of the
+    packed keys, but a tuple has none.
+How: The mask is the one that the release's ``BatchKVCache`` makes. Attention gets it with the
     missing axis. The packed keys and values of a batch get a ``shape``.
-Upstream
-    Masks: mlx-vlm 0.6.0. Cut masks: mlx-vlm 0.6.4. Grouped heads: mlx-lm 0.32.0, mlx-vlm 0.6.5.
-Retire when
-    No supported release is older than these.
+Upstream: Masks: mlx-vlm 0.6.0. Cut masks: mlx-vlm 0.6.4. Grouped heads: mlx-lm 0.32.0, mlx-vlm
+    0.6.5.
+Retire when: No supported release is older than these.
 """
 
 import importlib

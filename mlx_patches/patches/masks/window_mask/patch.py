@@ -1,16 +1,12 @@
 """Mistral 3 and Pixtral in mlx-lm: a single request attends beyond its sliding window.
 
-Why
-    If a model's caches are plain (Mistral 3 and Pixtral make none), only the mask
-    limits its sliding layers to the window. ``create_attention_mask`` returns None for a single
-    token and "causal" for a prompt: past the window a single request attends to its whole text, and
-    its logits differ from those in a batch, whose cache does mask the window.
-How
-    Once the tokens outgrow the window, the mask is a causal one with the window.
-Upstream
-    mlx-lm 0.30.6 checks the window first.
-Retire when
-    No supported release is older than mlx-lm 0.30.6.
+Why: If a model's caches are plain (Mistral 3 and Pixtral make none), only the mask limits its
+    sliding layers to the window. ``create_attention_mask`` returns None for a single token and
+    "causal" for a prompt: past the window a single request attends to its whole text, and its
+    logits differ from those in a batch, whose cache does mask the window.
+How: Once the tokens outgrow the window, the mask is a causal one with the window.
+Upstream: mlx-lm 0.30.6 checks the window first.
+Retire when: No supported release is older than mlx-lm 0.30.6.
 """
 
 import sys
@@ -41,7 +37,5 @@ def is_past_window(tokens: int, window_size: int | None) -> bool:
 
 
 PATCH = Patch(
-    id="window-mask",
-    every_model=True,
-    targets=wrap(f"{MODULE}:create_attention_mask", mask_window),
+    id="window-mask", every_model=True, targets=wrap(f"{MODULE}:create_attention_mask", mask_window)
 )

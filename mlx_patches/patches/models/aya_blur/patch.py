@@ -1,15 +1,11 @@
 """Aya Vision crashes on almost every image.
 
-Why
-    ``gaussian_blur_axis`` should add up shifted images, each times one weight of the kernel. It
-    multiplies by the whole kernel each time. This raises unless the image is as long as the
-    kernel, and then blurs wrongly.
-How
-    The same sum, with one weight per shifted image.
-Upstream
-    Not fixed in mlx-vlm 0.7.10, where nothing calls the function.
-Retire when
-    mlx-vlm multiplies by one weight at a time, or drops the function.
+Why: ``gaussian_blur_axis`` should add up shifted images, each times one weight of the kernel. It
+    multiplies by the whole kernel each time. This raises unless the image is as long as the kernel,
+    and then blurs wrongly.
+How: The same sum, with one weight per shifted image.
+Upstream: Not fixed in mlx-vlm 0.7.10, where nothing calls the function.
+Retire when: mlx-vlm multiplies by one weight at a time, or drops the function.
 """
 
 from typing import Any

@@ -1,19 +1,15 @@
 """Llama 4, Ministral 3 and Qwen4 Exp crash in a batch on old releases; now refused clearly.
 
-Why
-    Engines refuse models whose caches cannot be batched. The caches of these models can, but the
+Why: Engines refuse models whose caches cannot be batched. The caches of these models can, but the
     models still assume a single sequence: Llama 4 and Qwen4 Exp call methods of their own caches
     that a batch cache lacks, and Ministral 3 passes ``cache.offset`` to ``range``. Requests fail
-    with an AttributeError or a TypeError that names no remedy. mlx-vlm's engine crashes for
-    Llama 4: it looks up a cache class that the release does not have.
-How
-    The model refuses a cache with one offset per row before its first layer runs, with a one-line
+    with an AttributeError or a TypeError that names no remedy. mlx-vlm's engine crashes for Llama
+    4: it looks up a cache class that the release does not have.
+How: The model refuses a cache with one offset per row before its first layer runs, with a one-line
     reason and the remedy. mlx-vlm's engine refuses chunked caches. Single requests are unchanged.
-Upstream
-    mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.1 batches
-    Llama 4; 0.7.0 batches Qwen4 Exp, which was added in 0.6.17.
-Retire when
-    Each supported release of mlx-lm and mlx-vlm batches these models or refuses to.
+Upstream: mlx-lm 0.29.1 batches Ministral 3; the engine of 0.30.4 refuses Llama 4. mlx-vlm 0.4.1
+    batches Llama 4; 0.7.0 batches Qwen4 Exp, which was added in 0.6.17.
+Retire when: Each supported release of mlx-lm and mlx-vlm batches these models or refuses to.
 """
 
 from collections.abc import Callable, Sequence

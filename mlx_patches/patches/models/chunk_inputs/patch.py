@@ -1,18 +1,14 @@
 """Gemma 3n and 4 in mlx-vlm: wrong output or a crash for prompts over 2,048 tokens.
 
-Why
-    A prompt longer than a chunk (2,048 tokens) is fed in chunks, each with the arguments of the
-    whole prompt. Gemma selects a chunk's per-layer inputs by the cache's offset, which is too
-    large if the cache held an earlier turn: the output is wrong. Gemma 4 of mlx-vlm 0.4 selects
-    nothing, and raises. Qwen3-VL up to 0.4 raises as well: it slices the image mask of a prompt
-    that has none.
-How
-    Gemma gets the per-layer inputs of the chunk's own tokens, counted from the first chunk of the
+Why: A prompt longer than a chunk (2,048 tokens) is fed in chunks, each with the arguments of the
+    whole prompt. Gemma selects a chunk's per-layer inputs by the cache's offset, which is too large
+    if the cache held an earlier turn: the output is wrong. Gemma 4 of mlx-vlm 0.4 selects nothing,
+    and raises. Qwen3-VL up to 0.4 raises as well: it slices the image mask of a prompt that has
+    none.
+How: Gemma gets the per-layer inputs of the chunk's own tokens, counted from the first chunk of the
     prompt. Qwen3-VL gets no ``n_to_process`` for a prompt without an image mask.
-Upstream
-    Qwen3-VL: mlx-vlm 0.5.0. Gemma: not fixed in mlx-vlm 0.7.10.
-Retire when
-    Every supported release counts a chunk's tokens from the beginning of its prompt.
+Upstream: Qwen3-VL: mlx-vlm 0.5.0. Gemma: not fixed in mlx-vlm 0.7.10.
+Retire when: Every supported release counts a chunk's tokens from the beginning of its prompt.
 """
 
 from typing import Any

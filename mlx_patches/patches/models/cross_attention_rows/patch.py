@@ -1,27 +1,22 @@
 """Llama 3.2 Vision in a batch sees its image only for the first token of an answer.
 
-Why
-    The model computes an image's keys and values from its states in every call, and stores none
-    of them in its caches. ``generate_step`` passes the states from call to call. The batch
-    generator passes them only with the prompt, so the rest of the answer is generated without the
-    image, even in a batch of one row.
-How
-    The first cache keeps the image states of its rows, through all cache operations of a host. A
+Why: The model computes an image's keys and values from its states in every call, and stores none of
+    them in its caches. ``generate_step`` passes the states from call to call. The batch generator
+    passes them only with the prompt, so the rest of the answer is generated without the image, even
+    in a batch of one row.
+How: The first cache keeps the image states of its rows, through all cache operations of a host. A
     call without states gets them by the model's own arguments: the states of all rows, padded; a
     mask of the padding; and the mask with which rows without an image skip these layers.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
 """
 
-import functools
 import inspect
 from typing import Any
 
 from ....core.verbs import Function, Patch, define, mx, vlm_family
 from ..._shared.image_states import ImageStates
-from ..._shared.row_calls import bind_call, find_argument
+from ..._shared.row_calls import by_name, find_argument
 from ..._shared.row_record import cache_targets, read_record, update_record
 
 STATES = "cross_attention_states"
@@ -29,25 +24,17 @@ STATES = "cross_attention_states"
 MASK, SHOWN = "cross_attention_mask", "full_text_row_masked_out_mask"
 
 
-def keep_states(call: Function) -> Function:
-    """Factory of the language model's call, in which a batch's rows see their images."""
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def call_with_states(*args: Any, **kwargs: Any) -> Any:
-        bound = bind_call(signature, args, kwargs)
-        cache = None if bound is None else find_argument(bound, "cache")
-        if bound is None or not cache or not count_batch(cache[0]):
-            return call(*args, **kwargs)
-        states = find_argument(bound, STATES)
+@by_name
+def keep_states(call: Function, bound: inspect.BoundArguments) -> Any:
+    """The language model's call, in which a batch's rows see their images."""
+    cache, states = (find_argument(bound, name) for name in ("cache", STATES))
+    if cache and count_batch(cache[0]):
         if states is not None:
             rows, length, _ = states.shape
             update_record(cache[0], images=ImageStates(states, (length,) * rows))
         elif (images := find_images(cache[0])) is not None:
             bound.arguments.update(build_arguments(images))
-        return call(*bound.args, **bound.kwargs)
-
-    return call_with_states
+    return call(*bound.args, **bound.kwargs)
 
 
 def count_batch(cache: Any) -> int:

@@ -1,15 +1,11 @@
 """Granite and MiniCPM in mlx-vlm: generated tokens are embedded 12 times too small.
 
-Why
-    These models multiply their embeddings by a factor, 12 in the published configs. mlx-vlm embeds
-    a prompt before it calls the language model, which embeds generated tokens itself:
-    ``embed(x) if inputs_embeds is None else inputs_embeds * factor`` scales only the prompt.
-How
-    A call without embeddings gets those of its tokens, which the release then multiplies.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    Every supported release multiplies the embeddings of both.
+Why: These models multiply their embeddings by a factor, 12 in the published configs. mlx-vlm embeds
+    a prompt before it calls the language model, which embeds generated tokens itself: ``embed(x) if
+    inputs_embeds is None else inputs_embeds * factor`` scales only the prompt.
+How: A call without embeddings gets those of its tokens, which the release then multiplies.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: Every supported release multiplies the embeddings of both.
 """
 
 from typing import Any

@@ -57,16 +57,12 @@ JAMBA_ROUTING = Patch(
     probe=".probe:probe_jamba",
     doc="""Jamba weights its experts too high, even for a single request.
 
-    Why
-        In training the weights of the two experts are their shares of a softmax over all experts,
+    Why: In training the weights of the two experts are their shares of a softmax over all experts,
         which sum to less than one. Releases take a softmax over only the two.
-    How
-        The patch computes the experts and their weights as in training; the release's block sums
+    How: The patch computes the experts and their weights as in training; the release's block sums
         their outputs.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        No supported release takes a softmax of the best experts.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: No supported release takes a softmax of the best experts.
     """,
 )
 
@@ -83,16 +79,12 @@ ERNIE_ROUTING = Patch(
     probe=".probe:probe_ernie",
     doc="""ERNIE 4.5 MoE selects the wrong experts, even for a single request.
 
-    Why
-        A published checkpoint has a bias for each expert, which affects how often the expert is
+    Why: A published checkpoint has a bias for each expert, which affects how often the expert is
         chosen, not its weight. Releases drop it in ``sanitize``.
-    How
-        Each block keeps its bias, and the experts are chosen with it; the release's block sums
+    How: Each block keeps its bias, and the experts are chosen with it; the release's block sums
         their outputs. Checkpoints converted by a release have lost the biases: load the published
         one.
-    Upstream
-        Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-    Retire when
-        Every supported release chooses with the biases.
+    Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+    Retire when: Every supported release chooses with the biases.
     """,
 )

@@ -1,17 +1,13 @@
 """Falcon OCR and Falcon Perception attend to later tokens in prompts without an image.
 
-Why
-    Falcon Perception, and Falcon OCR before mlx-vlm 0.5.0, build their mask from the prompt's
-    images: tokens of one image attend to each other, all other tokens only to earlier ones.
-    Without an image they build no mask, so each text token attends to later tokens of the same
-    chunk, and chunked prefill changes the logits.
-How
-    A call with several tokens and no mask gets the causal mask, which is the model's own rule for
+Why: Falcon Perception, and Falcon OCR before mlx-vlm 0.5.0, build their mask from the prompt's
+    images: tokens of one image attend to each other, all other tokens only to earlier ones. Without
+    an image they build no mask, so each text token attends to later tokens of the same chunk, and
+    chunked prefill changes the logits.
+How: A call with several tokens and no mask gets the causal mask, which is the model's own rule for
     text.
-Upstream
-    mlx-vlm 0.5.0 gives Falcon OCR the causal mask. Falcon Perception is not fixed in 0.7.10.
-Retire when
-    No supported release has a Falcon model without a mask for text.
+Upstream: mlx-vlm 0.5.0 gives Falcon OCR the causal mask. Falcon Perception is not fixed in 0.7.10.
+Retire when: No supported release has a Falcon model without a mask for text.
 """
 
 from typing import Any

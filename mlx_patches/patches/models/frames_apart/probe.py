@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import compare_arrays
-from ....probes.fixtures import own_class_of, require_own
+from ....probes.kit import Result, Target, compare_arrays, mx, own_class_of, require_own
 
 DIM, HEADS, FRAMES, PATCHES = 16, 2, 5, 3
 
@@ -13,8 +10,6 @@ DIM, HEADS, FRAMES, PATCHES = 16, 2, 5, 3
 def probe(target: Target) -> Result:
     """Red if a frame's result depends on the other frames."""
     require_own(target)
-    import mlx.core as mx
-
     attention = own_class_of(target)(dim=DIM, num_heads=HEADS)
     x = mx.random.normal((FRAMES * PATCHES, DIM), key=mx.random.key(1))
     rotary = mx.random.normal((FRAMES * PATCHES, DIM // HEADS // 2), key=mx.random.key(2))

@@ -1,22 +1,17 @@
 """Gemma 3 and PaliGemma 2: image features are up to 1.6 times too large.
 
-Why
-    The embedding step divides image features by the root of the text model's width, because the
+Why: The embedding step divides image features by the root of the text model's width, because the
     language model multiplies all embeddings by it. It reads the width from the config's top level,
     where published configs have none; the default, 2048, is the width of a single model. Gemma 3
     also multiplies by a rounded root.
-How
-    The features are divided by what the language model multiplies by.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. transformers reads the text model's width.
-Retire when
-    The embedding step reads the text model's width.
+How: The features are divided by what the language model multiplies by.
+Upstream: Not fixed in mlx-vlm 0.7.10. transformers reads the text model's width.
+Retire when: The embedding step reads the text model's width.
 """
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import argument
+from ....core.verbs import Patch, argument, mx
 
 
 def square_root_of_gemma3(image_features: Any) -> float:
@@ -26,8 +21,6 @@ def square_root_of_gemma3(image_features: Any) -> float:
 
 def round_root(width: int) -> float:
     """The root of a text model's width, as Gemma 3 rounds it."""
-    import mlx.core as mx
-
     root: float = mx.array(width**0.5, mx.bfloat16).item()
     return root
 
@@ -48,7 +41,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="gemma3 paligemma",
-    summary="Gemma 3 and PaliGemma 2: image features are up to 1.6 times too large",
     targets=(
         *argument(
             "mlx_vlm.models.gemma3.gemma3:Model.prepare_inputs_for_multimodal",

@@ -2,12 +2,9 @@
 
 from typing import Any
 
-from ....core.patch import Target
 from ....lab.image_scenarios import whole_of
 from ....lab.whole import IMAGE
-from ....probes import Result
-from ....probes.batch_invariance import compare_arrays, tiny_of
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, compare_arrays, mx, require_own, tiny_of
 
 TOLERANCE = 1e-3
 # The default of the field that published configs lack.
@@ -17,8 +14,6 @@ DEFAULT = 2048
 def probe(target: Target) -> Result:
     """Red if the language model receives other features than the projector returns."""
     require_own(target)
-    import mlx.core as mx
-
     whole = whole_of(tiny_of(target))
     model = whole.module
     model.config.hidden_size = DEFAULT
@@ -31,8 +26,6 @@ def probe(target: Target) -> Result:
 
 def embed(model: Any, tokens: list[int], features: Any) -> Any:
     """The embeddings of a prompt with these image features."""
-    import mlx.core as mx
-
     ids = mx.array([tokens])
     given = (features, mx.zeros((*ids.shape, features.shape[-1])), ids, mx.ones_like(ids))
     if hasattr(model, "prepare_inputs_for_multimodal"):
@@ -44,8 +37,6 @@ def embed(model: Any, tokens: list[int], features: Any) -> Any:
 
 def scale_of(model: Any) -> float:
     """What the language model multiplies its embeddings by."""
-    import mlx.core as mx
-
     seen = []
 
     def layer(x: Any, *_: Any) -> Any:

@@ -1,21 +1,16 @@
 """GLM-4.1V and GLM-4.5V in mlx-vlm: an image's patches get inexact positions.
 
-Why
-    The table of position embeddings is resized to an image's grid. The authors interpolate it
+Why: The table of position embeddings is resized to an image's grid. The authors interpolate it
     bicubically, mlx-vlm bilinearly. GLM-4.1V's vision blocks also normalize with a constant of
     their own instead of the config's.
-How
-    The embeddings are resized bicubically. The norms of new blocks get the config's constant.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm interpolates bicubically.
+How: The embeddings are resized bicubically. The norms of new blocks get the config's constant.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm interpolates bicubically.
 """
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, result
+from ....core.verbs import Patch, after, mx, result
 
 # The coefficient of cubic convolution in PyTorch.
 _A = -0.75
@@ -32,8 +27,6 @@ def add_positions(
     /,
 ) -> Any:
     """The embeddings of patches (patches, width) plus those of their positions."""
-    import mlx.core as mx
-
     weight = model.position_embedding.weight
     size = round(weight.shape[0] ** 0.5)
     table = weight.astype(mx.float32).reshape(size, size, -1)
@@ -47,8 +40,6 @@ def add_positions(
 
 def resize(table: Any, height: int, width: int) -> Any:
     """A table (rows, columns, width of features), resized bicubically to a grid."""
-    import mlx.core as mx
-
     rows, columns, features = table.shape
     tall = weigh(height, rows) @ table.reshape(rows, -1)
     wide = weigh(width, columns) @ tall.reshape(height, columns, features)
@@ -57,7 +48,6 @@ def resize(table: Any, height: int, width: int) -> Any:
 
 def weigh(count: int, size: int) -> Any:
     """The weights (count, size) of a table's places at each place of an axis of another length."""
-    import mlx.core as mx
     import numpy as np
 
     places = (np.arange(count) + 0.5) * size / count - 0.5
@@ -89,7 +79,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="glm4v glm4v_moe",
-    summary="GLM-4.1V and GLM-4.5V in mlx-vlm: an image's patches get inexact positions",
     targets=tuple(
         target
         for family, block in _BLOCKS.items()

@@ -1,11 +1,8 @@
 """Embeds an image's patches whose position table is a cubic polynomial of the place."""
 
-import importlib
 from types import SimpleNamespace
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, module_of, mx, require_own
 
 SIDE, HEIGHT, WIDTH = 8, 4, 6
 # By distance, the weights of cubic convolution with A = -0.75.
@@ -15,9 +12,7 @@ A = -0.75
 def probe(target: Target) -> Result:
     """Red if a patch's position differs from cubic convolution, computed on paper."""
     require_own(target)  # a supporting target is needed if the embeddings are repaired
-    import mlx.core as mx
-
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     config = SimpleNamespace(hidden_size=2, image_size=SIDE, patch_size=1)
     embeddings = module.Glm4vVisionEmbeddings(config)
     table = [float(y**3 - 5 * x**2 + x * y) for y in range(SIDE) for x in range(SIDE)]

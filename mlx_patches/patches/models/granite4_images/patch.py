@@ -1,15 +1,11 @@
 """Granite 4 Vision ignores all images of a prompt but the first.
 
-Why
-    The embedding step reads only the pixels of the first image. Its features fill the first image
+Why: The embedding step reads only the pixels of the first image. Its features fill the first image
     tokens of the prompt, and the last feature is repeated for the tokens of the other images.
-How
-    The tiles of all images are passed as the tiles of one image, without the padding of images
+How: The tiles of all images are passed as the tiles of one image, without the padding of images
     with fewer tiles. Before the features are packed, they are split by image.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. transformers splits the tiles by image.
-Retire when
-    The release reads every image of a prompt.
+Upstream: Not fixed in mlx-vlm 0.7.10. transformers splits the tiles by image.
+Retire when: The release reads every image of a prompt.
 """
 
 import importlib

@@ -1,34 +1,27 @@
-"""Idefics2 in mlx-vlm: an image's patches get wrong positions, and its padding is attended to.
+"""Idefics2 in mlx-vlm: images get wrong positions, and their padding is attended to.
 
-Why
-    The vision tower assigns each patch one of 70 positions per axis. mlx-vlm's boundaries between
-    them are too close together, and places on a boundary fall on its other side. Images are
-    padded to the largest of the prompt, but neither the tower nor the resampler masks the
-    padding: another image, or a part of the same image, changes an image's features. Norms of the
-    tower and of the resampler use a constant of the text model.
-How
-    The position table is read at the authors' positions. If images have padding, each is embedded
+Why: The vision tower assigns each patch one of 70 positions per axis. mlx-vlm's boundaries between
+    them are too close together, and places on a boundary fall on its other side. Images are padded
+    to the largest of the prompt, but neither the tower nor the resampler masks the padding: another
+    image, or a part of the same image, changes an image's features. Norms of the tower and of the
+    resampler use a constant of the text model.
+How: The position table is read at the authors' positions. If images have padding, each is embedded
     on its own without it. The norms of new models get the authors' constant.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The features of a padded image equal those of transformers.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The features of a padded image equal those of transformers.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, wrap
+from ....core.verbs import Function, Patch, after, mx, wrap
 
 # The authors' default of ``perceiver_config.rms_norm_eps``, which published configs leave out.
 EPSILON = 1e-6
 
 
-def embed_patches(
-    embed: Callable[..., Any], embeddings: Any, x: Any, mask: Any = None, **kwargs: Any
-) -> Any:
+def embed_patches(embed: Function, embeddings: Any, x: Any, mask: Any = None, **kwargs: Any) -> Any:
     """Embed the patches of images, with the authors' positions."""
     view = copy.copy(embeddings)
     places = find_places(mask, embeddings.num_patches)
@@ -43,7 +36,6 @@ def find_places(mask: Any, size: int) -> Any:
         mask: the patches (images, rows, columns) that are not padding.
         size: the number of positions per axis.
     """
-    import mlx.core as mx
     import numpy as np
 
     shown = np.array(mask).astype(bool)
@@ -67,11 +59,7 @@ def spread(count: int, size: int) -> Any:
 
 
 def embed_images(
-    embed: Callable[..., Any],
-    model: Any,
-    input_ids: Any = None,
-    pixel_values: Any = None,
-    **kwargs: Any,
+    embed: Function, model: Any, input_ids: Any = None, pixel_values: Any = None, **kwargs: Any
 ) -> Any:
     """Embed a prompt; images with padding one by one, without it."""
     mask = kwargs.get("pixel_attention_mask")
@@ -94,10 +82,8 @@ def crop_images(pixels: Any, mask: Any, patch: int) -> Iterator[tuple[Any, Any]]
                 yield pixels[(*place, *cut)], mask[(*place, *cut)]
 
 
-def embed_apart(embed: Callable[..., Any], model: Any, ids: Any, crops: list[Any]) -> Any:
+def embed_apart(embed: Function, model: Any, ids: Any, crops: list[Any]) -> Any:
     """Embed a prompt whose images are embedded one by one."""
-    import mlx.core as mx
-
     made = embed(model, ids, None)
     count = model.config.perceiver_config.resampler_n_latents
     token = model.config.image_token_index
@@ -137,7 +123,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="idefics2",
-    summary="Idefics2 in mlx-vlm: images get wrong positions, and their padding is attended to",
     targets=(
         *wrap(f"{_TOWER}:VisionEmbeddings.__call__", embed_patches),
         *wrap(f"{_MODEL}:Model.get_input_embeddings", embed_images, supports=True),

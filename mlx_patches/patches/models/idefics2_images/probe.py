@@ -1,13 +1,10 @@
 """Embeds images of several shapes, and records which positions their patches get."""
 
-import importlib
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, import_module, mx, require_own
 
 TOWER = "mlx_vlm.models.idefics2.vision"
 # Positions per axis, and images (rows, columns of patches) padded to the largest.
@@ -19,9 +16,7 @@ ROWS, COLUMNS = 7, 6
 def probe(target: Target) -> Result:
     """Red if a patch gets another position than the authors' rule gives."""
     require_own(target)  # a supporting target is needed if the positions are repaired
-    import mlx.core as mx
-
-    module = importlib.import_module(TOWER)
+    module = import_module(TOWER)
     config = SimpleNamespace(hidden_size=1, num_channels=1, image_size=SIZE, patch_size=1)
     embeddings = module.VisionEmbeddings(config)
     embeddings.patch_embedding = lambda x: mx.zeros(x.shape)

@@ -1,17 +1,13 @@
 """Kimi K2.5 mixes two images of a prompt; PaddleOCR VL crashes on them.
 
-Why
-    The vision towers run all images of a prompt as one sequence, and should attend within each
+Why: The vision towers run all images of a prompt as one sequence, and should attend within each
     image. Their mask adds a number to the scores instead, so that a patch attends to all images:
     Kimi K2.5 adds 1 inside the image, PaddleOCR VL adds 1 outside. PaddleOCR VL also splits the
-    features at the images' lengths instead of their ends, so a second image raises. Both happen
-    for single requests too.
-How
-    The tower is called once per image, and the features are joined.
-Upstream
-    mlx-vlm 0.6.4 attends within each image, and splits at the right places.
-Retire when
-    No supported release is older than mlx-vlm 0.6.4.
+    features at the images' lengths instead of their ends, so a second image raises. Both happen for
+    single requests too.
+How: The tower is called once per image, and the features are joined.
+Upstream: mlx-vlm 0.6.4 attends within each image, and splits at the right places.
+Retire when: No supported release is older than mlx-vlm 0.6.4.
 """
 
 import itertools

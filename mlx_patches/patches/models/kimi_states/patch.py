@@ -1,14 +1,10 @@
 """Kimi Linear in mlx-lm crashes when a row joins or leaves a batch.
 
-Why
-    A linear layer keeps the states of three convolutions as a tuple in one slot of its cache.
+Why: A linear layer keeps the states of three convolutions as a tuple in one slot of its cache.
     Batch caches join, filter and split the rows of each slot as an array, which a tuple is not.
-How
-    The caches get one slot per state, and the layer a view of them with its two slots.
-Upstream
-    mlx-lm 0.30.7, in the same way.
-Retire when
-    No supported release is older.
+How: The caches get one slot per state, and the layer a view of them with its two slots.
+Upstream: mlx-lm 0.30.7, in the same way.
+Retire when: No supported release is older.
 """
 
 import functools

@@ -1,19 +1,14 @@
 """LFM2 MoE selects and weights the wrong experts, even for a single request.
 
-Why
-    In training the gate is a sigmoid, and an expert's bias affects only how often the expert is
-    chosen, not its weight. mlx-lm uses a softmax and adds the bias to the weights: it chooses
-    other experts, and weights those with a large bias too high. The output gets worse, without
-    an error.
-How
-    The patch computes the experts and their weights as in training; the release's block sums
-    their outputs. mlx-vlm verifies drafts with a copy of the block's code; the patch calls the
-    block itself there, position by position. The release drops ``routed_scaling_factor``, so the
-    patch ignores it too; it is 1 in the published models.
-Upstream
-    mlx-lm 0.32.0 (#1354, commit 04a19108). Not fixed in mlx-vlm 0.7.10.
-Retire when
-    No supported release takes a softmax of the gate.
+Why: In training the gate is a sigmoid, and an expert's bias affects only how often the expert is
+    chosen, not its weight. mlx-lm uses a softmax and adds the bias to the weights: it chooses other
+    experts, and weights those with a large bias too high. The output gets worse, without an error.
+How: The patch computes the experts and their weights as in training; the release's block sums their
+    outputs. mlx-vlm verifies drafts with a copy of the block's code; the patch calls the block
+    itself there, position by position. The release drops ``routed_scaling_factor``, so the patch
+    ignores it too; it is 1 in the published models.
+Upstream: mlx-lm 0.32.0 (#1354, commit 04a19108). Not fixed in mlx-vlm 0.7.10.
+Retire when: No supported release takes a softmax of the gate.
 """
 
 from typing import Any

@@ -1,31 +1,25 @@
-"""LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly: tiles are inserted at wrong places.
+"""LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly.
 
-Why
-    The processor gives an image as many image tokens as it has features. The embedding step
+Why: The processor gives an image as many image tokens as it has features. The embedding step
     replaces each of these tokens by a whole tile of features, and a tile of newlines follows the
     tiles: a prompt of 1,206 tokens becomes 3,486. It also leaves tiles in the order of the grid,
     includes features of the image's padding, and ignores every image but the first; a conversation
     with several is refused.
-How
-    The tower gets the tiles of all images. Their features are arranged as in transformers: the
+How: The tower gets the tiles of all images. Their features are arranged as in transformers: the
     whole image, then the rows of the grid without padding, each with a newline at its end. They
     replace the image tokens one by one. A conversation may have several images, as LLaVA's may.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9, which drop the sizes of images, are not
+Upstream: Not fixed in mlx-vlm 0.7.10. Releases up to 0.3.9, which drop the sizes of images, are not
     repaired.
-Retire when
-    The embedding step inserts one feature per image token.
+Retire when: The embedding step inserts one feature per image token.
 """
 
 import copy
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.patch import Patch
-from ....core.verbs import after, result, wrap
+from ....core.verbs import Function, Patch, after, mx, refusal, result, wrap
 from ..._shared.configs import FROM_DICT
 
 FAMILIES = ("llava_next", "granite_vision")
@@ -44,11 +38,7 @@ def keep_grids(config: Any, cls: Any, params: Any, /) -> Any:
 
 
 def embed_images(
-    embed: Callable[..., Any],
-    model: Any,
-    input_ids: Any = None,
-    pixel_values: Any = None,
-    **kwargs: Any,
+    embed: Function, model: Any, input_ids: Any = None, pixel_values: Any = None, **kwargs: Any
 ) -> Any:
     """Embed a prompt whose image tokens the processor has already repeated."""
     sizes = kwargs.get("image_sizes")
@@ -76,8 +66,6 @@ def find_grid(config: Any, size: Sequence[int]) -> tuple[int, int]:
 
 def join_tiles(pixels: Any, grids: Sequence[tuple[int, int]]) -> Any:
     """Pixels (images, tiles, ...) as (1, tiles, ...), without padded tiles."""
-    import mlx.core as mx
-
     tiles = [one[: rows * columns + 1] for one, (rows, columns) in zip(pixels, grids, strict=True)]
     return mx.concatenate(tiles)[None]
 
@@ -95,8 +83,6 @@ def merge_features(
     Args:
         image_features: (tiles, patches, width), followed by as many tiles of newlines.
     """
-    import mlx.core as mx
-
     parts: list[Any] = []
     start = 0
     for size, (rows, columns) in zip(sizes, grids, strict=True):
@@ -117,8 +103,6 @@ def arrange(
     tiles: Any, size: Sequence[int], rows: int, columns: int, newline: Any
 ) -> Iterator[Any]:
     """The features (tokens, width) of an image: the whole image's, then the grid's by rows."""
-    import mlx.core as mx
-
     whole, *_ = tiles
     yield whole
     patches, width = whole.shape
@@ -150,7 +134,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="llava_next",
-    summary="LLaVA-NeXT and Granite Vision in mlx-vlm read images wrongly",
     targets=(
         *wrap(
             [f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in FAMILIES],

@@ -1,15 +1,11 @@
 """MiMo V2 Flash: attention values are 1.4 times too large, even for a single request.
 
-Why
-    Releases do not read ``attention_value_scale`` (0.707) from the config, so the output of every
+Why: Releases do not read ``attention_value_scale`` (0.707) from the config, so the output of every
     attention layer is 1.4 times too large.
-How
-    The config object keeps the scale, each attention layer stores it, and its values are scaled
+How: The config object keeps the scale, each attention layer stores it, and its values are scaled
     right after their projection, before they enter the cache.
-Upstream
-    mlx-lm 0.32.2; mlx-vlm between 0.7.1 and 0.7.10.
-Retire when
-    No supported release is older than mlx-lm 0.32.2.
+Upstream: mlx-lm 0.32.2; mlx-vlm between 0.7.1 and 0.7.10.
+Retire when: No supported release is older than mlx-lm 0.32.2.
 """
 
 from typing import Any

@@ -6,10 +6,7 @@ from ....probes.kit import Result, Target, compare_arrays, config_class, import_
 
 SCALE, WIDTH = 0.5, 16
 _FAMILY = "mimo_v2_flash"
-_LAYERS = {
-    "mlx-lm": f"mlx_lm.models.{_FAMILY}",
-    "mlx-vlm": f"mlx_vlm.models.{_FAMILY}.language",
-}
+_LAYERS = {"mlx-lm": f"mlx_lm.models.{_FAMILY}", "mlx-vlm": f"mlx_vlm.models.{_FAMILY}.language"}
 
 
 def probe(target: Target) -> Result:

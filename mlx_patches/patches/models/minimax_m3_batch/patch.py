@@ -1,32 +1,27 @@
 """MiniMax M3 in a batch: wrong RoPE positions and wrong sparse blocks.
 
-Why
-    The model computes a batch's positions from state that an earlier call left on the model. A
-    merged batch starts again at position 0, a prompt's later chunk clamps the negative positions
-    of padding to 0, and a new prompt resets those of decoding rows. In the first call of a padded
-    batch, the mask of the layers with sparse attention is not causal: tokens attend to later
-    ones. These layers attend to blocks of keys selected by an indexer. In a batch, blocks are
-    counted from the start of the padding, so they hold other tokens than in a single request. The
-    indexer also reads ``offset`` after the update that changes it in place. A saved batch cannot
-    be restored: ``state`` is set on a cache made without ``__init__``. A batch with tokens cannot
-    join one without: the latter counts its rows after the new ones were added.
-How
-    The model gets ``position_ids`` from the cache's offsets, and then also builds the causal mask.
+Why: The model computes a batch's positions from state that an earlier call left on the model. A
+    merged batch starts again at position 0, a prompt's later chunk clamps the negative positions of
+    padding to 0, and a new prompt resets those of decoding rows. In the first call of a padded
+    batch, the mask of the layers with sparse attention is not causal: tokens attend to later ones.
+    These layers attend to blocks of keys selected by an indexer. In a batch, blocks are counted
+    from the start of the padding, so they hold other tokens than in a single request. The indexer
+    also reads ``offset`` after the update that changes it in place. A saved batch cannot be
+    restored: ``state`` is set on a cache made without ``__init__``. A batch with tokens cannot join
+    one without: the latter counts its rows after the new ones were added.
+How: The model gets ``position_ids`` from the cache's offsets, and then also builds the causal mask.
     The indexer gets each row's keys from its first token on, and the selected blocks are shifted
     back by the row's padding. ``offset`` is read through a handle. A cache is initialized before
     its state is set, and gets empty index keys before one with index keys joins. Rows without
     padding, and calls with their own mask or positions, are unchanged.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm computes positions and blocks by row.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm computes positions and blocks by row.
 """
 
 import importlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ....core.verbs import Patch, define, mx, wrap
+from ....core.verbs import Function, Patch, define, mx, wrap
 from ..._shared.handles import make_handle
 from ..._shared.parts import Overlay
 from ..._shared.targets import around_setter
@@ -38,7 +33,7 @@ _CACHE = "MiniMaxM3BatchKVCache"
 
 
 def call_with_positions(
-    call: Callable[..., Any],
+    call: Function,
     model: Any,
     inputs: Any,
     inputs_embeds: Any = None,
@@ -81,7 +76,7 @@ class RowBlocks(NamedTuple):
 
 
 def select_row_blocks(
-    call: Callable[..., Any],
+    call: Function,
     indexer: Any,
     x: Any,
     rope: Any,
@@ -133,7 +128,7 @@ def shift(array: Any, columns: Any, axis: int) -> Any:
 
 
 def build_row_mask(
-    build: Callable[..., Any],
+    build: Function,
     indexer: Any,
     block_indices: Any,
     mask: Any,
@@ -152,7 +147,7 @@ def build_row_mask(
 
 
 def attend_to_blocks(
-    attend: Callable[..., Any],
+    attend: Function,
     attention: Any,
     queries: Any,
     keys: Any,
@@ -179,12 +174,12 @@ def find_columns(selected: RowBlocks, size: int) -> Any:
 # -- cache ---------------------------------------------------------------------------------
 
 
-def read_offset(get: Callable[[Any], Any], cache: Any) -> Any:
+def read_offset(get: Function, cache: Any) -> Any:
     """The offsets (rows,) as a new object that updates do not change."""
     return make_handle(get(cache))
 
 
-def put_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
+def put_state(put: Function, cache: Any, saved: Any) -> None:
     """Set the state of a cache, even if it was made without ``__init__``."""
     initialize_cache(cache)
     put(cache, saved)
@@ -195,7 +190,7 @@ def initialize_cache(cache: Any) -> None:
         type(cache).__init__(cache, [0])
 
 
-def extend_index_keys(extend: Callable[..., None], cache: Any, other: Any) -> None:
+def extend_index_keys(extend: Function, cache: Any, other: Any) -> None:
     start_index(cache, other)
     extend(cache, other)
 

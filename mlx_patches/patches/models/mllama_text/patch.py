@@ -1,15 +1,11 @@
 """Llama 3.2 Vision attends to later tokens in prompts without an image: wrong output.
 
-Why
-    Without an image, the cross-attention layers have no image states to attend to. Releases use
-    the text's own projected queries as keys and values, without a mask. Each token then attends
-    to later ones, chunked prefill changes the logits, and both differ from the trained model.
-How
-    If neither the call nor the cache has image states, these layers return their input unchanged.
-Upstream
-    transformers skips these layers for text prompts. Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm skips them too.
+Why: Without an image, the cross-attention layers have no image states to attend to. Releases use
+    the text's own projected queries as keys and values, without a mask. Each token then attends to
+    later ones, chunked prefill changes the logits, and both differ from the trained model.
+How: If neither the call nor the cache has image states, these layers return their input unchanged.
+Upstream: transformers skips these layers for text prompts. Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm skips them too.
 """
 
 from typing import Any

@@ -1,16 +1,12 @@
 """LongCat Flash Ngram crashes in a batch if a row is shorter than its n-gram context.
 
-Why
-    The embedding of a token depends on the tokens before it. A row's cache keeps these tokens: as
-    many as the row has, up to the context's width. ``merge`` and ``extend`` cannot join contexts
-    of different widths: "Cannot broadcast array".
-How
-    A shorter context is padded with zeros on the left. The model reads zero for missing tokens
+Why: The embedding of a token depends on the tokens before it. A row's cache keeps these tokens: as
+    many as the row has, up to the context's width. ``merge`` and ``extend`` cannot join contexts of
+    different widths: "Cannot broadcast array".
+How: A shorter context is padded with zeros on the left. The model reads zero for missing tokens
     anyway, so each embedding stays bit-identical.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    ``NgramEmbedding`` keeps contexts of one width.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: ``NgramEmbedding`` keeps contexts of one width.
 """
 
 from typing import Any

@@ -1,16 +1,12 @@
 """LongCat Flash Ngram in mlx-vlm: wrong first tokens, the n-grams ignore the prompt.
 
-Why
-    The embedding of a token depends on the tokens before it, which the cache keeps. mlx-vlm
-    embeds a prompt without the cache, and the language model, which receives the embeddings, does
-    not store the prompt's tokens. The answer is embedded as if nothing came before it.
-How
-    The language model stores the tokens of the embeddings that it receives. Embeddings computed
+Why: The embedding of a token depends on the tokens before it, which the cache keeps. mlx-vlm embeds
+    a prompt without the cache, and the language model, which receives the embeddings, does not
+    store the prompt's tokens. The answer is embedded as if nothing came before it.
+How: The language model stores the tokens of the embeddings that it receives. Embeddings computed
     with the cache leave it unchanged, so that each token is stored once.
-Upstream
-    Not reported; present in mlx-vlm 0.7.10.
-Retire when
-    The probe is green without the patch for every supported release.
+Upstream: Not reported; present in mlx-vlm 0.7.10.
+Retire when: The probe is green without the patch for every supported release.
 """
 
 import copy

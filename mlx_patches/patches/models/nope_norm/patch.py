@@ -1,15 +1,11 @@
 """MobileLLM and other llama4_text models: wrong output, NoPE layers normalize queries and keys.
 
-Why
-    ``use_qk_norm`` of ``llama4_text`` applies only to layers with RoPE. Releases also normalize in
+Why: ``use_qk_norm`` of ``llama4_text`` applies only to layers with RoPE. Releases also normalize in
     layers without it (the zeros of ``no_rope_layers``), so their attention scores are wrong.
     ``llama4`` itself is right.
-How
-    Layers without RoPE do not normalize.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    Every supported release normalizes only in layers with RoPE.
+How: Layers without RoPE do not normalize.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: Every supported release normalizes only in layers with RoPE.
 """
 
 from typing import Any

@@ -1,26 +1,20 @@
-"""PaddleOCR-VL in mlx-vlm refuses a prompt with two images, or reads them as frames of one.
+"""PaddleOCR-VL in mlx-vlm refuses a prompt with two images.
 
-Why
-    The image processor stacks the images of a prompt like frames of a video. Images of different
+Why: The image processor stacks the images of a prompt like frames of a video. Images of different
     sizes cannot be stacked, and of equal ones all but the first have no tokens.
-How
-    Images are processed one by one, and their patches joined.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The image processor gives each image a grid.
+How: Images are processed one by one, and their patches joined.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The image processor gives each image a grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import wrap
+from ....core.verbs import Function, Patch, wrap
 
 
-def process_apart(call: Callable[..., Any], processor: Any, images: Any, **kwargs: Any) -> Any:
+def process_apart(call: Function, processor: Any, images: Any, **kwargs: Any) -> Any:
     """Process images one by one; returns the patches of all, and the grid of each."""
     if not isinstance(images, (list, tuple)) or len(images) == 1:
         return call(processor, images, **kwargs)
@@ -41,7 +35,6 @@ PATCH = Patch(
     every_model=True,
     severity="crash",
     changes_alone=True,
-    summary="PaddleOCR-VL in mlx-vlm refuses a prompt with two images",
     targets=wrap(
         "mlx_vlm.models.paddleocr_vl.processing_paddleocr_vl:ImageProcessor.preprocess",
         process_apart,

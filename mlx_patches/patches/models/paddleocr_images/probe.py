@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.kit import module_of
+from ....probes.kit import Result, Target, module_of
 
 SIZES = ((64, 32), (32, 96))
 

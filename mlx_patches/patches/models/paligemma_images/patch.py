@@ -1,20 +1,15 @@
 """PaliGemma ignores all images of a prompt but the first.
 
-Why
-    The vision tower's encoder returns the states of only its first image. The tokens of the
-    other images are embedded as zeros.
-How
-    The encoder returns the states of all images, joined as those of one.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The encoder returns every image.
+Why: The vision tower's encoder returns the states of only its first image. The tokens of the other
+    images are embedded as zeros.
+How: The encoder returns the states of all images, joined as those of one.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The encoder returns every image.
 """
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, result
 
 
 def join_images(encoded: Any, encoder: Any, x: Any, /) -> Any:
@@ -31,6 +26,5 @@ PATCH = Patch(
     id="paligemma-images",
     changes_alone=True,
     every_model=True,
-    summary="PaliGemma ignores all images of a prompt but the first",
     targets=result("mlx_vlm.models.paligemma.vision:Encoder.__call__", join_images),
 )

@@ -2,19 +2,14 @@
 
 from typing import Any
 
-from ....core.patch import Target
 from ....lab.image_scenarios import whole_of
 from ....lab.whole import IMAGE, embed_prompt
-from ....probes import Result
-from ....probes.batch_invariance import compare_arrays, tiny_of
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, compare_arrays, mx, require_own, tiny_of
 
 
 def probe(target: Target) -> Result:
     """Red if the second image has other features than in its own prompt."""
     require_own(target)
-    import mlx.core as mx
-
     whole = whole_of(tiny_of(target))
     vision = whole.module.config.vision_config
     count = (vision.image_size // vision.patch_size) ** 2

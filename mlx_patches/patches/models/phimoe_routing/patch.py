@@ -1,17 +1,13 @@
 """Phi-3.5-MoE weights its experts by the wrong rule, even for a single request.
 
-Why
-    In training ("sparsemixer"), the weight of each of the two experts is its softmax among the
-    experts with scores close to its own; the second one is chosen without the best. Releases
-    take a softmax of the two best scores, so the second expert's weight is far too small.
-How
-    The patch computes the experts and their weights as in training; the release's block sums
-    their outputs. "Close" means within 0.01, the ``router_jitter_noise`` of every published
-    config, which releases drop.
-Upstream
-    mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
-Retire when
-    No supported release takes a softmax of the best experts.
+Why: In training ("sparsemixer"), the weight of each of the two experts is its softmax among the
+    experts with scores close to its own; the second one is chosen without the best. Releases take a
+    softmax of the two best scores, so the second expert's weight is far too small.
+How: The patch computes the experts and their weights as in training; the release's block sums their
+    outputs. "Close" means within 0.01, the ``router_jitter_noise`` of every published config, which
+    releases drop.
+Upstream: mlx-lm 0.32.1; mlx-vlm between 0.7.1 and 0.7.10.
+Retire when: No supported release takes a softmax of the best experts.
 """
 
 from typing import Any

@@ -4,7 +4,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, compare_arrays, module_with, mx
+from ....probes.kit import Result, Target, compare_arrays, module_with, mx, sum_experts
 
 _WIDTH, _EXPERTS, _TOKENS, _JITTER = 16, 8, 12, 0.01
 TOLERANCE = 1e-5
@@ -34,8 +34,7 @@ def make(module: Any) -> Any:
 def compute_output(block: Any, x: Any) -> Any:
     gates = x @ block.gate.weight.T
     weights = mx.array([[compute_weights(row) for row in rows] for rows in gates.tolist()])
-    everyone = mx.broadcast_to(mx.arange(_EXPERTS), weights.shape)
-    return (block.switch_mlp(x, everyone) * weights[..., None]).sum(axis=-2)
+    return sum_experts(block, x, weights)
 
 
 def compute_weights(gates: list[float]) -> list[float]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ....core.arrays import mx
 from ..._shared import rows as cache_rows
-from ..._shared.row_calls import Span, bind_call, find_argument
+from ..._shared.row_calls import Span, by_name, find_argument
 
 
 class Padding(NamedTuple):
@@ -57,30 +57,23 @@ def is_announced(*args: Any, **kwargs: Any) -> bool:
 # -- Mamba-2 -------------------------------------------------------------------------------------
 
 
-def close_step(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """Factory of a selective scan with a time step of zero at padding, which keeps the state.
+@by_name
+def close_step(scan: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """A selective scan with a time step of zero at padding, which keeps the state.
 
     A Mamba-2 layer masks its convolution itself. The scan clips the step to ``time_step_limit``,
     which becomes an array (rows, length, 1). ``mask`` and ``lengths`` describe the same padding
     less exactly, and are dropped.
     """
-    signature = inspect.signature(scan)
-
-    @functools.wraps(scan)
-    def scan_rows(*args: Any, **kwargs: Any) -> Any:
-        padding = _ANNOUNCED.get()
-        if padding is None:
-            return scan(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
+    padding = _ANNOUNCED.get()
+    if padding is not None:
         bound.apply_defaults()
         given = bound.arguments
         given["time_step_limit"] = tuple(
             mx.where(padding.held, limit, 0.0) for limit in given["time_step_limit"]
         )
         given.update({name: None for name in ("mask", "lengths") if name in given})
-        return scan(*bound.args, **bound.kwargs)
-
-    return scan_rows
+    return scan(*bound.args, **bound.kwargs)
 
 
 # -- stretch by stretch --------------------------------------------------------------------------
@@ -96,8 +89,10 @@ def find_stretches(padding: Padding) -> list[tuple[int, int, list[bool]]]:
     ]
 
 
-def call_in_stretches(call: Callable[..., Any], checks_keys: bool = False) -> Callable[..., Any]:
-    """Factory of a recurrent layer's call on arrays (rows, length, ...), run in stretches.
+def run_in_stretches(
+    call: Callable[..., Any], bound: inspect.BoundArguments, checks_keys: bool = False
+) -> Any:
+    """A recurrent layer's call on arrays (rows, length, ...), run in stretches.
 
     After each stretch, rows without a token in it get their previous states back. Most of these
     layers run token by token anyway, so stretches cost nothing.
@@ -106,33 +101,26 @@ def call_in_stretches(call: Callable[..., Any], checks_keys: bool = False) -> Ca
         checks_keys: whether the layer gets a pair of caches, and calls ``empty()`` of the first, an
             attention cache, to check whether the second has a state.
     """
-    signature = inspect.signature(call)
+    padding, cache = _ANNOUNCED.get(), find_argument(bound, "cache")
+    if checks_keys and cache is not None:
+        cache = cache[1]
+    if padding is None or not cache_rows.is_recurrent(cache):
+        return call(*bound.args, **bound.kwargs)
+    if checks_keys:
+        bound.arguments["cache"] = (SimpleNamespace(empty=lambda: False), cache)
+    outputs = []
+    for start, stop, active in find_stretches(padding):
+        own = slice_tokens(bound, padding, start, stop)
+        before = list(cache.cache)
+        outputs.append(call(*own.args, **own.kwargs))
+        cache.cache[:] = [
+            hold_rows(active, *pair) for pair in zip(cache.cache, before, strict=True)
+        ]
+    return join_stretches(outputs)
 
-    @functools.wraps(call)
-    def call_layer(*args: Any, **kwargs: Any) -> Any:
-        padding = _ANNOUNCED.get()
-        if padding is None:
-            return call(*args, **kwargs)
-        bound = bind_call(signature, args, kwargs)
-        cache: Any = None if bound is None else find_argument(bound, "cache")
-        if checks_keys and cache is not None:
-            cache = cache[1]
-        if bound is None or not cache_rows.is_recurrent(cache):
-            return call(*args, **kwargs)
-        if checks_keys:
-            bound.arguments["cache"] = (SimpleNamespace(empty=lambda: False), cache)
-        outputs = []
-        for start, stop, active in find_stretches(padding):
-            own = slice_tokens(bound, padding, start, stop)
-            before = list(cache.cache)
-            out = call(*own.args, **own.kwargs)
-            cache.cache[:] = [
-                hold_rows(active, *pair) for pair in zip(cache.cache, before, strict=True)
-            ]
-            outputs.append(out)
-        return join_stretches(outputs)
 
-    return call_layer
+call_in_stretches = by_name(run_in_stretches)
+call_with_keys_in_stretches = by_name(functools.partial(run_in_stretches, checks_keys=True))
 
 
 def slice_tokens(
@@ -208,31 +196,24 @@ def call_from_start(call: Callable[..., Any]) -> Callable[..., Any]:
     return call_layer
 
 
-def start_rows(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Factory of a layer's call, in which rows with states of zeros start like rows without states.
+@by_name
+def start_rows(call: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """A layer's call, in which rows with states of zeros start like rows without states.
 
     For layers whose output for the first token depends on whether the state is missing or zero. A
     row that joins a batch before its first token has a state of zeros; it gets the output and the
     states of a second call without states.
     """
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def call_layer(*args: Any, **kwargs: Any) -> Any:
-        bound = bind_call(signature, args, kwargs)
-        cache: Any = None if bound is None else find_argument(bound, "cache")
-        if not cache_rows.is_recurrent(cache) or is_fed(cache):
-            return call(*args, **kwargs)
-        unfed = find_unfed(cache.cache)
-        out = call(*args, **kwargs)
-        if unfed is None:
-            return out
-        after, cache.cache[:] = list(cache.cache), [None] * len(cache.cache)
-        out = pick_rows(unfed, call(*args, **kwargs), out)
-        cache.cache[:] = [pick_rows(unfed, *pair) for pair in zip(cache.cache, after, strict=True)]
+    cache = find_argument(bound, "cache")
+    is_waiting = cache_rows.is_recurrent(cache) and not is_fed(cache)
+    unfed = find_unfed(cache.cache) if is_waiting else None
+    out = call(*bound.args, **bound.kwargs)
+    if unfed is None:
         return out
-
-    return call_layer
+    after, cache.cache[:] = list(cache.cache), [None] * len(cache.cache)
+    out = pick_rows(unfed, call(*bound.args, **bound.kwargs), out)
+    cache.cache[:] = [pick_rows(unfed, *pair) for pair in zip(cache.cache, after, strict=True)]
+    return out
 
 
 def may_start_rows(layer: Any, x: Any, cache: Any = None, *args: Any, **kwargs: Any) -> bool:

@@ -1,18 +1,16 @@
 """Feed a padded batch of a recurrent family row by row: the fallback of ``recurrent_padding``."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ....core.verbs import Function
 from ..._shared import rows as cache_rows
 from ..._shared.row_calls import RowPart, Span, find_argument, find_shape, join_outputs, slice_call
 
 
 def forward_per_row(
-    call: Callable[..., Any],
-    bound: inspect.BoundArguments,
-    spans: Sequence[Span],
-    left: Sequence[int],
+    call: Function, bound: inspect.BoundArguments, spans: Sequence[Span], left: Sequence[int]
 ) -> Any:
     """Feed the rows one by one, and return the output of the batch, with zeros at padding.
 

@@ -1,31 +1,27 @@
 """Recurrent models (Mamba, Jamba, RWKV and others) read a batch's padding as text: wrong output.
 
-Why
-    A recurrent state cannot forget a token. These families run every position of a padded batch
+Why: A recurrent state cannot forget a token. These families run every position of a padded batch
     through their recurrence, or mask padding only in a prompt's first chunk, so the state of every
     row but the longest includes its padding. A row that joins a batch before its first token gets
     states of zeros, which RecurrentGemma takes for those of earlier text: it scales down the first
     token's input unless there is no state.
-How
-    The batch is fed once, and its recurrent layers get the rows' token positions, so that states
+How: The batch is fed once, and its recurrent layers get the rows' token positions, so that states
     change only there. Mamba-2 layers set their time steps to zero at padding; other layers run in
     stretches in which no row begins or ends. After a call of a single position, rows without a
     token there get their previous states back. Rows are fed one by one if the model splits the
-    batch itself, and for Mamba-2 if a chunk has padding on both sides: each row is fed with its
-    own tokens and caches, which are then merged into a left-padded batch, and all outputs are
-    joined. Rows of equal lengths and decode steps are fed as before. RecurrentGemma's recurrent
-    blocks run a second time, without states, for rows whose states are all zeros; after a call in
-    which each row had a token, this check is skipped until rows join or leave.
+    batch itself, and for Mamba-2 if a chunk has padding on both sides: each row is fed with its own
+    tokens and caches, which are then merged into a left-padded batch, and all outputs are joined.
+    Rows of equal lengths and decode steps are fed as before. RecurrentGemma's recurrent blocks run
+    a second time, without states, for rows whose states are all zeros; after a call in which each
+    row had a token, this check is skipped until rows join or leave.
 
     Caches announce padding by ``left_padding`` and ``lengths``. A chunk without padding is fed as
     before, without announcing any; later padding stays announced. Padding that was fed is no
     longer announced, so decode steps need no device read. A chunk whose caches announce padding
     reads the device once, or twice if it is fed row by row.
-Upstream
-    mlx-lm 0.32.x masks some of these families. ``BatchGenerator(prefill_batch_size=1)`` feeds
+Upstream: mlx-lm 0.32.x masks some of these families. ``BatchGenerator(prefill_batch_size=1)`` feeds
     rows one by one for all of them, if the host can set it.
-Retire when
-    The families mask their recurrences.
+Retire when: The families mask their recurrences.
 """
 
 import functools
@@ -42,6 +38,7 @@ from .batch import (
     attend_with_window,
     call_from_start,
     call_in_stretches,
+    call_with_keys_in_stretches,
     close_step,
     hold_rows,
     is_announced,
@@ -83,7 +80,7 @@ MASKED: dict[str, tuple[str, Factory]] = {
 MASK_LEFT: dict[str, tuple[str, Factory] | None] = {
     "qwen3_5": ("Qwen3_5GatedDeltaNet.__call__", call_in_stretches),
     "qwen3_5_moe": None,  # uses the layers of qwen3_5
-    "zaya1_vl": ("CCA.__call__", functools.partial(call_in_stretches, checks_keys=True)),
+    "zaya1_vl": ("CCA.__call__", call_with_keys_in_stretches),
 }
 
 

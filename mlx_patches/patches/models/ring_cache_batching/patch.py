@@ -1,23 +1,18 @@
 """Unlimited-OCR in a batch attends to tokens that a single request has dropped.
 
-Why
-    The model attends to the whole prompt and its newest tokens, which its own cache class keeps
-    in a ring buffer. A batch, and a row extracted from one, has a plain cache, with which the
-    model attends to every generated token. In a single request, a ring also starts too early if
-    the prompt's last token is fed separately, as in mlx-vlm since 0.7.0, or is the only one: the
-    ring counts this token as generated and later drops it.
-How
-    A decode step with a plain cache gets a mask through the model's own argument: the row's
-    prompt, and as many of its newest tokens as the ring holds. The first cache records the
-    lengths of its rows' prompts. A ring that joins a batch is laid out in order. At the end of a
-    prompt, a ring or a row that counted the prompt's last token as generated is reset: after a
-    call with embeddings, which only prompts have, after a ring's first call, and before the
-    engine generates.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. omlx sets the end of a prompt itself, but before the last token
-    (pull request 3448).
-Retire when
-    mlx-vlm batches ``RingSlidingKVCache``.
+Why: The model attends to the whole prompt and its newest tokens, which its own cache class keeps in
+    a ring buffer. A batch, and a row extracted from one, has a plain cache, with which the model
+    attends to every generated token. In a single request, a ring also starts too early if the
+    prompt's last token is fed separately, as in mlx-vlm since 0.7.0, or is the only one: the ring
+    counts this token as generated and later drops it.
+How: A decode step with a plain cache gets a mask through the model's own argument: the row's
+    prompt, and as many of its newest tokens as the ring holds. The first cache records the lengths
+    of its rows' prompts. A ring that joins a batch is laid out in order. At the end of a prompt, a
+    ring or a row that counted the prompt's last token as generated is reset: after a call with
+    embeddings, which only prompts have, after a ring's first call, and before the engine generates.
+Upstream: Not fixed in mlx-vlm 0.7.10. omlx sets the end of a prompt itself, but before the last
+    token (pull request 3448).
+Retire when: mlx-vlm batches ``RingSlidingKVCache``.
 """
 
 import importlib

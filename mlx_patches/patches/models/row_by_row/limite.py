@@ -1,9 +1,8 @@
 """Limite: RoPE and a mask by row."""
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.arrays import mx
+from ....core.verbs import Function, mx
 from ..._shared.parts import with_offset, with_parts
 from .offsets import BatchCall, RowOffset
 
@@ -18,7 +17,7 @@ def prepare(call: BatchCall) -> None:
     call.put_views()
 
 
-def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Callable[..., Any]:
+def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Function:
     # Queries and keys have the tokens of all rows, (tokens, heads, width).
     own = offset.positions(length).reshape(-1)
     by_row = with_parts(attention, rotary=lambda q, k, positions: attention.rotary(q, k, own))
@@ -27,9 +26,7 @@ def attend_by_row(attention: Any, offset: RowOffset, length: int) -> Callable[..
     )
 
 
-def build_mask(
-    build: Callable[..., Any], length: int, offset: Any, window: int | None, dtype: Any
-) -> Any:
+def build_mask(build: Function, length: int, offset: Any, window: int | None, dtype: Any) -> Any:
     """The mask added to the scores: (length, keys), or (rows, 1, length, keys) for a batch."""
     if not isinstance(offset, RowOffset):
         return build(length, offset, window, dtype)
@@ -37,7 +34,7 @@ def build_mask(
 
 
 def mask_rows(
-    offset: RowOffset, build: Callable[..., Any], length: int, window: int | None, dtype: Any
+    offset: RowOffset, build: Function, length: int, window: int | None, dtype: Any
 ) -> Any:
     """The release's mask of the batch's columns, with each row's padding hidden from its tokens.
 

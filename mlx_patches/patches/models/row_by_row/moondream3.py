@@ -18,8 +18,6 @@ def prepare(call: BatchCall) -> None:
 
 
 def attend_by_row(attention: Any, offset: RowOffset) -> Any:
-    """Attention with RoPE and scales by row."""
-
     def tau(x: Any, positions: Any) -> tuple[Any, ...]:
         """The scales (rows, heads, length, 1) of queries and values ``x`` (rows, length, width).
 

@@ -34,7 +34,6 @@ class RowOffset(int):
     rows: Any
 
     def __new__(cls, columns: int, rows: Any) -> "RowOffset":
-        """Take the arguments of the class."""
         self = super().__new__(cls, columns)
         self.rows, self._made = rows, {}
         return self
@@ -86,11 +85,9 @@ class BatchCall:
 
     @property
     def model(self) -> Any:
-        """The model that is called."""
         return self.bound.args[0]
 
     def get(self, name: str) -> Any:
-        """An argument, or None."""
         return find_argument(self.bound, name)
 
     def put(self, name: str, value: Any) -> None:

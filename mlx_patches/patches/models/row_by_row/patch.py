@@ -1,13 +1,11 @@
 """AFM 7, Falcon OCR, Hunyuan VL, Llama 4 and others crash in a batch, or mix its rows.
 
-Why
-    These models use ``cache.offset`` as a number for positions, masks or slices of a table. In a
+Why: These models use ``cache.offset`` as a number for positions, masks or slices of a table. In a
     batch it is an array with one offset per row: ``int()``, ``.item()``, ``arange`` and reshapes
     raise, and code that does not raise uses one row's position for all rows.
-How
-    All rows go through the model in one call. The model's layers are copied for the call, with
-    parts that use each row's offset: RoPE, masks of chunks and windows, position-dependent
-    scales. Models that accept position ids get those of each row. The device is not read.
+How: All rows go through the model in one call. The model's layers are copied for the call, with
+    parts that use each row's offset: RoPE, masks of chunks and windows, position-dependent scales.
+    Models that accept position ids get those of each row. The device is not read.
 
     Rows are fed one by one in these calls:
 
@@ -27,13 +25,11 @@ How
     arguments are passed on. A batched call then costs one model call and one copy of the keys and
     values per row, and one device read for the offsets. The copies are freed once the step is
     evaluated. In every release, Cohere Compass itself multiplies by its weights row by row.
-Upstream
-    mlx-vlm fixes the families one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in 0.6.5.
-Retire when
-    The lab is green for all of these families.
+Upstream: mlx-vlm fixes the families one by one: moondream3 and mllama in 0.5.0, hunyuan_vl in
+    0.6.5.
+Retire when: The lab is green for all of these families.
 """
 
-import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +39,7 @@ from ..._shared import rows as cache_rows
 from ..._shared.row_caches import Update, counts_rows, enter_updates, record_updates, take_row
 from ..._shared.row_calls import (
     RowPart,
-    bind_call,
+    by_name,
     find_argument,
     find_shape,
     join_outputs,
@@ -71,20 +67,11 @@ DELTAS = "_rope_deltas"
 FEATURES = "deepstack_visual_embeds"
 
 
-def call_per_row(call: Function) -> Function:
-    """Factory of the model's call, which feeds the rows of a batch one by one."""
-    signature = inspect.signature(call)
-
-    @functools.wraps(call)
-    def call_model(*args: Any, **kwargs: Any) -> Any:
-        bound = bind_call(signature, args, kwargs)
-        split = None if bound is None else split_batch(bound)
-        if bound is None or split is None:
-            return call(*args, **kwargs)
-        layers, parts = split
-        return forward_per_row(call, bound, layers, parts)
-
-    return call_model
+@by_name
+def call_per_row(call: Function, bound: inspect.BoundArguments) -> Any:
+    """The model's call, which feeds the rows of a batch one by one."""
+    split = split_batch(bound)
+    return forward_per_row(call, bound, *split) if split else call(*bound.args, **bound.kwargs)
 
 
 def split_batch(bound: inspect.BoundArguments) -> tuple[list[Any], list[RowPart]] | None:

@@ -1,15 +1,11 @@
 """Phi, Qwen, StableLM, ZAYA1 VL and others in mlx-vlm crash if a prompt needs several chunks.
 
-Why
-    mlx-vlm feeds a prompt of more than ``prefill_step_size`` tokens in chunks, each as
-    ``inputs=``. Six language models call this parameter ``x``, ``tokens`` or ``input_ids``, so
-    the call raises TypeError.
-How
-    ``inputs=`` is passed on as the first argument.
-Upstream
-    Not reported; present in mlx-vlm 0.7.10.
-Retire when
-    The probe is green without the patch for every supported release.
+Why: mlx-vlm feeds a prompt of more than ``prefill_step_size`` tokens in chunks, each as
+    ``inputs=``. Six language models call this parameter ``x``, ``tokens`` or ``input_ids``, so the
+    call raises TypeError.
+How: ``inputs=`` is passed on as the first argument.
+Upstream: Not reported; present in mlx-vlm 0.7.10.
+Retire when: The probe is green without the patch for every supported release.
 """
 
 from typing import Any

@@ -1,16 +1,11 @@
 """mlx-vlm: about 20 models crash on keyword arguments that an engine forwards.
 
-Why
-    mlx-vlm's engine, or a host's, forwards arguments that some families need
-    (``n_to_process``, ``attention_mask_4d``, ``rope_deltas``, ``position_ids``) to every language
-    model. About twenty models accept four arguments and no ``**kwargs``, so every request raises
-    TypeError.
-How
-    Keyword arguments that the model does not accept are dropped, as ``**kwargs`` does upstream.
-Upstream
-    mlx-vlm adds ``**kwargs`` to most of them in 0.3.10, to the last in 0.5.0.
-Retire when
-    No supported release is older than mlx-vlm 0.5.0.
+Why: mlx-vlm's engine, or a host's, forwards arguments that some families need (``n_to_process``,
+    ``attention_mask_4d``, ``rope_deltas``, ``position_ids``) to every language model. About twenty
+    models accept four arguments and no ``**kwargs``, so every request raises TypeError.
+How: Keyword arguments that the model does not accept are dropped, as ``**kwargs`` does upstream.
+Upstream: mlx-vlm adds ``**kwargs`` to most of them in 0.3.10, to the last in 0.5.0.
+Retire when: No supported release is older than mlx-vlm 0.5.0.
 """
 
 import functools

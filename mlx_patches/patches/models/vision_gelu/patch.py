@@ -1,23 +1,18 @@
-"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4 and others: wrong GELU.
+"""mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU.
 
-Why
-    SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
+Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
     to 0.02 per activation. InternVL uses the exact function, mlx-vlm the tanh approximation.
     Qwen3-VL MoE's layers use the approximation and its mergers the exact function, mlx-vlm the
     reverse; Qwen3-Omni's layers use the approximation too.
-How
-    New layers of these towers get the activation that belongs to the tower's type.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    mlx-vlm reads ``hidden_act``, or uses each tower's default.
+How: New layers of these towers get the activation that belongs to the tower's type.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: mlx-vlm reads ``hidden_act``, or uses each tower's default.
 """
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import after, result
+from ....core.verbs import Patch, after, result
 
 # By type of tower, how MLX's GELU approximates: "none", "precise" (tanh) or "fast" (sigmoid).
 APPROXIMATIONS = {
@@ -42,7 +37,6 @@ def set_activation(layer: Any, config: Any, /) -> None:
 
 
 def set_projector_activation(projector: Any, /) -> None:
-    """Give a new projector of InternVL its activation."""
     import mlx.nn as nn
 
     projector.activation = nn.GELU(approx=PROJECTOR)
@@ -56,7 +50,6 @@ def set_block_activation(layer: Any, /) -> None:
 
 
 def set_merger_activation(merger: Any, /) -> None:
-    """Give a new merger of Qwen3-VL MoE its activation."""
     import mlx.nn as nn
 
     merger.act_fn = nn.GELU(approx=PROJECTOR)
@@ -78,15 +71,7 @@ def make_named(activation: Any, name: Any, /) -> Any:
 
 # InternVL's projector and Qwen3-VL's mergers; the layers of Qwen3-VL's tower.
 PROJECTOR, BLOCK = "none", "precise"
-_FAMILIES = (
-    "idefics2",
-    "granite_vision",
-    "granite4_vision",
-    "internvl_chat",
-    "llava",
-    "llava_bunny",
-    "llava_next",
-)
+_FAMILIES = "idefics2 granite_vision granite4_vision internvl_chat llava llava_bunny llava_next"
 
 PATCH = Patch(
     id="vision-gelu",
@@ -94,12 +79,11 @@ PATCH = Patch(
     changes_alone=True,
     wrong_alone="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
     " qwen3_vl_moe qwen3_omni_moe",
-    summary="mlx-vlm: vision towers of Qwen3-VL MoE, InternVL, Granite, Llama 4, ...: wrong GELU",
     targets=(
         *after(
             (
                 "mlx_vlm.models.mlp:FastGELUMLP.__init__",
-                *(f"mlx_vlm.models.{family}.vision:MLP.__init__" for family in _FAMILIES),
+                *(f"mlx_vlm.models.{family}.vision:MLP.__init__" for family in _FAMILIES.split()),
                 "mlx_vlm.models.llama4.vision:Llama4VisionMLP.__init__",
             ),
             set_activation,

@@ -1,21 +1,13 @@
 """Applies the activation of a vision tower's layer, and compares it with the function on paper."""
 
-import importlib
 import math
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.batch_invariance import family_of
-from ....probes.fixtures import require_own
+from ....probes.kit import Result, Target, family_of, module_of, mx, require_own
 
 # By family, the type of tower of published configs; the shared layer is tried as idefics2's.
-TYPES = {
-    "mlp": "idefics2",
-    "llama4": "llama4_vision_model",
-    "internvl_chat": "intern_vit_6b",
-}
+TYPES = {"mlp": "idefics2", "llama4": "llama4_vision_model", "internvl_chat": "intern_vit_6b"}
 SIGLIP = "siglip_vision_model"
 EXACT = ("internvl", "internvl_chat", "llama4")
 INPUTS = (-3.0, -1.7, -0.6, 0.4, 1.9)
@@ -26,10 +18,8 @@ TOLERANCE = 5e-5
 def probe(target: Target) -> Result:
     """Red if a layer's activation is another function than its tower's."""
     require_own(target)
-    import mlx.core as mx
-
     family = family_of(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if "." not in target.name:
         activation, expected = require_own(target)("gelu_pytorch_tanh"), approximate
     elif family.startswith("qwen3"):

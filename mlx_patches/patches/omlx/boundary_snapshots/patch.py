@@ -1,17 +1,13 @@
 """Every boundary snapshot of omlx ends up with the whole prompt's caches.
 
-Why
-    At every block boundary of a prompt, omlx keeps the caches that cannot be cut later, recurrent
+Why: At every block boundary of a prompt, omlx keeps the caches that cannot be cut later, recurrent
     and sliding-window ones, for the prefix cache. A snapshot in memory has the same cache objects
     that prefill continues to fill, so all snapshots end up equal to the last one. Each is cut down
     from the whole prompt when the request finishes, and memory use explodes.
-How
-    The patch captures copies: new cache objects with new array objects for the same graph nodes.
+How: The patch captures copies: new cache objects with new array objects for the same graph nodes.
     Nothing is computed or moved, and later writes of prefill do not change the copies.
-Upstream
-    omlx is installed only from git; no release could be measured.
-Retire when
-    omlx extracts the states at the boundary itself.
+Upstream: omlx is installed only from git; no release could be measured.
+Retire when: omlx extracts the states at the boundary itself.
 """
 
 import copy

@@ -1,7 +1,6 @@
 """Qwen3-VL: image features are added to the wrong tokens in a batch or a long prompt.
 
-Why
-    The vision tower's deepstack features are a list with one array per layer, of only the image
+Why: The vision tower's deepstack features are a list with one array per layer, of only the image
     tokens. The batch generator handles only arrays. It uses the first row's list for the whole
     batch, drops text rows when it joins the masks of image tokens, and slices the mask for the
     chunks of a prompt, but not the features: every chunk starts again at the first of them. The
@@ -9,24 +8,20 @@ Why
     requests are wrong as well if the prompt is longer than a chunk. Qwen3-Omni of 0.6.7 to 0.7.2
     uses the whole prompt's mask for each chunk, and adds features past the chunk's end: MLX does
     not check bounds, and the process may crash.
-How
-    Before rows are joined or split, the features of all rows become one table, and each token
-    gets the number of its table row, counted from 1, or 0 if it has none. These numbers are an
-    array (rows, tokens), which the generator pads, slices and joins like any other. The language
-    model's wrapper turns them back into lists for the tokens fed. The features are stored once,
-    only for image tokens. Lists of a whole prompt are sliced by the cache's offset.
-Upstream
-    Qwen3-Omni passes an array since mlx-vlm 0.7.3; Qwen3-VL still passes lists in 0.7.10.
-Retire when
-    No supported release passes lists.
+How: Before rows are joined or split, the features of all rows become one table, and each token gets
+    the number of its table row, counted from 1, or 0 if it has none. These numbers are an array
+    (rows, tokens), which the generator pads, slices and joins like any other. The language model's
+    wrapper turns them back into lists for the tokens fed. The features are stored once, only for
+    image tokens. Lists of a whole prompt are sliced by the cache's offset.
+Upstream: Qwen3-Omni passes an array since mlx-vlm 0.7.3; Qwen3-VL still passes lists in 0.7.10.
+Retire when: No supported release passes lists.
 """
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....core.verbs import Function, Patch, define, mx, vlm_family, wrap
+from ....core.verbs import Function, Patch, around, define, mx, vlm_family, wrap
 from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
 from ..._shared.targets import vlm_generators
@@ -106,20 +101,15 @@ def may_have_features(*args: Any, **kwargs: Any) -> bool:
     return TABLE in kwargs or isinstance(kwargs.get(FEATURES), list)
 
 
-def call_with_fed(call: Function) -> Function:
-    """Factory of the language model's call, with lists of the features of the tokens fed."""
-
-    @functools.wraps(call)
-    def call_model(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if TABLE not in kwargs:
-            kwargs |= slice_fed(kwargs, inputs.shape[1])
-        table = kwargs.pop(TABLE, None)
-        if table is not None:
-            kwargs.pop("n_to_process", None)  # with it some releases slice the mask once more
-            kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
-        return call(model, inputs, *args, **kwargs)
-
-    return call_model
+def call_with_fed(call: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """The language model's call, with lists of the features of the tokens fed."""
+    if TABLE not in kwargs:
+        kwargs |= slice_fed(kwargs, inputs.shape[1])
+    table = kwargs.pop(TABLE, None)
+    if table is not None:
+        kwargs.pop("n_to_process", None)  # with it some releases slice the mask once more
+        kwargs[FEATURES] = list_features(kwargs[FEATURES], table)
+    return call(model, inputs, *args, **kwargs)
 
 
 def slice_fed(arguments: Arguments, length: int) -> Arguments:
@@ -148,7 +138,7 @@ PATCH = Patch(
     targets=(
         *define(
             vlm_family("qwen3_vl qwen3_vl_moe qwen3_omni_moe", "LanguageModel.__call__"),
-            call_with_fed,
+            around(call_with_fed),
             when=may_have_features,
         ),
         *change_prompts(lambda rows, lengths: number_features(rows, lengths)),

@@ -1,17 +1,13 @@
 """InternLM 2 and 3: wrong output for every request, positions are doubled.
 
-Why
-    Unless the config has a linear scaling, the layer builds its RoPE with a scale of 2, by which
+Why: Unless the config has a linear scaling, the layer builds its RoPE with a scale of 2, by which
     RoPE multiplies the positions. The models' dynamic scaling should not change positions: for
     texts longer than in training it changes the base of RoPE, by its own factor. There, RoPE also
     confuses the number of heads with the number of tokens.
-How
-    The scale is 1, and for texts longer than in training the base grows by the config's factor.
+How: The scale is 1, and for texts longer than in training the base grows by the config's factor.
     Without a dynamic scaling a layer gets MLX's own RoPE.
-Upstream
-    mlx-lm 0.32.0 builds it by ``initialize_rope``. Not fixed in mlx-vlm 0.7.10.
-Retire when
-    No supported release builds RoPE with a scale of 2.
+Upstream: mlx-lm 0.32.0 builds it by ``initialize_rope``. Not fixed in mlx-vlm 0.7.10.
+Retire when: No supported release builds RoPE with a scale of 2.
 """
 
 from typing import Any

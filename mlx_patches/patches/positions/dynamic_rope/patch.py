@@ -1,18 +1,14 @@
 """InternLM and other models with dynamic NTK scaling crash in every batch.
 
-Why
-    Dynamic NTK scaling changes the base of RoPE if a text is longer than in training: ``if length
+Why: Dynamic NTK scaling changes the base of RoPE if a text is longer than in training: ``if length
     + offset > max_position_embeddings``, or ``max()`` of the two. The offsets of a batch are an
     array, which has no truth value.
-How
-    Every row is rotated twice, with the usual base and with the base of its length, and the result
+How: Every row is rotated twice, with the usual base and with the base of its length, and the result
     of a solo run is used. The device is not read. A scalar offset is passed to the release's own
     code.
-Upstream
-    mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose RoPE has the same defect; not fixed
-    in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    RoPE of every supported release accepts an array of offsets.
+Upstream: mlx-lm 0.32.0 moves InternLM 2 to ``rope_utils``, whose RoPE has the same defect; not
+    fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: RoPE of every supported release accepts an array of offsets.
 """
 
 from typing import Any

@@ -33,9 +33,5 @@ def make_rope(kind: Any, traditional: bool) -> Any:
     names = inspect.signature(kind).parameters
     growth = {name: 2.0 for name in ("scale", "factor") if name in names}
     return kind(
-        _WIDTH,
-        max_position_embeddings=_LIMIT,
-        traditional=traditional,
-        base=10000.0,
-        **growth,
+        _WIDTH, max_position_embeddings=_LIMIT, traditional=traditional, base=10000.0, **growth
     )

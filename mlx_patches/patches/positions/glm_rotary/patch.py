@@ -1,15 +1,11 @@
 """GLM-4 ignores partial_rotary_factor: wrong output, even for a single request.
 
-Why
-    By ``partial_rotary_factor``, RoPE applies to only the first half of each head. Releases do not
+Why: By ``partial_rotary_factor``, RoPE applies to only the first half of each head. Releases do not
     read it in the family ``glm`` and rotate the whole head.
-How
-    The config object keeps the factor, one half by default as in transformers; each attention
+How: The config object keeps the factor, one half by default as in transformers; each attention
     layer's RoPE rotates that part.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    Every supported release reads the factor.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: Every supported release reads the factor.
 """
 
 from typing import Any

@@ -1,23 +1,19 @@
 """Granite 4 Vision in a batch mixes image features of its rows, or crashes.
 
-Why
-    The features of the vision tower are an array (features, tokens, width). The batch generator
+Why: The features of the vision tower are an array (features, tokens, width). The batch generator
     treats the first axis as rows: it concatenates the features of different rows, does not pad
-    them, and 0.7.x keeps only the first feature of each row. It does not slice them for the
-    chunks of a long prompt. Up to 0.6.x nothing else does either, so long prompts crash even in a
-    single request. Since 0.7.x the model slices them by its cache's offset, which is an array in a
-    batch: each request crashes. It counts from the cache's start, so a turn that continues a
-    filled cache crashes as well.
-How
-    The embedding step returns the features as (rows, tokens, features, width), which the generator
-    pads, slices and joins like any other array. If one row has features, the others get zeros.
-    The release's layers get the features and the mask of the tokens fed, whatever slice they take.
-    If a host passes those of the whole prompt with each chunk, they are counted from the offset at
-    which the prompt began.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The release's embedding step returns the features of each row.
+    them, and 0.7.x keeps only the first feature of each row. It does not slice them for the chunks
+    of a long prompt. Up to 0.6.x nothing else does either, so long prompts crash even in a single
+    request. Since 0.7.x the model slices them by its cache's offset, which is an array in a batch:
+    each request crashes. It counts from the cache's start, so a turn that continues a filled cache
+    crashes as well.
+How: The embedding step returns the features as (rows, tokens, features, width), which the generator
+    pads, slices and joins like any other array. If one row has features, the others get zeros. The
+    release's layers get the features and the mask of the tokens fed, whatever slice they take. If a
+    host passes those of the whole prompt with each chunk, they are counted from the offset at which
+    the prompt began.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The release's embedding step returns the features of each row.
 """
 
 from collections.abc import Mapping

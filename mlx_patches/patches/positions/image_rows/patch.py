@@ -1,18 +1,15 @@
 """mlx-vlm: a batch of prompts with images crashes if their masks differ in shape.
 
-Why
-    The batch generator joins each argument of the rows that have it. A text row has no mask of
+Why: The batch generator joins each argument of the rows that have it. A text row has no mask of
     image tokens, so the batch's mask has fewer rows than the batch. It also joins masks that no
     language model reads: pixel masks, whose shape depends on the number and size of the images;
     prompt masks of PaliGemma, Gemma 3 and DeepSeek-VL2, and Molmo's image positions, whose shape
     depends on the prompt. Every request of the batch then ends in an error.
-How
-    Before rows are joined, a row without images gets a mask of False if another row has one. Masks
+How: Before rows are joined, a row without images gets a mask of False if another row has one. Masks
     that no language model reads are dropped if they cannot be joined.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    Each row of the generator has a mask, and the server keeps what only the vision tower reads.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: Each row of the generator has a mask, and the server keeps what only the vision tower
+    reads.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,17 +1,13 @@
 """DeepSeek V3.2 attends to the wrong tokens in contexts over 2,048 tokens.
 
-Why
-    In contexts longer than ``index_topk`` (2,048), an indexer selects the tokens that a layer
+Why: In contexts longer than ``index_topk`` (2,048), an indexer selects the tokens that a layer
     attends to. RoPE of its queries and keys should pair the halves of a head; releases pair
     neighbouring dimensions, as in the attention. The scores are meaningless, and the layer attends
     to the wrong tokens.
-How
-    The indexer's RoPE pairs halves in models of the type ``deepseek_v32``. Other models with this
+How: The indexer's RoPE pairs halves in models of the type ``deepseek_v32``. Other models with this
     indexer, such as GLM 5, pair neighbours and are unchanged.
-Upstream
-    mlx-lm 0.32.0 (#1431, commit 2ed22318). Not fixed in mlx-vlm 0.7.10.
-Retire when
-    No supported release pairs neighbouring dimensions in the indexer of DeepSeek V3.2.
+Upstream: mlx-lm 0.32.0 (#1431, commit 2ed22318). Not fixed in mlx-vlm 0.7.10.
+Retire when: No supported release pairs neighbouring dimensions in the indexer of DeepSeek V3.2.
 """
 
 from typing import Any

@@ -20,7 +20,6 @@ def probe(target: Target) -> Result:
 
 
 def make(module: Any, model_type: str) -> Any:
-    """Make the indexer of a model of this type."""
     mx.random.seed(0)
     return module.Indexer(
         SimpleNamespace(

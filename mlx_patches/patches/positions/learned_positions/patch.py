@@ -1,26 +1,21 @@
 """GPT-BigCode crashes in every batch.
 
-Why
-    The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch cache
+Why: The model adds learned position embeddings for ``np.arange(offset, offset + L)``. A batch cache
     has an array with one offset per row, which NumPy cannot convert to a scalar.
-How
-    With such a cache the model counts from 0, and its position embedding adds each row's offset.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The model accepts one offset per row in every supported release.
+How: With such a cache the model counts from 0, and its position embedding adds each row's offset.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The model accepts one offset per row in every supported release.
 """
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, family, mx, wrap
+from ....core.verbs import Function, Patch, family, mx, wrap
 from ..._shared.parts import with_offset
 
 
 def call_with_positions(
-    call: Callable[..., Any], model: Any, inputs: Any, cache: Any = None, *args: Any, **kwargs: Any
+    call: Function, model: Any, inputs: Any, cache: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """The decoder's output for token ids of shape (rows, length)."""
     offset = cache[0].offset if cache and cache[0] is not None else 0
@@ -35,7 +30,7 @@ def call_with_positions(
 class RowPositions:
     """Position embeddings that count each row from its own offset (rows,)."""
 
-    def __init__(self, embedding: Callable[[Any], Any], offset: Any):
+    def __init__(self, embedding: Function, offset: Any):
         self.embedding, self.offset = embedding, offset
 
     def __call__(self, positions: Any) -> Any:

@@ -1,17 +1,13 @@
 """LongRoPE models in mlx-lm (Phi-3, Phi-MoE, MiniCPM3) crash in every batch.
 
-Why
-    RoPE uses other frequencies for texts longer than the original context: ``if offset + length >
+Why: RoPE uses other frequencies for texts longer than the original context: ``if offset + length >
     original_max_position_embeddings``. The offsets of a batch are an array, which has no truth
     value.
-How
-    Every row is rotated twice, with the frequencies of short and of long texts, and the result for
+How: Every row is rotated twice, with the frequencies of short and of long texts, and the result for
     its length is used, which is bit-identical to that of a solo run. The device is not read. A
     scalar offset is passed to the release's own code.
-Upstream
-    mlx-lm 0.30.2 has one set of frequencies.
-Retire when
-    No supported release is older than mlx-lm 0.30.2.
+Upstream: mlx-lm 0.30.2 has one set of frequencies.
+Retire when: No supported release is older than mlx-lm 0.30.2.
 """
 
 from typing import Any

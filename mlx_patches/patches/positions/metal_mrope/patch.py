@@ -1,17 +1,13 @@
 """mlx-vlm on Metal: M-RoPE models use wrong memory if rows of a batch share positions.
 
-Why
-    On Metal, mlx-vlm rotates queries and keys with a kernel that expects one position per row and
+Why: On Metal, mlx-vlm rotates queries and keys with a kernel that expects one position per row and
     token. It ignores the shape of the positions: if several rows share one row of positions, it
     reads past their end. A batch of ``/v1/embeddings`` after a single text gets wrong embeddings
     for every row but the first. Without Metal the positions broadcast.
-How
-    The kernel gets the positions of every row and token: they are broadcast, and copied when MLX
+How: The kernel gets the positions of every row and token: they are broadcast, and copied when MLX
     makes them contiguous for the kernel. A wrong number of positions raises an error, as on a CPU.
-Upstream
-    Affected from mlx-vlm 0.6.0, which has the kernel, to 0.7.10.
-Retire when
-    The kernel uses the strides of the positions.
+Upstream: Affected from mlx-vlm 0.6.0, which has the kernel, to 0.7.10.
+Retire when: The kernel uses the strides of the positions.
 """
 
 from typing import Any

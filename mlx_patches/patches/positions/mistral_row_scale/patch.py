@@ -1,18 +1,15 @@
 """Ministral 3 and Mistral 4 in a batch: all rows use row 0's attention scale, or NaN.
 
-Why
-    Queries are scaled by their position (Llama 4's temperature). The models read only the position
-    of row 0, ``cache[0].offset[0].item()``, and use its scale for all rows. If row 0 is padded,
-    its positions begin below zero, the scale's logarithm is minus infinity or NaN, and the logits
-    of all rows become NaN.
-How
-    While the model runs, the function that computes the scale reads the rows' offsets from a
+Why: Queries are scaled by their position (Llama 4's temperature). The models read only the position
+    of row 0, ``cache[0].offset[0].item()``, and use its scale for all rows. If row 0 is padded, its
+    positions begin below zero, the scale's logarithm is minus infinity or NaN, and the logits of
+    all rows become NaN.
+How: While the model runs, the function that computes the scale reads the rows' offsets from a
     context variable and returns one scale per row, (rows, 1, tokens, 1), with padding at position
     0. With a scalar offset nothing changes.
-Upstream
-    Affected from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's text-only ministral3 has one scale per row.
-Retire when
-    Both models use every row's offset.
+Upstream: Affected from mlx-vlm 0.4.3 to 0.7.10. mlx-vlm's text-only ministral3 has one scale per
+    row.
+Retire when: Both models use every row's offset.
 """
 
 from contextvars import ContextVar

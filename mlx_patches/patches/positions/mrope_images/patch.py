@@ -1,18 +1,14 @@
 """Qwen-VL and GLM-V in mlx-vlm: wrong positions for the second image of a prompt.
 
-Why
-    To count the images, the function that computes positions sums the indices of their start
-    tokens, and reads the token after the sum. That is an image token only if there is one image:
-    of two images only one gets rows and columns, of three often none; the others are positioned
-    like text. Single requests are wrong too.
-How
-    A row with several images is split before each start token but the first. The release's own
+Why: To count the images, the function that computes positions sums the indices of their start
+    tokens, and reads the token after the sum. That is an image token only if there is one image: of
+    two images only one gets rows and columns, of three often none; the others are positioned like
+    text. Single requests are wrong too.
+How: A row with several images is split before each start token but the first. The release's own
     function computes the positions of each part, which continue from the largest position before.
     Prompts with videos are unchanged.
-Upstream
-    mlx-vlm 0.6.0 counts the start tokens.
-Retire when
-    No supported release is older than mlx-vlm 0.6.0.
+Upstream: mlx-vlm 0.6.0 counts the start tokens.
+Retire when: No supported release is older than mlx-vlm 0.6.0.
 """
 
 import itertools

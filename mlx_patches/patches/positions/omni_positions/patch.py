@@ -1,16 +1,12 @@
 """Qwen3-Omni with images: wrong positions in a batch, a crash in chunked prefill.
 
-Why
-    The language model computes the positions of a prompt with images when the prompt is fed, from
+Why: The language model computes the positions of a prompt with images when the prompt is fed, from
     the token ids and image sizes of that call. In a batch these are of all rows, with padding. In
     chunked prefill an image may be longer than the chunk, which raises even for a single request.
-How
-    The positions are computed once, when the whole prompt is embedded, by the model's own
+How: The positions are computed once, when the whole prompt is embedded, by the model's own
     function. The patch ``rope-deltas`` keeps them, and passes each row its own.
-Upstream
-    mlx-vlm 0.6.4 computes them when a prompt is embedded.
-Retire when
-    No supported release is older than mlx-vlm 0.6.4.
+Upstream: mlx-vlm 0.6.4 computes them when a prompt is embedded.
+Retire when: No supported release is older than mlx-vlm 0.6.4.
 """
 
 from typing import Any

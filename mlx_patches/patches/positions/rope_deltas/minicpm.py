@@ -1,18 +1,14 @@
 """MiniCPM-V 4.6 and Qwen3.5 in mlx-vlm: chunked prefill crashes if a batch has other rows.
 
-Why
-    The language model of Qwen3.5 stores rope deltas, one per row, on itself: those that it
+Why: The language model of Qwen3.5 stores rope deltas, one per row, on itself: those that it
     computes, and since 0.6.5 those that are passed. MiniCPM-V 4.6 stores a batch's when it embeds
     the prompts. A prompt without its own deltas uses the stored ones, whichever rows they belong
     to. A decode step of other rows, or the embedding of the next prompts, may come between two
     chunks. If the batch in prefill has more rows, its next chunk raises.
-How
-    Before a call that would raise, a single delta of 0 is stored, which the model uses for all
+How: Before a call that would raise, a single delta of 0 is stored, which the model uses for all
     rows. Every host passes a row's delta or positions if the row has another delta.
-Upstream
-    Not reported; present in mlx-vlm 0.7.10.
-Retire when
-    The probe is green without the patch for every supported release.
+Upstream: Not reported; present in mlx-vlm 0.7.10.
+Retire when: The probe is green without the patch for every supported release.
 """
 
 from typing import Any

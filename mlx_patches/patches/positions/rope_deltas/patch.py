@@ -1,29 +1,26 @@
 """Qwen-VL, GLM-V, PaddleOCR VL in a batch: wrong positions, rows use another row's.
 
-Why
-    An image takes fewer positions than tokens. The difference, the rope delta, is stored on the
-    language model, where the next request overwrites it. The offset of a batch's first row is
-    used for all rows, and positions of a left-padded prompt are counted from its padding. mlx-vlm
-    0.6.4 loses the delta of a single request's prompt, and up to 0.6.7 each chunk of a prompt
-    comes with the position ids of the whole prompt, which raises. Since 0.6.4 a turn that
-    continues a filled cache gets positions from 0. In 0.7.10 it raises, except with Qwen models in
+Why: An image takes fewer positions than tokens. The difference, the rope delta, is stored on the
+    language model, where the next request overwrites it. The offset of a batch's first row is used
+    for all rows, and positions of a left-padded prompt are counted from its padding. mlx-vlm 0.6.4
+    loses the delta of a single request's prompt, and up to 0.6.7 each chunk of a prompt comes with
+    the position ids of the whole prompt, which raises. Since 0.6.4 a turn that continues a filled
+    cache gets positions from 0. In 0.7.10 it raises, except with Qwen models in
     ``stream_generate``.
-How
-    The record of a batch's first cache holds each row's delta. A call with batch caches gets
+How: The record of a batch's first cache holds each row's delta. A call with batch caches gets
     explicit position ids, computed from each row's offset and delta, by the model's own argument
     ``position_ids``; so does a single row with a delta. Positions that the model computes for a
-    prompt with images are queued outside the model. The row that is fed the prompt's tokens
-    claims them, whichever prompts came in between, and they are dropped after its last token.
-    Positions that a host passes are sliced to the chunk. A turn that continues a filled cache is
-    counted from the cache's offset and the row's delta. Ernie 4.5 VL and Falcon OCR compute right
-    positions from deltas that are passed, but use those of the last request if none are: before a
-    call the deltas of the record are stored on the model.
-Upstream
-    mlx-vlm 0.5.0 accepts ``rope_deltas``, 0.6.5 passes each row's positions to the Qwen models,
-    and 0.6.8 slices them. glm4v, PaddleOCR, Ernie and Falcon OCR still store deltas in 0.7.10. In
-    0.5.0 the engine raises if the model has stored the deltas of more rows than the call has.
-Retire when
-    No supported release stores positions on the model.
+    prompt with images are queued outside the model. The row that is fed the prompt's tokens claims
+    them, whichever prompts came in between, and they are dropped after its last token. Positions
+    that a host passes are sliced to the chunk. A turn that continues a filled cache is counted from
+    the cache's offset and the row's delta. Ernie 4.5 VL and Falcon OCR compute right positions from
+    deltas that are passed, but use those of the last request if none are: before a call the deltas
+    of the record are stored on the model.
+Upstream: mlx-vlm 0.5.0 accepts ``rope_deltas``, 0.6.5 passes each row's positions to the Qwen
+    models, and 0.6.8 slices them. glm4v, PaddleOCR, Ernie and Falcon OCR still store deltas in
+    0.7.10. In 0.5.0 the engine raises if the model has stored the deltas of more rows than the call
+    has.
+Retire when: No supported release stores positions on the model.
 """
 
 import functools

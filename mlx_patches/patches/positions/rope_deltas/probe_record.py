@@ -109,7 +109,6 @@ class Rows:
         return filled
 
     def merge(self, filled: Sequence[list[Any]]) -> list[Any]:
-        """Merge rows into one batch."""
         return [self._batch(layers[0]).merge(list(layers)) for layers in zip(*filled, strict=True)]
 
     def _batch(self, layer: Any) -> Any:

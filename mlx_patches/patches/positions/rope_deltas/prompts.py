@@ -6,7 +6,6 @@ outside the model, and finds it by the first tokens that a row is fed. The row's
 the prompt until the last of its tokens is fed.
 """
 
-import functools
 import inspect
 import threading
 import weakref
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ....core.arrays import mx
 from ..._shared.kept import Kept
+from ..._shared.row_calls import by_name
 
 # The length of a model's queue. The oldest prompt is dropped first: its request was cancelled, or
 # its host passes positions itself. A prompt of 2,000 tokens takes 32 KB.
@@ -57,7 +57,6 @@ class RowPrompt(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Its number of tokens."""
         return len(self.prompt.tokens) // _SIZE - self.skipped
 
     def tokens(self, start: int, end: int) -> bytes:
@@ -110,7 +109,6 @@ class Waiting:
         return bool(self._queue or self._claimed)
 
     def note(self, prompts: Sequence[ImagePrompt], returned: Any) -> None:
-        """Queue prompts."""
         with self._lock:
             self._queue = [*self._queue, *prompts][-WAITING:]
             self._newest = [weakref.ref(prompt) for prompt in prompts]
@@ -200,23 +198,18 @@ def find_waiting(model: Any) -> Waiting:
     return _WAITING.of(model)
 
 
-def note_prompts(index: Callable[..., Any]) -> Callable[..., Any]:
-    """Factory of ``get_rope_index``, which queues prompts with images or videos."""
-    signature = inspect.signature(index)
-
-    @functools.wraps(index)
-    def index_and_note(model: Any, *args: Any, **kwargs: Any) -> Any:
-        out = index(model, *args, **kwargs)
-        given = signature.bind(model, *args, **kwargs).arguments
-        if (ids := given.get("input_ids")) is not None:
-            find_waiting(model).note_text(ids, out[0])
-        grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
-        if any(grid is not None for grid in grids):
-            prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))
-            find_waiting(model).note(prompts, out[0])
-        return out
-
-    return index_and_note
+@by_name
+def note_prompts(index: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+    """``get_rope_index``, which queues prompts with images or videos."""
+    out = index(*bound.args, **bound.kwargs)
+    given, waiting = bound.arguments, find_waiting(bound.args[0])
+    if (ids := given.get("input_ids")) is not None:
+        waiting.note_text(ids, out[0])
+    grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
+    if any(grid is not None for grid in grids):
+        prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))
+        waiting.note(prompts, out[0])
+    return out
 
 
 def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePrompt]:

@@ -1,20 +1,16 @@
 """Gemma, Cohere, Phi, Mixtral and others ignore rope_scaling: wrong text, long contexts most.
 
-Why
-    ``rope_scaling``, in newer files ``rope_parameters``, is the scaling of positions with which a
+Why: ``rope_scaling``, in newer files ``rope_parameters``, is the scaling of positions with which a
     model was trained for a longer context. Many families ignore it and build a plain RoPE: in
-    mlx-lm Qwen3 MoE, GLM 4 and LFM2; in mlx-vlm Qwen3.5 with YaRN; and up to mlx-vlm 0.6.13
-    Gemma 3 (4B and larger), Llama 3.2 Vision and Granite Vision, whose published configs have a
-    scaling. Every position but the first is wrong.
-How
-    The config object keeps the setting. An attention layer with a plain RoPE gets the one that the
+    mlx-lm Qwen3 MoE, GLM 4 and LFM2; in mlx-vlm Qwen3.5 with YaRN; and up to mlx-vlm 0.6.13 Gemma 3
+    (4B and larger), Llama 3.2 Vision and Granite Vision, whose published configs have a scaling.
+    Every position but the first is wrong.
+How: The config object keeps the setting. An attention layer with a plain RoPE gets the one that the
     release's ``initialize_rope`` builds for the scaling; Qwen3.5's rotary embedding gets its
     frequencies and its factor. Without a scaling nothing changes.
-Upstream
-    mlx-vlm 0.6.14 for the vision models (#1710). Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10
-    for the others.
-Retire when
-    Every attention layer of a supported release reads its scaling.
+Upstream: mlx-vlm 0.6.14 for the vision models (#1710). Not fixed in mlx-lm 0.32.2 and mlx-vlm
+    0.7.10 for the others.
+Retire when: Every attention layer of a supported release reads its scaling.
 """
 
 import importlib

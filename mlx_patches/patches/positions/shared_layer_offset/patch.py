@@ -1,20 +1,16 @@
 """Gemma 3n and 4: wrong RoPE positions in KV-shared layers, even for a single request.
 
-Why
-    The last layers have no keys: they read an earlier layer's keys, values and ``offset`` from its
+Why: The last layers have no keys: they read an earlier layer's keys, values and ``offset`` from its
     cache. That layer has already updated the cache, so the offset is the end of the chunk instead
     of its beginning, and the positions of the queries are one chunk length too high. Logits depend
     on how the prompt is split into chunks. In a batch, ``keys, values = cache.state`` raises in
     mlx-lm, since a batch's state has more parts.
-How
-    A shared layer gets a view of that cache with the offset before the update, and with only
-    keys and values as its state. Releases that pass keys, values or the offset besides the cache
-    are unchanged.
-Upstream
-    Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; not fixed in mlx-vlm
-    0.7.10. Gemma 4: only mlx-vlm 0.4.4 is affected.
-Retire when
-    mlx-vlm's Gemma 3n reads it before the update too, and no older release is supported.
+How: A shared layer gets a view of that cache with the offset before the update, and with only keys
+    and values as its state. Releases that pass keys, values or the offset besides the cache are
+    unchanged.
+Upstream: Gemma 3n: mlx-lm 0.32.0 reads the offset once, before the first layer; not fixed in
+    mlx-vlm 0.7.10. Gemma 4: only mlx-vlm 0.4.4 is affected.
+Retire when: mlx-vlm's Gemma 3n reads it before the update too, and no older release is supported.
 """
 
 from typing import Any

@@ -1,16 +1,12 @@
 """gpt-oss ignores `truncate: false`: wrong YaRN frequencies for every request.
 
-Why
-    YaRN scales the slow frequencies of a head, keeps the fast ones, and mixes the two in between.
+Why: YaRN scales the slow frequencies of a head, keeps the fast ones, and mixes the two in between.
     With ``"truncate": false``, as in gpt-oss, the bounds of that range are fractions. Releases
     round them to whole numbers, so a third of a head's frequencies are wrong, and the error of the
     positions grows with the length of the text.
-How
-    The attention layer's RoPE gets the frequencies of the range in the config.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    Every supported release reads ``truncate``.
+How: The attention layer's RoPE gets the frequencies of the range in the config.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: Every supported release reads ``truncate``.
 """
 
 import math

@@ -1,29 +1,24 @@
-"""``mlx_vlm.server``, vllm-mlx and Rapid-MLX accept parameters of a request and ignore them.
+"""mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others.
 
-Why
-    They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
+Why: They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
     ``guided_json`` have no effect. ``max_completion_tokens``, which clients send in place of
     ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
     ``stop`` that is not a list. Rapid-MLX's completions ignore ``logit_bias``.
-How
-    In each body that an endpoint for answers or embeddings reads, a parameter that
+How: In each body that an endpoint for answers or embeddings reads, a parameter that
     the server knows by another name gets it, and vllm-mlx's ``stop`` becomes a list. A parameter
     that the server cannot follow is refused with status 400; the message names it. A value without
     effect, such as ``n: 1``, and fields that describe the request, such as ``user``, are accepted.
     Embeddings of mlx_vlm.server are base64 if ``encoding_format`` is.
     This depends on the name of one method of Starlette.
-Upstream
-    Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
-Retire when
-    The servers refuse fields that they do not read.
+Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
+Retire when: The servers refuse fields that they do not read.
 """
 
 import base64
 import struct
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, Target, around, result
+from ....core.verbs import Function, Patch, Target, around, result
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS
 
@@ -40,13 +35,7 @@ IGNORED = {
 }
 SERVERS = {"mlx_vlm": "mlx_vlm.server", "vllm_mlx": "vllm-mlx", "rapid_mlx": "Rapid-MLX"}
 # Values without effect, besides false ones.
-_NEUTRAL = {
-    "n": 1,
-    "best_of": 1,
-    "typical_p": 1,
-    "length_penalty": 1,
-    "function_call": "none",
-}
+_NEUTRAL = {"n": 1, "best_of": 1, "typical_p": 1, "length_penalty": 1, "function_call": "none"}
 # Fields that a server knows by one of two names.
 _OTHER_NAMES = (
     ("max_tokens", "max_completion_tokens"),
@@ -56,7 +45,7 @@ _OTHER_NAMES = (
 _ENDPOINTS = ("completion", "response", "message", "embedding")
 
 
-async def read_body(read: Callable[..., Any], request: Any) -> Any:
+async def read_body(read: Function, request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
     body = await read(request)
     endpoint = request.scope.get("endpoint")
@@ -109,7 +98,6 @@ PATCH = Patch(
     id="host-request-parameters",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others",
     targets=(
         Target("starlette", "starlette.requests", "Request.json", around(read_body)),
         *result(

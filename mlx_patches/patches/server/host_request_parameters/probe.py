@@ -1,12 +1,10 @@
 """Reads bodies of chat requests as an endpoint does."""
 
 import asyncio
-import importlib
-import json
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx
+from ....probes.kit import Result, Target, module_of, mx, read_body
 from ..._shared.request_fields import FIELDS
 
 
@@ -47,13 +45,5 @@ def probe_embeddings(module: Any) -> Result:
 
 def read(target: Target, package: str, /, **sent: Any) -> Any:
     """The body that the endpoint of a server with this package gets."""
-    kind = importlib.import_module(target.module).Request
-    code = (lambda: None).__code__
-    endpoint = FunctionType(code, {"__name__": f"{package}.server"}, "create_chat_completion")
-    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
-    message = {"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}
-
-    async def receive() -> dict[str, Any]:
-        return message
-
-    return asyncio.run(kind(scope, receive).json())
+    endpoint = f"{package}.server:create_chat_completion"
+    return asyncio.run(read_body(module_of(target).Request, endpoint, sent))

@@ -1,21 +1,16 @@
 """mlx_lm.server, vllm-mlx and two other servers: a client's chat template is run.
 
-Why
-    Servers hand ``chat_template_kwargs`` of a request to ``apply_chat_template``. Its
-    ``chat_template`` replaces the model's: a client's program runs in the server, and where
-    mlx-vlm compiles it without a sandbox, a shell command of the client. Other arguments replace
-    the conversation, open the media in it, or change the result's type, which drops the
-    connection.
-How
-    In each body that a server reads, these arguments are refused in ``chat_template_kwargs``, and a
-    ``chat_template`` at the top level or in ``extra_body`` too. The answer is 400 and names the
+Why: Servers hand ``chat_template_kwargs`` of a request to ``apply_chat_template``. Its
+    ``chat_template`` replaces the model's: a client's program runs in the server, and where mlx-vlm
+    compiles it without a sandbox, a shell command of the client. Other arguments replace the
+    conversation, open the media in it, or change the result's type, which drops the connection.
+How: In each body that a server reads, these arguments are refused in ``chat_template_kwargs``, and
+    a ``chat_template`` at the top level or in ``extra_body`` too. The answer is 400 and names the
     field. Arguments that a template reads, such as ``enable_thinking``, are passed on. In the
     servers with FastAPI this depends on the name of one method of Starlette. Optional: requests
     that were answered before may be refused.
-Upstream
-    Not fixed in mlx-lm 0.32.2, vllm-mlx 0.6.0, Rapid-MLX 0.16.10 and mlx-openai-server 1.8.1.
-Retire when
-    The servers accept only named arguments of a template.
+Upstream: Not fixed in mlx-lm 0.32.2, vllm-mlx 0.6.0, Rapid-MLX 0.16.10 and mlx-openai-server 1.8.1.
+Retire when: The servers accept only named arguments of a template.
 """
 
 import json
@@ -34,26 +29,12 @@ _TEMPLATES = frozenset(
     {"chat_template", "chat_template_path", "chat_template_file", "chat_template_type", "jinja"}
 )
 # Arguments that set what is rendered, what is opened, or what is returned.
-_ARGUMENTS = _TEMPLATES | {
-    "template",
-    "conversation",
-    "conversations",
-    "messages",
-    "tokenize",
-    "tokenizer",
-    "tokenizer_kwargs",
-    "processor_kwargs",
-    "padding",
-    "truncation",
-    "max_length",
-    "return_tensors",
-    "return_dict",
-    "return_assistant_tokens_mask",
-    "load_audio_from_video",
-    "images",
-    "videos",
-    "audio",
-}
+_NAMES = """
+    template conversation conversations messages tokenize tokenizer tokenizer_kwargs
+    processor_kwargs padding truncation max_length return_tensors return_dict
+    return_assistant_tokens_mask load_audio_from_video images videos audio
+"""
+_ARGUMENTS = _TEMPLATES.union(_NAMES.split())
 
 
 def find_template(body: Any, path: str = "", names: frozenset[str] = _TEMPLATES) -> Iterator[str]:

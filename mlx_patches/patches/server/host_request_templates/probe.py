@@ -3,10 +3,10 @@
 import asyncio
 import io
 import json
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, read_body
 
 _BODY = {"messages": [], "chat_template_kwargs": {"chat_template": "x", "enable_thinking": True}}
 
@@ -18,15 +18,8 @@ def probe(target: Target) -> Result:
     kind = getattr(module, owner)
     if target.distribution == "mlx-lm":
         return _probe_generator(module, kind, attribute)
-    # An endpoint as a host declares it.
-    endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server"})
-    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": json.dumps(_BODY).encode(), "more_body": False}
-
     try:
-        body = asyncio.run(kind(scope, receive).json())
+        body = asyncio.run(read_body(kind, "mlx_vlm.server", _BODY))
     except ValueError as error:
         return Result(False, str(error))
     return Result("chat_template" in body["chat_template_kwargs"], "the body has a chat_template")

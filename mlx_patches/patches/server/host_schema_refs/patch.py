@@ -1,18 +1,14 @@
 """vllm-mlx, Rapid-MLX: a client's JSON schema makes the server fetch URLs and files.
 
-Why
-    vllm-mlx and Rapid-MLX validate structured output and tool arguments with jsonschema, which
+Why: vllm-mlx and Rapid-MLX validate structured output and tool arguments with jsonschema, which
     resolves a ``$ref`` of the client's schema with ``urlopen``: any address that the server
     reaches, and any ``file:`` URL. The message of a failed validation has the content.
-How
-    A body whose schemas have a ``$ref`` with a scheme gets 400. Whatever is left, such as a
+How: A body whose schemas have a ``$ref`` with a scheme gets 400. Whatever is left, such as a
     relative ``$ref`` below an ``$id``, is refused when a host's call makes jsonschema retrieve it.
     References inside the schema work as before. This depends on the names of one method each of
     Starlette and of referencing. Optional: schemas that were fetched before are refused.
-Upstream
-    Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10; deprecated in jsonschema 4.26.
-Retire when
-    jsonschema does not retrieve anything automatically.
+Upstream: Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10; deprecated in jsonschema 4.26.
+Retire when: jsonschema does not retrieve anything automatically.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,14 +1,12 @@
 """Validates with a schema that refers to a file, as vllm-mlx validates structured output."""
 
 import asyncio
-import json
 import tempfile
 import warnings
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
-from ....probes.kit import Result, Target, require, require_module
+from ....probes.kit import Result, Target, read_body, require, require_module
 
 # A call as code of vllm-mlx makes it.
 _CALL = "lambda jsonschema, data, schema: jsonschema.validate(instance=data, schema=schema)"
@@ -41,15 +39,9 @@ def _validate(schema: dict[str, Any]) -> Result:
 
 def _read(url: str) -> Result:
     module: Any = require_module("starlette.requests")
-    endpoint = FunctionType((lambda: None).__code__, {"__name__": "vllm_mlx.server"})
-    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
     body = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": url}}}}
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
-
     try:
-        asyncio.run(module.Request(scope, receive).json())
+        asyncio.run(read_body(module.Request, "vllm_mlx.server", body))
     except ValueError as error:
         return Result(False, str(error))
     return Result(True, "the schema is passed on")

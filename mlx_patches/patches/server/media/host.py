@@ -1,33 +1,28 @@
 """vllm-mlx, Rapid-MLX, mlx-openai-server: a request can read local files and internal addresses.
 
-Why
-    mlx-openai-server reads any path and fetches any URL. vllm-mlx reads any path as audio or as a
+Why: mlx-openai-server reads any path and fetches any URL. vllm-mlx reads any path as audio or as a
     voice, and resolves a host's name once to check it and again to connect. Rapid-MLX reads any
     path as audio. In all three a file may be a playlist, whose reader opens the files and URLs that
     it lists.
-How
-    The sources in a request are checked like those of mlx-lm and mlx-vlm in ``host-media-policy``.
+How: The sources in a request are checked like those of mlx-lm and mlx-vlm in ``host-media-policy``.
     vllm-mlx and Rapid-MLX get the fetched content as a data URL, mlx-openai-server as a file.
-    ``host-media-policy`` then lets mlx-vlm load the files that the hosts write.
-    Optional: requests that were answered before may be refused.
-Upstream
-    Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318), mlx-openai-server 1.8.1 and Rapid-MLX 0.16.10
+    ``host-media-policy`` then lets mlx-vlm load the files that the hosts write. Optional: requests
+    that were answered before may be refused.
+Upstream: Not fixed in vllm-mlx 0.6.0 (vllm-mlx 318), mlx-openai-server 1.8.1 and Rapid-MLX 0.16.10
     (Rapid-MLX 2167).
-Retire when
-    The hosts have an option to accept only public addresses and listed folders.
+Retire when: The hosts have an option to accept only public addresses and listed folders.
 """
 
 import asyncio
 import base64
 import inspect
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ....core.errors import is_refusal, refusal
-from ....core.verbs import Patch, Target, around, wrap
+from ....core.verbs import Function, Patch, Target, around, wrap
 from ..._shared.refusals import Refused
 from ..._shared.targets import at
 from . import public as public_media
@@ -55,10 +50,10 @@ _SOUNDS = {
 _LONGEST_NAME = 100
 
 
-def make_loader(name: str) -> Callable[..., Any]:
+def make_loader(name: str) -> Function:
     """A host: write a request's image, video or audio to a file, if the request may name it."""
 
-    def load(process: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(process: Function, source: Any, *args: Any, **kwargs: Any) -> Any:
         source = find_source(source, name)
         path = process(check_source(source, lambda: prepare_source(source, name)), *args, **kwargs)
         if isinstance(path, str):  # Rapid-MLX keeps audio in memory
@@ -68,7 +63,7 @@ def make_loader(name: str) -> Callable[..., Any]:
     return load
 
 
-def check_messages(validate: Callable[..., Any], messages: Any) -> Any:
+def check_messages(validate: Function, messages: Any) -> Any:
     """vllm-mlx's server: refuse a request before its answer begins; nothing is fetched yet."""
     release = inspect.unwrap(validate).__globals__
     media = check_source("messages", lambda: release["extract_multimodal_content"](messages)[1:])
@@ -120,14 +115,14 @@ def find_ending(content: bytes, name: str) -> str:
     return _SOUNDS.get(content[:4]) or ("m4a" if content[4:8] == b"ftyp" else "mp3")
 
 
-def register_file(register: Callable[..., Any], files: Any, path: Any) -> Any:
+def register_file(register: Function, files: Any, path: Any) -> Any:
     """vllm-mlx: register a file that it wrote from a source, or a video's frame or audio."""
     admit(path)
     return register(files, path)
 
 
 def transcribe_checked(
-    transcribe: Callable[..., Any], engine: Any, audio_path: Any, *args: Any, **kwargs: Any
+    transcribe: Function, engine: Any, audio_path: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Transcribe an upload, if its container is an audio one."""
     check_source("the upload", lambda: check_upload(audio_path))
@@ -140,9 +135,7 @@ def check_upload(path: Any) -> None:
         check_kind(file, SOUND)
 
 
-def speak_checked(
-    speak: Callable[..., Any], engine: Any, text: Any, *args: Any, **kwargs: Any
-) -> Any:
+def speak_checked(speak: Function, engine: Any, text: Any, *args: Any, **kwargs: Any) -> Any:
     """vllm-mlx: make speech, if the voice is a name."""
     voice = args[0] if args else kwargs.get("voice")
     if voice:
@@ -151,7 +144,7 @@ def speak_checked(
 
 
 async def process_checked(
-    process: Callable[..., Any], processor: Any, media_url: Any, *args: Any, **kwargs: Any
+    process: Function, processor: Any, media_url: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """mlx-openai-server: write a request's media to a file, if the request may name it."""
     with TemporaryDirectory() as folder:
@@ -164,7 +157,7 @@ async def process_checked(
     return path
 
 
-async def answer_refusals(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def answer_refusals(generate: Function, *args: Any, **kwargs: Any) -> Any:
     """mlx-openai-server: answer a request; one that was refused gets status 400."""
     try:
         return await generate(*args, **kwargs)

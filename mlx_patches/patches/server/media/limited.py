@@ -1,16 +1,12 @@
 """mlx_lm.server and mlx_vlm.server: an image or audio URL can fill the memory, or hang.
 
-Why
-    The servers read the response to its end, whatever its size, as long as some data arrives. One
+Why: The servers read the response to its end, whatever its size, as long as some data arrives. One
     request can use up all memory, or block a thread forever.
-How
-    The URL is fetched as in the release, up to 64 MiB, 60 s and 179 megapixels for an image, and
+How: The URL is fetched as in the release, up to 64 MiB, 60 s and 179 megapixels for an image, and
     512 MiB and 300 s for audio. Larger files are refused before they are read completely, and
     logged. Images in the request itself have the same limits.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
-Retire when
-    The servers limit what they fetch.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318).
+Retire when: The servers limit what they fetch.
 """
 
 import base64
@@ -21,8 +17,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, refusal, wrap
 from ..._shared.refusals import Refused, as_refusal
 from .limits import (
     IMAGE,
@@ -57,7 +52,7 @@ class Content(BytesIO):
         return self.url
 
 
-def inline_limited(inline: Callable[..., Any], messages: Any) -> Any:
+def inline_limited(inline: Function, messages: Any) -> Any:
     """mlx-lm's server: fetch images as the release does, within limits."""
     release = inspect.unwrap(inline).__globals__
 
@@ -80,9 +75,7 @@ def inline_limited(inline: Callable[..., Any], messages: Any) -> Any:
     return inline(messages)
 
 
-def load_limited_image(
-    load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any
-) -> Any:
+def load_limited_image(load: Function, image_source: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load an image from a URL, a data URL or bytes, within limits."""
     if isinstance(image_source, str) and image_source.startswith(WEB):
         timeout = kwargs.get("timeout", args[0] if args else 10)
@@ -93,7 +86,7 @@ def load_limited_image(
     return load(image_source, *args, **kwargs)
 
 
-def load_limited_audio(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+def load_limited_audio(load: Function, file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load audio from a URL, within limits."""
     if isinstance(file, str) and file.startswith(WEB):
         timeout = kwargs.get("timeout", args[1] if len(args) > 1 else 10)  # after the sample rate
@@ -101,7 +94,7 @@ def load_limited_audio(load: Callable[..., Any], file: Any, *args: Any, **kwargs
     return load(file, *args, **kwargs)
 
 
-def get_limited(load: Callable[..., Any], url: str, timeout: float, limits: Limits) -> bytes:
+def get_limited(load: Function, url: str, timeout: float, limits: Limits) -> bytes:
     """Fetch a URL with the library and the arguments that the release uses."""
     requests = inspect.unwrap(load).__globals__["requests"]
 
@@ -135,11 +128,7 @@ def check_image(source: Any) -> None:
 
 
 def put_images(
-    check: Callable[[Any, Callable[[], Any]], Any],
-    release: dict[str, Any],
-    messages: Any,
-    get: Callable[[str], Fetched],
-    check_inline: Callable[[str], None],
+    check: Function, release: dict[str, Any], messages: Any, get: Function, check_inline: Function
 ) -> None:
     """Replace image URLs by the images, as mlx-lm's server does."""
     for part, url in check("messages", lambda: find_image_parts(release, messages)):
@@ -167,10 +156,7 @@ def find_image_parts(release: dict[str, Any], messages: Any) -> list[tuple[dict[
 
 
 def guard_source(
-    patch: str,
-    source: Any,
-    look: Callable[[], Answer],
-    other: Callable[[Exception], Exception] | None = None,
+    patch: str, source: Any, look: Callable[[], Answer], other: Function | None = None
 ) -> Answer:
     """Check or fetch a source. Every error reaches the host, since the release must not load it."""
     try:

@@ -46,7 +46,6 @@ def resolve_path(path: str, roots: Iterable[Path]) -> Path:
 
 
 def follow_links(path: str) -> str:
-    """A path with every link followed."""
     if len(path) > _LONGEST:
         raise ValueError("the path is too long")
     return os.path.realpath(path)

@@ -1,21 +1,17 @@
 """mlx_lm.server and mlx_vlm.server: a request can read any file and any address of the network.
 
-Why
-    ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
+Why: ``mlx_lm.server`` fetches any image URL, ``mlx_vlm.server`` any URL and any path: a client can
     read every file that the server can, and reach machines that trust the server (SSRF).
     ``mlx_vlm.server`` also writes images to any path in a request, and reads the reference audio
     for voice cloning from any path.
-How
-    URLs must be http or https, with a host whose addresses are all public; the connection goes to
+How: URLs must be http or https, with a host whose addresses are all public; the connection goes to
     a checked address, for redirects too; proxies are ignored. Paths must be below a folder of
     ``MLX_PATCHES_MEDIA_ROOTS``, after every link is followed. A file must be in a container that
     holds its own data; a playlist makes its reader open the files that it lists. Anything else is
     refused, with the reason in the log. In mlx-vlm this applies to every caller in the process.
     Optional: requests that were answered before may be refused.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318, Rapid-MLX 2167).
-Retire when
-    The servers have an option to accept only public addresses and listed folders.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10 (like vllm-mlx 318, Rapid-MLX 2167).
+Retire when: The servers have an option to accept only public addresses and listed folders.
 """
 
 import inspect
@@ -29,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, around, read_stored
+from ....core.verbs import Function
 from ..._shared.refusals import Refused, as_refusal
 from .containers import PICTURE, SOUND, VIDEO, Kind, check_kind
 from .fetch_policy import fetch
@@ -39,28 +36,26 @@ from .paths import is_admitted, read_media_roots, resolve_file, resolve_path
 POLICY = "host-media-policy"
 
 
-def inline_public(inline: Callable[..., Any], messages: Any) -> Any:
+def inline_public(inline: Function, messages: Any) -> Any:
     """mlx-lm's server: fetch images from public addresses only."""
     release = inspect.unwrap(inline).__globals__
     put_images(check_source, release, messages, lambda url: fetch_kind(url, PICTURE), check_inline)
     return inline(messages)
 
 
-def load_public_image(
-    load: Callable[..., Any], image_source: Any, *args: Any, **kwargs: Any
-) -> Any:
+def load_public_image(load: Function, image_source: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load an image, if a request may name it."""
     return load(
         check_source(image_source, lambda: resolve_source(image_source, PICTURE)), *args, **kwargs
     )
 
 
-def load_public_audio(load: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_audio(load: Function, file: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load audio, if a request may name it."""
     return load(check_source(file, lambda: resolve_source(file, SOUND)), *args, **kwargs)
 
 
-def load_public_video(load: Callable[..., Any], video_path: Any, *args: Any, **kwargs: Any) -> Any:
+def load_public_video(load: Function, video_path: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: load a video, if a request may name it; its reader gets a file, never a URL."""
     source = str(video_path).removeprefix("file://")
     if not is_web(source):
@@ -73,21 +68,21 @@ def load_public_video(load: Callable[..., Any], video_path: Any, *args: Any, **k
         return load(str(file), *args, **kwargs)
 
 
-def check_inner_names(process: Callable[..., Any], img: Any, *args: Any, **kwargs: Any) -> Any:
+def check_inner_names(process: Function, img: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm: refuse an image that contains paths or URLs, which a processor would open."""
     if isinstance(img, (list, tuple, dict)):
         check_source(img, lambda: refuse_names(img))
     return process(img, *args, **kwargs)
 
 
-def check_edited_paths(paths: Callable[..., Any], request: Any) -> Any:
+def check_edited_paths(paths: Function, request: Any) -> Any:
     """mlx-vlm's server: the real paths of the images to edit."""
     return tuple(
         check_source(path, partial(resolve_media, str(path), PICTURE)) for path in paths(request)
     )
 
 
-def check_output_path(choose: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+def check_output_path(choose: Function, request: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm's server: the path to write an image to, checked if the request names it."""
     path = choose(request, *args, **kwargs)
     named = getattr(request, "output_path", None) or getattr(request, "output_dir", None)
@@ -106,7 +101,7 @@ def check_source(source: Any, look: Callable[[], Answer], patch: str = POLICY) -
     return guard_source(patch, source, look, make_refusal)
 
 
-def speak_checked(run: Callable[..., Any], request: Any) -> Any:
+def speak_checked(run: Function, request: Any) -> Any:
     """mlx-vlm's server: make speech, if the request may name its reference and its voice."""
     speech = request.payload.request
     check_reference(speech.ref_audio)
@@ -125,7 +120,7 @@ def read_reference(speech: Any) -> Any:
     return check_reference(read_stored(speech, "ref_audio"))
 
 
-async def parse_upload(parse: Callable[..., Any], request: Any, *args: Any, **kwargs: Any) -> Any:
+async def parse_upload(parse: Function, request: Any, *args: Any, **kwargs: Any) -> Any:
     """mlx-vlm's server: parse a request with an upload, if its container is an audio one."""
     try:
         sent = getattr((await request.form()).get("file"), "file", None)

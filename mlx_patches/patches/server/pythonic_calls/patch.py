@@ -1,25 +1,20 @@
 """mlx_lm.server drops or garbles tool calls of LFM2 and LFM2.5.
 
-Why
-    These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
+Why: These models write tool calls in Python syntax: ``[look(city='Rome', days=[1, 2])]``. The
     release cuts an argument at a comma, a bracket or a quote, parses only the first of several
     calls, and misses a tool with a dot in its name. If the chat template does not contain the
     tokens of tool calls, as LFM2.5's does not, the release picks no parser: the call stays text.
-How
-    A call that is valid Python is parsed as Python, and never run; everything else goes to the
+How: A call that is valid Python is parsed as Python, and never run; everything else goes to the
     release's parser. A tokenizer without a parser whose vocabulary has both tokens gets this one.
-Upstream
-    mlx-lm 0.32.0 parses calls as Python, and looks for the tokens in the vocabulary too.
-Retire when
-    No supported release is older than mlx-lm 0.32.
+Upstream: mlx-lm 0.32.0 parses calls as Python, and looks for the tokens in the vocabulary too.
+Retire when: No supported release is older than mlx-lm 0.32.
 """
 
 import ast
 import importlib
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 Call = dict[str, Any]
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -27,7 +22,7 @@ _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _JSON = {"true": True, "false": False, "null": None}
 
 
-def parse_python(parse: Callable[..., Any], text: str, *args: Any, **kwargs: Any) -> Any:
+def parse_python(parse: Function, text: str, *args: Any, **kwargs: Any) -> Any:
     """A call's name and arguments; a list if there are several calls."""
     calls = find_calls(text)
     if not calls:
@@ -69,9 +64,7 @@ class _Literals(ast.NodeTransformer):
         return ast.Constant(_JSON[node.id]) if node.id in _JSON else node
 
 
-def add_parser(
-    init: Callable[..., Any], wrapper: Any, tokenizer: Any, *args: Any, **kw: Any
-) -> None:
+def add_parser(init: Function, wrapper: Any, tokenizer: Any, *args: Any, **kw: Any) -> None:
     """Construct a tokenizer's wrapper, with this parser if the vocabulary has both tokens."""
     if len(args) < 4 and not kw.get("tool_parser") and not kw.get("tool_call_start"):
         vocabulary = tokenizer.get_vocab()

@@ -1,18 +1,14 @@
 """mlx_lm.server and mlx_vlm.server: a request can load any folder and download any model.
 
-Why
-    ``mlx_lm.server`` and ``mlx_vlm.server`` load the model, the draft model and the adapter that a
+Why: ``mlx_lm.server`` and ``mlx_vlm.server`` load the model, the draft model and the adapter that a
     request names: from any folder that the server can read, or from the Hub, which fills the disk.
     ``mlx_vlm.server`` also lists the models of any folder, and accepts a folder for its disk cache.
-How
-    A request may name what the server was started with, models of the local Hub cache, and what
+How: A request may name what the server was started with, models of the local Hub cache, and what
     ``MLX_PATCHES_REQUEST_MODELS`` lists: names and folders, separated as in ``PATH``. Any other
     name is refused before it is opened, and logged. Optional: requests that were answered before
     may be refused.
-Upstream
-    Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
-Retire when
-    The servers have an option to serve only listed models.
+Upstream: Not fixed in mlx-lm 0.32.2 and mlx-vlm 0.7.10.
+Retire when: The servers have an option to serve only listed models.
 """
 
 import importlib
@@ -26,6 +22,7 @@ from ....core.patch import Attribute, Patch, Target, read_stored
 from ....core.verbs import argument, before
 from ..._shared.callers import callers
 from ..._shared.refusals import Refused, as_refusal
+from ..._shared.targets import vlm_server
 
 MODELS = "MLX_PATCHES_REQUEST_MODELS"
 ID = "host-request-models"
@@ -145,10 +142,7 @@ PATCH = Patch(
     severity="security",
     targets=(
         *before("mlx_lm.server:ModelProvider.load", check_lm_load),
-        *before(
-            ("mlx_vlm.server:get_cached_model", "mlx_vlm.server.app:get_cached_model"),
-            check_vlm_load,
-        ),
+        *before(vlm_server("app", "get_cached_model"), check_vlm_load),
         *before("mlx_vlm.server.runtime_config:RuntimeConfig.apply_changes", check_options),
         *argument("mlx_vlm.server.model_discovery:discover_models", "paths", check_folders),
         *before("mlx_vlm.generate.image_defaults:resolve_image_defaults", check_image_model),

@@ -1,18 +1,14 @@
 """mlx_lm.server hangs for good after a request that raises in a batch.
 
-Why
-    Nothing between the batch and the generation thread catches an error: out of memory, a prompt
+Why: Nothing between the batch and the generation thread catches an error: out of memory, a prompt
     that the model cannot process, a cache that cannot be joined. The thread ends. Later requests
     hang or, from 0.32.2 on, get an error that the thread died.
-How
-    The requests taken from the queue get the error as their answer, and generation restarts with
-    an empty batch; the model and the prompt cache stay. An error before any request was taken
-    still ends the thread, and so does any error in distributed generation. A request whose
-    ``stop`` is not text is refused before it joins a batch.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    The generation thread survives an error in a batch.
+How: The requests taken from the queue get the error as their answer, and generation restarts with
+    an empty batch; the model and the prompt cache stay. An error before any request was taken still
+    ends the thread, and so does any error in distributed generation. A request whose ``stop`` is
+    not text is refused before it joins a batch.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: The generation thread survives an error in a batch.
 """
 
 import logging

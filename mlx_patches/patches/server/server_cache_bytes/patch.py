@@ -1,16 +1,12 @@
 """mlx_lm.server ignores --prompt-cache-bytes: memory grows with the prompts it caches.
 
-Why
-    ``run`` limits the number of prompts in the cache, but not its bytes. The byte limit is applied
+Why: ``run`` limits the number of prompts in the cache, but not its bytes. The byte limit is applied
     only when a request joins a batch: a finished request's caches stay whole until the next
     request, and never shrink for a model that serves one request at a time. The memory of ten long
     prompts is unbounded: users reported 17 to 243 GB in a day.
-How
-    The server's prompt cache gets the limit, and applies it whenever a prompt is inserted.
-Upstream
-    mlx-lm 1118, 1267, 1390, 1392, 1409; not fixed in mlx-lm 0.32.2.
-Retire when
-    ``run`` gives the cache its limit.
+How: The server's prompt cache gets the limit, and applies it whenever a prompt is inserted.
+Upstream: mlx-lm 1118, 1267, 1390, 1392, 1409; not fixed in mlx-lm 0.32.2.
+Retire when: ``run`` gives the cache its limit.
 """
 
 from typing import Any

@@ -1,15 +1,11 @@
 """mlx_lm.server: wrong output for Llama 4 after a prompt-cache hit.
 
-Why
-    The cache of a longer prompt is cut back to the prefix that it shares with the request.
+Why: The cache of a longer prompt is cut back to the prefix that it shares with the request.
     ``ChunkedKVCache`` drops the tokens before its current chunk, but still reports that it is
     trimmable. Cut back to an earlier chunk, it lacks that chunk's tokens.
-How
-    Such a hit is treated as a miss: the whole prompt is processed.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``ChunkedKVCache`` is trimmable only as far as it has tokens.
+How: Such a hit is treated as a miss: the whole prompt is processed.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``ChunkedKVCache`` is trimmable only as far as it has tokens.
 """
 
 from collections.abc import Sequence

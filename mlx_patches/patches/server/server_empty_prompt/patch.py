@@ -1,15 +1,11 @@
 """mlx_lm.server hangs for good after an empty prompt.
 
-Why
-    A tokenizer that adds no special tokens returns no tokens for an empty text. With nothing to
+Why: A tokenizer that adds no special tokens returns no tokens for an empty text. With nothing to
     feed, the generation thread raises and ends, and later requests hang.
-How
-    A prompt without tokens gets the tokenizer's BOS token or, if it has none, its EOS token, which
+How: A prompt without tokens gets the tokenizer's BOS token or, if it has none, its EOS token, which
     ends the text before.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    The server answers an empty prompt, or refuses it.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: The server answers an empty prompt, or refuses it.
 """
 
 from typing import Any

@@ -1,30 +1,24 @@
 """mlx_lm.server generates to max_tokens for a client that hung up; others wait.
 
-Why
-    The server notices a client's end when a write fails, and an answer that is not streamed is
+Why: The server notices a client's end when a write fails, and an answer that is not streamed is
     written once, at its end. Until then the request keeps its row, its caches and its thread, and
     requests that are served one by one, such as seeded ones, wait for it.
-How
-    The client's socket is checked, without waiting, with each token and each chunk of the prompt;
+How: The client's socket is checked, without waiting, with each token and each chunk of the prompt;
     the generation of a client that has closed it ends. A queued request of such a client is refused
     before it starts. A client that has only closed its sending side counts as gone, as in other
     servers. Distributed generation is unchanged.
-Upstream
-    mlx-lm 677; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not repaired.
-Retire when
-    The server ends each request with its client.
+Upstream: mlx-lm 677; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not repaired.
+Retire when: The server ends each request with its client.
 """
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.verbs import Patch, argument, before, wrap
+from ....core.verbs import Function, Patch, argument, before, refusal, wrap
 
 
 def keep_client(handler: Any, request: Any, /) -> None:
-    """Keep the client's socket with its request."""
     if not getattr(handler.response_generator, "_is_distributed", False):
         request.client = handler.connection
 
@@ -40,18 +34,17 @@ def is_gone(client: Any) -> bool:
 
 
 def refuse_gone(generator: Any, tokenizer: Any, request: Any, /) -> None:
-    """Refuse a queued request whose client is gone."""
     client = getattr(request, "client", None)
     if client is not None and is_gone(client):
         raise refusal(ConnectionAbortedError("the client hung up"))
 
 
 def end_with_client(
-    generate: Callable[..., tuple[Any, Any]],
+    generate: Function,
     generator: Any,
     request: Any,
     args: Any,
-    progress_callback: Callable[..., Any] | None = None,
+    progress_callback: Function | None = None,
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, which end with the client."""
     client = getattr(request, "client", None)
@@ -66,7 +59,7 @@ def end_with_client(
     return context, read_for(client, responses, context.stop)
 
 
-def read_for(client: Any, responses: Any, stop: Callable[[], Any]) -> Iterator[Any]:
+def read_for(client: Any, responses: Any, stop: Function) -> Iterator[Any]:
     """Yield the responses; stop the generation if the client, or the reader, is gone."""
     try:
         for response in responses:
@@ -116,10 +109,7 @@ PATCH = Patch(
         *wrap("mlx_lm.server:ResponseGenerator.generate", end_with_client),
         *before("mlx_lm.server:ResponseGenerator._tokenize", refuse_gone, supports=True),
         *argument(
-            "mlx_lm.server:ResponseGenerator._serve_single",
-            "request",
-            watch_client,
-            supports=True,
+            "mlx_lm.server:ResponseGenerator._serve_single", "request", watch_client, supports=True
         ),
     ),
 )

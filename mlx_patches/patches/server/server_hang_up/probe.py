@@ -1,11 +1,8 @@
 """Answers the request of a client that hangs up."""
 
-import importlib
 import socket
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, module_of, require
 from ....probes.lm_server import (
     CHAT,
     make_context,
@@ -21,7 +18,7 @@ _TOKENS = 9
 def probe(target: Target) -> Result:
     """Red if the whole answer is generated."""
     require(target)
-    left = count_unread(importlib.import_module(target.module), stream=False)
+    left = count_unread(module_of(target), stream=False)
     return Result(not left, f"{_TOKENS - left} of {_TOKENS} tokens are generated")
 
 

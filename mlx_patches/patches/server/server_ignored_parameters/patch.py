@@ -1,28 +1,22 @@
 """mlx_lm.server ignores n, response_format, tool_choice and others (refused now).
 
-Why
-    The server reads the parameters that it implements and drops all others: a request for a JSON
+Why: The server reads the parameters that it implements and drops all others: a request for a JSON
     schema gets free text, one for two answers gets one, and no reply mentions it. Before mlx-lm
     0.32.1, a parameter with an invalid value gets no reply at all: the connection is closed.
-How
-    A known parameter of other servers that changes an answer is refused with status 400, unless it
+How: A known parameter of other servers that changes an answer is refused with status 400, unless it
     has the value that changes nothing. ``tool_choice: "none"`` drops the tools, ``enable_thinking``
     and ``reasoning_effort`` are passed to the chat template, and ``stream_options`` may lack
     ``include_usage``. An invalid value gets status 400 in every release, also in ``logit_bias``,
     and so does ``top_logprobs`` without ``logprobs``.
-Upstream
-    Invalid values are fixed in mlx-lm 0.32.1; the rest is not fixed in mlx-lm 0.32.2. The server of
-    mlx-lm up to 0.28.3 is not repaired.
-Retire when
-    The server honours or refuses these parameters.
+Upstream: Invalid values are fixed in mlx-lm 0.32.1; the rest is not fixed in mlx-lm 0.32.2. The
+    server of mlx-lm up to 0.28.3 is not repaired.
+Retire when: The server honours or refuses these parameters.
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from ....core.errors import refusal
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, refusal, wrap
 from ..._shared.request_fields import find_bias_fault
 
 # Parameters that the server does not implement, and the values that change nothing.
@@ -70,7 +64,7 @@ class BadRequest(ValueError):
     """A request that gets status 400."""
 
 
-def check_parameters(validate: Callable[[Any], Any], handler: Any) -> None:
+def check_parameters(validate: Function, handler: Any) -> None:
     """Honour or refuse what the server ignores, then let it check the rest."""
     body = handler.body
     for name in find_ignored(body):
@@ -105,7 +99,6 @@ def find_top_fault(body: dict[str, Any]) -> str:
 
 
 def find_ignored(body: dict[str, Any]) -> list[str]:
-    """The names of the parameters that would be ignored."""
     found = [
         name
         for name in body.keys() & IGNORED.keys()
@@ -114,7 +107,7 @@ def find_ignored(body: dict[str, Any]) -> list[str]:
     return sorted(name for name in found if name != "parallel_tool_calls" or body.get("tools"))
 
 
-def reply_to_bad_requests(post: Callable[[Any], Any], handler: Any) -> None:
+def reply_to_bad_requests(post: Function, handler: Any) -> None:
     """Answer a request; a bad one gets status 400."""
     try:
         post(handler)

@@ -1,11 +1,8 @@
 """Requests parameters that the server does not implement, and one with an invalid value."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, module_of, require
 from ....probes.lm_server import make_response, post
 
 _IGNORED: dict[str, Any] = {
@@ -20,7 +17,7 @@ _IGNORED: dict[str, Any] = {
 def probe(target: Target) -> Result:
     """Red if a parameter is ignored, or an invalid value gets no reply."""
     require(target)
-    module: Any = importlib.import_module(target.module)
+    module: Any = module_of(target)
     if not hasattr(module, "ResponseGenerator"):
         raise NotApplicable("this release's handler generates by itself")
     if target.name.endswith("do_POST"):

@@ -1,24 +1,20 @@
 """mlx_lm.server: top_logprobs names other tokens than the answer's; none in a stream.
 
-Why
-    With ``top_logprobs``, the server picks the most probable tokens with ``argpartition``, which
+Why: With ``top_logprobs``, the server picks the most probable tokens with ``argpartition``, which
     does not sort them, and reports the first as the answer's token. A streamed answer has no
     log-probabilities at all.
-How
-    The most probable tokens are sorted. As the answer is read, each token gets an entry with its
+How: The most probable tokens are sorted. As the answer is read, each token gets an entry with its
     own log-probability, and the reply has these entries; a chunk of a stream has those of the
     tokens since the chunk before.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases up to 0.30.5 reply in another format, with the answer's own
-    tokens, and are not repaired.
-Retire when
-    Each entry of ``logprobs.content`` describes the answer's token, streamed or not.
+Upstream: Not fixed in mlx-lm 0.32.2. Releases up to 0.30.5 reply in another format, with the
+    answer's own tokens, and are not repaired.
+Retire when: Each entry of ``logprobs.content`` describes the answer's token, streamed or not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from ....core.verbs import Patch, before, result, wrap
+from ....core.verbs import Patch, before, result
 
 Entry = dict[str, Any]
 
@@ -47,15 +43,10 @@ def share_entries(handler: Any, request: Any, /) -> None:
 
 
 def collect_entries(
-    generate: Callable[..., tuple[Any, Any]],
-    generator: Any,
-    request: Any,
-    args: Any,
-    *more: Any,
-    **options: Any,
+    answer: tuple[Any, Any], generator: Any, request: Any, args: Any, /
 ) -> tuple[Any, Any]:
     """The context of a request and its responses, whose entries are collected as they are read."""
-    context, responses = generate(generator, request, args, *more, **options)
+    context, responses = answer
     entries = getattr(request, "logprob_entries", None)
     if entries is None or not (args.logprobs or args.top_logprobs > 0):
         return context, responses
@@ -70,7 +61,6 @@ def add_entries(responses: Iterator[Any], entries: list[Entry]) -> Iterator[Any]
 
 
 def make_entry(response: Any) -> Entry:
-    """The entry of an answer's token."""
     entry = {"id": response.token, "logprob": response.logprob}
     top = response.top_tokens
     if not isinstance(top, TopTokens):
@@ -100,7 +90,7 @@ PATCH = Patch(
             supports=True,  # on some devices the release's are in order
         ),
         *before("mlx_lm.server:APIHandler.handle_completion", share_entries, supports=True),
-        *wrap("mlx_lm.server:ResponseGenerator.generate", collect_entries, supports=True),
+        *result("mlx_lm.server:ResponseGenerator.generate", collect_entries, supports=True),
         *result("mlx_lm.server:APIHandler.generate_response", report_entries),
     ),
 )

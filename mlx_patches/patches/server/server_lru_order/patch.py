@@ -1,14 +1,11 @@
 """mlx_lm.server: a full prompt cache evicts the conversation that was just continued.
 
-Why
-    The cache evicts its oldest entries, but a look-up does not make an entry newer: a conversation
+Why: The cache evicts its oldest entries, but a look-up does not make an entry newer: a conversation
     loses its caches while others that nobody continues stay.
-How
-    The entry that a look-up uses becomes the newest of its kind.
-Upstream
-    mlx-lm 1496; not fixed in mlx-lm 0.32.2. Up to mlx-lm 0.30 most look-ups remove their entry.
-Retire when
-    ``fetch_nearest_cache`` makes the entry that it uses the newest.
+How: The entry that a look-up uses becomes the newest of its kind.
+Upstream: mlx-lm 1496; not fixed in mlx-lm 0.32.2. Up to mlx-lm 0.30 most look-ups remove their
+    entry.
+Retire when: ``fetch_nearest_cache`` makes the entry that it uses the newest.
 """
 
 from collections import deque
@@ -40,7 +37,6 @@ def find_used(matches: Any, held: int) -> Any:
 
 
 def renew(prompts: Any, key: tuple[Any, Any]) -> None:
-    """Make an entry the newest of its kind."""
     for order in find_orders(prompts._lru):
         if key in order:
             order.remove(key)

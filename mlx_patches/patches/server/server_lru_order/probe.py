@@ -1,11 +1,8 @@
 """Fills the server's prompt cache, uses its oldest entry and adds another."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import make_fed_cache, own_class_of
+from ....probes.kit import Result, Target, import_module, make_fed_cache, own_class_of
 
 # Prompts that share all of the first entry, a part of it, and exactly its tokens.
 _USES = {"a longer prompt": [1, 2, 3, 4], "another end": [1, 2, 9], "the same prompt": [1, 2, 3]}
@@ -14,7 +11,7 @@ _USES = {"a longer prompt": [1, 2, 3, 4], "another end": [1, 2, 9], "the same pr
 def probe(target: Target) -> Result:
     """Red if the entry that was just used is evicted."""
     kind = own_class_of(target)
-    caches = importlib.import_module("mlx_lm.models.cache")
+    caches = import_module("mlx_lm.models.cache")
     for name, prompt in _USES.items():
         prompts = kind(max_size=2)
         for key in ([1, 2, 3], [7, 8, 9]):
@@ -31,5 +28,4 @@ def probe(target: Target) -> Result:
 
 
 def insert(caches: Any, prompts: Any, key: list[int]) -> None:
-    """Add an entry."""
     prompts.insert_cache("model", key, [make_fed_cache(caches.KVCache(), len(key))])

@@ -1,12 +1,9 @@
 """Answers a request with a tool call that has no end marker."""
 
 import dataclasses
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, module_of, require
 from ....probes.lm_server import make_call, post
 
 CALL = "f"
@@ -15,7 +12,7 @@ CALL = "f"
 def probe(target: Target) -> Result:
     """Red if the call is lost, however the answer ends, streamed or not."""
     require(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     names = {field.name for field in dataclasses.fields(module.Response)}
     if "state" not in names and not hasattr(module, "make_text_state_machine"):
         raise NotApplicable("this release's responses have no states")

@@ -1,27 +1,23 @@
 """mlx_lm.server hangs for good after a prompt that its cache covers completely.
 
-Why
-    For a prompt that is cached to its last token, the prompt cache returns no tokens to feed. The
+Why: For a prompt that is cached to its last token, the prompt cache returns no tokens to feed. The
     generation thread raises for the empty prompt and ends, and later requests hang.
-How
-    The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
+How: The last token is always left to feed: it is trimmed from the caches. If the caches cannot be
     trimmed, those of a shorter prefix are used, or none.
-Upstream
-    Not fixed in mlx-lm 0.32.2.
-Retire when
-    ``fetch_nearest_cache`` always leaves a token to feed.
+Upstream: Not fixed in mlx-lm 0.32.2.
+Retire when: ``fetch_nearest_cache`` always leaves a token to feed.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.targets import PROMPT_CACHE_FETCH
 
 
 def fetch_and_leave_one(
-    fetch: Callable[..., tuple[Any, Any]], prompts: Any, model: Any, tokens: Sequence[int]
+    fetch: Function, prompts: Any, model: Any, tokens: Sequence[int]
 ) -> tuple[Any, Any]:
     """The caches of a prefix, None for a miss, and the tokens that are left, at least one."""
     found, rest = fetch(prompts, model, tokens)
@@ -33,11 +29,7 @@ def fetch_and_leave_one(
 
 
 def leave_last_token(
-    fetch: Callable[..., tuple[Any, Any]],
-    prompts: Any,
-    model: Any,
-    tokens: Sequence[int],
-    found: Any,
+    fetch: Function, prompts: Any, model: Any, tokens: Sequence[int], found: Any
 ) -> tuple[Any, Any]:
     """The result of a fetch whose caches hold all tokens, changed to leave the last one."""
     caches = sys.modules["mlx_lm.models.cache"]

@@ -1,21 +1,16 @@
 """mlx_lm.server with a seed, drafts or --kv-bits: penalties ignore the cached prompt.
 
-Why
-    A request that is served by itself (a seed, a draft model, ``--kv-bits``) feeds only what its
+Why: A request that is served by itself (a seed, a draft model, ``--kv-bits``) feeds only what its
     prompt has beyond the prompt cache, and its logits processors get only these tokens. The second
     turn of a conversation is penalized differently from the same turn on a fresh server.
-How
-    The processors of a request with penalties are called with the whole prompt.
-Upstream
-    Not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.30.5 is not repaired.
-Retire when
-    The server passes the cached tokens to ``stream_generate``.
+How: The processors of a request with penalties are called with the whole prompt.
+Upstream: Not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.30.5 is not repaired.
+Retire when: The server passes the cached tokens to ``stream_generate``.
 """
 
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, result
+from ....core.verbs import Patch, mx, result
 from ..._shared.prompt_tokens import add_prompt
 
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -34,7 +29,6 @@ def show_prompt(processors: Any, args: Any, /) -> Any:
 
 
 def has_penalties(args: Any, /) -> bool:
-    """Whether the processors of a request depend on its tokens."""
     return any(getattr(args.logits, name, 0) for name in _PENALTIES)
 
 

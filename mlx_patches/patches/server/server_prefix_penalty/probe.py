@@ -1,14 +1,10 @@
 """Prepares a request whose prompt is in the prompt cache, all but its last tokens."""
 
-import importlib
 import inspect
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx, require
 from ....probes.lm_server import make_context, make_generator
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -17,7 +13,7 @@ PROMPT = [3, 1, 4, 1, 5]
 def probe(target: Target) -> Result:
     """Red if a penalty does not cover the cached tokens."""
     require(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     if "args" not in inspect.signature(module.ResponseGenerator._tokenize).parameters:
         raise NotApplicable("this release's server tokenizes without the request's arguments")
     for held in (0, 3):
@@ -41,7 +37,6 @@ def find_penalized(module: Any, held: int, **penalties: float) -> list[int]:
 
 
 def make_penalties(given: dict[str, float]) -> Any:
-    """The arguments of a request's processors."""
     names = ("repetition", "presence", "frequency")
     known: dict[str, Any] = {f"{name}_penalty": 0.0 for name in names}
     known |= {f"{name}_context_size": 20 for name in names}

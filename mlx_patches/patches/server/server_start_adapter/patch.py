@@ -1,14 +1,10 @@
 """mlx_lm.server --adapter-path serves the model without the adapter.
 
-Why
-    The server looks the adapter up by the model's path, but stores it under ``default_model``, the
+Why: The server looks the adapter up by the model's path, but stores it under ``default_model``, the
     name at start-up and of requests without a model.
-How
-    A model that is loaded under that name gets the adapter, unless the request names another one.
-Upstream
-    mlx-lm 0.32.0 looks it up before the name is replaced (mlx-lm 1249).
-Retire when
-    No supported release is older than mlx-lm 0.32.0.
+How: A model that is loaded under that name gets the adapter, unless the request names another one.
+Upstream: mlx-lm 0.32.0 looks it up before the name is replaced (mlx-lm 1249).
+Retire when: No supported release is older than mlx-lm 0.32.0.
 """
 
 from typing import Any

@@ -1,19 +1,15 @@
 """mlx_lm.server misses stop strings that the model tokenizes differently.
 
-Why
-    The server encodes each stop string, and stops only at exactly these tokens. A model often
+Why: The server encodes each stop string, and stops only at exactly these tokens. A model often
     writes the same text in other tokens, because a token includes a neighbouring character. Then
     generation runs to its limit; mlx-lm 0.32 also drops the string from the text.
-How
-    The text of the answer is searched as it is generated. At the first stop string the answer ends,
-    with the text before it and ``finish_reason: stop``, and generation stops. Text that may begin a
-    stop string is held back until that is certain. The release does not get the stop strings:
-    mlx-lm 0.32 would drop text that it holds back.
-Upstream
-    mlx-lm 1501, 1869; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not
+How: The text of the answer is searched as it is generated. At the first stop string the answer
+    ends, with the text before it and ``finish_reason: stop``, and generation stops. Text that may
+    begin a stop string is held back until that is certain. The release does not get the stop
+    strings: mlx-lm 0.32 would drop text that it holds back.
+Upstream: mlx-lm 1501, 1869; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not
     repaired.
-Retire when
-    The server stops at a stop string whatever its tokens are.
+Retire when: The server stops at a stop string whatever its tokens are.
 """
 
 import copy
@@ -52,7 +48,6 @@ def is_text(word: Any) -> bool:
 
 
 def has_stops(generator: Any, request: Any, args: Any, /) -> bool:
-    """Whether a request has stop strings."""
     return bool(args.stop_words)
 
 

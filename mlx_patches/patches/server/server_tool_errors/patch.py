@@ -1,31 +1,26 @@
 """mlx_lm.server: a malformed tool call ends the whole answer.
 
-Why
-    The server drops a tool call if its parser raises ValueError. ``longcat``'s parser raises
+Why: The server drops a tool call if its parser raises ValueError. ``longcat``'s parser raises
     AttributeError for almost any incomplete call; others return a call without ``arguments``, no
     call at all, or a value that JSON lacks. Each of these aborts the request: the client gets no
     answer, and a stream breaks off.
-How
-    The formatter gets a parser that drops such a call and logs a warning, as the server does after
+How: The formatter gets a parser that drops such a call and logs a warning, as the server does after
     a ValueError from mlx-lm 0.31.3 on. Missing ``arguments`` become ``{}``.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
+Upstream: Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses elsewhere.
-Retire when
-    ``ToolCallFormatter`` handles any error of its parser.
+Retire when: ``ToolCallFormatter`` handles any error of its parser.
 """
 
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, argument
+from ....core.verbs import Function, Patch, argument
 
 logger = logging.getLogger("mlx_patches")
 
 
-def guard_parser(tool_parser: Callable[..., Any]) -> Callable[..., Any]:
+def guard_parser(tool_parser: Function) -> Function:
     """A parser that returns a list of calls that can be sent; an empty one if it fails."""
 
     def parse_or_drop(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:

@@ -1,23 +1,18 @@
 """mlx_lm.server loses the whole answer if it cannot parse a tool call.
 
-Why
-    The server drops a tool call that its parser cannot read, and still ends the answer with
-    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text. With
-    ``tool_choice: "none"`` it gets a call.
-How
-    The text of such a call is returned as content. If no call of the answer is readable, it ends
+Why: The server drops a tool call that its parser cannot read, and still ends the answer with
+    ``finish_reason: "tool_calls"``. The client gets neither a call nor a text. With ``tool_choice:
+    "none"`` it gets a call.
+How: The text of such a call is returned as content. If no call of the answer is readable, it ends
     with ``finish_reason: "stop"``. With ``tool_choice: "none"``, every call is returned as text.
-Upstream
-    Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
+Upstream: Not fixed in mlx-lm 0.32.2. Releases without ``ToolCallFormatter`` (up to 0.31.1) are not
     repaired: their handler parses elsewhere.
-Retire when
-    The server returns the text of a call that it cannot read.
+Retire when: The server returns the text of a call that it cannot read.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 
 
 class Calls(list[Any]):
@@ -36,8 +31,7 @@ class Calls(list[Any]):
         self.unread, self.has_any = self.texts, False
 
 
-def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[str]) -> Calls:
-    """The calls of these texts."""
+def read_calls(read: Function, formatter: Any, tool_calls: list[str]) -> Calls:
     found: list[Any] = []
     unread: list[str] = []
     for text in tool_calls:
@@ -52,12 +46,7 @@ def read_calls(read: Callable[..., list[Any]], formatter: Any, tool_calls: list[
 
 
 def reply_with_text(
-    reply: Callable[..., Any],
-    handler: Any,
-    text: str,
-    finish_reason: str | None,
-    *args: Any,
-    **options: Any,
+    reply: Function, handler: Any, text: str, finish_reason: str | None, *args: Any, **options: Any
 ) -> Any:
     """A reply, or a chunk of a stream, with the text of unreadable calls."""
     for calls in (*args, *options.values()):  # another patch's layer passes them by position
@@ -70,7 +59,6 @@ def reply_with_text(
 
 
 def find_reason(reason: str | None, calls: Calls) -> str | None:
-    """The finish reason of an answer with these calls."""
     return "stop" if reason == "tool_calls" and not calls.has_any else reason
 
 

@@ -1,11 +1,8 @@
 """Answers a request with a tool call that the parser cannot read."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require
+from ....probes.kit import Result, Target, module_of, require
 from ....probes.lm_server import make_call, post
 
 UNREADABLE = "{broken"
@@ -14,7 +11,7 @@ UNREADABLE = "{broken"
 def probe(target: Target) -> Result:
     """Red if the text of the call is lost, or the answer ends with a call that it lacks."""
     require(target)
-    module = importlib.import_module(target.module)
+    module = module_of(target)
     for stream in (False, True):
         text, calls, reason = call_tools(module, [UNREADABLE], stream=stream)
         if (text, calls, reason) != (UNREADABLE, [], "stop"):

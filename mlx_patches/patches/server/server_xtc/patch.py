@@ -1,25 +1,20 @@
 """mlx_lm.server: a request with XTC crashes generation or gets garbled text.
 
-Why
-    The server passes the tokens that XTC must keep as a list in a list, which raises at the first
+Why: The server passes the tokens that XTC must keep as a list in a list, which raises at the first
     token, in the thread that all requests share. It also passes only one of the stop tokens.
     Without a threshold in the request the threshold is zero: every token is a top choice, and all
     but the least probable are removed.
-How
-    The sampler gets all stop tokens in one flat list, and a threshold of 0.1 if neither the request
-    nor a caller of ``make_sampler`` (mlx-lm's or mlx-vlm's) passes one.
-Upstream
-    mlx-lm 0.32.0 (issue 1176). Not fixed in ``make_sampler`` of mlx-vlm 0.7.10.
-Retire when
-    No supported release has a default threshold of zero.
+How: The sampler gets all stop tokens in one flat list, and a threshold of 0.1 if neither the
+    request nor a caller of ``make_sampler`` (mlx-lm's or mlx-vlm's) passes one.
+Upstream: mlx-lm 0.32.0 (issue 1176). Not fixed in ``make_sampler`` of mlx-vlm 0.7.10.
+Retire when: No supported release has a default threshold of zero.
 """
 
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....core.patch import Attribute, Patch, Target
-from ....core.verbs import argument, everywhere, wrap
+from ....core.verbs import Attribute, Patch, Target, argument, everywhere, wrap
 from ..._shared.parts import Overlay
 
 # As in mlx-lm 0.32.0, and in the paper.

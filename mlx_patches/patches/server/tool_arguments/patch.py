@@ -1,19 +1,15 @@
 """mlx_lm.server drops or garbles tool calls of Qwen3-Coder, GLM and Mistral.
 
-Why
-    Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its strings, plain text for an
+Why: Qwen3-Coder writes 5.0 for an integer, JSON with line breaks in its strings, plain text for an
     object, or a name without its ``>``: each raises, and the call is lost; a SyntaxError aborts the
     request. GLM puts a line break after a tool's name, which becomes part of the name. Mistral
     calls several tools at once, tools with a hyphen in their names, or writes a list of calls: the
     release parses none of these.
-How
-    The release parses every call that it can. Names are closed and stripped before it parses them,
+How: The release parses every call that it can. Names are closed and stripped before it parses them,
     values that make it raise are converted by the tool's schema, and Mistral's calls are passed to
     it one by one.
-Upstream
-    mlx-lm #1239 #1374 #1394 #1417 #1448 #1756; fixed in mlx-lm 0.32.0 to 0.32.2.
-Retire when
-    No supported release is older than mlx-lm 0.32.2.
+Upstream: mlx-lm #1239 #1374 #1394 #1417 #1448 #1756; fixed in mlx-lm 0.32.0 to 0.32.2.
+Retire when: No supported release is older than mlx-lm 0.32.2.
 """
 
 import ast

@@ -1,15 +1,11 @@
 """mlx_vlm.server answers requests without its API key.
 
-Why
-    With ``--api-key`` only the management routes check the key: health, metrics, the prefix cache.
+Why: With ``--api-key`` only the management routes check the key: health, metrics, the prefix cache.
     Anyone who reaches the server can use its models and make it load others.
-How
-    Every route checks the key, from its registration or from the server's start on. Optional:
+How: Every route checks the key, from its registration or from the server's start on. Optional:
     requests without the key were answered before.
-Upstream
-    mlx-vlm 0.6.8 (issue 1714).
-Retire when
-    No supported release is older than mlx-vlm 0.6.8.
+Upstream: mlx-vlm 0.6.8 (issue 1714).
+Retire when: No supported release is older than mlx-vlm 0.6.8.
 """
 
 import importlib

@@ -1,16 +1,12 @@
 """mlx_vlm.server returns the same sample for every request without a seed.
 
-Why
-    A request without a seed is sampled with seed 0, and each draw depends only on the seed and the
+Why: A request without a seed is sampled with seed 0, and each draw depends only on the seed and the
     token's position. The same prompt then gets the same answer at any temperature, in every retry
     and in every row of a batch.
-How
-    A sampler without a seed draws one per request. The ``seed`` of a request that was sent without
+How: A sampler without a seed draws one per request. The ``seed`` of a request that was sent without
     one reads as None; a seed that was sent, even 0, gives the same answer as before.
-Upstream
-    Reported as mlx-vlm #1818. Not fixed in mlx-vlm 0.7.10; mlx-vlm #1844 is open.
-Retire when
-    The server draws a seed for requests without one.
+Upstream: Reported as mlx-vlm #1818. Not fixed in mlx-vlm 0.7.10; mlx-vlm #1844 is open.
+Retire when: The server draws a seed for requests without one.
 """
 
 import secrets

@@ -24,7 +24,6 @@ def probe(target: Target) -> Result:
 
 
 def draw_answer(samplers: Any, schema: Any, **sent: int) -> Any:
-    """The tokens that a request with these fields draws."""
     request = schema.model_construct(**sent)
     sampler = samplers(temperature=1.0, top_p=1.0, seed=getattr(request, "seed", None))
     logprobs = mx.zeros((len(_POSITIONS), _VOCABULARY))

@@ -1,29 +1,24 @@
-"""``mlx_vlm.server`` generates to the end for a client that has hung up.
+"""mlx_vlm.server: a request that is not streamed goes on after its client has hung up.
 
-Why
-    A streamed request ends when its client hangs up. One that is not streamed is collected in a
+Why: A streamed request ends when its client hangs up. One that is not streamed is collected in a
     thread that no one ends: its row stays in the batch up to ``max_tokens``, and slows down the
     others. In mlx-vlm 0.5 a stream goes on too: its tokens cannot be closed while a thread waits
     for the next one.
-How
-    When the body of a request that is not streamed is read, a task waits for the client to
+How: When the body of a request that is not streamed is read, a task waits for the client to
     disconnect, and then closes the request's tokens. The release cancels the row, as it does for a
     stream. The tokens of mlx-vlm 0.5 can be closed at any time.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The server cancels requests of clients that have hung up.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The server cancels requests of clients that have hung up.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from ....core.patch import Patch, Target, around
-from ....core.verbs import result
+from ....core.verbs import Function, Patch, Target, around, result
 
 
 class Client:
@@ -51,7 +46,7 @@ class Client:
 CLIENT: ContextVar[Client | None] = ContextVar("mlx_patches_client", default=None)
 
 
-async def read_body(read: Callable[..., Any], request: Any) -> Any:
+async def read_body(read: Function, request: Any) -> Any:
     """Starlette's ``Request.json``, which reads the body of each request."""
     body = await read(request)
     endpoint = request.scope.get("endpoint")
@@ -67,7 +62,7 @@ def is_collected(body: Any) -> bool:
     return isinstance(body, dict) and not (body.get("stream") or body.get("background"))
 
 
-async def watch(receive: Callable[[], Any], client: Client) -> None:
+async def watch(receive: Function, client: Client) -> None:
     """Wait until the client hangs up, or has its answer."""
     with contextlib.suppress(Exception):  # nobody reads the task's error
         message = await receive()
@@ -86,7 +81,7 @@ def note_tokens(answer: tuple[Any, Any]) -> tuple[Any, Any]:
 class Closable:
     """Tokens that can be closed while another thread waits for the next one."""
 
-    def __init__(self, tokens: Any, cancel: Callable[[], Any]):
+    def __init__(self, tokens: Any, cancel: Function):
         self._tokens, self._cancel = tokens, cancel
         self._ended = False
 
@@ -114,7 +109,6 @@ PATCH = Patch(
     id="vlm-hang-up",
     severity="feature",
     every_model=True,
-    summary="mlx_vlm.server: a request that is not streamed goes on after its client has hung up",
     targets=(
         *result("mlx_vlm.server:ResponseGenerator.generate", make_closable),
         *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),

@@ -1,14 +1,9 @@
 """Hangs up while the server's generator answers a request that is not streamed."""
 
 import asyncio
-import importlib
-import json
-from types import FunctionType
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_module
+from ....probes.kit import NotApplicable, Result, Target, import_module, read_body, require_module
 from ....probes.vlm_server import running
 
 _LENGTH = 2000
@@ -27,14 +22,11 @@ def probe(target: Target) -> Result:
 
 async def hang_up(kind: Any, generator: Any, **sent: Any) -> int:
     """The number of tokens of an answer whose client hangs up after the first."""
-    server: Any = importlib.import_module("mlx_vlm.server")
+    server: Any = import_module("mlx_vlm.server")
     first = asyncio.Event()
     loop = asyncio.get_running_loop()
-    messages = [{"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}]
 
     async def receive() -> dict[str, Any]:
-        if messages:
-            return messages.pop()
         await first.wait()
         return {"type": "http.disconnect"}
 
@@ -47,7 +39,5 @@ async def hang_up(kind: Any, generator: Any, **sent: Any) -> int:
             loop.call_soon_threadsafe(first.set)
         return count
 
-    endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server.openai"})
-    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
-    await kind(scope, receive).json()
+    await read_body(kind, "mlx_vlm.server.openai", sent, receive)
     return await asyncio.to_thread(collect)

@@ -35,7 +35,6 @@ class Requests(Queue[Any]):
         self.answers: dict[int, Queue[Any]] = {}
 
     def send(self, prompt: int) -> None:
-        """Send a request."""
         try:
             self.server.generate(str(prompt), args=greedy(self.server, COUNT))
         except Queued:
@@ -67,7 +66,6 @@ class Counts:
         return SimpleNamespace(logits=logits, cross_attention_states=None, encoder_outputs=None)
 
     def make_cache(self) -> list[Any]:
-        """No caches."""
         return []
 
 

@@ -1,27 +1,22 @@
-"""``mlx_vlm.server`` samples every request with the settings of the batch's first request.
+"""mlx_vlm.server in a batch: requests get the first one's temperature and seed.
 
-Why
-    The first request makes the batch generator, with its temperature, top_p, top_k, seed and
+Why: The first request makes the batch generator, with its temperature, top_p, top_k, seed and
     logprobs. Requests that join the running batch are sampled with them: a greedy request becomes
     random, a seeded one greedy, and a request for logprobs gets none. ``top_logprobs`` stays empty
     unless the server was started with ``--top-logprobs-k``.
-How
-    The list of a request's logits processors, which follows its row through the generator, also
+How: The list of a request's logits processors, which follows its row through the generator, also
     holds its sampler. A batch samples the rows of each sampler in one call, and computes logprobs
     if a row needs them: the top 20 for ``top_logprobs``. Rows with the same settings and no seed
     share a sampler, with a row id for each. With a draft model, only requests with the same
     settings are prefilled in one batch.
-Upstream
-    Reported as mlx-vlm #1647. Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The batch generator of mlx-vlm takes a sampler per row, and the server passes it.
+Upstream: Reported as mlx-vlm #1647. Not fixed in mlx-vlm 0.7.10.
+Retire when: The batch generator of mlx-vlm takes a sampler per row, and the server passes it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ....core.patch import Patch
-from ....core.verbs import after, before, result, wrap
+from ....core.verbs import Function, Patch, after, before, mx, result, wrap
 from ..._shared.request_fields import TOP_LOGPROBS
 from ..._shared.targets import vlm_generators
 
@@ -73,7 +68,6 @@ def add_top_logprobs(args: Any, /, request: Any) -> Any:
 
 
 def read_sampling(generator: Any, args: Any) -> Sampling:
-    """The sampling of a request with these arguments."""
     make = generator._make_sampler
     sampler = make(None, args) if isinstance(generator, type) else make(args)
     settings = tuple(getattr(args, name, None) for name in _SAMPLING)
@@ -95,11 +89,8 @@ class RowSamplers:
         self._places: Any = None
 
     def sample_target(self, logprobs: Any, *, row_ids: Any = None, positions: Any = None) -> Any:
-        """Sample a token for each row."""
         if len(self._groups) == 1:
             return self._sample(self._groups[0], logprobs, positions)
-        import mlx.core as mx
-
         if self._places is None:
             order = [index for group in self._groups for index in group]
             back = sorted(range(len(order)), key=order.__getitem__)
@@ -116,8 +107,6 @@ class RowSamplers:
     def _sample(self, group: Sequence[int], logprobs: Any, positions: Any) -> Any:
         sampler = self.rows[group[0]].sampler
         if sampler is None:
-            import mlx.core as mx
-
             return mx.argmax(logprobs, axis=-1)
         if positions is None or not hasattr(sampler, "sample_target"):
             return sampler(logprobs)
@@ -128,16 +117,13 @@ class RowSamplers:
 
 
 def group_rows(rows: Sequence[Sampling]) -> list[list[int]]:
-    """The rows of each sampler."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row.settings, []).append(index)
     return list(groups.values())
 
 
-def start_rows(
-    released: Callable[..., Any], batch: Any, sampler: Any, *args: Any, **kw: Any
-) -> Any:
+def start_rows(released: Function, batch: Any, sampler: Any, *args: Any, **kw: Any) -> Any:
     """End a prefill, with the samplers of its rows."""
     rows = [row.sampling for row in batch.logits_processors if isinstance(row, RowProcessors)]
     if len(rows) != len(batch.uids):
@@ -164,8 +150,6 @@ def join_rows(batch: Any, other: Any, /) -> None:
 
 def fill_zeros(batch: Any, other: Any, name: str) -> None:
     """Zeros for a batch whose rows need no logprobs, if the rows of the other one do."""
-    import mlx.core as mx
-
     like = getattr(other, name)
     if getattr(batch, name) is None and like is not None and batch._next_tokens is not None:
         vars(batch)[name] = mx.zeros((len(batch.uids), *like.shape[1:]), like.dtype)
@@ -192,7 +176,7 @@ def set_outputs(batch: Any) -> None:
     batch.greedy_sampling = all(row.sampler is None for row in rows)
 
 
-def match_samplers(released: Callable[..., Any], generator: Any, **kwargs: Any) -> Any:
+def match_samplers(released: Function, generator: Any, **kwargs: Any) -> Any:
     """Take a step; with a draft model, prefill only requests that are sampled alike."""
     waiting = generator._unprocessed_sequences
     settings = [getattr(getattr(one[4], "sampling", None), "settings", None) for one in waiting]
@@ -208,7 +192,6 @@ def match_samplers(released: Callable[..., Any], generator: Any, **kwargs: Any) 
 
 
 def has_draft(generator: Any, /) -> bool:
-    """Whether a generator decodes with a draft model."""
     return generator.draft_model is not None
 
 
@@ -216,7 +199,6 @@ PATCH = Patch(
     id="vlm-row-samplers",
     severity="wrong-text",
     every_model=True,
-    summary="mlx_vlm.server in a batch: requests get the first one's temperature and seed",
     targets=(
         *result(
             "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors",

@@ -1,11 +1,8 @@
 """Sends requests with different settings to the server's generator, alone and into a batch."""
 
-import importlib
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes.kit import NotApplicable, Result, Target, import_module, require_own
 from ....probes.vlm_server import running
 
 _PROMPT = [3, 7]
@@ -23,7 +20,7 @@ _PAIRS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
 def probe(target: Target) -> Result:
     """Red if a request's answer differs in the batch of another one."""
     require_own(target)
-    server: Any = importlib.import_module("mlx_vlm.server")
+    server: Any = import_module("mlx_vlm.server")
     if not hasattr(server, "ResponseGenerator"):
         raise NotApplicable("this release's server has no batch")
     pairs = _PAIRS if hasattr(server, "generation") else _PAIRS[:1]  # 0.5 has no seeds

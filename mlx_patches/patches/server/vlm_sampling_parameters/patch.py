@@ -1,20 +1,17 @@
-"""``mlx_vlm.server`` accepts sampling parameters and ignores them.
+"""mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k.
 
-Why
-    The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
+Why: The server's own sampler knows temperature, top_p and seed, and top_k from mlx-vlm 0.7 on. It
     ignores ``min_p``, ``xtc_probability`` and, in earlier releases, ``top_k``. Of ``top_n_sigma``,
     ``p_less`` and ``typical_p`` only the first one counts, and a request with one of them ignores
     its seed. With a draft model, penalties and ``logit_bias`` change only the first token.
-How
-    For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets
-    all of its parameters; its draws depend on the seed and the token's position. Numbers out of
-    range, an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the
-    release lacks, or ignores with a draft model, are refused with status 400.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds, penalties and
-    logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not repaired.
-Retire when
-    The server passes all parameters of a request to its sampler.
+How: For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets all
+    of its parameters; its draws depend on the seed and the token's position. Numbers out of range,
+    an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the release
+    lacks, or ignores with a draft model, are refused with status 400.
+Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds,
+    penalties and logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not
+    repaired.
+Retire when: The server passes all parameters of a request to its sampler.
 """
 
 import importlib
@@ -23,8 +20,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import before, result, wrap
+from ....core.verbs import Patch, before, mx, result, wrap
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import TOP_LOGPROBS, find_bias_fault
 from ..._shared.seeded import draw
@@ -71,9 +67,6 @@ class PositionedSampler:
         return self.sampler(logprobs)
 
     def sample_target(self, logprobs: Any, *, row_ids: Any, positions: Any) -> Any:
-        """Sample a token for each row."""
-        import mlx.core as mx
-
         rows = [
             draw(self.sampler, logprobs[row : row + 1], self.seed + id_, position)
             for row, (id_, position) in enumerate(zip(row_ids, positions, strict=True))
@@ -158,7 +151,6 @@ def refuse_unread(request: Any) -> None:
 
 
 def has_draft() -> bool:
-    """Whether the server decodes with a draft model."""
     runtime: Any = importlib.import_module("mlx_vlm.server.runtime")
     generator = getattr(runtime.runtime, "response_generator", None)
     return getattr(generator, "draft_model", None) is not None
@@ -173,7 +165,6 @@ PATCH = Patch(
     id="vlm-sampling-parameters",
     severity="wrong-text",
     every_model=True,
-    summary="mlx_vlm.server ignores min_p and XTC, and before mlx-vlm 0.7 top_k",
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),
         *before("mlx_vlm.server:_build_gen_args", refuse_unread),

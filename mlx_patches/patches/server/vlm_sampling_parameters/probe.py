@@ -1,12 +1,9 @@
 """Samples with parameters that leave only the likeliest token, and twice with a seed."""
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_names, require_own
+from ....probes.kit import Result, Target, import_module, module_of, mx, require_names, require_own
 
 _ROWS, _VOCABULARY = 24, 32
 # Each leaves only the likeliest token.
@@ -22,11 +19,9 @@ def probe(target: Target) -> Result:
     """Red if another token is drawn, or if a seed does not repeat its draws."""
     require_own(target)
     if target.module == "mlx_vlm.server":
-        return find_accepted(importlib.import_module(target.module))
-    require_names(importlib.import_module("mlx_vlm.server.generation"), "make_sampler")
-    import mlx.core as mx
-
-    server: Any = importlib.import_module("mlx_vlm.server")
+        return find_accepted(module_of(target))
+    require_names(import_module("mlx_vlm.server.generation"), "make_sampler")
+    server: Any = import_module("mlx_vlm.server")
     logits = mx.random.normal((_ROWS, _VOCABULARY), key=mx.random.key(3))
     logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     for sent in _LIKELIEST:

@@ -1,22 +1,18 @@
-"""``mlx_vlm.server`` ignores a JSON schema if thinking is enabled and the model does not think.
+"""mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking.
 
-Why
-    With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
+Why: With ``enable_thinking``, the schema waits for the token that ends the thinking. A model that
     begins its answer at once never sends it, so the whole answer is free text.
-How
-    If the prompt has not opened the thinking, the first token decides: only the token that begins
+How: If the prompt has not opened the thinking, the first token decides: only the token that begins
     the thinking and those that the schema allows can be sampled. After the former the schema waits
     as before, after the others it continues.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. Before 0.7 the schema waits only if the prompt opens the thinking.
-Retire when
-    The server applies the schema to an answer without thinking.
+Upstream: Not fixed in mlx-vlm 0.7.10. Before 0.7 the schema waits only if the prompt opens the
+    thinking.
+Retire when: The server applies the schema to an answer without thinking.
 """
 
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result
+from ....core.verbs import Patch, mx, result
 
 
 class FirstToken:
@@ -31,11 +27,9 @@ class FirstToken:
         return getattr(self._waiting, name)
 
     def clone(self) -> Any:
-        """A processor for another row."""
         return FirstToken(self._waiting.clone())
 
     def reset(self) -> None:
-        """Forget the answer."""
         self._decided = False
         self._waiting.reset()
 
@@ -46,7 +40,6 @@ class FirstToken:
         return add_token(self._waiting.processor(tokens, logits), logits, self._begins)
 
     def process_last_token(self, token: int, logits: Any) -> Any:
-        """The logits after a token of the answer."""
         if not self._decided:
             self._decided = True
             if token == self._begins:
@@ -64,8 +57,6 @@ def find_first_token(waiting: Any) -> int:
 
 def add_token(allowed: Any, logits: Any, token: int) -> Any:
     """The logits that a schema allows, and that of one more token."""
-    import mlx.core as mx
-
     return mx.where(mx.arange(logits.shape[-1]) == token, logits, allowed)
 
 
@@ -86,9 +77,7 @@ PATCH = Patch(
     id="vlm-schema-thinking",
     severity="wrong-text",
     every_model=True,
-    summary="mlx_vlm.server with enable_thinking: a JSON schema is ignored without thinking",
     targets=result(
-        "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors",
-        decide_by_first_token,
+        "mlx_vlm.server.generation:ResponseGenerator._make_logits_processors", decide_by_first_token
     ),
 )

@@ -1,12 +1,9 @@
 """Runs a request's processors over an answer without thinking, and over one with it."""
 
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require_own
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own
 
 _THINK, _END, _OPEN, _TEXT = 1, 2, 5, 7
 _VOCABULARY = 16
@@ -16,7 +13,7 @@ _TOKENS = {"<think>": _THINK, "</think>": _END}
 def probe(target: Target) -> Result:
     """Red if the schema does not constrain the answer, or constrains the thinking."""
     require_own(target)
-    if not hasattr(importlib.import_module("mlx_vlm.structured"), "ThinkingAwareLogitsProcessor"):
+    if not hasattr(import_module("mlx_vlm.structured"), "ThinkingAwareLogitsProcessor"):
         raise NotApplicable("this release's schemas do not wait for the thinking")
     plain = constrain(target, [_OPEN, _OPEN])
     if plain != [True] * 3:
@@ -35,12 +32,9 @@ class Schema:
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
         """The logits with only that token."""
-        import mlx.core as mx
-
         return mx.where(mx.arange(_VOCABULARY) == _OPEN, logits, -mx.inf)
 
     def process_last_token(self, token: int, logits: Any) -> Any:
-        """The same after each token."""
         return self(None, logits)
 
     def reset(self) -> None:
@@ -49,9 +43,7 @@ class Schema:
 
 def constrain(target: Target, answer: list[int], prompt: list[int] | None = None) -> list[bool]:
     """Whether the schema excludes other text before each token of an answer, and after it."""
-    import mlx.core as mx
-
-    server: Any = importlib.import_module("mlx_vlm.server")
+    server: Any = import_module("mlx_vlm.server")
     kind = server.ResponseGenerator
     generator = kind.__new__(kind)
     generator.tokenizer = SimpleNamespace(encode=lambda text, **_: [_TOKENS[text]])

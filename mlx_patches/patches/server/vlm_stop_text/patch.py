@@ -1,22 +1,18 @@
 """mlx_vlm.server ignores the stop strings of a request.
 
-Why
-    The server accepts any field in a request, but never reads ``stop``. Clients that end a turn, a
+Why: The server accepts any field in a request, but never reads ``stop``. Clients that end a turn, a
     line or a block of code at a stop string also get the text after it. The ``stop_sequences`` of
     ``/v1/messages`` are cut out of a complete answer, but not out of a stream.
-How
-    A request's generation arguments carry its stop strings. The text of its answer is searched as
+How: A request's generation arguments carry its stop strings. The text of its answer is searched as
     it is generated: at the first stop string the answer ends, with the text before it and
     ``finish_reason: stop``, and the row is cancelled. Text that may begin a stop string is held
     back until that is certain. The token in which the stop string begins is the last one counted;
     like a stop token, it has no logprobs. ``stop_sequences`` do not apply to thinking and tool
     calls, as in the release. Requests without stop strings run the release's code, and so does the
     summary that the server makes of a long request.
-Upstream
-    Reported as mlx-vlm #1044; #1069 was closed. Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm
-    below 0.5 is not repaired.
-Retire when
-    The server stops at the stop strings of a request.
+Upstream: Reported as mlx-vlm #1044; #1069 was closed. Not fixed in mlx-vlm 0.7.10. The server of
+    mlx-vlm below 0.5 is not repaired.
+Retire when: The server stops at the stop strings of a request.
 """
 
 from __future__ import annotations
@@ -26,8 +22,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from ....core.verbs import Patch, argument, result
+from ....core.verbs import Patch, argument, mx, result
 from ..._shared.stop_strings import cut_at_stops, read_stops
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
 from ..._shared.vlm_tokens import Tokens
@@ -51,7 +48,6 @@ def add_stops(built: Any, request: Any, processor: Any) -> Any:
 
 
 def find_stops(request: Any) -> list[str]:
-    """The stop strings of a request."""
     return read_stops(getattr(request, "stop", None))
 
 
@@ -63,7 +59,6 @@ def end_at_stops(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, 
 
 
 def has_stops(args: Any) -> bool:
-    """Whether there are stop strings among the generation arguments."""
     return bool(getattr(args, "stop", ()))
 
 
@@ -76,8 +71,6 @@ def cut_answer(tokens: Any, prompt: Any, args: Any) -> Iterator[Any]:
     for token in found:
         # The release reports the memory with a row's last token, which was never generated.
         if token.finish_reason and not token.peak_memory:
-            import mlx.core as mx
-
             token.peak_memory = mx.get_peak_memory() / 1e9
         yield token
 
@@ -119,19 +112,12 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *result(
-            (
-                "mlx_vlm.server:ResponseGenerator.generate",
-                "mlx_vlm.server.generation:ResponseGenerator.generate",
-            ),
+            vlm_server("generation", "ResponseGenerator.generate"),
             end_at_stops,
             fingerprint_of=("ResponseGenerator.generate", "GenerationArguments"),
             when=has_stops,
         ),
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
-            add_stops,
-            supports=True,
-        ),
+        *result(vlm_server("app", "_build_gen_args"), add_stops, supports=True),
         *result("mlx_vlm.server.anthropic:_apply_stop_sequences", report_stop, supports=True),
         *argument(
             "mlx_vlm.server.compaction:compact_response_context",

@@ -1,18 +1,14 @@
 """mlx_vlm.server drops letters of a thought: "got it" becomes "it".
 
-Why
-    Text before ``<channel|>`` is the model's thought. The release removes a leading word "thought"
+Why: Text before ``<channel|>`` is the model's thought. The release removes a leading word "thought"
     with ``lstrip("thought")``, which removes every leading t, h, o, u and g. A thought that starts
     with "the", "to", "got" or "though" silently loses letters. In the streams of mlx-vlm 0.5, a
     text that arrives together with a thought's marker, such as its last word, is lost.
-How
-    The patch removes the word itself first, and puts a line break in front: ``lstrip`` then
+How: The patch removes the word itself first, and puts a line break in front: ``lstrip`` then
     removes nothing, and the release strips the line break. In a stream, a marker is a token of its
     own; the text after it moves to the next tokens.
-Upstream
-    Reported as mlx-vlm #1934. Fixed in mlx-vlm 0.7.10 (#2203), in streams in mlx-vlm 0.6.0.
-Retire when
-    No supported release uses ``lstrip("thought")``.
+Upstream: Reported as mlx-vlm #1934. Fixed in mlx-vlm 0.7.10 (#2203), in streams in mlx-vlm 0.6.0.
+Retire when: No supported release uses ``lstrip("thought")``.
 """
 
 import re

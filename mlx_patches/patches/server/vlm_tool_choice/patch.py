@@ -1,19 +1,15 @@
 """mlx_vlm.server with tool_choice: an answer without the required call.
 
-Why
-    For ``tool_choice: "required"``, or a tool's name, the server adds a sentence to the prompt, and
-    the model may still answer with text. ``/v1/responses``, and mlx-vlm 0.5, also ignore ``"none"``
-    and the name.
-How
-    The request keeps only the tools that may be called; without any, mlx-vlm 0.5 no longer looks
+Why: For ``tool_choice: "required"``, or a tool's name, the server adds a sentence to the prompt,
+    and the model may still answer with text. ``/v1/responses``, and mlx-vlm 0.5, also ignore
+    ``"none"`` and the name.
+How: The request keeps only the tools that may be called; without any, mlx-vlm 0.5 no longer looks
     for calls. If a call is required, the answer begins
     with the marker of a call: a logits processor allows only the marker's tokens. It waits for the
     end of thinking, as the processor of a JSON schema does. Without a parser for the model's calls,
     such a request is refused with status 400.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
-Retire when
-    The server constrains the answer to a call.
+Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
+Retire when: The server constrains the answer to a call.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +18,7 @@ from typing import Any
 
 from ....core.verbs import Patch, Target, argument, around, mx, result
 from ..._shared.refusals import client_error
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 
 
@@ -32,20 +29,16 @@ class StartCall:
         self._tokens, self._place = tokens, 0
 
     def clone(self) -> "StartCall":
-        """A processor for another row."""
         return StartCall(self._tokens)
 
     def reset(self) -> None:
-        """Forget the answer."""
         self._place = 0
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
-        """The logits of the next token."""
         place, self._place = self._place, self._place + 1
         return allow(logits, self._tokens[place]) if place < len(self._tokens) else logits
 
     def process_last_token(self, token: int, logits: Any) -> Any:
-        """The logits after a token of the answer."""
         return self(None, logits)
 
 
@@ -130,7 +123,6 @@ def encode(processor: Any, text: str) -> list[int]:
 
 
 def requires_call(request: Any) -> bool:
-    """Whether the answer to a request must have a call."""
     kind, _ = read_choice(getattr(request, "tool_choice", None))
     return kind in ("required", "any", "function", "tool")
 
@@ -150,9 +142,7 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     targets=(
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"), require_call
-        ),
+        *result(vlm_server("app", "_build_gen_args"), require_call),
         *result(
             "mlx_vlm.tool_parsers:_infer_tool_parser_from_processor", forget_parser, supports=True
         ),

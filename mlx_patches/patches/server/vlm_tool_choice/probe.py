@@ -1,12 +1,10 @@
 """Builds the arguments of a request that requires a call, and reads the tools of its body."""
 
 import asyncio
-import importlib
-import json
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, mx, require_module, require_own
+from ....probes.kit import Result, Target, module_of, mx, read_body, require_module, require_own
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
 _TEMPLATE = "<tool_call>{{ tool_call.name }}</tool_call>"
@@ -17,7 +15,9 @@ def probe(target: Target) -> Result:
     """Red if the answer may begin with text, or a request keeps tools that may not be called."""
     server = require_module("mlx_vlm.server")
     if target.distribution == "starlette":
-        kept = asyncio.run(read(target, tools=TOOLS, tool_choice="none"))
+        sent = {"tools": TOOLS, "tool_choice": "none"}
+        body = asyncio.run(read_body(module_of(target).Request, "mlx_vlm.server.openai", sent))
+        kept = body["tools"]
         return Result(bool(kept), f"tool_choice none leaves the tools {kept}")
     require_own(target)
     first = begin_answer(server, "required")
@@ -37,16 +37,3 @@ def begin_answer(server: Any, choice: Any, tools: Any = TOOLS, **sent: Any) -> l
     for process in args.logits_processors or ():
         logits = process(mx.array([1, 2]), logits)
     return list(logits[0].tolist())
-
-
-async def read(target: Target, **sent: Any) -> Any:
-    """The tools of a body that an endpoint gets."""
-    kind = importlib.import_module(target.module).Request
-    endpoint = FunctionType((lambda: None).__code__, {"__name__": "mlx_vlm.server.openai"})
-    scope = {"type": "http", "method": "POST", "headers": [], "endpoint": endpoint}
-    message = {"type": "http.request", "body": json.dumps(sent).encode(), "more_body": False}
-
-    async def receive() -> dict[str, Any]:
-        return message
-
-    return (await kind(scope, receive).json())["tools"]

@@ -1,18 +1,14 @@
 """mlx_vlm.server with tools: an unreadable or unfinished call is lost, or ends its stream.
 
-Why
-    The server removes the text between the markers of a tool call from a stream before it parses
-    it. If the parser cannot read it, the client gets neither a call nor the text. mlx-vlm 0.7.9
-    and later stream the arguments of a call as they are generated, and end the stream with an
-    error if the whole turns out to be unreadable, or is cut by ``max_tokens``.
-How
-    The tokens of a call are held back until it is complete. If the release cannot parse it, its
+Why: The server removes the text between the markers of a tool call from a stream before it parses
+    it. If the parser cannot read it, the client gets neither a call nor the text. mlx-vlm 0.7.9 and
+    later stream the arguments of a call as they are generated, and end the stream with an error if
+    the whole turns out to be unreadable, or is cut by ``max_tokens``.
+How: The tokens of a call are held back until it is complete. If the release cannot parse it, its
     markers are removed, and it is content like any other text, streamed or not. Calls are streamed
     whole, as before mlx-vlm 0.7.9. Thinking, and requests without tools, are not searched.
-Upstream
-    Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
-Retire when
-    The server returns the text of a call that it cannot read.
+Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm below 0.5 is not repaired.
+Retire when: The server returns the text of a call that it cannot read.
 """
 
 from __future__ import annotations
@@ -20,11 +16,12 @@ from __future__ import annotations
 import importlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ....core.verbs import Patch, result
+from ....core.verbs import Function, Patch, result
+from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
 from ..._shared.vlm_tokens import Tokens
@@ -67,11 +64,7 @@ def read_calls(tokens: Any, prompt: Any, args: Any) -> Iterator[Any]:
 
 
 def check_calls(
-    tokens: Iterable[Any],
-    start: str,
-    end: str,
-    is_readable: Callable[[str], bool],
-    is_thinking: Callable[[Any], bool],
+    tokens: Iterable[Any], start: str, end: str, is_readable: Function, is_thinking: Function
 ) -> Iterator[Any]:
     """Yield tokens, without the markers of calls that are unreadable or not complete."""
     held = Held(start, end)
@@ -150,7 +143,6 @@ class Held:
             self._begin -= size
 
     def release_all(self) -> Iterator[Any]:
-        """All tokens."""
         yield from self._tokens
         self._tokens.clear()
         self._text, self._searched = "", 0
@@ -163,7 +155,7 @@ def count_begun(text: str, marker: str) -> int:
 
 
 def find_faults(
-    call: str, start: str, end: str, is_readable: Callable[[str], bool] | None
+    call: str, start: str, end: str, is_readable: Function | None
 ) -> list[tuple[int, int]]:
     """Where the markers are that do not belong to a readable call; the call may not be complete."""
     if is_readable and is_readable(call):
@@ -196,17 +188,8 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *result(
-            (
-                "mlx_vlm.server:ResponseGenerator.generate",
-                "mlx_vlm.server.generation:ResponseGenerator.generate",
-            ),
-            check_answer,
-            when=has_parser,
+            vlm_server("generation", "ResponseGenerator.generate"), check_answer, when=has_parser
         ),
-        *result(
-            ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),
-            add_parser,
-            supports=True,
-        ),
+        *result(vlm_server("app", "_build_gen_args"), add_parser, supports=True),
     ),
 )

@@ -5,9 +5,7 @@ import io
 from types import SimpleNamespace
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require_module, require_own
+from ....probes.kit import Result, Target, require_module, require_own
 from ....probes.vlm_server import make_silent_generator
 
 _TEMPLATE = "<tool_call>{{ tool_call.name }}</tool_call>"

@@ -1,28 +1,24 @@
-"""mlx_vlm.server answers a request whose image cannot be read with status 500 and its data.
+"""mlx_vlm.server answers images that cannot be read with status 500 and their data.
 
-Why
-    The server reads a request's images where any error counts as its own. A picture that cannot be
+Why: The server reads a request's images where any error counts as its own. A picture that cannot be
     decoded, or fewer images than the prompt has placeholders, is answered with status 500, and the
     detail repeats the image's data.
-How
-    An error that comes from a request's images becomes a client's error, in one line without the
+How: An error that comes from a request's images becomes a client's error, in one line without the
     data. It is of the kind of a prompt that is too long, which every endpoint answers with status
     400; in mlx-vlm 0.5, which has no such kind, an endpoint's error with status 500 is replaced. A
     stream that has begun ends with the line.
-Upstream
-    Not fixed in mlx-vlm 0.7.10.
-Retire when
-    The server answers such requests with status 400.
+Upstream: Not fixed in mlx-vlm 0.7.10.
+Retire when: The server answers such requests with status 400.
 """
 
 import functools
 import importlib
 import re
-from collections.abc import Callable
 from typing import Any
 
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Function, Patch, wrap
 from ..._shared.refusals import bad_request, client_error
+from ..._shared.targets import vlm_server
 
 # An object in an error's text, such as a buffer.
 _OBJECT = re.compile(r" <[^<>]*>")
@@ -30,12 +26,7 @@ _READ, _SHOWN = 1000, 200
 
 
 def prepare(
-    call: Callable[..., Any],
-    server: Any,
-    prompt: Any,
-    images: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    call: Function, server: Any, prompt: Any, images: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """A request's inputs; images that cannot be read are the client's fault."""
     try:
@@ -63,7 +54,7 @@ def unread_images(kind: type[Exception]) -> type[Exception]:
     return type("UnreadImages", (kind, known) if known else (kind,), {})
 
 
-async def answer(call: Callable[..., Any], **arguments: Any) -> Any:
+async def answer(call: Function, **arguments: Any) -> Any:
     """FastAPI's call of an endpoint; a client's error is not replaced by one of the server."""
     try:
         return await call(**arguments)
@@ -76,15 +67,8 @@ async def answer(call: Callable[..., Any], **arguments: Any) -> Any:
 PATCH = Patch(
     id="vlm-unread-images",
     every_model=True,
-    summary="mlx_vlm.server answers images that cannot be read with status 500 and their data",
     targets=(
-        *wrap(
-            (
-                "mlx_vlm.server:ResponseGenerator._cpu_preprocess",
-                "mlx_vlm.server.generation:ResponseGenerator._cpu_preprocess",
-            ),
-            prepare,
-        ),
+        *wrap(vlm_server("generation", "ResponseGenerator._cpu_preprocess"), prepare),
         *wrap("fastapi.routing:run_endpoint_function", answer, supports=True),
     ),
 )

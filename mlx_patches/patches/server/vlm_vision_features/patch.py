@@ -1,15 +1,11 @@
 """mlx_vlm.server: a replaced image file is answered from stale features (cached by file name).
 
-Why
-    Image features are cached for later turns by the image's path or URL. If a camera overwrites
+Why: Image features are cached for later turns by the image's path or URL. If a camera overwrites
     its file, or a URL returns another picture, the answer is about the first picture.
-How
-    The server caches features by pixels. ``stream_generate`` caches those of a file by its name,
+How: The server caches features by pixels. ``stream_generate`` caches those of a file by its name,
     time and size, and none for a URL, since its content may change.
-Upstream
-    Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
-Retire when
-    No supported release caches features by an image's name.
+Upstream: Reported as mlx-vlm #1933. mlx-vlm 0.7.10 caches features by pixels.
+Retire when: No supported release caches features by an image's name.
 """
 
 import hashlib
@@ -19,6 +15,7 @@ from typing import Any
 
 from ....core.arrays import mx
 from ....core.verbs import Patch, argument, wrap
+from ..._shared.targets import vlm_server
 
 
 def replace_names(server: Any, /, raw_inputs: Mapping[str, Any], images: Any) -> Any:
@@ -57,10 +54,7 @@ def add_input(digest: Any, value: Any) -> None:
 
 
 def stream_by_state(
-    stream: Callable[..., Iterator[Any]],
-    *args: Any,
-    vision_cache: Any = None,
-    **kwargs: Any,
+    stream: Callable[..., Iterator[Any]], *args: Any, vision_cache: Any = None, **kwargs: Any
 ) -> Iterator[Any]:
     """Stream an answer; features of files are cached by the files' current state."""
     if vision_cache is not None:
@@ -109,12 +103,7 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *argument(
-            (
-                "mlx_vlm.server:ResponseGenerator._gpu_embed",
-                "mlx_vlm.server.generation:ResponseGenerator._gpu_embed",
-            ),
-            "images",
-            replace_names,
+            vlm_server("generation", "ResponseGenerator._gpu_embed"), "images", replace_names
         ),
         *wrap(
             ("mlx_vlm.generate:stream_generate", "mlx_vlm.generate.dispatch:stream_generate"),

@@ -1,15 +1,11 @@
 """vllm-mlx with Claude Code: the prefix cache never hits, a billing line changes per request.
 
-Why
-    The client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
+Why: The client puts ``x-anthropic-billing-header: …`` into the system prompt, with a hash that
     changes with each request. The tokens of any two prompts differ from there on. Optional: the
     patch removes text from the prompt.
-How
-    The line is removed from the system prompt.
-Upstream
-    vllm-mlx 0.2.8 removes it.
-Retire when
-    vllm-mlx below 0.2.8 is no longer supported.
+How: The line is removed from the system prompt.
+Upstream: vllm-mlx 0.2.8 removes it.
+Retire when: vllm-mlx below 0.2.8 is no longer supported.
 """
 
 import re

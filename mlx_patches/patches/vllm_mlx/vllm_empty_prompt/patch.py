@@ -1,14 +1,11 @@
 """vllm-mlx: an empty prompt fails every running request.
 
-Why
-    A tokenizer that adds no special tokens returns no tokens for an empty text. The scheduler still
-    adds the request to the batch, whose next step raises: every request in it ends with an error.
-How
-    A request without tokens is refused with HTTP status 400 when it is added to the scheduler.
-Upstream
-    Not fixed in vllm-mlx 0.6.0.
-Retire when
-    The scheduler refuses or answers an empty prompt.
+Why: A tokenizer that adds no special tokens returns no tokens for an empty text. The scheduler
+    still adds the request to the batch, whose next step raises: every request in it ends with an
+    error.
+How: A request without tokens is refused with HTTP status 400 when it is added to the scheduler.
+Upstream: Not fixed in vllm-mlx 0.6.0.
+Retire when: The scheduler refuses or answers an empty prompt.
 """
 
 import importlib
@@ -21,7 +18,6 @@ _BEGINNING = 64
 
 
 def refuse_empty(scheduler: Any, request: Any, /) -> None:
-    """Refuse a request without tokens."""
     if is_empty(scheduler, request):
         error = importlib.import_module("fastapi").HTTPException
         raise refusal(error(status_code=400, detail="the prompt has no tokens"))

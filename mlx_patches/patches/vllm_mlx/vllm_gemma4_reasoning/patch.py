@@ -1,15 +1,11 @@
 """vllm-mlx returns Gemma 4's reasoning as part of the answer.
 
-Why
-    Gemma 4 writes its thoughts between ``<|channel>thought`` and ``<channel|>``, or up to
+Why: Gemma 4 writes its thoughts between ``<|channel>thought`` and ``<channel|>``, or up to
     ``<|channel>response``. Up to 0.2.7 ``--reasoning-parser`` offers no parser for this format.
     Optional: the patch adds a parser that the user has to select by name.
-How
-    A parser ``gemma4`` parses the text so far, and streams what it adds to the previous result.
-Upstream
-    vllm-mlx 0.2.8 has a parser of this name.
-Retire when
-    vllm-mlx below 0.2.8 is no longer supported.
+How: A parser ``gemma4`` parses the text so far, and streams what it adds to the previous result.
+Upstream: vllm-mlx 0.2.8 has a parser of this name.
+Retire when: vllm-mlx below 0.2.8 is no longer supported.
 """
 
 import importlib
@@ -74,7 +70,6 @@ def make_parser() -> type:
 
 
 def find_parser(get: Any, name: str) -> Any:
-    """The parser of this name."""
     try:
         return get(name)
     except KeyError:
@@ -84,7 +79,6 @@ def find_parser(get: Any, name: str) -> Any:
 
 
 def add_name(names: list[str]) -> list[str]:
-    """The names of all parsers, with this one."""
     return list(dict.fromkeys([*names, NAME]))
 
 

@@ -1,16 +1,12 @@
 r"""vllm-mlx rejects messages with an invalid JSON escape, such as a regular expression.
 
-Why
-    Some clients of ``/v1/messages`` send tool definitions with ``\s`` or ``\d`` in a string. JSON
+Why: Some clients of ``/v1/messages`` send tool definitions with ``\s`` or ``\d`` in a string. JSON
     has no such escapes, and the host answers with an error. Optional: the fault is the client's.
-How
-    A body that fails to parse for this reason is parsed again with its lone backslashes doubled.
+How: A body that fails to parse for this reason is parsed again with its lone backslashes doubled.
     The patch is in the web framework, because the endpoints are already bound to their routes.
-Upstream
-    vllm-mlx 0.2.8 fixes messages, but not requests that count tokens; it also takes an escaped
-    backslash, as in ``\\d``, for a lone one, and then the request fails.
-Retire when
-    A supported release distinguishes an escaped backslash from a lone one.
+Upstream: vllm-mlx 0.2.8 fixes messages, but not requests that count tokens; it also takes an
+    escaped backslash, as in ``\\d``, for a lone one, and then the request fails.
+Retire when: A supported release distinguishes an escaped backslash from a lone one.
 """
 
 import json

@@ -1,14 +1,10 @@
 """vllm-mlx does not start: it discards the model that it has loaded.
 
-Why
-    ``load_model_with_fallback`` has no ``return`` after a successful load. Its callers unpack the
+Why: ``load_model_with_fallback`` has no ``return`` after a successful load. Its callers unpack the
     result: "cannot unpack non-iterable NoneType object".
-How
-    If it returns None, the model is loaded again with the same call of mlx-lm.
-Upstream
-    vllm-mlx 0.2.8 returns the loaded model.
-Retire when
-    vllm-mlx 0.2.7 is no longer supported.
+How: If it returns None, the model is loaded again with the same call of mlx-lm.
+Upstream: vllm-mlx 0.2.8 returns the loaded model.
+Retire when: vllm-mlx 0.2.7 is no longer supported.
 """
 
 from typing import Any

@@ -6,9 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
-from ....probes.kit import Target, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, require
 from ....probes.stop_text import PIECES
 from ....probes.vllm_engine import make_output
 
@@ -27,8 +25,6 @@ def probe(target: Target) -> Result:
 
 
 async def stream(server: Any, reason: str) -> list[str]:
-    """The events of an answer."""
-
     async def stream_chat(**_: Any) -> AsyncIterator[Any]:
         for number, piece in enumerate(PIECES, 1):
             output = make_output("", piece, number)

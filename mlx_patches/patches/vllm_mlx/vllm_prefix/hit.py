@@ -1,19 +1,16 @@
 """vllm-mlx: wrong output or a hang after a prefix-cache hit.
 
-Why
-    A hit on the whole prompt leaves no token to process, so the scheduler feeds the last one again:
-    it is in the cache twice. A hit also returns the stored caches themselves, and a buffer with
-    room at its end is written in place: the next request with the same prefix attends to tokens
-    that the first one generated. A wrapped sliding window is cut back over tokens that it has
-    dropped, which then count as zeros; up to 0.2.7 the result is a plain cache without a window.
-How
-    The caches of a hit are checked against the number of tokens that they should hold, cut back
-    to leave the prompt's last token to process, and copied for the request with new array
-    objects. If they cannot be cut back exactly, the hit is treated as a miss.
-Upstream
-    vllm-mlx 0.5.0 discards a hit that covers the whole prompt, and processes the prompt.
-Retire when
-    vllm-mlx below 0.5.0 is no longer supported.
+Why: A hit on the whole prompt leaves no token to process, so the scheduler feeds the last one
+    again: it is in the cache twice. A hit also returns the stored caches themselves, and a buffer
+    with room at its end is written in place: the next request with the same prefix attends to
+    tokens that the first one generated. A wrapped sliding window is cut back over tokens that it
+    has dropped, which then count as zeros; up to 0.2.7 the result is a plain cache without a
+    window.
+How: The caches of a hit are checked against the number of tokens that they should hold, cut back to
+    leave the prompt's last token to process, and copied for the request with new array objects. If
+    they cannot be cut back exactly, the hit is treated as a miss.
+Upstream: vllm-mlx 0.5.0 discards a hit that covers the whole prompt, and processes the prompt.
+Retire when: vllm-mlx below 0.5.0 is no longer supported.
 """
 
 import copy

@@ -1,16 +1,13 @@
 """vllm-mlx with its older prefix cache: wrong output after a hit.
 
-Why
-    ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the defects of its
+Why: ``--no-memory-aware-cache`` selects the cache of earlier releases, which has the defects of its
     successor: after a hit on the whole prompt the last token is fed twice, and a hit returns the
     stored caches themselves. Only the first layer decides whether a longer prompt's caches can be
     cut back; a wrapped window in a later layer is cut anyway.
-How
-    The result of a hit is handled as in ``vllm-prefix-hit``; every layer must be trimmable.
-Upstream
-    vllm-mlx 0.6.0 checks every layer.
-Retire when
-    No supported release has this cache, or a release leaves a token to feed and returns copies.
+How: The result of a hit is handled as in ``vllm-prefix-hit``; every layer must be trimmable.
+Upstream: vllm-mlx 0.6.0 checks every layer.
+Retire when: No supported release has this cache, or a release leaves a token to feed and returns
+    copies.
 """
 
 from collections.abc import Sequence

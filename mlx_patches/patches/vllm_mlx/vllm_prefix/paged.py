@@ -1,22 +1,18 @@
 """vllm-mlx with its paged cache: wrong output after a hit, other prefixes' blocks are used.
 
-Why
-    ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by its
+Why: ``--use-paged-cache`` keeps a prompt's caches in blocks of 64 tokens. A block is found by its
     own tokens (up to 0.2.7 only by their low bytes), although its keys and values depend on all
     tokens before it. Every layer's arrays are cut along axis 2, or along axis 1 if they have three
     axes: a recurrent state or a rotating buffer, which is not a sequence of tokens, is restored
     wrongly, and a state with three axes makes the layer, or the whole cache, unusable. A hit on the
     whole prompt leaves no token to process, so its last token is fed twice.
-How
-    Only a ``KVCache`` is cut, along the axis before the last, whatever its rank. The content of
+How: Only a ``KVCache`` is cut, along the axis before the last, whatever its rank. The content of
     any other cache is copied whole into the last block of its sequence, and is used only for a
     prompt that begins with exactly that sequence. A block is found by all tokens up to its end, and
     at least one token is left to process.
-Upstream
-    vllm-mlx 0.2.8 keeps recurrent states whole, and 0.2.9 finds the axis from the rank. In
+Upstream: vllm-mlx 0.2.8 keeps recurrent states whole, and 0.2.9 finds the axis from the rank. In
     0.6.0 a block is still found by its own tokens.
-Retire when
-    A supported release also finds blocks by the tokens before them.
+Retire when: A supported release also finds blocks by the tokens before them.
 """
 
 from array import array
@@ -25,8 +21,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, Target, result, wrap
+from ....core.verbs import Patch, Target, mx, result, wrap
 from .hit import make_handles
 
 # The prefix cache's attribute with the ``Index`` of its blocks.
@@ -270,7 +265,6 @@ def restore_caches(restore: Any, cache: Any, block_table: Any) -> Any | None:
 
 
 def join_parts(parts: Sequence[Any]) -> Any:
-    """Make a cache of a layer's parts."""
     last = parts[-1]
     if isinstance(last, Whole):
         return last.kind.from_state(make_handles(last.state), last.meta_state)  # type: ignore[attr-defined]

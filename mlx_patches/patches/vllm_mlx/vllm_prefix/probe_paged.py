@@ -47,10 +47,7 @@ def can_serve(plain: Server) -> bool:
 def make_paged_server(model: Any) -> Server:
     """Start the release's scheduler with its paged cache."""
     return Server(
-        model,
-        use_paged_cache=True,
-        use_memory_aware_cache=False,
-        paged_cache_block_size=BLOCK,
+        model, use_paged_cache=True, use_memory_aware_cache=False, paged_cache_block_size=BLOCK
     )
 
 

@@ -1,17 +1,12 @@
 """vllm-mlx: the prefix cache keeps whole batches in memory until it runs out.
 
-Why
-    The cache stores views of the running batch's arrays: an entry of one request keeps the keys
-    and values of all requests alive, with the graph that computes them. Recurrent states are
-    stored as the objects that the batch continues to use, and count as zero bytes, so nothing is
-    evicted.
-How
-    When an entry is stored, its arrays are replaced by evaluated copies of its own rows, and their
+Why: The cache stores views of the running batch's arrays: an entry of one request keeps the keys
+    and values of all requests alive, with the graph that computes them. Recurrent states are stored
+    as the objects that the batch continues to use, and count as zero bytes, so nothing is evicted.
+How: When an entry is stored, its arrays are replaced by evaluated copies of its own rows, and their
     size is counted; the release's own method evicts the oldest entries.
-Upstream
-    vllm-mlx 0.5.0 (vllm-mlx 641 642).
-Retire when
-    vllm-mlx below 0.5.0 is no longer supported.
+Upstream: vllm-mlx 0.5.0 (vllm-mlx 641 642).
+Retire when: vllm-mlx below 0.5.0 is no longer supported.
 """
 
 import copy
@@ -19,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from ....core.arrays import mx
-from ....core.verbs import Patch, wrap
+from ....core.verbs import Patch, mx, wrap
 
 
 def store_copies(
@@ -49,7 +43,6 @@ def detach_caches(layers: Sequence[Any]) -> list[Any]:
 
 
 def evaluate(layers: Sequence[Any]) -> None:
-    """Evaluate every array in some caches."""
     mx.eval(list(find_arrays(layers)))
 
 
@@ -82,7 +75,6 @@ def copy_value(value: Any) -> Any:
 
 
 def find_arrays(value: Any) -> Iterator[Any]:
-    """Every array in a cache."""
     if isinstance(value, mx.array):
         yield value
         return

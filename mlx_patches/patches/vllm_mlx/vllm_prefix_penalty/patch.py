@@ -1,17 +1,13 @@
 """vllm-mlx, Rapid-MLX: after a prefix-cache hit, penalties ignore the cached tokens.
 
-Why
-    The scheduler passes mlx-lm's batch generator only the tokens that are left to process, without
+Why: The scheduler passes mlx-lm's batch generator only the tokens that are left to process, without
     those before them (``all_tokens``). Logits processors get the generator's tokens, so a penalty
     or a grammar starts after the cached prefix: the answer to a request changes once its prefix is
     in the cache.
-How
-    After the scheduler has inserted requests, and before their prompts are processed, those with
+How: After the scheduler has inserted requests, and before their prompts are processed, those with
     processors get the cached tokens of their prompts too.
-Upstream
-    Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
-Retire when
-    The scheduler passes ``all_tokens``.
+Upstream: Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
+Retire when: The scheduler passes ``all_tokens``.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,12 @@
 """vllm-mlx: a request whose schema fails while it is generated aborts all running requests.
 
-Why
-    A logits processor that raises, such as one whose grammar rejects a token, ends the step of the
+Why: A logits processor that raises, such as one whose grammar rejects a token, ends the step of the
     whole batch. The scheduler then drops its batch, and every running request fails with it.
-How
-    A processor's error is kept, and its row goes on without it for one token. The request's next
+How: A processor's error is kept, and its row goes on without it for one token. The request's next
     output then ends the answer with ``finish_reason: error``, and the row is aborted. The other
     rows are unchanged.
-Upstream
-    Not fixed in vllm-mlx 0.6.0.
-Retire when
-    An error of a processor fails only its own request.
+Upstream: Not fixed in vllm-mlx 0.6.0.
+Retire when: An error of a processor fails only its own request.
 """
 
 import logging

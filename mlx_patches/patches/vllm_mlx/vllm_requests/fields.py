@@ -1,18 +1,14 @@
 """vllm-mlx ignores seed, XTC, frequency_penalty and context sizes; completions ignore logit_bias.
 
-Why
-    The server reads only the fields that it knows, and passes to its engines what all of them take:
-    ``seed``, ``xtc_probability``, ``frequency_penalty`` and the penalties' context sizes have no
-    effect. ``/v1/completions`` drops ``logit_bias``, ``/v1/messages`` drops ``top_k``.
-How
-    A request with one of these fields gets logits processors for its bias and all its penalties,
+Why: The server reads only the fields that it knows, and passes to its engines what all of them
+    take: ``seed``, ``xtc_probability``, ``frequency_penalty`` and the penalties' context sizes have
+    no effect. ``/v1/completions`` drops ``logit_bias``, ``/v1/messages`` drops ``top_k``.
+How: A request with one of these fields gets logits processors for its bias and all its penalties,
     which every engine applies to its row. With a seed or XTC, a last processor samples the token
     and excludes all others, so the engine's own sampler has no choice. The fields are those of the
     body that ``host-request-parameters`` has read. Other requests are unchanged.
-Upstream
-    Not fixed in vllm-mlx 0.6.0.
-Retire when
-    The server passes these fields to its engines.
+Upstream: Not fixed in vllm-mlx 0.6.0.
+Retire when: The server passes these fields to its engines.
 """
 
 from collections.abc import Callable, Iterable

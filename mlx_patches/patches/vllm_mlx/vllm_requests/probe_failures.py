@@ -3,8 +3,7 @@
 import asyncio
 from typing import Any
 
-from ....probes import Result
-from ....probes.kit import Target, own_class_of
+from ....probes.kit import Result, Target, own_class_of
 from ....probes.vllm_engine import ask, make_engine, require_processors, stream
 
 
@@ -25,5 +24,4 @@ def probe(target: Target) -> Result:
 
 
 def fail(tokens: Any, logits: Any) -> Any:
-    """A processor that raises."""
     raise ArithmeticError("no such token")

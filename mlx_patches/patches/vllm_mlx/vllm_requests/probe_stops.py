@@ -2,8 +2,7 @@
 
 import asyncio
 
-from ....probes import Result
-from ....probes.kit import Target, own_class_of
+from ....probes.kit import Result, Target, own_class_of
 from ....probes.stop_text import STOP, check_stop
 from ....probes.vllm_engine import ask, make_engine, stream
 

@@ -1,29 +1,26 @@
 """vllm-mlx ignores the stop strings of a request, or ends the answer after them.
 
-Why
-    The batched engines, for text and for images, get the stop strings and never read them. The
+Why: The batched engines, for text and for images, get the stop strings and never read them. The
     simple engine ignores them in answers that are not streamed; in the others it keeps the stop
     string and the rest of its token. ``/v1/messages`` drops ``stop_sequences``. Rapid-MLX streams
     the beginning of a stop string that spans tokens.
-How
-    The outputs of an engine are searched as they are generated. At the first stop string the answer
-    ends, with the text before it and ``finish_reason: stop``, and the request is aborted. Text that
-    may begin a stop string is held back until that is certain. An answer that is not streamed is
-    collected from the same outputs. Requests without stop strings run the release's code.
-Upstream
-    Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
-Retire when
-    Both engines stop at the stop strings of a request.
+How: The outputs of an engine are searched as they are generated. At the first stop string the
+    answer ends, with the text before it and ``finish_reason: stop``, and the request is aborted.
+    Text that may begin a stop string is held back until that is certain. An answer that is not
+    streamed is collected from the same outputs. Requests without stop strings run the release's
+    code.
+Upstream: Not fixed in vllm-mlx 0.6.0 and Rapid-MLX 0.16.10.
+Retire when: Both engines stop at the stop strings of a request.
 """
 
 import importlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 from ..._shared.request_fields import FIELDS
 from ..._shared.stop_strings import Cut, read_stops
 from .outputs import BATCHED, SIMPLE, take_last
@@ -100,18 +97,17 @@ async def hold_outputs(outputs: Any, stops: Sequence[str]) -> AsyncIterator[Any]
 
 
 def has_stops(stop: Any) -> bool:
-    """Whether a request has stop strings."""
     return bool(find_stops(stop))
 
 
-async def collect(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
+async def collect(released: Function, engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer to a prompt that is not streamed."""
     if not find_stops(sent.get("stop")):  # another patch's layer let this one run
         return await released(engine, *args, **sent)
     return await take_last(engine.stream_generate(*args, **sent))
 
 
-async def collect_chat(released: Callable[..., Any], engine: Any, *args: Any, **sent: Any) -> Any:
+async def collect_chat(released: Function, engine: Any, *args: Any, **sent: Any) -> Any:
     """The answer to a conversation that is not streamed."""
     if not find_stops(sent.get("stop")):
         return await released(engine, *args, **sent)
@@ -129,9 +125,7 @@ PATCH = Patch(
             when=has_stops,
         ),
         *result(
-            "rapid_mlx.engine.batched:BatchedEngine.stream_generate",
-            hold_at_stops,
-            when=has_stops,
+            "rapid_mlx.engine.batched:BatchedEngine.stream_generate", hold_at_stops, when=has_stops
         ),
         *result(f"{SIMPLE}.stream_chat", end_at_stops, when=has_stops, supports=True),
         *wrap(f"{BATCHED}.generate", collect, when=has_stops, supports=True),

@@ -1,25 +1,19 @@
-"""vllm-mlx's text engine samples every request with the settings of the batch's first request.
+"""vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored.
 
-Why
-    The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
+Why: The scheduler has one batch generator, with the temperature, top_p and min_p of the request for
     which it was made. While that batch runs, requests with other settings join it and are sampled
     with them. ``top_k`` and ``presence_penalty`` are accepted and never used.
-How
-    The generator gets a sampler for each row whose settings differ from its own, and a processor
+How: The generator gets a sampler for each row whose settings differ from its own, and a processor
     for the presence penalty. Rows with the generator's settings use its sampler, so a batch of
     equal requests is sampled in one call as before.
-Upstream
-    Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row. Not repaired with
-    mlx-lm below 0.31.2, which has another batch generator.
-Retire when
-    The scheduler passes a sampler per row.
+Upstream: Not fixed in vllm-mlx 0.6.0. The multimodal engine has a sampler per row. Not repaired
+    with mlx-lm below 0.31.2, which has another batch generator.
+Retire when: The scheduler passes a sampler per row.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 
 
 class Insert:
@@ -67,7 +61,6 @@ def read_settings(params: Any) -> dict[str, Any]:
 
 
 def make_sampler(params: Any) -> Any:
-    """The sampler of a request."""
     from mlx_lm.sample_utils import make_sampler as make
 
     return make(**read_settings(params))
@@ -92,7 +85,7 @@ def replace_sampler(generator: Any, /, sampling_params: Any) -> Any:
     return generator
 
 
-def ensure_generator(released: Callable[..., None], scheduler: Any, sampling_params: Any) -> None:
+def ensure_generator(released: Function, scheduler: Any, sampling_params: Any) -> None:
     """Make a generator if there is none, and note the request that the scheduler inserts next.
 
     A running generator is kept whatever a request's settings; one that is idle is made anew.
@@ -120,7 +113,6 @@ PATCH = Patch(
     id="vllm-row-samplers",
     severity="wrong-text",
     every_model=True,
-    summary="vllm-mlx in a batch: requests get the first one's temperature; top_k is ignored",
     targets=(
         *wrap(f"{_SCHEDULER}._ensure_batch_generator", ensure_generator),
         *result(f"{_SCHEDULER}._create_batch_generator", replace_sampler, supports=True),

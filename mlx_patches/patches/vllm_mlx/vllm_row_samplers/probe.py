@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.fixtures import require, require_names
+from ....probes.kit import Result, Target, require, require_names
 from ....probes.vllm_scheduler import Server, build_llama
 
 _PROMPT = [3, 7, 11]

@@ -1,15 +1,11 @@
 """vllm-mlx --mllm: wrong positions after a prompt longer than the sliding window.
 
-Why
-    Before it merges the rows' caches, and for one from the prefix cache, the multimodal batch
+Why: Before it merges the rows' caches, and for one from the prefix cache, the multimodal batch
     generator sets a rotating cache's ``offset`` to its window's length. The offset is the RoPE
     position of the next token, so new keys and queries do not continue the window's positions.
-How
-    A full window keeps its offset.
-Upstream
-    vllm-mlx 0.5.0 keeps it.
-Retire when
-    vllm-mlx below 0.5.0 is no longer supported.
+How: A full window keeps its offset.
+Upstream: vllm-mlx 0.5.0 keeps it.
+Retire when: vllm-mlx below 0.5.0 is no longer supported.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,13 @@
 """vllm-mlx --mllm rejects models whose first layer has a sliding window.
 
-Why
-    Before it merges the rows' caches, the multimodal batch generator requires the first layer's
+Why: Before it merges the rows' caches, the multimodal batch generator requires the first layer's
     cache to be a ``KVCache``, to exclude quantized ones. ``RotatingKVCache`` is not a subclass of
     it: every request to a Gemma model fails. A rotating cache that holds more tokens than its
     window could not be merged either.
-How
-    After a row's forward pass, its rotating caches are cut to their windows, and get a class with
+How: After a row's forward pass, its rotating caches are cut to their windows, and get a class with
     the methods of ``RotatingKVCache`` that is also a subclass of ``KVCache``.
-Upstream
-    vllm-mlx 0.2.8 accepts both classes.
-Retire when
-    vllm-mlx below 0.2.8 is no longer supported.
+Upstream: vllm-mlx 0.2.8 accepts both classes.
+Retire when: vllm-mlx below 0.2.8 is no longer supported.
 """
 
 from collections.abc import Sequence

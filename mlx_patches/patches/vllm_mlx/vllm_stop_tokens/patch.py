@@ -1,15 +1,11 @@
 """vllm-mlx --mllm: generation does not stop, the model's own stop tokens are ignored.
 
-Why
-    The multimodal scheduler uses only the tokenizer's stop token, and from 0.2.8 on also those in
+Why: The multimodal scheduler uses only the tokenizer's stop token, and from 0.2.8 on also those in
     ``generation_config.json``. Gemma 4 ends a turn with 106, which is only in that file; other
     models name theirs in ``config.json``, some under ``text_config``.
-How
-    The stop tokens of the model's folder are added to those that the host finds.
-Upstream
-    vllm-mlx 0.2.8 reads ``generation_config.json``, a later release ``config.json`` too.
-Retire when
-    No supported release drops an id of the folder.
+How: The stop tokens of the model's folder are added to those that the host finds.
+Upstream: vllm-mlx 0.2.8 reads ``generation_config.json``, a later release ``config.json`` too.
+Retire when: No supported release drops an id of the folder.
 """
 
 from pathlib import Path

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from ....probes import Result
-from ....probes.fixtures import require, require_module
-from ....probes.kit import Target, module_of
+from ....probes.kit import Result, Target, module_of, require, require_module
 
 
 def probe(target: Target) -> Result:

@@ -1,18 +1,14 @@
 """vllm-mlx: concurrent streams mix up reasoning and content.
 
-Why
-    Up to 0.4.0 the server has one reasoning parser and one tool parser. Each stream resets them and
-    feeds them its own text, so concurrent streams share their state: when one closes its
+Why: Up to 0.4.0 the server has one reasoning parser and one tool parser. Each stream resets them
+    and feeds them its own text, so concurrent streams share their state: when one closes its
     ``<think>`` block, the rest of the other's reasoning becomes content. Tool calls are counted
     across streams, and a request without streaming resets the tool parser of the streams.
-How
-    While a stream runs, the server's parsers have that stream's attributes; while it waits, they
+How: While a stream runs, the server's parsers have that stream's attributes; while it waits, they
     have the server's. A stream starts with the attributes of a newly built parser. The server runs
     each step of a stream in a separate task, so a context variable could not separate streams.
-Upstream
-    vllm-mlx 0.4.1 builds parsers for each request (#649, #652, #654).
-Retire when
-    vllm-mlx below 0.4.1 is no longer supported.
+Upstream: vllm-mlx 0.4.1 builds parsers for each request (#649, #652, #654).
+Retire when: vllm-mlx below 0.4.1 is no longer supported.
 """
 
 import importlib

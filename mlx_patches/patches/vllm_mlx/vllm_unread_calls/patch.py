@@ -1,17 +1,13 @@
 """vllm-mlx loses the answer if it cannot parse a tool call, and ignores a forced tool_choice.
 
-Why
-    The parsers remove each call's text, also of one that they cannot read, and hold it back in a
+Why: The parsers remove each call's text, also of one that they cannot read, and hold it back in a
     stream. The client then gets neither a call nor a text. ``tool_choice: "required"``, or the name
     of a function, only adds a sentence to the prompt: an answer without a call is accepted.
-How
-    An answer in which no call is found is returned as text, and text that a parser holds back in a
+How: An answer in which no call is found is returned as text, and text that a parser holds back in a
     stream follows as content if it is no call. If ``tool_choice`` requires a call and the model
     makes none, the request fails with status 400, a stream with an error.
-Upstream
-    Not fixed in vllm-mlx 0.6.0.
-Retire when
-    The server returns the text of a call that it cannot read, and checks ``tool_choice``.
+Upstream: Not fixed in vllm-mlx 0.6.0.
+Retire when: The server returns the text of a call that it cannot read, and checks ``tool_choice``.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from ....probes import NotApplicable, Result
-from ....probes.fixtures import require
-from ....probes.kit import Target, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, require
 
 _CALL = '<tool_call>\n{"name": "f", "arguments": {"x": }}\n</tool_call>'
 _GOOD = _CALL.replace("}}", "1}}")
@@ -29,7 +27,6 @@ def probe(target: Target) -> Result:
 
 
 def check(server: Any) -> Result:
-    """Red if a text is lost."""
     read, request = server._parse_tool_calls_with_parser, make_request(server)
     for text in (_CALL, _GOOD, f"so {_CALL}"):
         for name, (content, calls) in (
