@@ -3,7 +3,6 @@
 import functools
 import importlib
 import logging
-from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
@@ -37,7 +36,7 @@ def client_error(text: str) -> Exception:
 
 
 @functools.cache
-def bad_request() -> Callable[[str], Exception]:
+def bad_request() -> type[ValueError]:
     """The class of a refusal: a ValueError, which FastAPI servers answer with status 400."""
     try:
         fastapi: Any = importlib.import_module("fastapi")

@@ -42,12 +42,13 @@ def blame_client(error: Exception) -> Exception:
     text = str(error.__cause__ or error)[:_READ]
     reason = " ".join(_OBJECT.sub("", text).split())
     made = client_error(f"Failed to read the images: {reason[:_SHOWN]}")
-    made.__class__ = unread_images(type(made))
+    kind: Any = type(made)
+    made.__class__ = unread_images(kind)
     return made
 
 
 @functools.cache
-def unread_images(kind: type[Exception]) -> type[Exception]:
+def unread_images(kind: Any) -> type[Exception]:
     """The class of an error that a server's endpoints answer with status 400."""
     server: Any = importlib.import_module("mlx_vlm.server")
     known = getattr(getattr(server, "openai", None), "PromptTooLongError", None)
