@@ -155,7 +155,9 @@ def test_other_projects_are_not_read(said, affected, project):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(said, shell):
     if shell != "bash" or shutil.which("bash"):
-        assert "_MLX_PATCHES_COMPLETE" in said("completion", shell).out
+        script = said("completion", shell).out
+        assert "_MLX_PATCHES_COMPLETE" in script
+        assert ("autoload -Uz compinit" in script) is (shell == "zsh")  # a plain .zshrc lacks it
 
 
 def test_completed_names(site, affected):
