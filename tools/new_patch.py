@@ -54,8 +54,6 @@ def probe(target: Target) -> Result:
 '''
 TEST = '''"""TODO: what the patch guarantees, with inputs other than the probe's; and a mutant."""
 
-from __future__ import annotations
-
 from mlx_patches.patches.{area}.{name} import patch
 
 
@@ -64,7 +62,7 @@ def test_TODO(ungated):
     raise NotImplementedError
 
 
-def break_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+def break_patch(monkeypatch):
     raise NotImplementedError("TODO: break the patch, so that its probe is red")
 
 
