@@ -103,8 +103,8 @@ DATA = ("added_names", "docs", "downstream", "evidence", "floors", "fuzz", "matr
     "patch_evidence", "properties", "real", "recommend", "report", "variants", "verdict",
     "workflows", "write_a_patch")  # fmt: skip
 # Not tagged, since `make test-all` has to be short and few machines have the newest one yet: run by
-# name, and in a job of the workflow.
-OTHERS = ["3.12", "3.14"]
+# name, and in a job of the workflow. "t": without the GIL.
+OTHERS = ["3.12", "3.14t", "3.14"]
 # CPython 3.14 as an npm package, and what tests need in it: packages of pure Python.
 PYODIDE = "pyodide@314.0.7"
 IN_PYODIDE = ("hypothesis==6.112.0", "pytest", "packaging", "click", "rich", "wrapt",

@@ -32,6 +32,10 @@ class Command(click.Command):
             context.default_map, context.meta["files"] = configuration.read(names)
         except MlxPatchesError as error:
             context.meta["error"] = error
+        modes = {flag for one in self.params if one.name == "mode" for flag in one.opts}
+        if len(given := modes.intersection(args)) > 1:  # the last would win
+            text = f"{' contradicts '.join(sorted(given)[:2])}: omit one of them"
+            context.meta["error"] = click.UsageError(text, context)
         return super().parse_args(context, args)
 
     def invoke(self, context: click.Context) -> Any:

@@ -298,7 +298,7 @@ def audit(
     # Besides the CPU.
     devices = ("metal",) if platform.system() == "Darwin" else ()
 
-    needed = partial(may_need, current)
+    needed = cache(partial(may_need, current))
     relevant = tuple(id_ for id_ in current.registry.ids() if current.relevant(id_))
     reached = measured.list_reached(report.families if report else {})
     if report is None:

@@ -18,7 +18,10 @@ from .hosts import KNOWN
 def script(shell: str, command: click.Command) -> str:
     kind = get_completion_class(shell)
     assert kind is not None
-    return kind(command, {}, "mlx-patches", "_MLX_PATCHES_COMPLETE").source()
+    text = kind(command, {}, "mlx-patches", "_MLX_PATCHES_COMPLETE").source()
+    # A plain .zshrc has no completion system yet; `compinit -i` skips folders of other users.
+    start = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n    compdef _"
+    return text.replace("compdef _", start) if shell == "zsh" else text
 
 
 def complete(kinds: str, begun: str) -> list[CompletionItem]:

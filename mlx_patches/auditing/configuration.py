@@ -57,17 +57,22 @@ def _tables() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _table(path: Path) -> tuple[str, dict[str, Any]] | None:
     """A file's settings; None if it has none."""
-    try:
-        data = path.read_bytes() if path.is_file() and path.stat().st_size < MAX_BYTES else b""
-    except OSError:
-        return None
     project = path.name == "pyproject.toml"
+    if not (path.is_file() if project else path.exists()):
+        return None
+    try:
+        data = path.read_bytes() if path.stat().st_size < MAX_BYTES else b""
+    except OSError as error:
+        why = f"cannot be read ({error.strerror}); make it a file that you can read"
+        raise MlxPatchesError(f"{printable(path)}: {why}") from None
     if not data or (project and TABLE.encode() not in data):
         return None
     import tomllib
 
     try:
         table: Any = tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise MlxPatchesError(f"{printable(path)}: not UTF-8; save it in this encoding") from None
     except (ValueError, RecursionError) as error:
         raise MlxPatchesError(f"{printable(path)}: not TOML: {error}; correct this line") from None
     name = printable(path)

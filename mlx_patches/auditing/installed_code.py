@@ -8,7 +8,7 @@ from ..core.outcome import Outcome
 from ..core.packages import DISTRIBUTIONS
 from ..evidence import code, store
 from ..matrix.matrix import CompatMatrix
-from .modules import Find, modules_of, package_of_models, source_files
+from .modules import Find, modules_of, package_of_models
 
 
 class Match(NamedTuple):
@@ -72,12 +72,12 @@ def match_family(here: Installed, family: str) -> Match:
     return _find(names, sorted(filter(source_file, modules)), source_file)
 
 
-def match_families(here: Installed) -> Iterator[tuple[str, Match]]:
+def match_families(here: Installed, find: Find) -> Iterator[tuple[str, Match]]:
     """The sets in which the families of an installed release were measured.
 
     Hashes the files that the families run, which takes 0.1 s. Follows imports only if they differ.
     """
-    find, package = source_files().get, package_of_models(here.name)
+    package = package_of_models(here.name)
     names = code.sets_of(here.name, here.version)
     for name in names[:1]:
         whole = not code.differing(name, code.modules_of(name), find)

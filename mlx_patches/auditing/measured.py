@@ -15,7 +15,15 @@ from ..evidence import outside, store
 from ..matrix.gate import Gate
 from . import installed_code
 from .models import may_slide
-from .modules import MODEL_CODE, metal_branches, modules_of, package_of_models, runs, source_files
+from .modules import (
+    MODEL_CODE,
+    Find,
+    metal_branches,
+    modules_of,
+    package_of_models,
+    runs,
+    source_files,
+)
 from .verdict import Measured, ModelVerdict, judge
 
 Needs = Callable[[Patch, Target], bool]
@@ -62,7 +70,7 @@ def verdicts_of_model(
         if own_code:
             why = f"this folder runs its own code ({own_code}); --measure runs it with {CONSENT}=1"
             facts = Measured((measured or {}).get(distribution), why)
-        ids = partial(_likely, current, distribution, family, needs)
+        ids = partial(_likely, current, distribution, family, needs, cache(source_file))
         found.append(judge(facts, distribution, here.version, family, ids, config))
     return tuple(found)
 
@@ -132,11 +140,11 @@ def _without_windows(
 
 def verdicts_of_all(current: Session, needs: Needs) -> tuple[ModelVerdict, ...]:
     """The verdicts on every family that was measured in an installed release."""
-    found = []
+    found, find = [], source_files().get
     for here in _find_installed(current):
-        for family, where in installed_code.match_families(here):
+        for family, where in installed_code.match_families(here, find):
             facts = collect_facts(current, here, family, where, needs)
-            ids = partial(_likely, current, here.name, family, needs)
+            ids = partial(_likely, current, here.name, family, needs, find)
             found.append(judge(facts, here.name, here.version, family, ids))
     return tuple(found)
 
@@ -243,13 +251,15 @@ def always_met(current: Session, reached: Collection[str]) -> set[str]:
     }
 
 
-def _likely(current: Session, distribution: str, family: str, needs: Needs) -> list[str]:
+def _likely(
+    current: Session, distribution: str, family: str, needs: Needs, find: Find
+) -> list[str]:
     """The possible patches whose targets the family runs and that its cells may need.
 
     A patch is skipped if a release with its defect was traced and no family of it needed the patch.
     """
     entry = current.gate.patches_for(family, distribution)
-    reached = modules_of(package_of_models(distribution), family, cache(source_file))
+    reached = modules_of(package_of_models(distribution), family, find)
     ids = possible(current, distribution, entry, needs, reached)
     sets, seen = store.read_traces()
     seen |= set(entry) - set(current.matrix.patches_for("default", distribution))

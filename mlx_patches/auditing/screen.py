@@ -164,12 +164,13 @@ def facts(report: Audit) -> Iterator[str]:
             none = f"; it lacks the code that {', '.join(lost[:3])}{more} repair" if lost else ""
             yield f"{release}: not measured; each patch is judged by the code it changes{none}"
             continue
-        wrong = still + counts[words.REPAIRED]
+        solo = sum(one.result == words.GREEN and bool(one.measured.solo) for one in own)
+        wrong = still + counts[words.REPAIRED] + solo
         families = f"{wrong} of {len(own)} model families"
         changed = f"; {new} not measured (different code)" if new else ""
         repaired = with_patches(still) if wrong else ""
         more = f"{repaired}{_images_of(own)}{_solo_of(own)}{changed}"
-        yield f"{release}: {families} wrong as released{_effects_of(own)}{more}"
+        yield f"{release}: {families} wrong as released{_effects_of(own, solo)}{more}"
     if count := len(report.refusing):
         patches = _many(count, "optional security patch", "es")
         yield f"{patches}, which may reject requests: mlx-patches enable --profile safe,security"
@@ -195,16 +196,17 @@ def _solo_of(verdicts: Sequence[ModelVerdict]) -> str:
     return f"; single requests: wrong in {len(wrong)} of {len(verdicts)}{with_patches(still)}"
 
 
-def _effects_of(verdicts: Sequence[ModelVerdict]) -> str:
-    """The number of families with each effect, the worst first, and of those only in the engine."""
-    found: Counter[str] = Counter()
+def _effects_of(verdicts: Sequence[ModelVerdict], solo: int) -> str:
+    """The number of families with each effect, the worst first, and of those only in the engine or
+    in single requests."""
+    found = Counter(solo=solo)
     for one in verdicts:
         cells = [cell for cell in one.wrong if cell.severity != words.FEATURE]
         own = [cell for cell in cells if not words.scenario(cell.name).engine]
         if cells and one.result in (words.RED, words.REPAIRED):
             found[own[0].severity if own else "engine"] += 1
     texts = {"wrong-text": "with wrong text", "crash": "with crashes", "memory": "with leaks"}
-    texts |= {"engine": "only in the release's own engine"}
+    texts |= {"engine": "only in the release's own engine", "solo": "only in single requests"}
     parts = [f"{found[name]} {text}" for name, text in texts.items() if found[name]]
     return f" ({', '.join(parts)})" if parts else ""
 

@@ -246,21 +246,28 @@ def beside(
     )
 
 
-@functools.cache
 def pictures(release: str, family: str) -> Pictures | None:
     """A family's single requests with images; None if the release has no file of them."""
+    return _read_pictures(release).get(family)
+
+
+@functools.cache
+def _read_pictures(release: str) -> Mapping[str, Pictures]:
     file = store.folder().parent / "images" / f"{release.replace(' ', '-')}.json"
     if not file.exists():
-        return None
+        return {}
     with store.reading(file):
         found = json.loads(file.read_bytes())
-        why = found["not_compared"].get(family, "")
-        kinds = tuple(
-            Picture(name, one["when"], one["mark"], _cells(found, name))
-            for name, one in found["kinds"].items()
-            if one["family"] == family
-        )
-        return Pictures(found["outside"], kinds, why) if kinds or why else None
+        kinds: dict[str, list[Picture]] = {family: [] for family in found["not_compared"]}
+        for name, one in found["kinds"].items():
+            cells = _cells(found, name)
+            kinds.setdefault(one["family"], []).append(
+                Picture(name, one["when"], one["mark"], cells)
+            )
+        return {
+            family: Pictures(found["outside"], (*own,), found["not_compared"].get(family, ""))
+            for family, own in kinds.items()
+        }
 
 
 @functools.cache

@@ -97,7 +97,7 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
 
     Insensitive or unbuilt cells are skipped: they are no evidence about other devices and dtypes.
     """
-    place, result = place_measured(other), dict(evidence)
+    at, result = words.cell_name("", *place_measured(other)), dict(evidence)
     pairs = {
         (family, name): pair
         for family, cells in cell_pairs(other).items()
@@ -107,9 +107,7 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
     for part in set(_CELLS) & other.keys():
         families = dict(evidence.get(part, {}))
         for family, cells in other[part].items():
-            kept = [name for name in cells if (family, name) in pairs]
-            if kept:
-                more = {words.cell_name(name, *place): cells[name] for name in kept}
+            if more := {n + at: cell for n, cell in cells.items() if (family, n) in pairs}:
                 families[family] = {**families.get(family, {}), **more}
         result[part] = families
     if "needs" in evidence:
@@ -118,7 +116,7 @@ def _with_cells_of(evidence: dict[str, Any], other: Mapping[str, Any]) -> dict[s
         needs = result["needs"] = {family: dict(one) for family, one in result["needs"].items()}
         for (family, name), pair in pairs.items():
             if pair == "rg" and (ids := evidence["needs"].get(family, {}).get(name)) is not None:
-                needs[family].setdefault(words.cell_name(name, *place), ids)
+                needs[family].setdefault(name + at, ids)
     return result
 
 
@@ -148,8 +146,10 @@ def pairs_of(evidence: Mapping[str, Any], family: str) -> dict[str, str]:
 @functools.cache
 def read_traces() -> tuple[tuple[str, ...], frozenset[str]]:
     """The sets in which every repair was traced to patches, and the patches that cells needed."""
-    found = load()
-    needs = [cells.values() for one in found for cells in one.get("needs", {}).values()]
+    with reading(folder()):
+        read = [json.loads(file.read_bytes()) for file in sorted(folder().glob("*.json"))]
+    found = [one for one in read if place_measured(one) == _PLAIN]
+    needs = [cells.values() for one in read for cells in one.get("needs", {}).values()]
     ids = frozenset(id_ for cells in needs for cell in cells for id_ in cell)
     return tuple(one["set"] for one in found if is_traced(one)), ids
 

@@ -4,6 +4,7 @@ import pytest
 
 from mlx_patches import MlxPatchesError
 from mlx_patches.auditing import installed_code as auditing
+from mlx_patches.auditing.modules import source_files
 from mlx_patches.core import distributions
 from mlx_patches.core.distributions import Installed
 from mlx_patches.evidence import code, store
@@ -55,7 +56,7 @@ def auditing_imports():
 
 def sets(version):
     here = Installed("mlx-lm", version)
-    every = {family: one.set for family, one in auditing.match_families(here)}
+    every = {family: one.set for family, one in auditing.match_families(here, source_files().get)}
     for family, found in every.items():
         assert auditing.match_family(here, family).set == found, auditing.match_family(here, family)
     return every

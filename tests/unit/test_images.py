@@ -127,9 +127,9 @@ def evidence(tmp_path, monkeypatch):
     }
     (tmp_path / "images" / "mlx-vlm-9.9.json").write_text(json.dumps(found))
     monkeypatch.setattr(store, "folder", lambda: tmp_path / "lab")
-    outside.pictures.cache_clear()
+    outside._read_pictures.cache_clear()
     yield
-    outside.pictures.cache_clear()
+    outside._read_pictures.cache_clear()
 
 
 def judged(config=None, family="gemma4"):

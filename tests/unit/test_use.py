@@ -84,6 +84,8 @@ def test_contradictions_are_one_line(said, affected, project):
     )
     done = said("lab", "--weights", "a", "--config", "b", "--dtype", "bfloat16")
     assert "omit --config and --dtype" in done.err and done.err.count("\n") == 1
+    done = said("lab", "--unpatched", "--both")
+    assert (done.code, done.err.count("\n")) == (2, 1) and "--both contradicts --un" in done.err
     assert "--json is --format json" in said("audit", "--json", "--format", "sarif").err
 
 
@@ -143,6 +145,16 @@ def test_bad_settings_are_one_line(said, affected, project, text, problem, user)
     assert said("ps").code == said("audit", "--help").code == 0
 
 
+def test_settings_that_cannot_be_read(said, affected, project):
+    path = project("", user=True)
+    path.write_bytes(b"\xff\xfe")
+    assert said("audit").err == f"mlx-patches: {path}: not UTF-8; save it in this encoding\n"
+    path.unlink()
+    path.mkdir()
+    done = said("audit")
+    assert done.code == 2 and done.err.startswith(f"mlx-patches: {path}: cannot be read (Is a dir")
+
+
 def test_other_projects_are_not_read(said, affected, project):
     for text in ("[project\nname = 'broken'\n", "tool = 'mlx-patches'\n", ""):
         project(text)
@@ -155,7 +167,9 @@ def test_other_projects_are_not_read(said, affected, project):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(said, shell):
     if shell != "bash" or shutil.which("bash"):
-        assert "_MLX_PATCHES_COMPLETE" in said("completion", shell).out
+        script = said("completion", shell).out
+        assert "_MLX_PATCHES_COMPLETE" in script
+        assert ("autoload -Uz compinit" in script) is (shell == "zsh")  # a plain .zshrc lacks it
 
 
 def test_completed_names(site, affected):

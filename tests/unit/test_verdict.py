@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+from collections import Counter
 
 import pytest
 
@@ -94,11 +95,17 @@ def expected_code(result, pairs, active, evidence, family):
 def test_all_commands_agree(release, monkeypatch, evidence):
     release(evidence)
     name, version = evidence["set"].split()
-    plain = {one.family: one for one in mlx_patches.audit().verdicts if one.distribution == name}
+    overview = mlx_patches.audit()
+    plain = {one.family: one for one in overview.verdicts if one.distribution == name}
     pairs = store.cell_pairs(evidence)
     assert set(plain) == set(pairs)
     (shown,) = (one for one in page.content([evidence])["packages"] if one["name"] == name)
     column = [one["version"] for one in shown["releases"]].index(version)
+    # The README, the chart and docs/findings.md count the same families: `report.results_of`.
+    wrong = Counter(row[column]["result"] for row in shown["families"].values() if row[column])
+    count = wrong[words.REPAIRED] + wrong[words.RED] + wrong[page.PARTLY]
+    fact = f"{evidence['set']}: {count} of {len(pairs)} model families wrong as released"
+    assert any(one.startswith(fact) for one in screen.facts(overview)) or not count
     summary = recommend.load_summary()["sets"][evidence["set"]]["families"]
     for index, (family, cells) in enumerate(pairs.items()):
         result = words.family_result(cells)
@@ -356,6 +363,23 @@ def test_verdict_follows_cells(family, word, idle, active, patches):
     one = judged(family)
     assert (one.verdict, one.patches) == (word, patches)
     assert (one.exit_code(IDLE), one.exit_code(ACTIVE)) == (idle, active)
+
+
+@pytest.mark.parametrize("name", sorted(OFTEN))
+def test_disabled_patch_is_listed_with_its_cells(name):
+    evidence = BY_NAME[name]
+    for family in evidence["without"]:
+        one = verdict.judge(verdict.Measured(evidence), *name.split(), family)
+        repaired = {cell.name: cell.needs for cell in one.cells if cell.pair == "rg"}
+        assert all(repaired.values()), family  # traced, and to a patch
+        assert set().union(*repaired.values()) <= set(one.patches)
+        for id_ in one.patches:
+            here = PatchState(True, frozenset([id_]))
+            listed = {cell.name for cell in one.wrong_here(here)}
+            assert listed >= {cell for cell, ids in repaired.items() if id_ in ids}, family
+            severe = any(cell.severity in words.FAIL_ON for cell in one.wrong_here(here))
+            assert one.verdict != words.REPAIRED or one.exit_code(here) == int(severe), family
+        assert not any(cell.pair == "rg" for cell in one.wrong_here(ACTIVE))
 
 
 def test_severity_and_missing_patches_decide():
