@@ -1,7 +1,6 @@
 import mlx.core as mx
 import pytest
 
-from mlx_patches.patches.models.altup_batch import patch as altup_batch
 from mlx_patches.probes.batch_invariance import measure, tiny
 
 from ..releases.models import or_skip
@@ -17,12 +16,6 @@ def repaired(beside):
 def test_batch_equals_solo(distribution, repaired, lengths):
     result = measure(tiny(distribution, "gemma3n"), lengths)
     assert not result.red, result.detail
-
-
-def test_rows_are_concatenated():
-    states = mx.arange(24).reshape(2, 3, 2, 2)
-    assert altup_batch.flatten_rows(states).shape == (2, 1, 6, 2)
-    assert mx.array_equal(altup_batch.flatten_rows(states).reshape(states.shape), states)
 
 
 def test_all_releases_equal_mlx_lm_0_32(distribution, repaired):

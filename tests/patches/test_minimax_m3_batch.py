@@ -123,19 +123,6 @@ def test_given_mask_and_positions_are_kept(patched, monkeypatch):
     assert mx.allclose(plain[:, -1], masked[:, -1], atol=1e-5)
 
 
-@pytest.mark.parametrize(("axis", "shape"), ((2, (2, 1, 5, 3)), (3, (2, 2, 4, 5))))
-def test_shift_moves_rows_separately(axis, shape):
-    array = mx.arange(mx.prod(mx.array(shape)).item()).reshape(shape)
-    back = minimax_m3_batch.shift(
-        minimax_m3_batch.shift(array, mx.array([[[0]], [[2]]]), axis),
-        mx.array([[[0]], [[-2]]]),
-        axis,
-    )
-    assert mx.array_equal(back[0], array[0]).item()
-    kept = mx.arange(2, 5)
-    assert mx.array_equal(mx.take(back[1:], kept, axis), mx.take(array[1:], kept, axis)).item()
-
-
 def test_block_columns_follow_padding():
     picked = RowBlocks(mx.array([[[0, 2]], [[1, -1]]]), mx.array([[0], [3]]))
     columns = minimax_m3_batch.find_columns(picked, 2)

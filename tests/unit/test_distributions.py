@@ -29,6 +29,9 @@ def test_direct_url_commit(site):
     assert str(found) == "fake-lm 1.2.3 at commit 0123456789ab"
 
 
+BROKEN = ["", "{", "[]", "3", "null", '{"vcs_info": 3, "dir_info": []}', '{"vcs_info": {}}']
+
+
 @pytest.mark.parametrize(
     ("info", "editable"),
     [
@@ -36,23 +39,14 @@ def test_direct_url_commit(site):
         ({"url": "file:///x", "dir_info": {"editable": False}}, False),
         ({"url": "file:///x", "dir_info": {}}, False),
         ({"url": "file:///x.whl", "archive_info": {}}, False),
+        *((text, False) for text in BROKEN),
     ],
 )
-def test_editable(site, info, editable):
+def test_editable_or_broken_direct_url(site, info, editable):
     site.install("fake-lm", direct_url=info)
     found = distributions.find("fake-lm")
     assert found == Installed("fake-lm", "1.0")
     assert found.editable is editable
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", "null", '{"vcs_info": 3, "dir_info": []}', '{"vcs_info": {}}']
-)
-def test_broken_direct_url(site, text):
-    site.install("fake-lm", direct_url=text)
-    found = distributions.find("fake-lm")
-    assert found == Installed("fake-lm", "1.0")
-    assert found.editable is False
 
 
 @given(st.text("aZ9-_.", min_size=1))

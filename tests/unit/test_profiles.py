@@ -57,12 +57,6 @@ def test_profile_from_environment(session, monkeypatch):
     assert asked(profile="batch") != asked()
 
 
-def test_invalid_profile_in_environment(session, monkeypatch, caplog):
-    monkeypatch.setenv("MLX_PATCHES_PROFILE", "sever")
-    assert asked() == asked(profile="safe")
-    assert "MLX_PATCHES_PROFILE: no profile 'sever'; choose from batch, server" in caplog.text
-
-
 @pytest.mark.parametrize("name", ["", "sever", "batch,sever"])
 def test_unknown_profile(session, name):
     with pytest.raises(MlxPatchesError, match="no profile"):

@@ -38,12 +38,6 @@ def test_audit_marks_patch_as_unverified(fake):
     assert reason.endswith("; not verified against a release")
 
 
-def test_disable(fake, monkeypatch):
-    monkeypatch.setenv("MLX_PATCHES_DISABLE", ID)
-    mlx_patches.apply()
-    assert load("fake_lm.cache").attend(1) == 2
-
-
 def test_absent_without_host(site):
     assert ID not in session().registry
     assert ID not in session().matrix.always
