@@ -24,6 +24,7 @@ from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
 from . import pictures, published, rules
+from .release import WITHOUT
 
 NAME = "reference-images"
 # The largest difference of equal results, as a share of the scale; transformers and the release
@@ -48,7 +49,6 @@ RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
 # The parts of a model whose features are compared if its logits differ, in order.
 FEATURES = {"tower": "vision tower", "projector": "projector", "merged": "merged embeddings"}
 _BACKEND = ", some to transformers' torchvision backend"
-WITHOUT = ("torch", "torchvision")
 
 Arrays = Mapping[str, Any]
 
@@ -166,7 +166,10 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
         reason = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
         yield "load", Cell(RED if written else NOT_APPLICABLE, reason)
         return
-    yield "load", Cell(GREEN, "loads")
+    if loaded.lacks:
+        yield "load", Cell(NOT_APPLICABLE, f"its processor needs {loaded.lacks}")
+    else:
+        yield "load", Cell(GREEN, "loads")
     compared = Compared(one, want, loaded)
     yield from compared.cells()
     if compared.differs_without_image:
@@ -199,7 +202,7 @@ class Compared:
         self.found: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
         for case in pictures.CASES:
-            if want.is_refused(case):
+            if want.is_refused(case) or loaded.lacks:
                 continue
             try:
                 self.own[case] = loaded.inputs(self.prompt(case), self.images(case))
@@ -215,16 +218,22 @@ class Compared:
         return pictures.save(self.want.folder, case)
 
     def cells(self) -> Iterator[tuple[str, Cell]]:
-        """Each stage's cell, after that of loading."""
-        yield "ids", self.inputs(lambda name: name == "input_ids")
-        equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
-        yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
-        yield "grids", self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name)
+        """Each stage's cell, after that of loading; without a processor only the model's."""
+        if not self.loaded.lacks:
+            equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
+            yield "ids", self.inputs(lambda name: name == "input_ids")
+            yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
+            yield (
+                "grids",
+                self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name),
+            )
         model = self.model([case for case in pictures.CASES if self.want.runs(case)])
         if self.differs_without_image:
             yield "model", Cell(NOT_APPLICABLE, f"a text differs too: {model.detail}")
             return  # the tiny config may be at fault
         yield "model", model
+        if self.loaded.lacks:
+            return
         yield "request", self.requests()
         yield "fields", self.fields()
         yield "chat", self.chat()

@@ -1,5 +1,6 @@
 """Reads configs with the old and with the new names of their options."""
 
+import inspect
 import json
 import tempfile
 from importlib import import_module
@@ -33,6 +34,10 @@ def probe(target: Target) -> Result:
     if "glm_ocr" in target.module:
         module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
         return Result(False, "the tower's RoPE parameters are accepted")
+    if "llama4" in target.module:
+        fields = inspect.signature(module.VisionConfig).parameters
+        module.VisionConfig.from_dict({name: 1 for name in fields if name != "vision_feature_layer"})
+        return Result(False, "a tower without vision_feature_layer is accepted")
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))
     fields, old, new = CASES[target.module.rpartition(".")[2]]
