@@ -41,6 +41,7 @@ STACKED = [
     "offset-chain",
     "kimi-states",
     "recurrent-padding",
+    "ernie-image-experts",
     "row-by-row",
     "mrope-images",
     "rope-deltas",

@@ -131,7 +131,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "config-names": {
         "_LETTERS": FromOld(lambda letters: dict.fromkeys(letters, "M")),
-        "_PIXTRAL": "llava",
+        "_NAMES": {},
         "_ROPE": "nowhere",
         "_FEED_FORWARD": "nowhere",
         "_LAYER": "nowhere",
@@ -262,6 +262,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "divide_widths": lambda read, own: 1.0,
     },
     "gemma-image-blocks": {"show_images": lambda mask, visual: mask},
+    "ernie-image-experts": {"is_image": lambda config, ids: ids < 0},
     "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (widest, highest)},
     "paddleocr-images": {"join": lambda made: made[0]},
     "paligemma-images": {"join_states": lambda first, layers: (first, layers)},

@@ -4,11 +4,12 @@ Why
     LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
     hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
-    ``llava``; mlx-vlm's LLaVA has no such vision tower. Its GLM-OCR rejects the RoPE parameters of
+    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision tower. Its GLM-OCR rejects the RoPE parameters of
     the tower; its Llama 4 needs a field that transformers 5 drops.
 How
     The missing old keys are added from the new ones before the config class reads them, and
-    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type.
+    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type,
+    a LLaVA-NeXT with a Granite model that of Granite Vision.
     GLM-OCR's tower is read without the RoPE parameters, which it does not need, and Llama 4's with
     a value of the field, which it ignores.
 Upstream
@@ -35,7 +36,12 @@ _LETTERS = {
     "moe": "E",
     "mlp": "-",
 }
-_PIXTRAL, _ROPE, _LAYER = "pixtral", "rope_parameters", "vision_feature_layer"
+_ROPE, _LAYER = "rope_parameters", "vision_feature_layer"
+# A published type, one of a config's parts and its type: the family that reads it.
+_NAMES = {
+    ("llava", "vision_config", "pixtral"): "pixtral",
+    ("llava_next", "text_config", "granite"): "granite_vision",
+}
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -83,11 +89,12 @@ def llama4(params: Params) -> Params:
     return {_LAYER: -1, **params}
 
 
-def name_pixtral(config: Any) -> Any:
-    """The content of ``config.json``, with Pixtral's type for a LLaVA that has its tower."""
-    tower = (config.get("vision_config") or {}).get("model_type")
-    is_pixtral = config.get("model_type") == "llava" and tower == _PIXTRAL
-    return {**config, "model_type": _PIXTRAL} if is_pixtral else config
+def name_family(config: Any) -> Any:
+    """The content of ``config.json``, with the type by which mlx-vlm knows Pixtral and Granite."""
+    for (kind, part, inner), name in _NAMES.items():
+        if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
+            return {**config, "model_type": name}
+    return config
 
 
 PATCH = Patch(
@@ -100,6 +107,6 @@ PATCH = Patch(
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
         config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
-        *result("mlx_vlm.utils:load_config", name_pixtral),
+        *result("mlx_vlm.utils:load_config", name_family),
     ),
 )
