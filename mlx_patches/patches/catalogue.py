@@ -72,6 +72,7 @@ STACKED = [
     "mask-from-cache-list",
     "gemma-image-blocks",
     "llava-next-tiles",
+    "minicpm-images",
     "ring-cache-batching",
     "model-code-consent",
     "nested-rope",

@@ -262,6 +262,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "divide_widths": lambda read, own: 1.0,
     },
     "gemma-image-blocks": {"show_images": lambda mask, visual: mask},
+    "minicpm-images": {"FAMILY": "other", "spread": lambda patches, count, size: patches},
     "ernie-image-experts": {"is_image": lambda config, ids: ids < 0},
     "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (widest, highest)},
     "paddleocr-images": {"join": lambda made: made[0]},

@@ -300,15 +300,11 @@ class Compared:
 
     def model(self, cases: Sequence[str]) -> Cell:
         """Compare the logits with transformers' inputs, and name the first stage that is off."""
-        import mlx.core as mx
-
         off: dict[str, Any] = {}
         for case in filter(self.want.runs, cases):
-            inputs = {k: mx.array(v) for k, v in self.want.inputs(case).items()}
-            own = self.own.get(case, {})
-            inputs = {**{k: v for k, v in own.items() if k not in inputs}, **inputs}
             try:
-                share = self.rows_off(case, self.loaded.run(inputs, self.sampler(case)))
+                rows = self.loaded.run(self.given(case), self.sampler(case))
+                share = self.rows_off(case, rows)
                 self.found[case] = share
                 if share > EQUAL:
                     off[case] = f"{share:.2g}{self.where(case)}"
@@ -321,6 +317,21 @@ class Compared:
         if not off and moved < 10 * EQUAL and "square" in cases:
             return Cell(NOT_APPLICABLE, f"the image hardly moves the logits: {moved:.2g}")
         return Cell(RED, describe_off(off), worst) if off else Cell(GREEN, "equal", worst)
+
+    def given(self, case: str) -> dict[str, Any]:
+        """Transformers' inputs, in the release's layout, and those that it lacks.
+
+        The release's own if they are lists of arrays: then the layouts differ.
+        """
+        import mlx.core as mx
+
+        own, given = self.own.get(case, {}), {}
+        if isinstance(own.get("pixel_values"), list):
+            return dict(own)
+        for name, value in self.want.inputs(case).items():
+            shape = getattr(own.get(name), "shape", value.shape)
+            given[name] = mx.array(value.reshape(shape) if is_alike(shape, value) else value)
+        return {**own, **given}
 
     def where(self, case: str) -> str:
         """The first stage whose features differ; parts with other shapes are not compared."""
@@ -505,10 +516,17 @@ def row_off(row: Any, want: Any) -> float:
     return float(np.abs(own - want).max() / np.abs(want - want.mean()).max())
 
 
+def is_alike(shape: Sequence[int], value: Any) -> bool:
+    """Whether a shape is that of an array, except for axes of length 1."""
+    return [one for one in shape if one != 1] == [one for one in value.shape if one != 1]
+
+
 def difference(own: Any, want: Any) -> Any:
     """The largest difference of two arrays, or a sentence if their shapes differ."""
     import numpy as np
 
+    if is_alike(own.shape, want):
+        own = own.reshape(want.shape)
     if own.shape != want.shape and own.ndim == want.ndim >= 3:
         own = np.moveaxis(own, -1, -3)
     if own.shape != want.shape:

@@ -4,14 +4,13 @@ Why
     LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
     hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
-    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision tower. Its GLM-OCR rejects the RoPE parameters of
-    the tower; its Llama 4 needs a field that transformers 5 drops.
+    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers. Its GLM-OCR
+    rejects the RoPE parameters of the tower; its Llama 4 needs a field that transformers 5 drops.
 How
     The missing old keys are added from the new ones before the config class reads them, and
-    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type,
-    a LLaVA-NeXT with a Granite model that of Granite Vision.
-    GLM-OCR's tower is read without the RoPE parameters, which it does not need, and Llama 4's with
-    a value of the field, which it ignores.
+    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type, a
+    LLaVA-NeXT with a Granite model that of Granite Vision. GLM-OCR's tower is read without the RoPE
+    parameters, which it does not need, and Llama 4's with a value of the field, which it ignores.
 Upstream
     mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's are
     not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type, nor Llama 4's field.

@@ -36,7 +36,9 @@ def probe(target: Target) -> Result:
         return Result(False, "the tower's RoPE parameters are accepted")
     if "llama4" in target.module:
         fields = inspect.signature(module.VisionConfig).parameters
-        module.VisionConfig.from_dict({name: 1 for name in fields if name != "vision_feature_layer"})
+        module.VisionConfig.from_dict(
+            {name: 1 for name in fields if name != "vision_feature_layer"}
+        )
         return Result(False, "a tower without vision_feature_layer is accepted")
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))

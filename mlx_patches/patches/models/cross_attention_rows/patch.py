@@ -45,8 +45,8 @@ def keep_states(call: Function) -> Function:
             return call(*args, **kwargs)
         states, mask = find_argument(bound, STATES), find_argument(bound, MASK)
         rows, images = count_batch(cache[0]), find_images(cache[0])
-        if states is None and rows or images and states is images.states and mask is None:
-            bound.arguments.update(build_arguments(images) if images else {})
+        if images and mask is None and (states is images.states or (rows and states is None)):
+            bound.arguments.update(build_arguments(images))
         elif states is not None and (rows or mask is not None):
             counts = (states.shape[1],) * states.shape[0]
             shown = None if mask is None else is_shown(mask)

@@ -40,7 +40,5 @@ PATCH = Patch(
     changes_alone=True,
     wrong_alone="ernie4_5_moe_vl",
     summary="ERNIE 4.5 VL in mlx-vlm runs images through the experts for text",
-    targets=wrap(
-        "mlx_vlm.models.ernie4_5_moe_vl.language:LanguageModel.__call__", pass_types
-    ),
+    targets=wrap("mlx_vlm.models.ernie4_5_moe_vl.language:LanguageModel.__call__", pass_types),
 )

@@ -11,12 +11,18 @@ from ....probes import Result
 from ....probes.kit import module_of
 
 IMAGE = 7
+SMALL = ("hidden_size", "intermediate_size", "vocab_size")
 TEXT = {
-    **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 32),
+    **dict.fromkeys(SMALL, 32),
     **dict.fromkeys(("num_hidden_layers", "num_key_value_heads", "moe_k"), 1),
-    **dict.fromkeys(("moe_layer_start_index", "moe_layer_end_index"), [0, 0]),
-    **{"num_attention_heads": 2, "moe_num_shared_experts": 0, "mrope_section": [3, 3, 2]},
-    **{"moe_num_experts": [2, 2], "moe_intermediate_size": [16, 16], "model_type": "ernie"},
+    "model_type": "ernie4_5_moe_vl",
+    "num_attention_heads": 2,
+    "mrope_section": [3, 3, 2],
+    "moe_num_experts": [2, 2],
+    "moe_intermediate_size": [16, 16],
+    "moe_num_shared_experts": 0,
+    "moe_layer_start_index": [0, 0],
+    "moe_layer_end_index": [0, 0],
 }
 
 
