@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ PARTS = {
     "tower": ("visual", "vision_tower", "vision_model", "embed_vision"),
     "projector": ("multi_modal_projector", "multi_modality_projector", "connector", "embed_vision"),
 }
+# Published names of the vision tower's weights: transformers restores them only in loaded models.
+TOWER = {r"vision_tower\.(?!vision_model)": "vision_tower.vision_model."}
 
 
 def main() -> None:
@@ -60,7 +63,8 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     home.mkdir(parents=True)
     model, ids = write_folder(one, home)
     write_copy(one, home, folder / "saved")
-    transpose(home / "model.safetensors", one.get("transposed", ()))
+    if "renamed" in one or "transposed" in one:
+        rewrite(home / "model.safetensors", one.get("renamed", {}), one.get("transposed", ()))
     processor, default = processors(home)
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {"ids": ids, "cases": {}, "pil": default is not None}
@@ -120,32 +124,21 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
             value.add_(torch.randn_like(value) * 0.1)
     model.save_pretrained(home, save_original_format=one.get("original", True))
     if one.get("tower"):
-        rename_tower(home / "model.safetensors")
+        rewrite(home / "model.safetensors", TOWER)
     return model, ids
 
 
-def rename_tower(path: Path) -> None:
-    """Name the weights of the vision tower like published folders do."""
+def rewrite(path: Path, renamed: Mapping[str, str], transposed: Sequence[str] = ()) -> None:
+    """Rename the weights of a file by patterns; swap rows and columns if a name ends like these."""
     from safetensors.torch import load_file, save_file
 
-    old, new = "vision_tower.", "vision_tower.vision_model."
-    found = {
-        name if new in name else name.replace(old, new, 1): value.contiguous()
-        for name, value in load_file(path).items()
-    }
-    save_file(found, path, {"format": "pt"})
-
-
-def transpose(path: Path, endings: Sequence[str]) -> None:
-    """Rewrite a file of weights with rows and columns swapped in those with these endings."""
-    from safetensors.torch import load_file, save_file
-
-    if not endings:
-        return
-    found = {
-        name: value.mT.contiguous() if name.endswith(tuple(endings)) else value
-        for name, value in load_file(path).items()
-    }
+    found = {}
+    for name, value in load_file(path).items():
+        if transposed and name.endswith(tuple(transposed)):
+            value = value.mT
+        for pattern, new in renamed.items():
+            name = re.sub(pattern, new, name)
+        found[name] = value.contiguous()
     path.unlink()  # the copy has a link to it
     save_file(found, path, {"format": "pt"})
 
@@ -183,11 +176,15 @@ def processors(home: Path) -> tuple[Any, Any]:
 def process_case(
     one: published.Json, processor: Any, folder: Path, case: str, seed: int = 0
 ) -> Any:
+    """The processor's inputs of a case's prompt."""
+    import torch
+
     images = open_images(one, folder, case, seed)
     prompt = published.prompt(one, len(pictures.CASES[case].images))
-    return processor(
+    inputs = processor(
         images=images or None, text=[prompt], return_tensors="pt", add_special_tokens=False
     )
+    return inputs.to(torch.float32)  # Llama 4 makes pixels of bfloat16
 
 
 def open_images(one: published.Json, folder: Path, case: str, seed: int = 0) -> list[Any]:

@@ -10,17 +10,29 @@ from typing import Any
 
 from .authors import DECODED, first_layers, parts
 
+# The packages that users of mlx-vlm need not have; a release runs without them.
+WITHOUT = ("torchvision", "torch")
 # More than any prompt: prefill in one chunk.
 WHOLE = 1 << 20
 Arrays = dict[str, Any]
 
 
 class Loaded:
-    """A folder that ``mlx_vlm.load`` loaded; ``seen``: what the parts of the last run computed."""
+    """A folder that ``mlx_vlm.load`` loaded; ``seen``: what the parts of the last run computed.
+
+    ``lacks``: the package without which the release cannot load the processor; it is None then.
+    """
 
     def __init__(self, folder: Path):
         vlm = importlib.import_module("mlx_vlm")
-        self.model, self.processor = vlm.load(str(folder))
+        self.lacks = ""
+        try:
+            self.model, self.processor = vlm.load(str(folder))
+        except ImportError as error:
+            self.lacks = next((one for one in WITHOUT if one in str(error).lower()), "")
+            if not self.lacks:
+                raise
+            self.model, self.processor = vlm.utils.load_model(folder), None
         self.seen: dict[str, list[Any]] = {}
         for stage, part in parts(self.model):
             _record(part, self._keep(stage))

@@ -24,6 +24,7 @@ from ...activation.children import child_environment, module_command
 from ...evidence.words import GREEN, NOT_APPLICABLE, RED
 from .. import Cell, Family, engine
 from . import pictures, published, rules
+from .release import WITHOUT
 
 NAME = "reference-images"
 # The largest difference of equal results, as a share of the scale; transformers and the release
@@ -48,7 +49,6 @@ RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
 # The parts of a model whose features are compared if its logits differ, in order.
 FEATURES = {"tower": "vision tower", "projector": "projector", "merged": "merged embeddings"}
 _BACKEND = ", some to transformers' torchvision backend"
-WITHOUT = ("torch", "torchvision")
 
 Arrays = Mapping[str, Any]
 
@@ -151,7 +151,10 @@ def entry_cells(name: str, want: Expected) -> Iterator[tuple[str, Cell]]:
         reason = f"{'it' if written else 'the copy of the lab'} does not load: {_line(error)}"
         yield "load", Cell(RED if written else NOT_APPLICABLE, reason)
         return
-    yield "load", Cell(GREEN, "loads")
+    if loaded.lacks:
+        yield "load", Cell(NOT_APPLICABLE, f"its processor needs {loaded.lacks}")
+    else:
+        yield "load", Cell(GREEN, "loads")
     compared = Compared(one, want, loaded)
     yield from compared.cells()
     if compared.differs_without_image:
@@ -183,7 +186,7 @@ class Compared:
         self.found: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
         for case in pictures.CASES:
-            if want.is_refused(case):
+            if want.is_refused(case) or loaded.lacks:
                 continue
             try:
                 self.own[case] = loaded.inputs(self.prompt(case), self.images(case))
@@ -197,16 +200,22 @@ class Compared:
         return pictures.save(self.want.folder, case)
 
     def cells(self) -> Iterator[tuple[str, Cell]]:
-        """Each stage's cell, after that of loading."""
-        yield "ids", self.inputs(lambda name: name == "input_ids")
-        equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
-        yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
-        yield "grids", self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name)
+        """Each stage's cell, after that of loading; without a processor only the model's."""
+        if not self.loaded.lacks:
+            equal = EQUAL_PIXELS if self.has_pil else ROUNDED_PIXELS
+            yield "ids", self.inputs(lambda name: name == "input_ids")
+            yield "pixels", self.inputs(lambda name: name.startswith("pixel_values"), equal)
+            yield (
+                "grids",
+                self.inputs(lambda name: "size" in name or "grid" in name or "mask" in name),
+            )
         model = self.model([case for case in pictures.CASES if self.want.runs(case)])
         if self.differs_without_image:
             yield "model", Cell(NOT_APPLICABLE, f"a text differs too: {model.detail}")
             return  # the tiny config may be at fault
         yield "model", model
+        if self.loaded.lacks:
+            return
         yield "request", self.requests()
         yield "fields", self.fields()
         yield "chat", self.chat()
@@ -273,15 +282,11 @@ class Compared:
 
     def model(self, cases: Sequence[str]) -> Cell:
         """Compare the logits with transformers' inputs, and name the first stage that is off."""
-        import mlx.core as mx
-
         off: dict[str, Any] = {}
         for case in filter(self.want.runs, cases):
-            inputs = {k: mx.array(v) for k, v in self.want.inputs(case).items()}
-            own = self.own.get(case, {})
-            inputs = {**{k: v for k, v in own.items() if k not in inputs}, **inputs}
             try:
-                share = self.rows_off(case, self.loaded.run(inputs, self.sampler(case)))
+                rows = self.loaded.run(self.given(case), self.sampler(case))
+                share = self.rows_off(case, rows)
                 self.found[case] = share
                 if share > EQUAL:
                     off[case] = f"{share:.2g}{self.where(case)}"
@@ -294,6 +299,21 @@ class Compared:
         if not off and moved < 10 * EQUAL and "square" in cases:
             return Cell(NOT_APPLICABLE, f"the image hardly moves the logits: {moved:.2g}")
         return Cell(RED, describe_off(off), worst) if off else Cell(GREEN, "equal", worst)
+
+    def given(self, case: str) -> dict[str, Any]:
+        """Transformers' inputs, in the release's layout, and those that it lacks.
+
+        The release's own if they are lists of arrays: then the layouts differ.
+        """
+        import mlx.core as mx
+
+        own, given = self.own.get(case, {}), {}
+        if isinstance(own.get("pixel_values"), list):
+            return dict(own)
+        for name, value in self.want.inputs(case).items():
+            shape = getattr(own.get(name), "shape", value.shape)
+            given[name] = mx.array(value.reshape(shape) if is_alike(shape, value) else value)
+        return {**own, **given}
 
     def where(self, case: str) -> str:
         """The first stage whose features differ; parts with other shapes are not compared."""
@@ -477,10 +497,17 @@ def row_off(row: Any, want: Any) -> float:
     return float(np.abs(own - want).max() / np.abs(want - want.mean()).max())
 
 
+def is_alike(shape: Sequence[int], value: Any) -> bool:
+    """Whether a shape is that of an array, except for axes of length 1."""
+    return [one for one in shape if one != 1] == [one for one in value.shape if one != 1]
+
+
 def difference(own: Any, want: Any) -> Any:
     """The largest difference of two arrays, or a sentence if their shapes differ."""
     import numpy as np
 
+    if is_alike(own.shape, want):
+        own = own.reshape(want.shape)
     if own.shape != want.shape and own.ndim == want.ndim >= 3:
         own = np.moveaxis(own, -1, -3)
     if own.shape != want.shape:

@@ -21,12 +21,14 @@ def config_target(
     family: str,
     complete: Callable[[Params], Params],
     then: Callable[[Any, Params], None] | None = None,
+    kind: str = "",
 ) -> Target:
     """The ``from_dict`` of a family's config class, which the release defines only in its base.
 
     Args:
         complete: converts the content of ``config.json`` to the keys that the class reads.
         then: called with the new config object and the content of ``config.json``.
+        kind: the class, if it is not that of the whole config.
     """
     module, name = _BASES[distribution]
 
@@ -42,7 +44,7 @@ def config_target(
         return args
 
     lm = distribution == "mlx-lm"
-    kind = "ModelArgs" if lm else "ModelConfig"
+    kind = kind or ("ModelArgs" if lm else "ModelConfig")
     return Target(
         distribution,
         f"mlx_lm.models.{family}" if lm else f"mlx_vlm.models.{family}.config",

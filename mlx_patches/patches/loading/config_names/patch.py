@@ -1,15 +1,16 @@
-"""LFM2.5, Nemotron-H, Granite 4 hybrid, Pixtral and GLM-OCR do not load: unknown config names.
+"""LFM2.5, Nemotron-H, Granite 4, Llama 4, Pixtral, GLM-OCR do not load: unknown config names.
 
 Why: LFM2.5 has ``intermediate_size`` instead of ``block_ff_dim``. Newer Nemotron-H configs have a
     list of layer types, with new names, instead of a pattern and a number of layers. A Granite 4
     hybrid that transformers 5 saved has these new names too. In transformers, Pixtral's type is
-    ``llava``; mlx-vlm's LLaVA has no such vision tower. Its GLM-OCR rejects the RoPE parameters of
-    the tower.
+    ``llava`` and Granite Vision's ``llava_next``; mlx-vlm's have no such vision towers. Its GLM-OCR
+    rejects the RoPE parameters of the tower; its Llama 4 needs a field that transformers 5 drops.
 How: The missing old keys are added from the new ones before the config class reads them, and
-    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type.
-    GLM-OCR's tower is read without the RoPE parameters, which it does not need.
+    Granite's layer types get their old names. A LLaVA with Pixtral's tower gets Pixtral's type, a
+    LLaVA-NeXT with a Granite model that of Granite Vision. GLM-OCR's tower is read without the RoPE
+    parameters, which it does not need, and Llama 4's with a value of the field, which it ignores.
 Upstream: mlx-lm 0.31.2 reads Nemotron-H's list, 0.32.0 its new names and LFM2.5's key. Granite's
-    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type.
+    are not read in mlx-lm 0.32.2 and mlx-vlm 0.7.10, nor Pixtral's type, nor Llama 4's field.
 Retire when: No supported release is older than mlx-lm 0.32, and the others are read.
 """
 
@@ -28,7 +29,12 @@ _LETTERS = {
     "moe": "E",
     "mlp": "-",
 }
-_PIXTRAL, _ROPE = "pixtral", "rope_parameters"
+_ROPE, _LAYER = "rope_parameters", "vision_feature_layer"
+# A published type, one of a config's parts and its type: the family that reads it.
+_NAMES = {
+    ("llava", "vision_config", "pixtral"): "pixtral",
+    ("llava_next", "text_config", "granite"): "granite_vision",
+}
 _OLD_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
 
 
@@ -71,11 +77,17 @@ def glm_ocr(params: Params) -> Params:
     return params
 
 
-def name_pixtral(config: Any) -> Any:
-    """The content of ``config.json``, with Pixtral's type for a LLaVA that has its tower."""
-    tower = (config.get("vision_config") or {}).get("model_type")
-    is_pixtral = config.get("model_type") == "llava" and tower == _PIXTRAL
-    return {**config, "model_type": _PIXTRAL} if is_pixtral else config
+def llama4(params: Params) -> Params:
+    """The content of a Llama 4 tower's config, with a field that mlx-vlm needs and ignores."""
+    return {_LAYER: -1, **params}
+
+
+def name_family(config: Any) -> Any:
+    """The content of ``config.json``, with the type by which mlx-vlm knows Pixtral and Granite."""
+    for (kind, part, inner), name in _NAMES.items():
+        if config.get("model_type") == kind and (config.get(part) or {}).get("model_type") == inner:
+            return {**config, "model_type": name}
+    return config
 
 
 PATCH = Patch(
@@ -87,6 +99,7 @@ PATCH = Patch(
         config_target("mlx-lm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "granitemoehybrid", granitemoehybrid),
         config_target("mlx-vlm", "glm_ocr", glm_ocr),
-        *result("mlx_vlm.utils:load_config", name_pixtral),
+        config_target("mlx-vlm", "llama4", llama4, kind="VisionConfig"),
+        *result("mlx_vlm.utils:load_config", name_family),
     ),
 )

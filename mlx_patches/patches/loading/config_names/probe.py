@@ -1,5 +1,6 @@
 """Reads configs with the old and with the new names of their options."""
 
+import inspect
 import json
 import tempfile
 from importlib import import_module
@@ -33,6 +34,11 @@ def probe(target: Target) -> Result:
     if "glm_ocr" in target.module:
         module.ModelConfig.from_dict({"text_config": {}, "vision_config": {"rope_parameters": {}}})
         return Result(False, "the tower's RoPE parameters are accepted")
+    if "llama4" in target.module:
+        names = inspect.signature(module.VisionConfig).parameters
+        given = {name: 1 for name in names if name != "vision_feature_layer"}
+        module.VisionConfig.from_dict(given)
+        return Result(False, "a tower without vision_feature_layer is accepted")
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))
     fields, old, new = CASES[target.module.rpartition(".")[2]]

@@ -1,12 +1,14 @@
-"""Llama 3.2 Vision in a batch sees its image only for the first token of an answer.
+"""Llama 3.2 Vision: answers attend to padding and earlier images, or in a batch to no image.
 
 Why: The model computes an image's keys and values from its states in every call, and stores none of
     them in its caches. ``generate_step`` passes the states from call to call. The batch generator
     passes them only with the prompt, so the rest of the answer is generated without the image, even
-    in a batch of one row.
-How: The first cache keeps the image states of its rows, through all cache operations of a host. A
-    call without states gets them by the model's own arguments: the states of all rows, padded; a
-    mask of the padding; and the mask with which rows without an image skip these layers.
+    in a batch of one row. Neither passes the prompt's mask: the answer also attends to the padding
+    of an image of few tiles, and to all images instead of the last one.
+How: The first cache keeps the image states of its rows, through all cache operations of a host, and
+    which of them the prompt's last token attends to. A later call gets them by the model's own
+    arguments: the states of all rows, padded; that mask; and the mask with which rows without an
+    image skip these layers.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm's batches pass the states on, or the model keeps keys and values of images.
 """
@@ -22,18 +24,23 @@ from ..._shared.row_record import cache_targets, read_record, update_record
 STATES = "cross_attention_states"
 # Which states a token attends to (rows, 1, tokens, states), and which rows have some.
 MASK, SHOWN = "cross_attention_mask", "full_text_row_masked_out_mask"
+# A smaller number in a mask hides a state.
+HIDDEN = -1e8
 
 
 @by_name
 def keep_states(call: Function, bound: inspect.BoundArguments) -> Any:
     """The language model's call, in which a batch's rows see their images."""
-    cache, states = (find_argument(bound, name) for name in ("cache", STATES))
-    if cache and count_batch(cache[0]):
-        if states is not None:
-            rows, length, _ = states.shape
-            update_record(cache[0], images=ImageStates(states, (length,) * rows))
-        elif (images := find_images(cache[0])) is not None:
+    cache = find_argument(bound, "cache")
+    if cache:
+        states, mask = find_argument(bound, STATES), find_argument(bound, MASK)
+        rows, images = count_batch(cache[0]), find_images(cache[0])
+        if images and mask is None and (states is images.states or (rows and states is None)):
             bound.arguments.update(build_arguments(images))
+        elif states is not None and (rows or mask is not None):
+            counts = (states.shape[1],) * states.shape[0]
+            shown = None if mask is None else is_shown(mask)
+            update_record(cache[0], images=ImageStates(states, counts, shown))
     return call(*bound.args, **bound.kwargs)
 
 
@@ -47,27 +54,33 @@ def count_batch(cache: Any) -> int:
 
 
 def find_images(cache: Any) -> ImageStates | None:
-    """The image states of a batch's rows; None if their number of rows differs."""
+    """The image states of a cache's rows; None if their number of rows differs."""
     record = read_record(cache)
     images = record.images if record else None
-    return images if images is not None and len(images.counts) == count_batch(cache) else None
+    return images if images and len(images.counts) == (count_batch(cache) or 1) else None
+
+
+def is_shown(mask: Any) -> Any:
+    """Which states (rows, 1, 1, states) the last token of a prompt attends to."""
+    return mask[:, :, -1:] > HIDDEN
 
 
 def build_arguments(images: ImageStates) -> dict[str, Any]:
     """The model's arguments for the images of a batch's rows."""
-    counts, longest = mx.array(images.counts), max(images.counts)
     arguments = {STATES: images.states}
-    if min(images.counts) < longest:
-        # A row without an image attends to zeros, whose values are zeros.
-        own = (mx.arange(longest) < counts[:, None]) | (counts == 0)[:, None]
-        arguments[MASK] = own[:, None, None]
+    if images.shown is not None or min(images.counts) < max(images.counts):
+        arguments[MASK] = images.mask()
     if not all(images.counts):
-        arguments[SHOWN] = (counts > 0)[:, None, None, None]
+        arguments[SHOWN] = (mx.array(images.counts) > 0)[:, None, None, None]
+        # A row without an image attends to zeros, whose values are zeros.
+        arguments[MASK] = arguments[MASK] | ~arguments[SHOWN]
     return arguments
 
 
 PATCH = Patch(
     id="cross-attention-rows",
+    changes_alone=True,
+    wrong_alone="mllama",
     targets=(
         *define(
             vlm_family("mllama", "LanguageModel.__call__"),

@@ -124,8 +124,8 @@ def remove_padding(grid: Any, size: Sequence[int]) -> Any:
 
 
 def allow_images(formatter: Any, /) -> None:
-    """Let a conversation with LLaVA-NeXT have several images, as one with LLaVA may."""
-    if formatter.model_name == FAMILIES[0]:
+    """Let a conversation with LLaVA-NeXT or Llama 3.2 have several images, as with LLaVA."""
+    if formatter.model_name in (FAMILIES[0], "mllama"):
         formatter.model_name = "llava"  # the format is chosen already
 
 

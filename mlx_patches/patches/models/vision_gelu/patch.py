@@ -2,7 +2,8 @@
 
 Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's the exact function.
     mlx-vlm uses the sigmoid approximation in all of them, which belongs to CLIP. It differs by up
-    to 0.02 per activation. InternVL uses the exact function, mlx-vlm the tanh approximation.
+    to 0.02 per activation. InternVL and MiniCPM-V's merger use the exact function, mlx-vlm the tanh
+    approximation.
     Qwen3-VL MoE's layers use the approximation and its mergers the exact function, mlx-vlm the
     reverse; Qwen3-Omni's layers use the approximation too.
 How: New layers of these towers get the activation that belongs to the tower's type.
@@ -55,6 +56,13 @@ def set_merger_activation(merger: Any, /) -> None:
     merger.act_fn = nn.GELU(approx=PROJECTOR)
 
 
+def set_minicpm_activation(merger: Any, /) -> None:
+    """Give a new merger of MiniCPM-V 4.6 its activation."""
+    import mlx.nn as nn
+
+    merger.act = nn.GELU(approx=PROJECTOR)
+
+
 def find_approximation(config: Any) -> str | None:
     """How a tower's activation approximates GELU; None if that is not known."""
     own = NAMED.get(str(getattr(config, "hidden_act", None)))
@@ -69,7 +77,7 @@ def make_named(activation: Any, name: Any, /) -> Any:
     return activation if approximation in (None, "fast") else nn.GELU(approx=approximation)
 
 
-# InternVL's projector and Qwen3-VL's mergers; the layers of Qwen3-VL's tower.
+# InternVL's projector, the mergers of Qwen3-VL and MiniCPM-V; the layers of Qwen3-VL's tower.
 PROJECTOR, BLOCK = "none", "precise"
 _FAMILIES = "idefics2 granite_vision granite4_vision internvl_chat llava llava_bunny llava_next"
 
@@ -100,6 +108,9 @@ PATCH = Patch(
             set_block_activation,
         ),
         *after("mlx_vlm.models.qwen3_vl_moe.vision:PatchMerger.__init__", set_merger_activation),
+        *after(
+            "mlx_vlm.models.minicpmv4_6.minicpmv4_6:MergerBlock.__init__", set_minicpm_activation
+        ),
         *result("mlx_vlm.models.molmo2.vision:_gelu_from_name", make_named),
     ),
 )

@@ -22,6 +22,8 @@ def probe(target: Target) -> Result:
     module = module_of(target)
     if "." not in target.name:
         activation, expected = require_own(target)("gelu_pytorch_tanh"), approximate
+    elif family.startswith("minicpm"):
+        activation, expected = module.MergerBlock(4, 4).act, exact
     elif family.startswith("qwen3"):
         is_block = target.name.startswith("MLP")
         sizes = (4, 4) if is_block else (config_of(SIGLIP),)
