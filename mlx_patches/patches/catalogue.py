@@ -120,6 +120,8 @@ STACKED = [
     "vlm-prefix-first-token",
     "cancelled-prompt",
     "vlm-prefix-kv-bits",
+    "openai-server-hang-up",
+    "openai-server-answers",
 ]
 
 

@@ -96,6 +96,8 @@ SIMPLE: dict[str, dict[str, object]] = {
         "check_body": lambda body: None,
         "check_caller": lambda address: None,
     },
+    "openai-server-answers": {"read_stops": lambda stop: []},
+    "openai-server-hang-up": {"end_when_cancelled": lambda stream, should_cancel: stream},
     "server-hang-up": {"is_gone": lambda client: False},
     "server-ignored-parameters": {
         "find_ignored": lambda body: [],

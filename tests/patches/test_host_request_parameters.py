@@ -44,8 +44,21 @@ def test_fields_are_adapted(ungated):
     assert read(TARGET, "vllm_mlx", thinking_budget=3)["thinking_token_budget"] == 3
     assert read(TARGET, "rapid_mlx", repetition_context_size=9)["repetition_penalty_range"] == 9
     assert read(TARGET, "rapid_mlx", logit_bias={"1": 2}) == {"logit_bias": {"1": 2}}
+    body = read(TARGET, "app", stop="a", enable_thinking=False)
+    assert body["stop"] == ["a"]
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
     with pytest.raises(ValueError, match="logit_bias: not supported by Rapid-MLX; remove it"):
         read(TARGET, "rapid_mlx", prompt="hi", logit_bias={"1": 2})
+
+
+def test_json_object_becomes_a_schema(ungated):
+    ungated("host-request-parameters")
+    body = {"response_format": {"type": "json_object"}, "text": {"format": {"type": "json_object"}}}
+    for package in ("app", "rapid_mlx"):
+        read_ = read(TARGET, package, **body)
+        assert read_["response_format"]["json_schema"]["schema"] == {"type": "object"}
+        assert read_["text"]["format"]["schema"] == {"type": "object"}
+    assert read(TARGET, "mlx_vlm", **body) == body
 
 
 def test_other_servers_read_any_field(ungated):

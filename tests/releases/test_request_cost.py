@@ -46,6 +46,8 @@ CONSTANT: dict[str, str] = {
     "extend-solo-batch": ARRAYS,
     "extra-eos": START,
     "gemma-image-blocks": ARRAYS,
+    "openai-server-answers": "searches each chunk as vllm-stop-text does; checks some fields",
+    "openai-server-hang-up": "checks the client once per chunk",
     "vlm-hang-up": "checks the client's socket once per token",
     "host-request-parameters": "looks up a fixed list of fields; encodes each number that is sent",
     "llava-next-tiles": ARRAYS,

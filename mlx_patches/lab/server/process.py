@@ -94,6 +94,9 @@ def run(
     environment = child_environment()
     if patched is None:
         del environment[SWITCH]
+    # A host imports so much that it starts in minutes if it compiles all of it each time.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment.setdefault("PYTHONPYCACHEPREFIX", str(log.with_name("bytecode")))
     environment["PATH"] = f"{Path(python).parent}{os.pathsep}{environment['PATH']}"
     if shutil.which(words[0], path=environment["PATH"]) is None:
         raise MlxPatchesError(f"--server: {words[0]} is not in this environment: install it")

@@ -36,8 +36,8 @@ def probe(target: Target) -> Result:
         return Result(False, "the tower's RoPE parameters are accepted")
     if "llama4" in target.module:
         names = inspect.signature(module.VisionConfig).parameters
-        given = {name: 1 for name in names if name != "vision_feature_layer"}
-        module.VisionConfig.from_dict(given)
+        numbers = {name: 1 for name in names if name != "vision_feature_layer"}
+        module.VisionConfig.from_dict(numbers)
         return Result(False, "a tower without vision_feature_layer is accepted")
     if "granitemoehybrid" in target.module:
         return granite(getattr(module, target.name.partition(".")[0]))

@@ -1,15 +1,16 @@
-"""mlx_vlm.server, vllm-mlx, Rapid-MLX ignore n, max_completion_tokens and others.
+"""mlx_vlm.server, vllm-mlx, Rapid-MLX, mlx-openai-server ignore n and other parameters.
 
 Why: They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
     ``guided_json`` have no effect. ``max_completion_tokens``, which clients send in place of
     ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
-    ``stop`` that is not a list. Rapid-MLX's completions ignore ``logit_bias``.
-How: In each body that an endpoint for answers or embeddings reads, a parameter that
-    the server knows by another name gets it, and vllm-mlx's ``stop`` becomes a list. A parameter
-    that the server cannot follow is refused with status 400; the message names it. A value without
-    effect, such as ``n: 1``, and fields that describe the request, such as ``user``, are accepted.
-    Embeddings of mlx_vlm.server are base64 if ``encoding_format`` is.
-    This depends on the name of one method of Starlette.
+    ``stop`` that is not a list, as does mlx-openai-server, which ignores ``enable_thinking``. It
+    and Rapid-MLX only put ``json_object`` into the prompt, if at all. Rapid-MLX's completions
+    ignore ``logit_bias``.
+How: In each body that an endpoint for answers or embeddings reads, a parameter that the server
+    knows by another name or form gets it. One that the server cannot follow is refused with status
+    400; the message names it. A value without effect, such as ``n: 1``, and fields that describe
+    the request, such as ``user``, are accepted. Embeddings of mlx_vlm.server are base64 if
+    ``encoding_format`` is. This depends on the name of one method of Starlette.
 Upstream: Not fixed in mlx-vlm 0.7.10 and vllm-mlx 0.6.0.
 Retire when: The servers refuse fields that they do not read.
 """
@@ -27,13 +28,21 @@ _BOTH = (
     *("prompt_logprobs", "use_beam_search", "length_penalty", "functions", "function_call"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
 )
+_SIZES = ("presence_context_size", "frequency_context_size")
+_BUDGETS = ("thinking_budget", "thinking_token_budget")
 # The parameters that each server ignores, by its package.
 IGNORED = {
     "mlx_vlm": frozenset({"n", "dimensions", *_BOTH}),
     "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
-    "rapid_mlx": frozenset({"presence_context_size", "frequency_context_size"}),
+    "rapid_mlx": frozenset(_SIZES),
+    "app": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BUDGETS, *_SIZES, *_BOTH}),
 }
-SERVERS = {"mlx_vlm": "mlx_vlm.server", "vllm_mlx": "vllm-mlx", "rapid_mlx": "Rapid-MLX"}
+SERVERS = {
+    "mlx_vlm": "mlx_vlm.server",
+    "vllm_mlx": "vllm-mlx",
+    "rapid_mlx": "Rapid-MLX",
+    "app": "mlx-openai-server",
+}
 # Values without effect, besides false ones.
 _NEUTRAL = {"n": 1, "best_of": 1, "typical_p": 1, "length_penalty": 1, "function_call": "none"}
 # Fields that a server knows by one of two names.
@@ -42,6 +51,7 @@ _OTHER_NAMES = (
     ("thinking_token_budget", "thinking_budget"),
     ("repetition_penalty_range", "repetition_context_size"),
 )
+_OBJECT = {"name": "object", "schema": {"type": "object"}, "strict": True}
 _ENDPOINTS = ("completion", "response", "message", "embedding")
 
 
@@ -76,8 +86,14 @@ def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
     for name, other in _OTHER_NAMES:
         if body.get(other) is not None and body.get(name) is None:
             changes[name] = body[other]
-    if package == "vllm_mlx" and isinstance(body.get("stop"), str):
+    if package in ("vllm_mlx", "app") and isinstance(body.get("stop"), str):
         changes["stop"] = [body["stop"]]
+    thinking = body.get("enable_thinking")
+    if package == "app" and isinstance(thinking, bool):
+        given = body.get("chat_template_kwargs") or {}
+        changes["chat_template_kwargs"] = {"enable_thinking": thinking, **given}
+    if package in ("app", "rapid_mlx"):
+        changes |= constrain_objects(body)
     return {**body, **changes} if changes else body
 
 
@@ -92,6 +108,18 @@ def encode_vectors(answer: tuple[list[Any], int]) -> tuple[list[Any], int]:
 def encode(vector: list[float]) -> str:
     """The numbers as float32, in base64."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def constrain_objects(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields that ask for any JSON object, with a schema: only schemas constrain an answer."""
+    changes: dict[str, Any] = {}
+    form, text = body.get("response_format"), body.get("text") or {}
+    if isinstance(form, dict) and form.get("type") == "json_object":
+        changes["response_format"] = {"type": "json_schema", "json_schema": _OBJECT}
+    form = text.get("format") if isinstance(text, dict) else None
+    if isinstance(form, dict) and form.get("type") == "json_object":
+        changes["text"] = {**text, "format": {"type": "json_schema", **_OBJECT}}
+    return changes
 
 
 PATCH = Patch(
