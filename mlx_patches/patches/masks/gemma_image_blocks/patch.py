@@ -162,8 +162,10 @@ def shows_images(model: Any, pixel_values: Any) -> bool:
 
 def is_of_gemma(batch: Any, /) -> bool:
     """Whether a batch of prompts holds images that attend both ways."""
+    if batch._prompt_kwargs.get(VISUAL) is None:
+        return False
     known = type(batch.model).__module__.partition(".models.")[2].partition(".")[0]
-    return known in ("gemma3", "gemma4") and batch._prompt_kwargs.get(VISUAL) is not None
+    return known in ("gemma3", "gemma4")
 
 
 def step_between_images(step: Function, batch: Any) -> Any:
