@@ -53,9 +53,11 @@ def find_ragged(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The masks of ``UNREAD`` that differ in shape by more than their first axis."""
     if any(row.get(READER) is not None for row in rows):
         return []
-    given = {name: [row[name] for row in rows if row.get(name) is not None] for name in UNREAD}
-    shapes = {name: {mask.shape[1:] for mask in masks} for name, masks in given.items()}
-    return [name for name, own in shapes.items() if len(own) > 1]
+    return [
+        name
+        for name in UNREAD
+        if len({row[name].shape[1:] for row in rows if row.get(name) is not None}) > 1
+    ]
 
 
 PATCH = Patch(
