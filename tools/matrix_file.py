@@ -64,7 +64,8 @@ def load() -> CompatMatrix:
 
 def document() -> dict[str, Any]:
     """The whole matrix."""
-    lab, always = lab_evidence.load(), for_every_model()
+    lab = lab_evidence.load()
+    always = [patch.id for patch in catalogue.builtin() if patch.every_model]
     return {
         "schema": SCHEMA,
         **build_rules(load_evidence()),
@@ -73,11 +74,6 @@ def document() -> dict[str, Any]:
         "models": model_rows.rows(lab, always),
         **read_defects(),
     }
-
-
-def for_every_model() -> list[str]:
-    """The ids of the patches that belong to no model."""
-    return [patch.id for patch in catalogue.builtin() if patch.every_model]
 
 
 # -- the rules -------------------------------------------------------------------------------

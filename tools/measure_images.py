@@ -64,7 +64,7 @@ def main() -> None:
 
 def run(python: Path, models: Sequence[str], jobs: int, mode: str, off: str = "") -> Rows:
     """The rows of ``lab --reference`` for images only; ``off``: a patch that is switched off."""
-    return measure_reference.run(python, models, jobs, mode, off, NAME)
+    return measure_reference.run(python, models, jobs, mode, off, (NAME,))
 
 
 def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dict[str, Any]:

@@ -107,12 +107,13 @@ def run(
     jobs: int,
     mode: str,
     off: str = "",
-    scenario: str = reference.NAME,
+    scenarios: Sequence[str] = (reference.NAME,),
+    kind: str = "--reference",
 ) -> Rows:
-    """The rows of one scenario of ``lab --reference``; ``off``: a patch that is switched off."""
+    """The rows of scenarios of the lab; ``off``: a patch that is switched off."""
     flags = [flag for model in models for flag in ("--model", model)]
-    flags += ["--scenario", scenario]
-    command = ["-m", "mlx_patches", "lab", "--reference", mode, "--jobs", str(jobs), *flags]
+    flags += [flag for scenario in scenarios for flag in ("--scenario", scenario)]
+    command = ["-m", "mlx_patches", "lab", kind, mode, "--jobs", str(jobs), *flags]
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     variables = {"PYTHONPATH": os.pathsep.join(paths), settings.DISABLE: off}
     with tempfile.TemporaryDirectory() as folder:

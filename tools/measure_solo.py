@@ -2,39 +2,29 @@
 
     python tools/measure_solo.py --set 'mlx-lm 0.32.2' --python PYTHON  [--scenario NAME ...]
 
-``PYTHON`` is that of an environment of the set. Each job runs its families in one process that
-forks for each of them: to start a process for each would take hours. Scenarios that are not named
-keep what the file has of them. ``--table`` prints the results of all files.
+``PYTHON`` is that of an environment of the set. Scenarios that are not named keep what the file has
+of them. ``--table`` prints the results of all files.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
-import subprocess
-import sys
+import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import evidence_file
+import measure_reference
 import release_sets
-import shards
 from release_sets import ROOT
-from shards import Shard
 
-from mlx_patches.activation import settings
 from mlx_patches.evidence.outside import FEATURES, IMAGES_WHY, PREFILL
 from mlx_patches.evidence.words import GREEN, LETTERS, NOT_BUILT, RED, current_id
+from mlx_patches.lab import RELEASE
 from mlx_patches.lab.record import check_ended
-from mlx_patches.lab.runner import judge_end
 
 EVIDENCE = ROOT / "tools" / "evidence" / "solo"
-# Seconds for one family, and for one scenario of the release.
-SECONDS, RELEASE_SECONDS = 120, 300
 PARTS = ("without", "with")
 FIELDS = "config-fields"
 # By scenario, and family or case: why no patch mends what stays wrong. FEATURES stands for all
@@ -54,76 +44,78 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--set", help="the release set")
-    parser.add_argument("--python", help="an environment of this set")
+    parser.add_argument("--python", type=Path, help="an environment of this set")
     parser.add_argument(
         "--scenario", action="append", type=current_id, choices=(*NAMED, *RELEASE_SCENARIOS)
     )
     parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--jobs", type=int, default=1)
-    shards.add_option(parser, "family")
     parser.add_argument("--table", action="store_true", help="print the results of all files")
-    parser.add_argument("--rows", choices=PARTS, help="print rows: run by this tool itself")
     options = parser.parse_args()
-    names = options.scenario or [*NAMED, *RELEASE_SCENARIOS]
     if options.table:
         print("\n".join(table()))
-    elif options.rows:
-        distribution, patched = options.set.split()[0], options.rows == PARTS[1]
-        print_rows(distribution, names, patched, options.family, options.shard)
     else:
+        names = options.scenario or [*NAMED, *RELEASE_SCENARIOS]
         measure(options.set, options.python, names, options.family, options.jobs)
 
 
 def measure(
-    name: str, python: str, scenarios: Sequence[str], only: Sequence[str], jobs: int = 1
+    name: str, python: Path, scenarios: Sequence[str], only: Sequence[str], jobs: int = 1
 ) -> None:
     """Run the scenarios without and with the patches, and write the set's file."""
-    slug = release_sets.find(name).slug
-    file = EVIDENCE / f"{slug}.json"
+    one = release_sets.find(name)
+    file = EVIDENCE / f"{one.slug}.json"
     before = evidence_file.read(file)
-    found = {"set": name, **evidence_file.read(file)}
-    found["versions"] = release_sets.versions(Path(python))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    found = {"set": name, **evidence_file.read(file), "versions": release_sets.versions(python)}
 
     def rows(part: str, scenarios: Sequence[str], only: Sequence[str], off: str = "") -> Rows:
-        command = [python, __file__, "--set", name, "--rows", part]
-        command += [word for one in scenarios for word in ("--scenario", one)]
-        command += [word for one in only for word in ("--family", one)]
-        variables = environment | {settings.DISABLE: off}
-
-        def of_shard(index: int) -> Rows:
-            own = [*command, "--shard", f"{index}/{jobs}"]
-            done = subprocess.run(own, stdout=subprocess.PIPE, env=variables, check=True)
-            rows = list(map(json.loads, done.stdout.splitlines()))
-            check_ended(rows)
-            return rows
-
-        with ThreadPoolExecutor(jobs) as pool:
-            return [row for found in pool.map(of_shard, range(1, jobs + 1)) for row in found]
+        models = [f"{one.distribution}:{family}" for family in only] or [one.distribution]
+        mode = "--unpatched" if part == PARTS[0] else "--patched"
+        kind = "--every-patch"
+        found = measure_reference.run(python, models, jobs, mode, off, scenarios, kind)
+        return complete(found, scenarios)
 
     for part in PARTS:
         add(found, part, scenarios, rows(part, scenarios, only))
     if PREFILL in scenarios:
-        found["needs"] = needs(found, name.split()[0], rows)
+        found["needs"] = needs(found, one.distribution, rows)
     evidence_file.save(file, found, before)
     print(f"{file.relative_to(ROOT)}: {', '.join(scenarios)}")
+
+
+def complete(rows: Rows, scenarios: Sequence[str]) -> Rows:
+    """The rows with the families' own names; a crash counts for every scenario without a row."""
+    from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
+
+    found: Rows = []
+    for row in rows:
+        family = row["family"].partition(":")[2]
+        family, names = "" if family == RELEASE else family, [row["scenario"]]
+        if ended := re.match(r"crashed: (signal \d+)", row["detail"]):
+            own = {one["scenario"] for one in rows if one["family"] == row["family"]}
+            names = [one for one in scenarios if (one in RELEASE_SCENARIOS) != bool(family)]
+            names = [name for name in names if name not in own]
+            row["detail"] = f"ended by {ended[1]}"
+        found += [{**row, "family": family, "scenario": name} for name in names]
+    check_ended(found)
+    return found
 
 
 def needs(
     found: Mapping[str, Any], distribution: str, rows: Callable[..., Rows]
 ) -> dict[str, dict[str, list[str]]]:
     """Family to the patches without which its decode differs from its prefill."""
-    from measure_reference import concerns, trace
-
     before, after = (found[part][PREFILL] for part in PARTS)
     repaired = [name for name in before if before[name] + after.get(name, "") == "rg"]
 
     def run(own: Sequence[str], off: str) -> dict[str, Any]:
         return {PREFILL: {row["family"]: row for row in rows(PARTS[1], [PREFILL], own, off)}}
 
-    return trace(
+    return measure_reference.trace(
         {PREFILL: dict.fromkeys(repaired)},
-        lambda patch: [name for name in repaired if concerns(patch, distribution, name)],
+        lambda patch: [
+            name for name in repaired if measure_reference.concerns(patch, distribution, name)
+        ],
         run,
     )
 
@@ -144,65 +136,6 @@ def add(
             said.pop(name, None)
             if row["verdict"] == RED or told:
                 said[name] = row["detail"]
-
-
-def print_rows(
-    distribution: str, scenarios: Sequence[str], patched: bool, only: Sequence[str], shard: Shard
-) -> None:
-    """Print a row for each cell of a shard's families; each runs in a fork of this process."""
-    import importlib
-
-    from mlx_patches.core.packages import package_of
-    from mlx_patches.lab import RELEASE, Family
-    from mlx_patches.lab.child import apply
-    from mlx_patches.lab.families import families
-    from mlx_patches.lab.named_scenarios import NAMED
-
-    if patched:
-        apply(every=True)
-    importlib.import_module(f"{package_of(distribution)}.generate")
-    flags = ["--patched", "--every-patch"] if patched else []
-    own = [name for name in scenarios if name in NAMED]
-    found = shard.of(families(distribution)) if own else []
-    for family in (one for one in found if not only or one.name in only):
-        fork_family(family.name, str(family), own, flags, SECONDS)
-    # These have processes of their own, so that one does not change what another one sees.
-    of_release = [name for name in scenarios if name not in NAMED]
-    for name in shard.of(of_release):
-        fork_family("", str(Family(distribution, RELEASE)), [name], flags, RELEASE_SECONDS)
-
-
-def fork_family(
-    name: str, family: str, scenarios: Sequence[str], flags: list[str], limit: int
-) -> None:
-    """Run a family's scenarios in a fork of this process, as the lab's process would."""
-    from mlx_patches.lab import child
-
-    arguments = [family, *flags, *(word for one in scenarios for word in ("--scenario", one))]
-    read, write = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.dup2(write, 1)
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        signal.alarm(limit)
-        try:
-            child.main(arguments)
-            sys.stdout.flush()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(write)
-    with open(read) as file:
-        rows = [json.loads(line) for line in file if line.endswith("\n")]
-    _, status = os.waitpid(pid, 0)
-    said = {row["scenario"] for row in rows}
-    missing = [] if "build" in said else [one for one in scenarios if one not in said]
-    end = f"ended by signal {status & 127}" if status & 127 else "ended early"
-    verdict = judge_end(-(status & 127) or status >> 8)
-    rows += [{"scenario": one, "verdict": verdict, "detail": end} for one in missing]
-    for row in rows:
-        print(json.dumps({**row, "family": name}), flush=True)
 
 
 def table() -> list[str]:
