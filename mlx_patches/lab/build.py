@@ -85,7 +85,8 @@ def build_undrawn(
 
     try:
         overrides = overrides_of(family.distribution, family.name)
-        if reason := overrides.get("not-built") or _needs_metal(overrides):
+        lacks_metal = "" if mx.metal.is_available() else overrides.get("needs-metal")
+        if reason := overrides.get("not-built") or lacks_metal:
             raise NotBuilt(reason)
         make = _lm_model if family.distribution == "mlx-lm" else _vlm_model
         return make(family, config, overrides, change, edit is not None)
@@ -147,11 +148,6 @@ def differ(one: LabModel, other: LabModel) -> bool:
     tokens = [[1 + (7 * i) % (one.vocabulary - 2) for i in range(_PROMPT)]]
     first, second = (model.call(tokens, model.make_cache()) for model in (one, other))
     return not mx.array_equal(first, second).item()
-
-
-def _needs_metal(overrides: dict[str, Any]) -> str:
-    """Why a family cannot be built without Metal; empty if it can or Metal is available."""
-    return "" if mx.metal.is_available() else str(overrides.get("needs-metal", ""))
 
 
 # Layer kinds that a family's source may name, in alternation order.

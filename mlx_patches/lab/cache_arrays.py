@@ -48,10 +48,6 @@ def _parts(one: Any) -> Iterator[Any]:
             yield getattr(one, name, None)
 
 
-def graph_size(held: Any) -> int:
-    return count_edges(*arrays(held))
-
-
 def count_edges(*arrays: Any) -> int:
     text = io.StringIO()
     mx.export_to_dot(text, *arrays)

@@ -241,7 +241,7 @@ def growth(model: LabModel) -> Cell:
         if step == SPAN and engine.evaluates_caches(model):
             mx.eval([layer.state for layer in cache])
         decode(model, rows, cache, 1)
-        sizes.append(cache_arrays.graph_size(cache))
+        sizes.append(cache_arrays.count_edges(*cache_arrays.arrays(cache)))
     early, late = max(sizes[:SPAN]), max(sizes[SPAN:])
     detail = f"{early} edges of the graph are left in {SPAN} steps, {late} in {2 * SPAN}"
     return Cell(RED if late > early else GREEN, detail, float(late - early))

@@ -102,7 +102,9 @@ class Kernel:
             raise InTrace(self.source.name) if "transformations" in str(error) else error from None
         kinds = tuple(Input(TYPES[one.dtype][0], one.ndim == 0) for one in arrays)
         outputs = list(zip(output_shapes, output_dtypes, strict=True))
-        chosen = tuple((name, _template(value)) for name, value in template or ())
+        chosen = tuple(
+            (name, one if isinstance(one, int) else TYPES[one][0]) for name, one in template or ()
+        )
         run = build_function(
             self.source, kinds, tuple(TYPES[kind][0] for kind in output_dtypes), chosen
         )
@@ -212,7 +214,3 @@ def build_function(source: Source, *signature: Any) -> Any:
 def _values(array: Any) -> Any:
     """Convert an array to numpy; bfloat16, which numpy lacks, as its bits."""
     return np.asarray(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
-
-
-def _template(value: Any) -> Any:
-    return value if isinstance(value, int) else TYPES[value][0]

@@ -2,5 +2,5 @@
 
 ``oracle`` defines a tiny model whose every answer is known, ``folder`` writes it as a model folder,
 ``process`` and ``client`` run and query a server, ``parameters`` and ``contexts`` are the matrix,
-``runner`` fills it.
+``judges`` check the answers, and ``runner`` fills it.
 """

@@ -18,10 +18,10 @@ from ..runner import environment
 from . import table
 from .client import Client
 from .folder import save
-from .measure import cells_of, cells_of_url, walker_of
+from .measure import cells_of, cells_of_url, starting
 from .oracle import Language
 from .table import Cell
-from .walks import parse
+from .walks import Walker, parse
 from .walks import show as show_line
 
 
@@ -76,7 +76,8 @@ def walk(options: Any, mode: str) -> NoReturn:
     results: list[dict[str, Any]] = []
     for patched in modes_of(mode):
         count, reds = 0, []
-        with walker_of(options.server, patched) as walker:
+        with starting(options.server, patched) as started:
+            walker = Walker(started)
             walks = (
                 walker.walk(options.walks or 0, options.seed)
                 if steps is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ...core.errors import MlxPatchesError
@@ -16,15 +16,14 @@ from .parameters import make_request
 from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
-from .walks import Walker
 
 # The names in a command line: the served model for text or with images, and the other model.
 MODEL, VISION, OTHER = "model", "vision", "other"
 
 
 @contextlib.contextmanager
-def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process], str]]:
-    """Write the models; yields the function that starts the server anew, and the other's folder."""
+def starting(command: str, patched: bool, known: Mapping[Key, Cell] | None = None) -> Iterator[Lab]:
+    """Write the models, and start a server for measurements."""
     images = f"{{{VISION}}}" in command
     if "{port}" not in command or not (images or f"{{{MODEL}}}" in command):
         raise MlxPatchesError(f"--server: the command needs {{model}} and {{port}}: {command}")
@@ -37,21 +36,15 @@ def prepare(command: str, patched: bool) -> Iterator[tuple[Callable[[], Process]
             stack.close()
             return stack.enter_context(run(command, folders, patched, Path(temporary, "log")))
 
-        yield start, str(folders[OTHER])
+        yield Lab(start(), start, str(folders[OTHER]), patched, known)
 
 
 def cells_of(
     command: str, patched: bool, only: Sequence[str] = (), known: Mapping[Key, Cell] | None = None
 ) -> Iterator[tuple[Cell, int]]:
     """The cells of a server that is started here, and their number."""
-    with prepare(command, patched) as (start, other):
-        yield from Lab(start(), start, other, patched, known).cells(only)
-
-
-@contextlib.contextmanager
-def walker_of(command: str, patched: bool) -> Iterator[Walker]:
-    with prepare(command, patched) as (start, other):
-        yield Walker(Lab(start(), start, other, patched))
+    with starting(command, patched, known) as lab:
+        yield from lab.cells(only)
 
 
 def cells_of_url(

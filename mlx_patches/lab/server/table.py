@@ -147,8 +147,5 @@ def save(file: Path, part: dict[str, Any]) -> None:
 def _dump(parts: list[dict[str, Any]]) -> str:
     """JSON with one row per line."""
     text = json.dumps(parts, indent=1)
-    return re.sub(r"\[\s*(\"[^\[\]]*?)\[\s*([^\[\]]*?)\s*\],\s*(\"[^\n]*)\s*\]", _one_line, text)
-
-
-def _one_line(found: re.Match[str]) -> str:
-    return json.dumps(json.loads(found[0]))
+    row = r"\[\s*(\"[^\[\]]*?)\[\s*([^\[\]]*?)\s*\],\s*(\"[^\n]*)\s*\]"
+    return re.sub(row, lambda found: json.dumps(json.loads(found[0])), text)
