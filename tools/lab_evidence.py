@@ -6,6 +6,8 @@ measured without patches and with every patch that the release admits.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +92,15 @@ def evidence_of(one: ReleaseSet, place: Place = PLAIN) -> dict[str, Any]:
     """A set's evidence for one device and dtype; empty if there is none."""
     found: dict[str, Any] = evidence_file.read(file_of(one, place))
     return found
+
+
+def run_lab(python: Path, *flags: str, seconds: int, **variables: Any) -> list[dict[str, Any]]:
+    """The rows of a run of the lab in an environment; for the rest see ``release_sets.run``."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows.jsonl"
+        command = ("-m", "mlx_patches", "lab", *flags, "--out", str(out))
+        release_sets.run(python, *command, seconds=seconds, codes=(0, 1), **variables)
+        return [json.loads(line) for line in out.read_text().splitlines()]
 
 
 def family_results(evidence: dict[str, Any]) -> dict[str, str]:

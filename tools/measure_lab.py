@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -262,15 +261,11 @@ class Lab(NamedTuple):
         The part is ``without`` patches, ``with`` every patch, or with the model's ``entry``.
         """
         flags = {"without": ["--unpatched"], "entry": ["--patched"]}.get(part, EVERY_PATCH)
-        command = ["mlx_patches", "lab", *flags, "--dtype", self.place.dtype]
+        command = [*flags, "--dtype", self.place.dtype]
         command += ["--variant", variant] if variant else []
         command += ["--device", self.place.device] if self.place.is_emulated else []
         command += [*self.only.flags(self.one.distribution), "--jobs", str(self.jobs)]
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "cells.jsonl"
-            command += ["--out", str(out)]
-            release_sets.run(self.python, "-m", *command, seconds=SECONDS, codes=(0, 1))
-            rows = [json.loads(line) for line in out.read_text().splitlines()]
+        rows = lab_evidence.run_lab(self.python, *command, seconds=SECONDS)
         check_devices({row["device"] for row in rows}, self.place.device)
         own = [row for row in rows if row["family"].startswith(f"{self.one.distribution}:")]
         return sorted(own, key=lambda row: str(row["family"]))

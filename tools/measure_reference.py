@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import evidence_file
+import lab_evidence
 import release_sets
 from release_sets import ROOT
 
@@ -113,14 +114,10 @@ def run(
     """The rows of scenarios of the lab; ``off``: a patch that is switched off."""
     flags = [flag for model in models for flag in ("--model", model)]
     flags += [flag for scenario in scenarios for flag in ("--scenario", scenario)]
-    command = ["-m", "mlx_patches", "lab", kind, mode, "--jobs", str(jobs), *flags]
+    flags += [kind, mode, "--jobs", str(jobs), "--timeout", str(ONE)]
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     variables = {"PYTHONPATH": os.pathsep.join(paths), settings.DISABLE: off}
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "rows.jsonl"
-        command += ["--timeout", str(ONE), "--out", str(out)]
-        release_sets.run(python, *command, seconds=SECONDS, codes=(0, 1), variables=variables)
-        return [json.loads(line) for line in out.read_text().splitlines()]
+    return lab_evidence.run_lab(python, *flags, seconds=SECONDS, variables=variables)
 
 
 def cells(rows: Iterable[Mapping[str, Any]]) -> Cells:

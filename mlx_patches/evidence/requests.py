@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .store import reading
+from . import store
 
-_HERE = Path(__file__).parent
 # The verdicts of cells, the order of counts, and those that a user must know of.
 RIGHT, WRONG, IGNORED, REFUSED, ABSENT = "right", "wrong", "ignored", "refused", "n/a"
 VERDICTS = (RIGHT, WRONG, IGNORED, REFUSED, ABSENT)
@@ -39,9 +38,8 @@ _OPTION = re.compile(r"--(?:continuous-batching|mllm|draft-model|kv-bits|max-kv-
 
 
 def folder() -> Path:
-    """The folder of the evidence: next to the code in a wheel, below ``tools`` in a checkout."""
-    inside = _HERE / "requests"
-    return inside if inside.exists() else _HERE.parents[1] / "tools" / "evidence" / "requests"
+    """The folder of the evidence, next to the lab's."""
+    return store.folder().parent / "requests"
 
 
 def load(name: str, version: str, place: Path | None = None) -> list[dict[str, Any]]:
@@ -49,7 +47,7 @@ def load(name: str, version: str, place: Path | None = None) -> list[dict[str, A
     if not re.fullmatch(r"[\w-]+ [\w.+!-]{1,100}", f"{name} {version}"):
         return []
     file = (place or folder()) / f"{name}-{version}.json"
-    with reading(file):
+    with store.reading(file):
         return list(json.loads(file.read_bytes())) if file.exists() else []
 
 
