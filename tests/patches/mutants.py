@@ -57,7 +57,7 @@ ROWS_BESIDE_THEIR_PLACES: dict[str, object] = {
         "make_blank_rows": lambda part, rows: part[:0, :, :0],
         "size": lambda cache: int(cache._idx) + 1,
         "nbytes": lambda cache: sum(part.nbytes for part in cache.keys or ()),
-        "read_right_padding": lambda cache: cache.__dict__["_right_padding"],
+        "NO_PADDING": "all",
     }.items()
 }
 # By patch: names of its module, with values that break it. A name in another module has the module
@@ -295,7 +295,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "arrays-restored": {"PADDING": {"lengths": None}},
     "rotating-restored": {
-        "read_lengths": lambda cache: cache.__dict__.get("_lengths", cache.offset - 1),
+        "NO_LENGTHS": (0, 0),
         "parse_bool": lambda saved, read: saved == "False",
     },
     "concatenate-trim": {"drop_trimmed_columns": lambda cache, /: None},

@@ -33,6 +33,9 @@ from ...core.verbs import Factory, Target, define, mx
 CLASS = "BatchQuantizedKVCache"
 TOKENS = 2  # the axis
 
+# The attribute ``_right_padding`` of a cache without pending right padding.
+NO_PADDING = None
+
 
 def make_targets(kind: str, factories: Mapping[str, Factory]) -> tuple[Target, ...]:
     """Targets at attributes that a release's batch class, ``module:name``, may lack."""
@@ -70,7 +73,7 @@ def prepare(
 
 def finalize(cache: Any) -> None:
     """Roll each row's right padding to its front; the end of the buffer stays."""
-    padding = read_right_padding(cache)
+    padding = getattr(cache, "_right_padding", NO_PADDING)
     if padding is None:
         return
     if cache.keys is not None:
@@ -150,11 +153,6 @@ def quantize_alike(
     return settings, [
         row if holds_quantized(row) or row.keys is None else quantize(row, settings) for row in rows
     ]
-
-
-def read_right_padding(cache: Any) -> Any:
-    """The pending right padding; None if there is none, or ``from_state`` did not set it."""
-    return cache.__dict__.get("_right_padding")
 
 
 def add_left_padding(cache: Any, padding: Any) -> None:

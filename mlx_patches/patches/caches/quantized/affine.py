@@ -36,7 +36,7 @@ BATCH_QUANTIZED = Patch(
         *wrap(f"{_BATCH}.extend", contract.extend, fingerprint_of=(f"{CLASS}.extend",)),
         *define(
             f"{_BATCH}._right_padding",
-            lambda original: None,
+            lambda original: contract.NO_PADDING,
             fingerprint_of=tuple(
                 f"{CLASS}.{name}" for name in ("__init__", "state", "meta_state", "finalize")
             ),

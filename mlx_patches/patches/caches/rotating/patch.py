@@ -167,6 +167,10 @@ ROTATING_MERGE = Patch(
 # -- restore -------------------------------------------------------------------------------
 
 
+# The attribute ``_lengths`` of a batch without pending right padding.
+NO_LENGTHS = None
+
+
 def put_meta_state(put: Callable[..., None], cache: Any, saved: Any) -> None:
     """Set the ``meta_state``; parse ``rotated`` from the texts "False" and "True"."""
     put(cache, saved)
@@ -182,7 +186,7 @@ ROTATING_RESTORED = Patch(
     targets=(
         *define(
             everywhere(f"models.cache:{_BATCH}._lengths"),
-            lambda original: None,
+            lambda original: NO_LENGTHS,
             fingerprint_of=(f"{_BATCH}.__init__", f"{_BATCH}.state"),
             defines_new_attribute=True,
         ),
