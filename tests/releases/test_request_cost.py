@@ -66,6 +66,7 @@ CONSTANT: dict[str, str] = {
     "server-hang-up": "checks the client's socket for each token and each chunk of the prompt",
     "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",
     "max-kv-size-ignored": START,
+    "minicpm-images": "compares a model's name when a conversation is formatted",
     "model-code-consent": START,
     "padded-deltas": ARRAYS,
     "pool-overlap": LAYERS,
