@@ -69,6 +69,7 @@ CONSTANT: dict[str, str] = {
     "minicpm-images": "compares a model's name when a conversation is formatted",
     "model-code-consent": START,
     "padded-deltas": ARRAYS,
+    "paligemma-images": "replaces a number when a generation starts",
     "pool-overlap": LAYERS,
     "vlm-prefix-cache-lists": LAYERS,
     "vlm-prefix-chunks": LAYERS,
