@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from ..core.arrays import mx
 from ..evidence.results import NotApplicable
-from ..evidence.words import RED
+from ..evidence.words import GREEN, RED
 from . import Cell, Generated, LabModel, NotBuilt, generators
 from .compare import compare_generated, differences
 from .engine import generate_module, unless_refused
 from .registry import NAMED, scenario
 from .server_thread import response_generator, serve
-from .whole import LAST, Prompt, Whole, build_whole
+from .whole import IMAGE, LAST, Prompt, Whole, build_whole, embed_prompt
 
 # For each row: the step at which it is inserted, its images, the tokens before the first and after
 # each image, how many tokens it generates, and whether its client then disconnects.
@@ -63,6 +64,30 @@ def features_solo(model: LabModel) -> Cell:
     if any(len(answer) != len(ANSWER) for answer in expected):
         raise NotApplicable("the release's generate_step takes no sampler")
     return differences(read(CHUNK), expected, model.tolerance)
+
+
+@scenario("features-count", NAMED)
+def features_count(model: LabModel) -> Cell:
+    """Each image token gets a feature of its own: no other token changes, and none is added."""
+    whole = whole_of(model)
+    for index, one in enumerate(prompts_of(whole)):
+        if one.shown is None:
+            continue
+        text = embed_prompt(whole.module, one.prompt, {})["inputs_embeds"]
+        seen = embed_prompt(whole.module, one.prompt, dict(one.shown))["inputs_embeds"]
+        if seen.shape != text.shape:
+            return Cell(RED, f"row {index}: {seen.shape[1]} embeddings for {text.shape[1]} tokens")
+        moved = (mx.abs(seen - text).max(-1) > 0)[0].tolist()
+        images = [token == IMAGE for token in one.prompt]
+        if not any(moved):
+            raise NotApplicable("its images reach the language model another way")
+        if wrong := [
+            at for at, pair in enumerate(zip(moved, images, strict=True)) if len({*pair}) > 1
+        ]:
+            return Cell(
+                RED, f"row {index}: token {wrong[0]} of {len(wrong)} has no feature of its own"
+            )
+    return Cell(GREEN, "each image token has a feature of its own")
 
 
 @scenario("features-served", NAMED)

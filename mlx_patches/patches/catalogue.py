@@ -71,6 +71,7 @@ STACKED = [
     "image-prompts",
     "mask-from-cache-list",
     "gemma-image-blocks",
+    "paligemma-images",
     "llava-next-tiles",
     "minicpm-images",
     "ring-cache-batching",

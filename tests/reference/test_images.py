@@ -71,7 +71,12 @@ def test_wrong_scale_is_of_vision_tower(want, loaded, monkeypatch):
 
 def test_wrong_mask_is_of_language_model(want, loaded, monkeypatch):
     language = importlib.import_module("mlx_vlm.models.qwen2_vl.language")
-    monkeypatch.setattr(language, "create_attention_mask", lambda *args, **kwargs: None)
+    own = language.create_attention_mask
+    monkeypatch.setattr(  # a text has fewer tokens than an image
+        language,
+        "create_attention_mask",
+        lambda h, *args, **kwargs: None if h.shape[1] > 40 else own(h, *args, **kwargs),
+    )
     found = stages(want, loaded)
     assert {"model", "request"} <= reds(found)
     assert "in the language model" in found["model"].detail

@@ -48,11 +48,19 @@ def main() -> None:
         folder = Path(root) / name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         try:
+            check_version(published.entry(name), transformers.__version__)
             facts = make_entry(published.entry(name), folder)
         except Exception as error:
             facts = {"unmade": " ".join(f"{type(error).__name__}: {error}".split())[:240]}
         facts["transformers"] = transformers.__version__
         (folder / "stages.json").write_text(json.dumps(facts, indent=1))
+
+
+def check_version(one: published.Json, version: str) -> None:
+    """Raise ValueError if this transformers is known to compute something else for an entry."""
+    first, why = one.get("wrong-before", ("0", ""))
+    if [*map(int, version.split(".")[:2])] < [*map(int, first.split("."))]:
+        raise ValueError(f"transformers before {first} {why}")
 
 
 def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:

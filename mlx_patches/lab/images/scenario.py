@@ -285,7 +285,7 @@ class Compared:
         off: dict[str, Any] = {}
         for case in filter(self.want.runs, cases):
             try:
-                rows = self.loaded.run(self.given(case), self.sampler(case))
+                rows = self.loaded.run(self.adapt_inputs(case), self.sampler(case))
                 share = self.rows_off(case, rows)
                 self.found[case] = share
                 if share > EQUAL:
@@ -300,7 +300,7 @@ class Compared:
             return Cell(NOT_APPLICABLE, f"the image hardly moves the logits: {moved:.2g}")
         return Cell(RED, describe_off(off), worst) if off else Cell(GREEN, "equal", worst)
 
-    def given(self, case: str) -> dict[str, Any]:
+    def adapt_inputs(self, case: str) -> dict[str, Any]:
         """Transformers' inputs, in the release's layout, and those that it lacks.
 
         The release's own if they are lists of arrays: then the layouts differ.

@@ -2,14 +2,18 @@
 
 Why: The vision tower's encoder returns the states of only its first image. The tokens of the other
     images are embedded as zeros.
-How: The encoder returns the states of all images, joined as those of one.
+    Its prompts attend both ways, so a chunk would miss the tokens after it; releases up to 0.6 cut
+    them all the same.
+How: The encoder returns the states of all images, joined as those of one. ``generate_step`` reads
+    a prompt with images in one chunk.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The encoder returns every image.
 """
 
 from typing import Any
 
-from ....core.verbs import Patch, result
+from ....core.verbs import Patch, argument, result
+from ..._shared.targets import vlm_generators
 
 
 def join_images(encoded: Any, encoder: Any, x: Any, /) -> Any:
@@ -22,9 +26,28 @@ def join_states(first: Any, layers: Any) -> Any:
     return (first if layers is None else layers[-1].flatten(0, 1), layers)
 
 
+def is_shown(model: Any, pixel_values: Any) -> bool:
+    """Whether a prompt of PaliGemma has images."""
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return pixel_values is not None and kind == "paligemma"
+
+
+def read_whole(prefill_step_size: Any) -> None:
+    """No limit of a prompt's chunks."""
+
+
 PATCH = Patch(
     id="paligemma-images",
     changes_alone=True,
     every_model=True,
-    targets=result("mlx_vlm.models.paligemma.vision:Encoder.__call__", join_images),
+    targets=(
+        *result("mlx_vlm.models.paligemma.vision:Encoder.__call__", join_images),
+        *argument(
+            vlm_generators("generate_step"),
+            "prefill_step_size",
+            read_whole,
+            when=is_shown,
+            supports=True,
+        ),
+    ),
 )
