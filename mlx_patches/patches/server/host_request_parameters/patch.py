@@ -28,14 +28,15 @@ _BOTH = (
     *("prompt_logprobs", "use_beam_search", "length_penalty", "functions", "function_call"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
 )
+_NONE = ("n", "logprobs", "top_logprobs", "typical_p", "dimensions")
 _SIZES = ("presence_context_size", "frequency_context_size")
 _BUDGETS = ("thinking_budget", "thinking_token_budget")
 # The parameters that each server ignores, by its package.
 IGNORED = {
     "mlx_vlm": frozenset({"n", "dimensions", *_BOTH}),
-    "vllm_mlx": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BOTH}),
+    "vllm_mlx": frozenset({*_NONE, *_BOTH}),
     "rapid_mlx": frozenset(_SIZES),
-    "app": frozenset({"n", "logprobs", "top_logprobs", "typical_p", *_BUDGETS, *_SIZES, *_BOTH}),
+    "app": frozenset({*_NONE, *_BUDGETS, *_SIZES, *_BOTH}),
 }
 SERVERS = {
     "mlx_vlm": "mlx_vlm.server",

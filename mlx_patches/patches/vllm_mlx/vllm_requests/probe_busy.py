@@ -1,0 +1,28 @@
+"""Sends vllm-mlx's simple engine a request while it serves another."""
+
+import asyncio
+from typing import Any
+
+from ....probes.kit import Result, Target, own_class_of
+from ....probes.vllm_engine import make_engine
+
+
+def probe(target: Target) -> Result:
+    """Red if the error of a busy engine has no status 503."""
+    engine = make_engine(own_class_of(target))
+    engine._generation_lock_admission, engine._generation_waiters = "fail_fast", 0
+    engine._generation_busy_rejections = 0
+    error = asyncio.run(send_two(engine))
+    status = getattr(error, "status_code", 500)
+    return Result(status != 503, f"{type(error).__name__} with status {status}")
+
+
+async def send_two(engine: Any) -> Exception | None:
+    """The error of the second request."""
+    engine._generation_lock = asyncio.Lock()
+    async with engine._acquire_generation_slot("first"):
+        try:
+            async with engine._acquire_generation_slot("second"):
+                return None
+        except Exception as error:
+            return error
