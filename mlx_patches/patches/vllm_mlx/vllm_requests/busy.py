@@ -1,16 +1,12 @@
 """vllm-mlx's simple engine in company: streams and /v1/responses get an internal error, not 503.
 
-Why
-    The simple engine serves one request at a time, and rejects others with an error that only
+Why: The simple engine serves one request at a time, and rejects others with an error that only
     ``/v1/chat/completions`` and ``/v1/completions`` turn into status 503. A stream ends with
     "Internal server error", and the other endpoints answer with status 500: clients do not retry.
-How
-    The error is one that every endpoint answers with status 503 and its text.
+How: The error is one that every endpoint answers with status 503 and its text.
     ``VLLM_MLX_SIMPLE_ENGINE_LOCK_ADMISSION=wait`` makes requests wait instead.
-Upstream
-    Not fixed in vllm-mlx 0.6.0.
-Retire when
-    Every endpoint answers a busy engine's error with status 503.
+Upstream: Not fixed in vllm-mlx 0.6.0.
+Retire when: Every endpoint answers a busy engine's error with status 503.
 """
 
 import functools
