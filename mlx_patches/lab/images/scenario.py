@@ -307,13 +307,13 @@ class Compared:
         """
         import mlx.core as mx
 
-        own, given = self.own.get(case, {}), {}
+        own, inputs = self.own.get(case, {}), {}
         if isinstance(own.get("pixel_values"), list):
             return dict(own)
         for name, value in self.want.inputs(case).items():
             shape = getattr(own.get(name), "shape", value.shape)
-            given[name] = mx.array(value.reshape(shape) if is_alike(shape, value) else value)
-        return {**own, **given}
+            inputs[name] = mx.array(value.reshape(shape) if is_alike(shape, value) else value)
+        return {**own, **inputs}
 
     def where(self, case: str) -> str:
         """The first stage whose features differ; parts with other shapes are not compared."""

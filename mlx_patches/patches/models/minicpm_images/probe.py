@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from ....core.patch import Target
 from ....probes import Result
 from ....probes.kit import NotApplicable, module_of
-from .patch import FAMILY
 
 COUNT, SIZE = 56, 70
 
@@ -16,9 +15,9 @@ def probe(target: Target) -> Result:
     """Red if the format writes its own mark of an image, or a position is not exact."""
     module = module_of(target)
     if target.module == "mlx_vlm.prompt_utils":
-        if FAMILY not in module.MODEL_CONFIG:
+        if "minicpmv4_6" not in module.MODEL_CONFIG:
             raise NotApplicable("the release has no such model")
-        message = module.MessageFormatter(FAMILY).format_message("Read it.", num_images=1)
+        message = module.MessageFormatter("minicpmv4_6").format_message("Read it.", num_images=1)
         return Result("./</image>" in str(message), f"the message is {message}")
     import mlx.core as mx
 

@@ -4,14 +4,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, read_body
-from ..._shared.request_fields import FIELDS
+from ....probes.kit import Result, Target, import_module, module_of, mx, read_body
 
 
 def probe(target: Target) -> Result:
     """Red if ``max_completion_tokens`` has no effect, or a parameter is accepted and ignored."""
     if target.distribution == "mlx-vlm":
-        return probe_embeddings(module_of(target))
+        return asyncio.run(probe_embeddings(module_of(target)))
     for package in ("mlx_vlm", "vllm_mlx"):
         limit = read(target, package, max_completion_tokens=5).get("max_tokens")
         if limit != 5:
@@ -26,8 +25,10 @@ def probe(target: Target) -> Result:
     return Result(False, detail)
 
 
-def probe_embeddings(module: Any) -> Result:
+async def probe_embeddings(module: Any) -> Result:
     """Red if embeddings are numbers although the request names base64."""
+
+    request: Any = import_module("starlette.requests")
 
     def tokenize(texts: list[str], **options: Any) -> dict[str, Any]:
         return {"input_ids": [[1]], "attention_mask": mx.ones((1, 1), mx.int32)}
@@ -35,11 +36,8 @@ def probe_embeddings(module: Any) -> Result:
     def embed(ids: Any, attention_mask: Any) -> Any:
         return SimpleNamespace(text_embeds=mx.array([[0.5, -2.0]]))
 
-    token = FIELDS.set({"encoding_format": "base64"})
-    try:
-        vectors, _ = module._embed_items(embed, tokenize, [("text", "hi")])
-    finally:
-        FIELDS.reset(token)
+    await read_body(request.Request, "mlx_vlm.server:embeddings", {"encoding_format": "base64"})
+    vectors, _ = module._embed_items(embed, tokenize, [("text", "hi")])
     return Result(vectors != ["AAAAPwAAAMA="], f"embeddings in base64: {vectors}")
 
 
