@@ -2,9 +2,9 @@ import importlib
 import threading
 from types import SimpleNamespace
 
-import mlx.core as mx
 import pytest
 
+from mlx_patches.core.arrays import mx
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.server.vlm_stop_text import patch
 from mlx_patches.patches.server.vlm_stop_text.probe import generate_answer, has_messages
