@@ -270,7 +270,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "gemma-image-blocks": {"show_images": lambda mask, visual: mask},
     "minicpm-images": {"FAMILY": "other", "spread": lambda patches, count, size: patches},
     "ernie-image-experts": {"is_image": lambda config, ids: ids < 0},
-    "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (widest, highest)},
+    "llama4-tiles": {"fit_size": lambda width, height, widest, highest: (highest, widest)},
     "paddleocr-images": {"join": lambda made: made[0]},
     "paligemma-images": {"join_states": lambda first, layers: (first, layers)},
     "llava-image-options": {"text_options": frozenset},
