@@ -325,3 +325,14 @@ def test_each_sight_of_a_penalty_gives_another_path(kind):
         paths = [asked.greedy(0, one) for one in processors]
         assert len(set(paths)) == len(paths)
         assert not any(path.endswith(ANY) for path in paths)
+
+
+def test_served_folder_is_chosen(monkeypatch, tmp_path):
+    listed = {"data": [{"id": "cached/model"}, {"id": str(tmp_path)}]}
+    monkeypatch.setattr(command.Client, "get", lambda client, path: listed)
+    assert command.find_model("http://host") == str(tmp_path)
+    del listed["data"][1]
+    assert command.find_model("http://host") == "cached/model"
+    listed["data"].clear()
+    with pytest.raises(MlxPatchesError, match="lists no model: is it running"):
+        command.find_model("http://host")

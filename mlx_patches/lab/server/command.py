@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -141,9 +142,11 @@ def check_url(url: str) -> str:
 
 
 def find_model(url: str) -> str:
-    """The first model that a server lists."""
+    """The first folder that a server lists, else its first model: a server may list others too."""
     listed = Client(url, "", 10).get("/v1/models")
     try:
-        return str(listed["data"][0]["id"])
+        ids = [str(one["id"]) for one in listed["data"]]
+        return next(filter(os.path.isdir, ids), ids[0])
     except (LookupError, TypeError):
-        raise MlxPatchesError(f"{url}: /v1/models lists no model: is the server running?") from None
+        why = "is it running? mlx_lm.server also needs a folder ~/.cache/huggingface/hub"
+        raise MlxPatchesError(f"{url}: /v1/models lists no model: {why}") from None
