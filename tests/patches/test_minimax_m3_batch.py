@@ -123,6 +123,13 @@ def test_given_mask_and_positions_are_kept(patched, monkeypatch):
     assert mx.allclose(plain[:, -1], masked[:, -1], atol=1e-5)
 
 
+@pytest.mark.parametrize(("axis", "shape"), ((2, (2, 1, 5, 1)), (3, (2, 1, 1, 5))))
+def test_shift_moves_each_row_by_its_columns(axis, shape):
+    array = mx.broadcast_to(mx.arange(5).reshape(shape[1:]), shape)
+    rows = minimax_m3_batch.shift(array, mx.array([[[0]], [[2]]]), axis).reshape(2, 5)
+    assert rows.tolist() == [[0, 1, 2, 3, 4], [2, 3, 4, 4, 4]]
+
+
 def test_block_columns_follow_padding():
     picked = RowBlocks(mx.array([[[0, 2]], [[1, -1]]]), mx.array([[0], [3]]))
     columns = minimax_m3_batch.find_columns(picked, 2)
