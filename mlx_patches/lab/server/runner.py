@@ -131,6 +131,8 @@ class Lab:
             time.sleep(0.2)  # a server logs an error after its reply
             if "No Metal back-end" in self.process.text(start):
                 verdict, detail = ABSENT, "needs Metal"
+        if context == SINGLE and any(one.refused and "seed" in one.error for one in answers):
+            verdict, detail = ABSENT, "it refuses seeds"
         if not self.process.alive:
             verdict, detail = WRONG, f"the server ended: {self.process.last_line()}"
             self.start_again("ended")

@@ -14,7 +14,7 @@ Retire when: No supported release reports ``completed`` for a response that was 
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -60,39 +60,33 @@ def report_cut(response: Any) -> None:
         response.status = "incomplete"
 
 
-def init_choice(choice: Any, /, **fields: Any) -> None:
-    """A choice's ``__init__``, with the reason that the answer ended with."""
-    if fields.get("finish_reason") == "stop" and is_cut():
-        fields["finish_reason"] = "length"
-    init_model(choice, **fields)
+def mark_choice(choice: dict[str, Any]) -> None:
+    """Name the reason that the answer ended with."""
+    if choice.get("finish_reason") == "stop" and is_cut():
+        choice["finish_reason"] = "length"
 
 
-def init_response(response: Any, /, **fields: Any) -> None:
-    """A response's ``__init__``, with the type of its items, and its status."""
-    fields["output"] = [name_type(one) for one in fields.get("output", ())]
-    init_model(response, **fields)
-    report_cut(response)
+def mark_response(response: dict[str, Any]) -> None:
+    """Name the types of the items, and the status."""
+    for item in response["output"]:
+        if isinstance(item, dict):
+            item.setdefault("type", "message")
+    if response["status"] == "completed" and is_cut():
+        response["status"] = "incomplete"
 
 
-def name_type(item: Any) -> Any:
-    """An item of a response, with its type."""
-    return {"type": "message", **item} if isinstance(item, dict) else item
+def mark_event(event: dict[str, Any]) -> None:
+    """Name the status in the last event of a stream."""
+    report_cut(event["response"])
 
 
-def init_event(event: Any, /, **fields: Any) -> None:
-    """The ``__init__`` of the last event of a stream, with the response's status."""
-    report_cut(fields["response"])
-    init_model(event, **fields)
+def define_init(place: str, mark: Callable[[dict[str, Any]], None], defect: str = "") -> Target:
+    """The ``__init__`` of a class of answers; ``defect`` names the code that has it."""
 
+    def init(model: Any, /, **fields: Any) -> None:
+        mark(fields)
+        importlib.import_module("pydantic").BaseModel.__init__(model, **fields)
 
-def init_model(model: Any, /, **fields: Any) -> None:
-    """The ``__init__`` that the release's classes inherit."""
-    pydantic: Any = importlib.import_module("pydantic")
-    pydantic.BaseModel.__init__(model, **fields)
-
-
-def define_init(place: str, init: Any, defect: str = "") -> Target:
-    """The ``__init__`` of one of the server's classes, and the code that has the defect."""
     module, _, name = place.partition(":")
     return Target(
         "mlx-vlm",
@@ -110,10 +104,10 @@ PATCH = Patch(
     severity="feature",
     every_model=True,
     targets=(
-        define_init("mlx_vlm.server:ChatChoice", init_choice, "chat_completions_endpoint"),
-        define_init("mlx_vlm.server:OpenAIResponse", init_response, "responses_endpoint"),
-        define_init("mlx_vlm.server.schemas:OpenAIResponse", init_response, "OpenAIResponse"),
-        define_init("mlx_vlm.server:ResponseCompletedEvent", init_event),
+        define_init("mlx_vlm.server:ChatChoice", mark_choice, "chat_completions_endpoint"),
+        define_init("mlx_vlm.server:OpenAIResponse", mark_response, "responses_endpoint"),
+        define_init("mlx_vlm.server.schemas:OpenAIResponse", mark_response, "OpenAIResponse"),
+        define_init("mlx_vlm.server:ResponseCompletedEvent", mark_event),
         *before("mlx_vlm.server.responses_state:_store_response", report_cut, supports=True),
         *result(
             ("mlx_vlm.server:_build_gen_args", "mlx_vlm.server.app:_build_gen_args"),

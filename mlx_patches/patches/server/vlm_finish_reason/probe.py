@@ -14,15 +14,15 @@ from ....probes.vlm_server import make_silent_generator
 
 def probe(target: Target) -> Result:
     """Red if an answer that was cut off is reported as complete."""
-    module, kind = module_of(target), target.name.partition(".")[0]
-    for name in (kind, "OpenAIRequest"):
-        if getattr(getattr(module, name, None), "__module__", "") != target.module:
-            raise NotApplicable(f"this release does not define {name} there")
-    if kind == "OpenAIResponse":
-        reported = asyncio.run(request_response()).status
-    else:
+    server, owner = require_module("mlx_vlm.server"), target.name.partition(".")[0]
+    own = getattr(getattr(module_of(target), owner, None), "__module__", "") == target.module
+    if not (own and hasattr(server, "ResponseGenerator")):
+        raise NotApplicable(f"this release's server has no {owner} there")
+    if target.module == "mlx_vlm.server" and owner != "OpenAIResponse":
         (answer,) = request_answers(["one ", "two"], {})
         reported = answer.choices[0].finish_reason
+    else:
+        reported = asyncio.run(request_response()).status
     return Result(
         reported not in ("length", "incomplete"), f"an answer at its limit reports {reported!r}"
     )

@@ -3,7 +3,15 @@
 import asyncio
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, read_body, require_module
+from ....probes.kit import (
+    NotApplicable,
+    Result,
+    Target,
+    import_module,
+    read_body,
+    require_module,
+    require_own,
+)
 from ....probes.vlm_server import running
 
 _LENGTH = 2000
@@ -12,6 +20,8 @@ _LENGTH = 2000
 def probe(target: Target) -> Result:
     """Red if the answer goes on to its limit."""
     requests, server = require_module("starlette.requests"), require_module("mlx_vlm.server")
+    if target.distribution == "mlx-vlm":
+        require_own(target)
     if not hasattr(getattr(server, "ResponseGenerator", None), "_cancel"):
         raise NotApplicable("this release's server cannot cancel a request")
     with running() as generator:

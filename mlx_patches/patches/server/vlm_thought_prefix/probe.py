@@ -11,7 +11,7 @@ _OPENINGS = ("", "<|channel>thought\n", "thought\n", "<|channel>thought")
 
 def probe(target: Target) -> Result:
     """Red if the split changes the reasoning or the content."""
-    if "generate" in target.name:
+    if target.module == "mlx_vlm.server":
         return probe_stream(target)
     split = module_with(target)._split_thinking
     for opening in _OPENINGS:

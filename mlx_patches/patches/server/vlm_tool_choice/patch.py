@@ -144,7 +144,10 @@ PATCH = Patch(
     targets=(
         *result(vlm_server("app", "_build_gen_args"), require_call),
         *result(
-            "mlx_vlm.tool_parsers:_infer_tool_parser_from_processor", forget_parser, supports=True
+            "mlx_vlm.tool_parsers:_infer_tool_parser_from_processor",
+            forget_parser,
+            supports=True,
+            answers_none=True,
         ),
         *argument(
             "mlx_vlm.server.compaction:compact_response_context",
