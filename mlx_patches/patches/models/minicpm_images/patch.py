@@ -46,7 +46,7 @@ PATCH = Patch(
     wrong_alone=FAMILY,
     summary="MiniCPM-V 4.6 in mlx-vlm: each image stands in parentheses, with wrong positions",
     targets=(
-        *after("mlx_vlm.prompt_utils:MessageFormatter.__init__", place_images),
+        *after("mlx_vlm.prompt_utils:MessageFormatter.__init__", place_images, supports=True),
         *wrap(
             f"mlx_vlm.models.{FAMILY}.vision:SiglipVisionEmbeddings._build_position_buckets",
             find_positions,
