@@ -350,10 +350,10 @@ def function_of(obj: Any) -> Any:
 
 
 def links(obj: Any) -> Iterator[Any]:
-    while obj is not None:
-        obj = function_of(obj)
-        yield obj
-        obj = getattr(obj, "__wrapped__", None)
+    yield function_of(obj)
+    while hasattr(obj := function_of(obj), "__wrapped__"):
+        obj = obj.__wrapped__
+        yield function_of(obj)
 
 
 def with_factory(patch: Patch, target: Target, factory: Callable[[Any], Any]) -> Patch:

@@ -10,7 +10,7 @@ from ....probes.kit import Result, Target, compare_arrays, mx, require_own, tiny
 def probe(target: Target) -> Result:
     """Red if the second image has other features than in its own prompt."""
     tower = target._replace(module="mlx_vlm.models.paligemma.vision", name="Encoder.__call__")
-    require_own(tower)
+    require_own(target)
     whole = whole_of(tiny_of(tower))
     vision = whole.module.config.vision_config
     count = (vision.image_size // vision.patch_size) ** 2
