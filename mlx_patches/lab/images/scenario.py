@@ -173,7 +173,9 @@ def read_config(want: Expected, spelling: str) -> Any:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:240]
+    """The error in one line, with the last name of each path: evidence has no other folders."""
+    text = re.sub(r"(?<!\w)/[\w./-]*/(?=\w)", "", f"{type(error).__name__}: {error}")
+    return " ".join(text.split())[:240]
 
 
 class Compared:
