@@ -23,6 +23,12 @@ SERVERS = {"mlx_lm.server": "mlx-lm", "mlx_vlm.server": "mlx-vlm"}
 FRONTS = {"mlx-openai-server": "app"}
 # The commands of servers that load a model and serve requests.
 COMMANDS = (*SERVERS, "mlx_lm", "vllm-mlx", "rapid-mlx", "mlx-openai-server", "omlx")
+_DISTRIBUTION_OF = DISTRIBUTIONS | {package: name for name, package in FRONTS.items()}
+
+
+def distribution_of(package: str) -> str:
+    """The distribution of a package; by default it has the package's name."""
+    return _DISTRIBUTION_OF.get(package, package.replace("_", "-"))
 
 
 def package_of(distribution: str) -> str:

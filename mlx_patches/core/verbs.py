@@ -23,7 +23,7 @@ from .arrays import mx as mx
 from .calls import ByName, Parameters
 from .calls import Function as Function
 from .errors import refusal as refusal
-from .packages import DISTRIBUTIONS, MODELS
+from .packages import MODELS, distribution_of
 from .patch import Attribute as Attribute
 from .patch import Factory as Factory
 from .patch import Patch as Patch
@@ -164,7 +164,6 @@ def _targets(
     made = []
     for place in [places] if isinstance(places, str) else places:
         module, _, name = place.partition(":")
-        package = module.partition(".")[0]
-        distribution = DISTRIBUTIONS.get(package, package.replace("_", "-"))
+        distribution = distribution_of(module.partition(".")[0])
         made.append(Target(distribution, module, name, factory, when=check, **options))
     return tuple(made)

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from ....core.verbs import Patch, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
 from ..._shared.refusals import client_error
 from ..._shared.seeded import Seeded
 from ..._shared.stop_strings import Cut, read_stops
@@ -28,7 +28,7 @@ _CONTEXT, _REASON = "_mlx_patches_context", "_mlx_patches_reason"
 # In the handler's process.
 
 
-async def build_context(build: Callable[..., Any], handler: Any, request: Any) -> Any:
+async def build_context(build: Function, handler: Any, request: Any) -> Any:
     """The context of a request, which the request then has as well."""
     context = await build(handler, request)
     vars(request)[_CONTEXT] = context
@@ -44,7 +44,7 @@ def add_seed(sampler: Callable[[Any], Any], params: dict[str, Any]) -> Callable[
     return sampler if seed is None or seed < 0 else Seeded(sampler, seed)
 
 
-def submit(released: Callable[..., Any], handler: Any, scheduler: Any, context: Any) -> Any:
+def submit(released: Function, handler: Any, scheduler: Any, context: Any) -> Any:
     """The chunks of a batched answer, up to the first stop string."""
     stops = read_stops(context.model_params.pop("stop", None))
     return watch(released(handler, scheduler, context), context, stops)
@@ -81,7 +81,7 @@ def read_unread_calls(parsers: Any) -> Any:
     return parsers
 
 
-async def check_answer(generate: Callable[..., Any], handler: Any, request: Any) -> Any:
+async def check_answer(generate: Function, handler: Any, request: Any) -> Any:
     """An answer that is not streamed, with its finish reason."""
     answer = await generate(handler, request)
     check_call(request, answer["response"].get("tool_calls"))
@@ -89,9 +89,7 @@ async def check_answer(generate: Callable[..., Any], handler: Any, request: Any)
     return answer
 
 
-async def check_stream(
-    generate: Callable[..., Any], handler: Any, request: Any
-) -> AsyncIterator[Any]:
+async def check_stream(generate: Function, handler: Any, request: Any) -> AsyncIterator[Any]:
     """A stream with what its parsers still hold, and its finish reason."""
     called = False
     async with aclosing(generate(handler, request)) as chunks:
@@ -159,7 +157,7 @@ def end_response(answer: Any, response: Any) -> Any:
 
 
 async def end_stream(
-    released: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any
+    released: Function, generator: Any, *args: Any, **kwargs: Any
 ) -> AsyncIterator[str]:
     """The events of a stream, with the finish reason of its chunks in the last one."""
     ends: list[Any] = []
@@ -198,19 +196,16 @@ PATCH = Patch(
     id="openai-server-answers",
     severity="feature",
     every_model=True,
-    targets=tuple(
-        target._replace(distribution="mlx-openai-server")
-        for target in (
-            *wrap(f"{_HANDLER}._submit_batched_stream", submit),
-            *wrap(f"{_HANDLER}._build_inference_context", build_context, supports=True),
-            *wrap(f"{_HANDLER}.generate_text_response", check_answer, supports=True),
-            *wrap(f"{_HANDLER}.generate_text_stream", check_stream, supports=True),
-            *result("app.models.mlx_lm:MLX_LM.build_sampler", add_seed, supports=True),
-            *result("app.parsers:ParserManager.create_parsers", read_unread_calls, supports=True),
-            *result(f"{_ENDPOINTS}:format_final_response", end_choice, supports=True),
-            *result(f"{_ENDPOINTS}:format_final_responses_response", end_response, supports=True),
-            *wrap(f"{_ENDPOINTS}:handle_stream_response", end_stream, supports=True),
-            *wrap(f"{_ENDPOINTS}:handle_responses_stream_response", end_stream, supports=True),
-        )
+    targets=(
+        *wrap(f"{_HANDLER}._submit_batched_stream", submit),
+        *wrap(f"{_HANDLER}._build_inference_context", build_context, supports=True),
+        *wrap(f"{_HANDLER}.generate_text_response", check_answer, supports=True),
+        *wrap(f"{_HANDLER}.generate_text_stream", check_stream, supports=True),
+        *result("app.models.mlx_lm:MLX_LM.build_sampler", add_seed, supports=True),
+        *result("app.parsers:ParserManager.create_parsers", read_unread_calls, supports=True),
+        *result(f"{_ENDPOINTS}:format_final_response", end_choice, supports=True),
+        *result(f"{_ENDPOINTS}:format_final_responses_response", end_response, supports=True),
+        *wrap(f"{_ENDPOINTS}:handle_stream_response", end_stream, supports=True),
+        *wrap(f"{_ENDPOINTS}:handle_responses_stream_response", end_stream, supports=True),
     ),
 )

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Patch, argument, before, refusal, wrap
+from ....core.verbs import Function, Patch, argument, before, refusal, wrap
 from ..._shared.refusals import client_error
 
 # The HTTP request that a task answers.
@@ -37,9 +37,7 @@ def is_whole(request: Any) -> bool:
     return getattr(request, _WHOLE, False) is True
 
 
-async def stream_whole(
-    released: Callable[..., Any], handler: Any, request: Any
-) -> AsyncIterator[Any]:
+async def stream_whole(released: Function, handler: Any, request: Any) -> AsyncIterator[Any]:
     """The handler's stream, or its whole answer as one chunk."""
     if is_whole(request):
         yield await handler.generate_text_response(request)
@@ -53,7 +51,7 @@ def note_request(raw_request: Any) -> None:
     _REQUEST.set(raw_request)
 
 
-async def answer_until_left(released: Callable[..., Any], proxy: Any, request: Any) -> Any:
+async def answer_until_left(released: Function, proxy: Any, request: Any) -> Any:
     """The answer of the handler's process, unless the client leaves before."""
     sent = _REQUEST.get(None)
     if sent is None:
@@ -86,22 +84,19 @@ PATCH = Patch(
     id="openai-server-hang-up",
     severity="feature",
     every_model=True,
-    targets=tuple(
-        target._replace(distribution="mlx-openai-server")
-        for target in (
-            *argument(f"{_PROCESS}:_stream_until_cancelled", "stream", end_when_cancelled),
-            *wrap(
-                f"{_PROCESS}:HandlerProcessProxy.generate_text_response",
-                answer_until_left,
-                supports=True,
-            ),
-            *before("app.api.endpoints:_resolve_handler", note_request, supports=True),
-            *wrap(
-                "app.handler.mlx_lm:MLXLMHandler.generate_text_stream",
-                stream_whole,
-                when=is_whole,
-                supports=True,
-            ),
-        )
+    targets=(
+        *argument(f"{_PROCESS}:_stream_until_cancelled", "stream", end_when_cancelled),
+        *wrap(
+            f"{_PROCESS}:HandlerProcessProxy.generate_text_response",
+            answer_until_left,
+            supports=True,
+        ),
+        *before("app.api.endpoints:_resolve_handler", note_request, supports=True),
+        *wrap(
+            "app.handler.mlx_lm:MLXLMHandler.generate_text_stream",
+            stream_whole,
+            when=is_whole,
+            supports=True,
+        ),
     ),
 )
