@@ -39,18 +39,25 @@ def client_error(text: str) -> Exception:
 def bad_request() -> type[ValueError]:
     """The class of a refusal: a ValueError, which FastAPI servers answer with status 400."""
     try:
-        fastapi: Any = importlib.import_module("fastapi")
+        kind: type[ValueError] = answer_with(400, ValueError)
     except ImportError:
         return ValueError
+    return kind
 
-    class BadRequest(ValueError, fastapi.HTTPException):  # type: ignore[misc]
+
+@functools.cache
+def answer_with(status: int, base: Any) -> Any:
+    """A subclass of an error that FastAPI servers answer with this status and its message."""
+    fastapi: Any = importlib.import_module("fastapi")
+
+    class Answered(base, fastapi.HTTPException):  # type: ignore[misc]
         def __init__(self, message: str):
-            fastapi.HTTPException.__init__(self, status_code=400, detail=message)
+            fastapi.HTTPException.__init__(self, status_code=status, detail=message)
 
         def __str__(self) -> str:
             return str(self.detail)
 
-    return BadRequest
+    return Answered
 
 
 def describe_source(source: Any) -> str:

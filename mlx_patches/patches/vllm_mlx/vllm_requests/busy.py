@@ -9,11 +9,11 @@ Upstream: Not fixed in vllm-mlx 0.6.0.
 Retire when: Every endpoint answers a busy engine's error with status 503.
 """
 
-import functools
 import importlib
 from typing import Any
 
 from ....core.verbs import Patch, result
+from ..._shared.refusals import answer_with
 from .outputs import SIMPLE
 
 
@@ -28,7 +28,7 @@ class Slot:
         try:
             return await self.slot.__aenter__()
         except busy as error:
-            raise make_kind(busy)(str(error)) from None
+            raise answer_with(503, busy)(str(error)) from None
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self.slot.__aexit__(*error)
@@ -37,21 +37,6 @@ class Slot:
 def answer_busy(slot: Any) -> Slot:
     """A turn that every endpoint can refuse."""
     return Slot(slot)
-
-
-@functools.cache
-def make_kind(busy: Any) -> Any:
-    """The class of an engine's error that FastAPI answers with status 503."""
-    fastapi: Any = importlib.import_module("fastapi")
-
-    class Busy(busy, fastapi.HTTPException):  # type: ignore[misc]
-        def __init__(self, message: str):
-            fastapi.HTTPException.__init__(self, status_code=503, detail=message)
-
-        def __str__(self) -> str:
-            return str(self.detail)
-
-    return Busy
 
 
 PATCH = Patch(
