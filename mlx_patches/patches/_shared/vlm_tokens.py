@@ -1,7 +1,5 @@
 """The tokens of an answer of mlx-vlm's server, which a patch changes on their way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 VL in mlx-vlm runs images through the experts that were trained on text.
+"""ERNIE 4.5 VL in mlx-vlm runs images through the experts for text.
 
 Why: Each layer has experts for text and experts for images, and picks by ``token_type_ids``. The
     model's own call makes them; generation calls the language model without them.
@@ -7,12 +7,9 @@ Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: Generation passes the types, or the language model makes them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import Function, wrap
+from ....core.verbs import Function, Patch, wrap
 
 _TYPES = "token_type_ids"
 
@@ -35,6 +32,5 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="ernie4_5_moe_vl",
-    summary="ERNIE 4.5 VL in mlx-vlm runs images through the experts for text",
     targets=wrap("mlx_vlm.models.ernie4_5_moe_vl.language:LanguageModel.__call__", pass_types),
 )

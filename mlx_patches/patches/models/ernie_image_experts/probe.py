@@ -1,14 +1,9 @@
 """Calls a tiny language model with an image's tokens, without and with their types."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 
-from ....core.arrays import mx
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.kit import module_of
+from ....probes.kit import Result, Target, module_of, mx
 
 IMAGE = 7
 SMALL = ("hidden_size", "intermediate_size", "vocab_size")

@@ -1,4 +1,4 @@
-"""Llama 4 in mlx-vlm reads images stretched, and without the tile that shows the whole image.
+"""Llama 4 in mlx-vlm reads images stretched, and with features of other tiles.
 
 Why: The image processor stretches an image to one of eight grids of tiles. The model was trained on
     any grid of up to 16 tiles, unstretched, with padding, followed by a tile of the whole image.
@@ -9,12 +9,9 @@ Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The image processor gives a prompt as many tiles as it has tokens for.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import Function, wrap
+from ....core.verbs import Function, Patch, wrap
 
 _PROCESSOR = "mlx_vlm.models.llama4.processing_llama4:Llama4ImageProcessor"
 
@@ -68,7 +65,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone="llama4",
-    summary="Llama 4 in mlx-vlm reads images stretched, and with features of other tiles",
     targets=(
         *wrap(f"{_PROCESSOR}._get_best_resolution", choose_grid),
         *wrap(f"{_PROCESSOR}._split_into_tiles", split_image),

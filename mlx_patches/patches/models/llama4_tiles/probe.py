@@ -1,10 +1,6 @@
 """Processes a white image of 20 by 12 pixels with tiles of 8 by 8."""
 
-from __future__ import annotations
-
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.kit import module_of
+from ....probes.kit import Result, Target, module_of
 
 WIDTH, HEIGHT, TILE = 20, 12, 8
 

@@ -1,4 +1,4 @@
-"""MiniCPM-V 4.6 in mlx-vlm: each image stands in parentheses, and patches get other positions.
+"""MiniCPM-V 4.6 in mlx-vlm: each image stands in parentheses, with wrong positions.
 
 Why: The chat format writes ``(<image>./</image>)`` and a line break for an image. The processor
     replaces only the part within the parentheses. In the vision tower, the boundaries between
@@ -9,13 +9,10 @@ Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: A conversation and its positions equal those of transformers.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
-from ....core.patch import Patch
-from ....core.verbs import Function, after, wrap
+from ....core.verbs import Function, Patch, after, mx, wrap
 
 FAMILY = "minicpmv4_6"
 
@@ -29,8 +26,6 @@ def place_images(formatter: Any, /) -> None:
 
 def find_positions(call: Function, embeddings: Any, n_patches: int, boundaries: Any) -> Any:
     """The position of each patch along an axis: how many boundaries it reaches."""
-    import mlx.core as mx
-
     count = max(int(n_patches), 1)
     return spread(mx.arange(count), count, embeddings._position_grid_size())
 
@@ -44,7 +39,6 @@ PATCH = Patch(
     every_model=True,
     changes_alone=True,
     wrong_alone=FAMILY,
-    summary="MiniCPM-V 4.6 in mlx-vlm: each image stands in parentheses, with wrong positions",
     targets=(
         *after("mlx_vlm.prompt_utils:MessageFormatter.__init__", place_images, supports=True),
         *wrap(

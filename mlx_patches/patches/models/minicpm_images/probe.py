@@ -1,12 +1,8 @@
 """Formats a message with an image, and finds the positions of 56 patches among 70."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
-from ....core.patch import Target
-from ....probes import Result
-from ....probes.kit import NotApplicable, module_of
+from ....probes.kit import NotApplicable, Result, Target, module_of, mx
 
 COUNT, SIZE = 56, 70
 
@@ -19,8 +15,6 @@ def probe(target: Target) -> Result:
             raise NotApplicable("the release has no such model")
         message = module.MessageFormatter("minicpmv4_6").format_message("Read it.", num_images=1)
         return Result("./</image>" in str(message), f"the message is {message}")
-    import mlx.core as mx
-
     find = module.SiglipVisionEmbeddings._build_position_buckets
     bounds = mx.arange(1 / SIZE, 1.0, 1 / SIZE)
     places = find(SimpleNamespace(_position_grid_size=lambda: SIZE), COUNT, bounds).tolist()

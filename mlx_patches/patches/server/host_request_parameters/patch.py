@@ -114,13 +114,16 @@ def encode(vector: list[float]) -> str:
 def constrain_objects(body: dict[str, Any]) -> dict[str, Any]:
     """The fields that ask for any JSON object, with a schema: only schemas constrain an answer."""
     changes: dict[str, Any] = {}
-    form, text = body.get("response_format"), body.get("text") or {}
-    if isinstance(form, dict) and form.get("type") == "json_object":
+    form, text = body.get("response_format"), body.get("text")
+    if names_any_object(form):
         changes["response_format"] = {"type": "json_schema", "json_schema": _OBJECT}
-    form = text.get("format") if isinstance(text, dict) else None
-    if isinstance(form, dict) and form.get("type") == "json_object":
+    if isinstance(text, dict) and names_any_object(text.get("format")):
         changes["text"] = {**text, "format": {"type": "json_schema", **_OBJECT}}
     return changes
+
+
+def names_any_object(form: Any) -> bool:
+    return isinstance(form, dict) and form.get("type") == "json_object"
 
 
 PATCH = Patch(

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes import Result
-from ....probes.kit import Target
+from ....probes.kit import Result, Target
 from ....probes.stop_text import PIECES, STOP, check_stop
 
 

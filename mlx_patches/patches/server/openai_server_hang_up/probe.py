@@ -4,8 +4,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator
 
-from ....probes import Result
-from ....probes.kit import Target
+from ....probes.kit import Result, Target
 
 _CHUNKS = 50
 
