@@ -14,7 +14,7 @@ from mlx_patches import MlxPatchesError, cli
 from mlx_patches.evidence import requests
 from mlx_patches.evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
 from mlx_patches.lab.server import command, folder, measure, process, table, walks
-from mlx_patches.lab.server.judges import ANY, Asked
+from mlx_patches.lab.server.judges import ANY, Sent
 from mlx_patches.lab.server.oracle import SIGHTS, Language, penalize
 from mlx_patches.lab.server.parameters import parameters
 from mlx_patches.lab.server.process import Process
@@ -320,9 +320,9 @@ def test_each_sight_of_a_penalty_gives_another_path(kind):
     language, request = Language(), parameter.requests[0]
     amount = request.fields[parameter.name]
     for endpoint in ("chat", "completions"):
-        asked = Asked(endpoint, language, [request])
+        sent = Sent(endpoint, language, [request])
         processors = [None, *(penalize(kind, amount, sight) for sight in SIGHTS)]
-        paths = [asked.greedy(0, one) for one in processors]
+        paths = [sent.greedy(0, one) for one in processors]
         assert len(set(paths)) == len(paths)
         assert not any(path.endswith(ANY) for path in paths)
 

@@ -25,12 +25,12 @@ LEAVING = ("cancel", "hang-up", "half", "fail")
 
 @dataclass
 class Company:
-    """What was sent in a context, and answered.
+    """The requests of a context and their answers.
 
-    ``asked`` are the requests as sent; ``neighbours`` the plain requests beside them.
+    ``sent``: the requests of the parameter; ``neighbours``: the plain requests beside them.
     """
 
-    asked: list[Request] = field(default_factory=list)
+    sent: list[Request] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     neighbours: list[tuple[Request, Answer]] = field(default_factory=list)
 
@@ -72,7 +72,7 @@ def joins(place: Place, parameter: Parameter, stream: bool) -> Company:
     for request in parameter.requests:
         neighbour = replace(parameter.plain, tokens=request.tokens + MORE)
         running = place.start(neighbour)
-        company.asked.append(request)
+        company.sent.append(request)
         company.answers.append(place.send(request, stream))
         company.neighbours.append((neighbour, running.result()))
     return company
@@ -86,7 +86,7 @@ def is_joined(place: Place, parameter: Parameter, stream: bool) -> Company:
             request = replace(request, tokens=request.tokens + MORE)
         running = place.start(request)
         company.neighbours.append((parameter.plain, place.send(parameter.plain, stream)))
-        company.asked.append(request)
+        company.sent.append(request)
         company.answers.append(running.result())
     return company
 
@@ -118,14 +118,14 @@ def take_turns(place: Place, parameter: Parameter, stream: bool, before: int = 1
         for left in range(before, 0, -1):
             answer = place.send(turn, stream)
             if not answer.text.strip():
-                company.asked.append(turn)
+                company.sent.append(turn)
                 company.answers.append(answer)
                 break
             history = (*turn.texts, f" {answer.text.strip()}")
             turn = replace(turn, texts=(*history, last if free or left == 1 else TELL))
         else:
             final = replace(turn, fields=request.fields, tokens=request.tokens)
-            company.asked.append(final)
+            company.sent.append(final)
             company.answers.append(place.send(final, stream))
     return company
 

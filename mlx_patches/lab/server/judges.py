@@ -30,10 +30,11 @@ THOUGHTS = "".join(THOUGHT).strip()
 
 
 @dataclass
-class Asked:
-    """What was asked: the requests with their prompts' tokens, and what the server's penalties see.
+class Sent:
+    """The requests that were sent to an endpoint.
 
-    ``sights`` are the sights that the answer must fit one of; ``fits`` are those it did.
+    ``sights``: which tokens a server's penalties may count, of which the answer must fit one;
+    ``fits``: those that it fits.
     """
 
     endpoint: str
@@ -71,30 +72,30 @@ def check_finish(answer: Answer, reason: str) -> str:
     return "" if answer.finish == reason else f"finish reason {answer.finish}, not {reason}"
 
 
-def judge_greedy(answers: Sequence[Answer], asked: Asked, reason: str = "") -> str:
+def judge_greedy(answers: Sequence[Answer], sent: Sent, reason: str = "") -> str:
     """The answers are the greedy texts."""
-    return compare(answers, asked.greedy, reason)
+    return compare(answers, sent.greedy, reason)
 
 
-def judge_whole_text(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_whole_text(answers: Sequence[Answer], sent: Sent) -> str:
     """The greedy texts, without a limit."""
-    whole = [replace(one, tokens=24) for one in asked.requests]
-    return judge_greedy(answers, replace(asked, requests=whole))
+    whole = [replace(one, tokens=24) for one in sent.requests]
+    return judge_greedy(answers, replace(sent, requests=whole))
 
 
-def judge_other_model(answers: Sequence[Answer], asked: Asked) -> str:
-    return judge_greedy(answers, replace(asked, language=Language(other=True)))
+def judge_other_model(answers: Sequence[Answer], sent: Sent) -> str:
+    return judge_greedy(answers, replace(sent, language=Language(other=True)))
 
 
 def judge_ranks(
-    answers: Sequence[Answer], asked: Asked, start: int = 0, end: int = len(LADDER), beyond: int = 1
+    answers: Sequence[Answer], sent: Sent, start: int = 0, end: int = len(LADDER), beyond: int = 1
 ) -> str:
     """All ranks are in this range, and the largest is beyond a number; default: a sampled text."""
     for number, answer in enumerate(answers):
-        tokens = answer.tokens(asked.language)
-        ranks = asked.language.ranks(asked.prompt(number), tokens)
+        tokens = answer.tokens(sent.language)
+        ranks = sent.language.ranks(sent.prompt(number), tokens)
         bad = sorted({rank for rank in ranks if not start <= rank < end})
-        short = len(ranks) < asked.requests[number].tokens
+        short = len(ranks) < sent.requests[number].tokens
         if bad or short:
             shown = "a cut answer" if short else f"ranks {bad}"
             return f"{shown}, not {start} to {end - 1}: {answer.text[:40]!r}"
@@ -103,21 +104,21 @@ def judge_ranks(
     return ""
 
 
-def judge_temperatures(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_temperatures(answers: Sequence[Answer], sent: Sent) -> str:
     rules: tuple[Callable[..., str], ...] = (judge_greedy, judge_ranks, judge_greedy)
-    for request, answer, judge in zip(asked.requests, answers, rules, strict=False):
-        if fault := judge([answer], replace(asked, requests=[request])):
+    for request, answer, judge in zip(sent.requests, answers, rules, strict=False):
+        if fault := judge([answer], replace(sent, requests=[request])):
             return f"temperature {request.fields['temperature']}: {fault}"
     return ""
 
 
-def judge_one_temperature(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_one_temperature(answers: Sequence[Answer], sent: Sent) -> str:
     """All answers are sampled, or all are greedy: then the temperature is ignored."""
-    return judge_ranks(answers, asked) and judge_greedy(answers, asked)
+    return judge_ranks(answers, sent) and judge_greedy(answers, sent)
 
 
-def judge_seeds(answers: Sequence[Answer], asked: Asked) -> str:
-    if fault := judge_ranks(answers, asked):
+def judge_seeds(answers: Sequence[Answer], sent: Sent) -> str:
+    if fault := judge_ranks(answers, sent):
         return fault
     first, again, other = (answer.text for answer in answers)
     if first != again:
@@ -126,74 +127,72 @@ def judge_seeds(answers: Sequence[Answer], asked: Asked) -> str:
 
 
 def judge_penalty(
-    answers: Sequence[Answer], asked: Asked, kind: str, amount: float, size: int = 0
+    answers: Sequence[Answer], sent: Sent, kind: str, amount: float, size: int = 0
 ) -> str:
     """The greedy texts after a penalty; ``size``: the number of tokens that it sees."""
     fault = ""
-    for sight in asked.sights:
+    for sight in sent.sights:
         if size and sight not in (WINDOW, RECENT):
             continue
         process = penalize(kind, amount, sight, size or 20)
-        found = compare(answers, lambda n, p=process: asked.greedy(n, p))  # type: ignore[misc]
+        found = compare(answers, lambda n, p=process: sent.greedy(n, p))  # type: ignore[misc]
         if not found:
-            asked.fits.append(sight)
+            sent.fits.append(sight)
         fault = fault or found
-    return "" if asked.fits else fault
+    return "" if sent.fits else fault
 
 
-def judge_whole_penalty(answers: Sequence[Answer], asked: Asked, **penalty: Any) -> str:
+def judge_whole_penalty(answers: Sequence[Answer], sent: Sent, **penalty: Any) -> str:
     """The greedy texts after a penalty of any size, or without it."""
-    return judge_penalty(answers, asked, **penalty) and judge_greedy(answers, asked)
+    return judge_penalty(answers, sent, **penalty) and judge_greedy(answers, sent)
 
 
-def judge_bias(answers: Sequence[Answer], asked: Asked, token: int, bias: float) -> str:
+def judge_bias(answers: Sequence[Answer], sent: Sent, token: int, bias: float) -> str:
     def process(row: Logits, prompt: Sequence[int], answer: Sequence[int]) -> Logits:
         row[token] += bias
         return row
 
-    return compare(answers, lambda n: asked.greedy(n, process))
+    return compare(answers, lambda n: sent.greedy(n, process))
 
 
-def judge_cut(
-    answers: Sequence[Answer], asked: Asked, stops: Sequence[str], reason: str = ""
-) -> str:
+def judge_cut(answers: Sequence[Answer], sent: Sent, stops: Sequence[str], reason: str = "") -> str:
     """The greedy texts up to the first stop string."""
 
     def cut(number: int) -> str:
-        text = asked.greedy(number)
+        text = sent.greedy(number)
         ends = [text.index(stop) for stop in stops if stop in text]
         return text[: min(ends)].strip() if ends else text
 
     return compare(answers, cut, reason)
 
 
-def judge_choices(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_choices(answers: Sequence[Answer], sent: Sent) -> str:
     texts = answers[0].texts
-    if len(texts) != asked.requests[0].fields.get("n", 1):
+    if len(texts) != sent.requests[0].fields.get("n", 1):
         return f"{len(texts)} choices"
     parts = [replace(answers[0], texts=[text]) for text in texts]
-    one = replace(asked, requests=[asked.requests[0]] * len(parts))
+    one = replace(sent, requests=[sent.requests[0]] * len(parts))
     if fault := judge_ranks(parts, one):
         return fault
     return "both choices are equal" if len(set(texts)) < len(texts) else ""
 
 
-def judge_one_choice(answers: Sequence[Answer], asked: Asked) -> str:
-    return "more than one choice" if len(answers[0].texts) != 1 else judge_ranks(answers, asked)
+def judge_one_choice(answers: Sequence[Answer], sent: Sent) -> str:
+    return "more than one choice" if len(answers[0].texts) != 1 else judge_ranks(answers, sent)
 
 
-def judge_chances(answers: Sequence[Answer], asked: Asked, tops: int = 0) -> str:
+def judge_chances(answers: Sequence[Answer], sent: Sent, tops: int = 0) -> str:
     """Log-probabilities: those of the answer's tokens, and lists of the most likely, best first."""
     answer = answers[0]
-    if fault := judge_greedy(answers, asked):
+    if fault := judge_greedy(answers, sent):
         return fault
     if not answer.chances:
         return "no log-probabilities"
-    tokens, prompt = answer.tokens(asked.language), asked.prompt()
+    tokens, prompt = answer.tokens(sent.language), sent.prompt()
     if len(answer.chances) != len(tokens):
         return f"{len(answer.chances)} log-probabilities for {len(tokens)} tokens"
     for number, (token, chance, top) in enumerate(answer.chances):
-        row = log_softmax(asked.language.logits([*prompt, *tokens[:number]]))
+        row = log_softmax(sent.language.logits([*prompt, *tokens[:number]]))
         if token != tokens[number]:
             return f"the log-probability of {_name(token)}, not of {_name(tokens[number])}"
         if abs(chance - row[token]) > 0.02:
@@ -210,31 +209,31 @@ def _name(token: int) -> str:
     return repr(TOKENS[token]) if 0 <= token < len(TOKENS) else f"token {token}"
 
 
-def judge_no_chances(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_no_chances(answers: Sequence[Answer], sent: Sent) -> str:
     if answers[0].chances:
         return "log-probabilities that were not requested"
-    return judge_greedy(answers, asked)
+    return judge_greedy(answers, sent)
 
 
-def judge_format(answers: Sequence[Answer], asked: Asked, only: Any = None) -> str:
+def judge_format(answers: Sequence[Answer], sent: Sent, only: Any = None) -> str:
     """JSON: this value only, or any object."""
     found, text = _parse(answers[0].text), answers[0].text
     valid = found == only if only else isinstance(found, dict)
     return "" if valid else f"{text[:40]!r} does not follow the format"
 
 
-def _parse(text: str, otherwise: Any = None) -> Any:
+def _parse(text: str, default: Any = None) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return otherwise
+        return default
 
 
 def _calls(answer: Answer) -> list[tuple[str, Any]]:
     return [(name, _parse(text, text)) for name, text in answer.calls]
 
 
-def judge_call(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_call(answers: Sequence[Answer], sent: Sent) -> str:
     answer = answers[0]
     if _calls(answer) != [("f", {"x": 1})]:
         return _describe(answer, _calls(answer))
@@ -243,14 +242,14 @@ def judge_call(answers: Sequence[Answer], asked: Asked) -> str:
     return check_finish(answer, "tool_calls")
 
 
-def judge_any_call(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_any_call(answers: Sequence[Answer], sent: Sent) -> str:
     """A call that the tool's schema allows, whatever the model wants to write."""
     calls = _calls(answers[0])
     right = [(name, type(arguments)) for name, arguments in calls] == [("f", dict)]
     return "" if right else _describe(answers[0], calls)
 
 
-def judge_unreadable_call(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_unreadable_call(answers: Sequence[Answer], sent: Sent) -> str:
     """A call that cannot be parsed comes back as text."""
     answer = answers[0]
     if answer.calls or BROKEN not in answer.text:
@@ -262,16 +261,16 @@ def _describe(answer: Answer, calls: Sequence[tuple[str, Any]]) -> str:
     return f"calls {calls}, text {answer.text[:40]!r}, finish reason {answer.finish}"
 
 
-def judge_no_call(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_no_call(answers: Sequence[Answer], sent: Sent) -> str:
     return f"calls {answers[0].calls}" if answers[0].calls else ""
 
 
-def judge_raw(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_raw(answers: Sequence[Answer], sent: Sent) -> str:
     """The answer is the model's text, with its calls as text."""
-    return judge_greedy(answers, asked) or ("calls" if answers[0].calls else "")
+    return judge_greedy(answers, sent) or ("calls" if answers[0].calls else "")
 
 
-def judge_thought(answers: Sequence[Answer], asked: Asked, reasoning: bool = False) -> str:
+def judge_thought(answers: Sequence[Answer], sent: Sent, reasoning: bool = False) -> str:
     """The thinking section is apart from the text, or there is none."""
     answer = answers[0]
     got = answer.text.strip(), answer.reasoning.strip()
@@ -280,15 +279,15 @@ def judge_thought(answers: Sequence[Answer], asked: Asked, reasoning: bool = Fal
     return ""
 
 
-def judge_unparsed_thought(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_unparsed_thought(answers: Sequence[Answer], sent: Sent) -> str:
     return "" if answers[0].text.strip() == f"<think> {THOUGHTS}</think>{THUS}" else "parsed"
 
 
-def judge_any_thought(answers: Sequence[Answer], asked: Asked) -> str:
-    return judge_thought(answers, asked, True) and judge_unparsed_thought(answers, asked)
+def judge_any_thought(answers: Sequence[Answer], sent: Sent) -> str:
+    return judge_thought(answers, sent, True) and judge_unparsed_thought(answers, sent)
 
 
-def judge_short_thought(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_short_thought(answers: Sequence[Answer], sent: Sent) -> str:
     """At most a few tokens of thinking, then the answer."""
     thought = f"{answers[0].reasoning} {answers[0].text}".split()
     count = sum(f" {word}" in THOUGHT for word in thought)
@@ -297,21 +296,21 @@ def judge_short_thought(answers: Sequence[Answer], asked: Asked) -> str:
     return ""
 
 
-def judge_usage(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_usage(answers: Sequence[Answer], sent: Sent) -> str:
     """The counts of tokens; the stop token may count."""
     answer = answers[0]
-    want = len(asked.prompt()), len(answer.tokens(asked.language))
+    want = len(sent.prompt()), len(answer.tokens(sent.language))
     got = answer.prompt_tokens, answer.answer_tokens
     if None in got:
         return "no usage counts"
     if got[0] != want[0] or got[1] not in (want[1], want[1] + (answer.finish == "stop")):
         return f"usage {got[0]} + {got[1]}, not {want[0]} + {want[1]}"
-    return judge_greedy(answers, asked)
+    return judge_greedy(answers, sent)
 
 
-def judge_no_usage(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_no_usage(answers: Sequence[Answer], sent: Sent) -> str:
     return "" if answers[0].prompt_tokens is None else "usage counts"
 
 
-def judge_never(answers: Sequence[Answer], asked: Asked) -> str:
+def judge_never(answers: Sequence[Answer], sent: Sent) -> str:
     return "it cannot be ignored"

@@ -10,7 +10,7 @@ from ...core.errors import MlxPatchesError
 from ..children import temporary_folder
 from . import folder
 from .client import CHAT
-from .judges import Asked, judge_greedy
+from .judges import Sent, judge_greedy
 from .oracle import Language
 from .parameters import make_request
 from .process import Process, run
@@ -56,7 +56,7 @@ def cells_of_url(
     answer = lab.place(CHAT).send(request)
     if answer.status == 0:
         raise MlxPatchesError(f"{url}: {answer.error}")
-    if judge_greedy([answer], Asked(CHAT, lab.language, [request])):
+    if judge_greedy([answer], Sent(CHAT, lab.language, [request])):
         raise MlxPatchesError(
             f"{url} serves {model}, whose answers are not known: serve the folder that"
             " mlx-patches lab --write-model FOLDER writes"

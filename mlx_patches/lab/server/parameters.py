@@ -11,11 +11,11 @@ from typing import Any
 
 from . import judges
 from .client import Answer, Request
-from .judges import Asked
+from .judges import Sent
 from .oracle import BREAK, CONTEXT, LOOP, PONDER, RING, TELL, USE, WRITE
 
 # The fault of the answers, empty if they are right.
-Judge = Callable[[Sequence[Answer], Asked], str]
+Judge = Callable[[Sequence[Answer], Sent], str]
 TABLE = tomllib.loads((Path(__file__).parent / "parameters.toml").read_text())
 PROMPTS = {
     "ring": RING[0] + RING[5],
@@ -55,9 +55,9 @@ class Parameter:
     model: str
     stream_only: bool
 
-    def is_ignored(self, answers: Sequence[Answer], asked: Asked) -> bool:
+    def is_ignored(self, answers: Sequence[Answer], sent: Sent) -> bool:
         """Whether the answers are those of requests without the parameter."""
-        return not self.ignored(answers, asked)
+        return not self.ignored(answers, sent)
 
 
 def make_request(

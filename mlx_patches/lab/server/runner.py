@@ -11,7 +11,7 @@ from ...core.errors import MlxPatchesError
 from ...evidence.requests import ABSENT, IGNORED, REFUSED, RIGHT, WRONG
 from .client import CHAT, NO_ANSWER, PATHS, Answer, Client, Request
 from .contexts import CONTEXTS, SINGLE, SOLO, STREAMED, Company, Place, hang_up
-from .judges import Asked
+from .judges import Sent
 from .oracle import SIGHTS, Language
 from .parameters import Parameter, make_request, parameters
 from .process import Process
@@ -152,28 +152,28 @@ class Lab:
                 return REFUSED if answer.refused and first else WRONG, answer.error
         key = (endpoint, parameter.name)
 
-        def judge(requests: list[Request], answers: list[Answer]) -> tuple[str, Asked]:
-            asked = Asked(endpoint, self.language, requests, self.sights.get(key, SIGHTS))
-            return parameter.judge(answers, asked), asked
+        def judge(requests: list[Request], answers: list[Answer]) -> tuple[str, Sent]:
+            sent = Sent(endpoint, self.language, requests, self.sights.get(key, SIGHTS))
+            return parameter.judge(answers, sent), sent
 
         apart = len(parameter.requests) == 1
         groups = (
-            [([r], [a]) for r, a in zip(company.asked, company.answers, strict=True)]
+            [([r], [a]) for r, a in zip(company.sent, company.answers, strict=True)]
             if apart
-            else [(company.asked, company.answers)]
+            else [(company.sent, company.answers)]
         )
         for requests, answers in groups:
-            fault, asked = judge(requests, answers)
-            if first and not fault and asked.fits:
-                self.sights[key] = asked.fits
+            fault, sent = judge(requests, answers)
+            if first and not fault and sent.fits:
+                self.sights[key] = sent.fits
             if fault:
-                ignored = parameter.is_ignored(answers, asked)
+                ignored = parameter.is_ignored(answers, sent)
                 return IGNORED if ignored and first else WRONG, fault
         for request, answer in company.neighbours:
             if answer.status != 200:
                 return WRONG, f"the neighbour: {answer.error}"
-            asked = Asked(endpoint, self.language, [request])
-            if fault := parameter.is_plain([answer], asked):
+            sent = Sent(endpoint, self.language, [request])
+            if fault := parameter.is_plain([answer], sent):
                 return WRONG, f"the neighbour: {fault}"
         return RIGHT, ""
 
