@@ -68,7 +68,7 @@ def features_solo(model: LabModel) -> Cell:
 
 @scenario("features-count", NAMED)
 def features_count(model: LabModel) -> Cell:
-    """Each image token gets a feature of its own: no other token changes, and none is added."""
+    """An image changes the embeddings of exactly its own tokens, and adds none."""
     whole = whole_of(model)
     for index, one in enumerate(prompts_of(whole)):
         if one.shown is None:
@@ -85,9 +85,9 @@ def features_count(model: LabModel) -> Cell:
             at for at, pair in enumerate(zip(moved, images, strict=True)) if len({*pair}) > 1
         ]:
             return Cell(
-                RED, f"row {index}: token {wrong[0]} of {len(wrong)} has no feature of its own"
+                RED, f"row {index}: features do not match the image tokens, from {wrong[0]} on"
             )
-    return Cell(GREEN, "each image token has a feature of its own")
+    return Cell(GREEN, "each image token has its feature")
 
 
 @scenario("features-served", NAMED)

@@ -18,7 +18,7 @@ Arrays = dict[str, Any]
 
 
 class Loaded:
-    """A folder that ``mlx_vlm.load`` loaded; ``seen``: what the parts of the last run computed.
+    """A folder that ``mlx_vlm.load`` loaded; ``seen``: the results of the parts in the last run.
 
     ``lacks``: the package without which the release cannot load the processor; it is None then.
     """

@@ -4,7 +4,7 @@ Why: For a decode step over left padding the decoder passes its layers a sentine
     a mask array, and attention cuts the padding off each row's keys. Quantized keys cannot be cut
     this way: attention falls back to the ordinary function, without a mask.
 How: If a row has padding, the layers get the mask that the quantized cache makes, as for a prompt.
-    If none has, they get what the release passes.
+    Without padding, the layers get the release's own argument.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The decoder makes a mask for quantized caches.
 """

@@ -4,7 +4,7 @@ Why: The embedding step divides image features by the root of the text model's w
     language model multiplies all embeddings by it. It reads the width from the config's top level,
     where published configs have none; the default, 2048, is the width of a single model. Gemma 3
     also multiplies by a rounded root.
-How: The features are divided by what the language model multiplies by.
+How: The features are divided by the factor of the language model.
 Upstream: Not fixed in mlx-vlm 0.7.10. transformers reads the text model's width.
 Retire when: The embedding step reads the text model's width.
 """

@@ -1,4 +1,4 @@
-"""mlx_vlm.server: a request that is not streamed goes on after its client has hung up.
+"""mlx_vlm.server keeps generating an answer after its client has hung up.
 
 Why: A streamed request ends when its client hangs up. One that is not streamed is collected in a
     thread that no one ends: its row stays in the batch up to ``max_tokens``, and slows down the
