@@ -98,9 +98,9 @@ class Patch(NamedTuple):
         severity: the effect on users, a word of ``evidence.words.SEVERITIES``.
         every_model: it is applied whatever model is loaded. Other patches are applied only if the
             model's entry in the matrix names them.
-        wrong_alone: the models, separated by spaces, whose published configs are wrong even for a
+        wrong_solo: the models, separated by spaces, whose published configs are wrong even for a
             single request.
-        changes_alone: it changes the result of a single request.
+        changes_solo: it changes the result of a single request.
         optional: not part of the default set; applied only by id.
         profiles: further profiles, besides the one of its folder.
         formerly: its previous id, which users' settings may still name.
@@ -121,8 +121,8 @@ class Patch(NamedTuple):
     security: bool = False
     severity: str = "wrong-text"  # the worst, so that a new patch is not overlooked
     every_model: bool = False
-    wrong_alone: str = ""
-    changes_alone: bool = False
+    wrong_solo: str = ""
+    changes_solo: bool = False
     profiles: tuple[str, ...] = ()
     mlx: tuple[str, ...] = ()
     formerly: str = ""

@@ -51,7 +51,7 @@ class Kind:
         problem = self._wrong_now(cache, [length + 1 for length in lengths], rows)
         return f"after a step: {problem}" if problem else ""
 
-    def wrong_alone(self, cache: Any, row: int, length: int) -> str:
+    def wrong_solo(self, cache: Any, row: int, length: int) -> str:
         """The same check for a cache of one row."""
         for more in (0, 1):
             if more:

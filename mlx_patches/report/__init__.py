@@ -208,7 +208,7 @@ def results_of(one: Mapping[str, Any]) -> dict[str, str]:
 
 def _wrong_solo(family: str, release: str) -> list[str]:
     """The patches without which a family's single requests are wrong in a release."""
-    return _applying([p.id for p in session().registry.wrong_alone.get(family, ())], release)
+    return _applying([p.id for p in session().registry.wrong_solo.get(family, ())], release)
 
 
 def _applying(ids: Iterable[str], release: str) -> list[str]:

@@ -102,7 +102,7 @@ def test_row_of_only_padding(kind):
     cache = kind.batch([0], 3)
     cache.extend(kind.batch([0]))
     assert_rows(cache, [3, 0])
-    assert not kind.wrong_alone(cache.extract(1), 1, 0)
+    assert not kind.wrong_solo(cache.extract(1), 1, 0)
     cache.filter(mx.array([1]))
     assert_rows(cache, [0])
     assert cache.size() == 0

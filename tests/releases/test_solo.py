@@ -1,4 +1,4 @@
-"""A sequence alone gets the same bits with the patches as without."""
+"""A single request gets the same bits with the patches as without."""
 
 import os
 from zlib import crc32
@@ -38,13 +38,13 @@ def sample() -> list[Family]:
 def test_solo_changes_only_where_wrong(family):
     """Output alone may change only if it depended on how the prompt is cut into chunks.
 
-    Patches that repair other defects of a request alone, ``changes_alone``, are left out.
+    Patches that repair other defects of a request alone, ``changes_solo``, are left out.
     """
     model = build_or_skip(family)
     prompt = [token % model.vocabulary for token in PROMPT]
     before = generate_solo(model, prompt, STEPS)
     assert len(before) >= STEPS
-    others = {patch.id for patch in catalogue.builtin() if patch.changes_alone}
+    others = {patch.id for patch in catalogue.builtin() if patch.changes_solo}
     mlx_patches.apply(patches=set(every_patch()) - others)
     try:
         again = build(family)

@@ -75,7 +75,7 @@ def test_families_and_results():
 
 def test_solo_defect_names_patches():
     """Not in a release with the fix, nor in one before the affected range."""
-    wrong, matrix = catalogue.builtin().wrong_alone, CompatMatrix.builtin()
+    wrong, matrix = catalogue.builtin().wrong_solo, CompatMatrix.builtin()
     told = set()
     for name in ("mlx-lm 0.28.4", "mlx-lm 0.31.3", "mlx-lm 0.32.2", "mlx-vlm 0.7.0"):
         distribution, version = name.split()

@@ -22,6 +22,6 @@ def drop_trimmed_columns(cache: Any, /) -> None:
 PATCH = Patch(
     id="concatenate-trim",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=after("mlx_lm.models.cache:ConcatenateKVCache.trim", drop_trimmed_columns),
 )

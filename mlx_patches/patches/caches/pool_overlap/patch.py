@@ -230,8 +230,8 @@ _STORE = "mlx_vlm.apc:DiskBlockStore"
 
 PATCH = Patch(
     id="pool-overlap",
-    wrong_alone="deepseek_v4",
-    changes_alone=True,
+    wrong_solo="deepseek_v4",
+    changes_solo=True,
     targets=(
         *argument(
             "mlx_vlm.models.deepseek_v4.language:Compressor.__call__",

@@ -46,7 +46,7 @@ def _check_finalize(kind: Kind) -> Any:
         rows = [cache.extract(row) for row in range(2)] if extracts else []
         yield kind.wrong(cache, [8, 5])
         for row, (one, length) in enumerate(zip(rows, (8, 5), strict=False)):
-            yield kind.wrong_alone(one, row, length)
+            yield kind.wrong_solo(one, row, length)
     history = kind.batch([3, 0], 7)
     history.prepare(lengths=[2, 6], right_padding=[4, 0])
     feed(history, [(0, 4), (1, 7)], 6)
@@ -59,9 +59,9 @@ def _check_finalize(kind: Kind) -> Any:
 def _check_extract(kind: Kind) -> Any:
     cache = kind.batch([3, 0, 1], 6)
     for row, pad in enumerate((3, 0, 1)):
-        yield kind.wrong_alone(_find_method(cache, "extract")(row), row, 6 - pad)
+        yield kind.wrong_solo(_find_method(cache, "extract")(row), row, 6 - pad)
     yield kind.wrong(cache, [3, 6, 5])
-    yield kind.wrong_alone(kind.batch([0, 0]).extract(1), 1, 0)
+    yield kind.wrong_solo(kind.batch([0, 0]).extract(1), 1, 0)
 
 
 def _check_merge(kind: Kind) -> Any:

@@ -31,6 +31,6 @@ PATCH = Patch(
     id="internvl-qwen2",
     severity="crash",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=after("mlx_vlm.models.internvl.internvl:Model.__init__", set_language_model),
 )

@@ -47,6 +47,6 @@ PATCH = Patch(
     id="llava-image-options",
     severity="crash",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=wrap("mlx_vlm.models.llava.processing_llava:LlavaProcessor.__call__", process),
 )

@@ -42,7 +42,7 @@ PATCH = Patch(
     id="qwen-vl-configs",
     severity="crash",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=before(
         [
             f"mlx_vlm.models.{family}.config:ModelConfig.from_dict"

@@ -73,8 +73,8 @@ _MODELS = {
 PATCH = Patch(
     id="dropped-window",
     every_model=True,
-    wrong_alone="gemma2",
-    changes_alone=True,
+    wrong_solo="gemma2",
+    changes_solo=True,
     targets=(
         *result(FROM_DICT, keep_window, supports=True),
         *(

@@ -195,8 +195,8 @@ _WHOLE = ("gemma3", "gemma4", "gemma4_unified")
 PATCH = Patch(
     id="gemma-image-blocks",
     every_model=True,
-    changes_alone=True,
-    wrong_alone="gemma3",
+    changes_solo=True,
+    wrong_solo="gemma3",
     targets=(
         *wrap(
             vlm_family("gemma3", "LanguageModel.__call__"),

@@ -79,8 +79,8 @@ def build_arguments(images: ImageStates) -> dict[str, Any]:
 
 PATCH = Patch(
     id="cross-attention-rows",
-    changes_alone=True,
-    wrong_alone="mllama",
+    changes_solo=True,
+    wrong_solo="mllama",
     targets=(
         *define(
             vlm_family("mllama", "LanguageModel.__call__"),

@@ -28,6 +28,6 @@ PATCH = Patch(
     targets=argument(
         "mlx_vlm.models.deepseek_vl_v2.deepseek_vl_v2:Model.get_input_embeddings", CROPS, append_end
     ),
-    wrong_alone="deepseek_vl_v2",
-    changes_alone=True,
+    wrong_solo="deepseek_vl_v2",
+    changes_solo=True,
 )

@@ -30,8 +30,8 @@ _CALLS = (
 
 PATCH = Patch(
     id="embedding-scale",
-    wrong_alone="granite granitemoe minicpm minicpm3",
+    wrong_solo="granite granitemoe minicpm minicpm3",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=argument(_CALLS, "inputs_embeds", embed_tokens, when=has_only_tokens),
 )

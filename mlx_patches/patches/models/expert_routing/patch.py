@@ -51,8 +51,8 @@ def take_scores(scores: Any, chosen: Any) -> Any:
 JAMBA_ROUTING = Patch(
     id="jamba-routing",
     every_model=True,
-    wrong_alone="jamba",
-    changes_alone=True,
+    wrong_solo="jamba",
+    changes_solo=True,
     targets=wrap(family("jamba", "JambaSparseMoeBlock.__call__"), run_jamba),
     probe=".probe:probe_jamba",
     doc="""Jamba weights its experts too high, even for a single request.
@@ -69,8 +69,8 @@ JAMBA_ROUTING = Patch(
 ERNIE_ROUTING = Patch(
     id="ernie-routing",
     every_model=True,
-    wrong_alone="ernie4_5_moe",
-    changes_alone=True,
+    wrong_solo="ernie4_5_moe",
+    changes_solo=True,
     targets=(
         *tensors("mlx_lm.models.ernie4_5_moe:Model.sanitize", keep_biases),
         *tensors("mlx_vlm.models.ernie4_5_moe.language:LanguageModel.sanitize", keep_biases),

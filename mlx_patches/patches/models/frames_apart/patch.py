@@ -37,7 +37,7 @@ def measure(span: slice) -> Any:
 PATCH = Patch(
     id="frames-apart",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=wrap(
         (
             "mlx_vlm.models.glm4v.vision:Glm4vVisionAttention.__call__",

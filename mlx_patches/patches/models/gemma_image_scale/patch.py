@@ -39,8 +39,8 @@ def divide_widths(read: int, own: int) -> float:
 PATCH = Patch(
     id="gemma-image-scale",
     every_model=True,
-    changes_alone=True,
-    wrong_alone="gemma3 paligemma",
+    changes_solo=True,
+    wrong_solo="gemma3 paligemma",
     targets=(
         *argument(
             "mlx_vlm.models.gemma3.gemma3:Model.prepare_inputs_for_multimodal",

@@ -69,6 +69,6 @@ PATCH = Patch(
             supports=True,
         ),
     ),
-    changes_alone=True,
+    changes_solo=True,
     probe="mlx_patches.probes.two_images:probe",
 )

@@ -121,8 +121,8 @@ _MODEL, _TOWER = "mlx_vlm.models.idefics2.idefics2", "mlx_vlm.models.idefics2.vi
 PATCH = Patch(
     id="idefics2-images",
     every_model=True,
-    changes_alone=True,
-    wrong_alone="idefics2",
+    changes_solo=True,
+    wrong_solo="idefics2",
     targets=(
         *wrap(f"{_TOWER}:VisionEmbeddings.__call__", embed_patches),
         *wrap(f"{_MODEL}:Model.get_input_embeddings", embed_images, supports=True),

@@ -65,6 +65,6 @@ PATCH = Patch(
             fingerprint_of=("VisionModel.__call__", *BODIES[family]),
         )
     ),
-    changes_alone=True,
+    changes_solo=True,
     probe="mlx_patches.probes.two_images:probe",
 )

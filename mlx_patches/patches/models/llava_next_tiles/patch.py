@@ -132,8 +132,8 @@ def allow_images(formatter: Any, /) -> None:
 PATCH = Patch(
     id="llava-next-tiles",
     every_model=True,
-    changes_alone=True,
-    wrong_alone="llava_next",
+    changes_solo=True,
+    wrong_solo="llava_next",
     targets=(
         *wrap(
             [f"mlx_vlm.models.{one}.{one}:Model.get_input_embeddings" for one in FAMILIES],

@@ -49,8 +49,8 @@ def scale_of(attention: Any) -> float | None:
 PATCH = Patch(
     id="mimo-value-scale",
     every_model=True,
-    wrong_alone="mimo_v2_flash",
-    changes_alone=True,
+    wrong_solo="mimo_v2_flash",
+    changes_solo=True,
     targets=(
         config_target("mlx-lm", _FAMILY, dict, keep_scale),
         config_target("mlx-vlm", _FAMILY, dict, keep_scale),

@@ -24,7 +24,7 @@ def complete_config(complete: Function, args: Any) -> None:
 PATCH = Patch(
     id="nemotron-time-steps",
     every_model=True,
-    wrong_alone="nemotron_h",
-    changes_alone=True,
+    wrong_solo="nemotron_h",
+    changes_solo=True,
     targets=wrap(lm_family("nemotron_h", "ModelArgs.__post_init__"), complete_config),
 )

@@ -21,7 +21,7 @@ def disable_norm_without_rope(attention: Any, /) -> None:
 PATCH = Patch(
     id="nope-norm",
     every_model=True,
-    wrong_alone="llama4_text",
-    changes_alone=True,
+    wrong_solo="llama4_text",
+    changes_solo=True,
     targets=after(family("llama4_text", "Attention.__init__"), disable_norm_without_rope),
 )

@@ -34,7 +34,7 @@ PATCH = Patch(
     id="paddleocr-images",
     every_model=True,
     severity="crash",
-    changes_alone=True,
+    changes_solo=True,
     targets=wrap(
         "mlx_vlm.models.paddleocr_vl.processing_paddleocr_vl:ImageProcessor.preprocess",
         process_apart,

@@ -38,7 +38,7 @@ def read_whole(prefill_step_size: Any) -> None:
 
 PATCH = Patch(
     id="paligemma-images",
-    changes_alone=True,
+    changes_solo=True,
     every_model=True,
     targets=(
         *result("mlx_vlm.models.paligemma.vision:Encoder.__call__", join_images),

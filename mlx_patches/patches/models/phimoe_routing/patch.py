@@ -43,7 +43,7 @@ def choose_experts(gates: Any, count: int) -> tuple[Any, Any]:
 PATCH = Patch(
     id="phimoe-routing",
     every_model=True,
-    wrong_alone="phimoe",
-    changes_alone=True,
+    wrong_solo="phimoe",
+    changes_solo=True,
     targets=wrap(family("phimoe", "PhiMoESparseMoeBlock.__call__"), run_block),
 )

@@ -36,8 +36,8 @@ def limit_rope(attention: Any, config: Any, /) -> None:
 PATCH = Patch(
     id="glm-rotary",
     every_model=True,
-    wrong_alone="glm",
-    changes_alone=True,
+    wrong_solo="glm",
+    changes_solo=True,
     targets=(
         config_target("mlx-lm", "glm", dict, keep_factor),
         config_target("mlx-vlm", "glm", dict, keep_factor),

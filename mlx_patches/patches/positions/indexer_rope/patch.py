@@ -28,7 +28,7 @@ def is_paired_by_halves(args: Any) -> bool:
 PATCH = Patch(
     id="indexer-rope",
     every_model=True,
-    wrong_alone="deepseek_v32",
-    changes_alone=True,
+    wrong_solo="deepseek_v32",
+    changes_solo=True,
     targets=after(family("deepseek_v32", "Indexer.__init__"), set_rope_layout),
 )

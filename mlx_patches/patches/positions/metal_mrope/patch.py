@@ -42,7 +42,7 @@ def expand(position_ids: Any, q: Any) -> Any:
 PATCH = Patch(
     id="metal-mrope",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=argument(
         "mlx_vlm.models.rope_utils:MRoPERotaryEmbedding.apply_rotary",
         "position_ids",

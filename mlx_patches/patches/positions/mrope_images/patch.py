@@ -81,5 +81,5 @@ def join_parts(index: Function, model: Any, parts: Sequence[Part], like: Any) ->
 PATCH = Patch(
     id="mrope-images",
     targets=wrap(vlm_family(" ".join(MROPE), "LanguageModel.get_rope_index"), index_each_image),
-    changes_alone=True,
+    changes_solo=True,
 )

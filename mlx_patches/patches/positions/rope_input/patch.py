@@ -20,7 +20,7 @@ def protect_input(x: Any) -> Any:
 PATCH = Patch(
     id="rope-input",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=argument(
         [f"mlx_lm.models.rope_utils:{name}.__call__" for name in ("SuScaledRoPE", "YarnRoPE")],
         "x",

@@ -123,7 +123,7 @@ _VLM = {
 PATCH = Patch(
     id="rope-scaling",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=(
         *result(FROM_DICT, keep_scaling, supports=True),
         *after(

@@ -40,7 +40,7 @@ def compute_frequencies(dims: int, base: float, scaling: dict[str, Any]) -> Any:
 PATCH = Patch(
     id="yarn-range",
     every_model=True,
-    wrong_alone="gpt_oss",
-    changes_alone=True,
+    wrong_solo="gpt_oss",
+    changes_solo=True,
     targets=after(family("gpt_oss", "AttentionBlock.__init__"), set_frequencies),
 )

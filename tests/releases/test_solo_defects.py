@@ -1,4 +1,4 @@
-"""The audit reports a model that is wrong for a request alone, even if its batches agree."""
+"""The audit reports a model whose single requests are wrong, even if its batches agree."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from .conftest import is_tested, run_probe
 TARGETS = [
     pytest.param(patch, target, family, id=f"{patch.id}-{family}-{target.path}")
     for patch in catalogue.builtin()
-    for family in patch.wrong_alone.split()
+    for family in patch.wrong_solo.split()
     for target in patch.targets
     if is_tested(target.distribution) and source_file(target.module)
 ]
@@ -50,11 +50,11 @@ def test_importing_model_is_right(family):
 
 
 def test_only_model_patches_are_named():
-    named = [patch for patch in catalogue.builtin() if patch.changes_alone]
+    named = [patch for patch in catalogue.builtin() if patch.changes_solo]
     assert named
     for patch in named:
         # What only carries the model's state, such as a prefix cache, is a supporting target.
         own = [target for target in patch.targets if not target.supports]
         assert own
         assert all(".models." in target.module for target in own), patch.id
-    assert all(p.changes_alone for p in catalogue.builtin() if p.wrong_alone)
+    assert all(p.changes_solo for p in catalogue.builtin() if p.wrong_solo)
