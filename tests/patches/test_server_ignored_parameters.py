@@ -1,12 +1,21 @@
 """``server-ignored-parameters``: values that change nothing, and parameters that are honoured."""
 
+import io
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from mlx_patches.patches.server.server_ignored_parameters import patch
 from mlx_patches.patches.server.server_ignored_parameters.probe import find_error
-from mlx_patches.probes.lm_server import COMPLETIONS, make_response, post
+from mlx_patches.probes.lm_server import (
+    COMPLETIONS,
+    make_context,
+    make_generator,
+    make_handler,
+    make_response,
+    post,
+)
 
 from ..releases.models import module_or_skip
 
@@ -24,6 +33,15 @@ def test_values_that_change_nothing_are_accepted(name, server):
     for value in (None, *patch.IGNORED[name]):
         assert find_error(server, **{name: value}) == ""
     assert name in find_error(server, **{name: {"any": "other"}}, tools=[{}])
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b'{"a":' * 200_000])
+def test_unreadable_body_gets_status_400(text, server):
+    handler = make_handler(server, make_generator(server, make_context(server), []), COMPLETIONS)
+    handler.headers, handler.rfile = {"Content-Length": str(len(text))}, io.BytesIO(text)
+    handler._set_completion_headers = replied = Mock()
+    handler.do_POST()
+    replied.assert_called_once_with(400)
 
 
 def test_usual_requests_are_accepted(server):

@@ -111,7 +111,8 @@ def reply_to_bad_requests(post: Function, handler: Any) -> None:
     """Answer a request; a bad one gets status 400."""
     try:
         post(handler)
-    except BadRequest as error:
+    # Bytes that are no text, and JSON that is nested too deeply, get no reply otherwise.
+    except (BadRequest, UnicodeDecodeError, RecursionError) as error:
         handler._set_completion_headers(400)
         handler.end_headers()
         handler.wfile.write(json.dumps({"error": str(error)}).encode())
