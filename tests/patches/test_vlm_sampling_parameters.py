@@ -29,10 +29,10 @@ def draw_logprobs():
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def build(server, **sent):
+def build(server, processor=None, **sent):
     messages = [{"role": "user", "content": "hi"}]
     body = {"model": "m", "messages": messages, "temperature": 1.5, **sent}
-    return server._build_gen_args(server.ChatRequest.model_validate(body))
+    return server._build_gen_args(server.ChatRequest.model_validate(body), processor)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,15 @@ def test_likeliest_token_is_excluded_by_xtc(server, ungated):
 
 @pytest.mark.parametrize(
     "sent",
-    [{"min_p": 1.5}, {"min_p": -1}, {"xtc_threshold": 0.7}, {"top_k": -1}, {"top_logprobs": 21}],
+    [
+        {"min_p": 1.5},
+        {"min_p": -1},
+        {"xtc_threshold": 0.7},
+        {"top_k": -1},
+        {"top_logprobs": 21},
+        {"temperature": -1},
+        {"repetition_penalty": -0.5},
+    ],
 )
 def test_numbers_out_of_range_are_refused(sent, server, ungated):
     ungated("vlm-sampling-parameters")
@@ -82,12 +90,14 @@ def test_numbers_out_of_range_are_refused(sent, server, ungated):
         ({"logit_bias": {"-1": 1}}, "logit_bias: '-1' is not a token id"),
         ({"logit_bias": {"3": math.nan}}, "logit_bias: 'nan' is not a number up to 3e\\+38"),
         ({"top_logprobs": 3}, "top_logprobs: needs logprobs"),
+        ({"response_format": "json"}, "response_format: not an object"),
+        ({"response_format": {"type": "xml"}}, "Unsupported response_format type: 'xml'"),
     ],
 )
 def test_other_requests_are_refused_with_status_400(sent, fault, server, ungated):
     ungated("vlm-sampling-parameters")
     with pytest.raises(ValueError, match=fault) as caught:
-        build(server, **sent)
+        build(server, processor=SimpleNamespace(), **sent)
     assert caught.value.status_code == 400
 
 
@@ -129,8 +139,11 @@ def test_parameter_that_the_release_lacks_is_refused(server, ungated, monkeypatc
 
 
 def test_first_server_refuses_what_it_ignores():
-    patch.refuse_unread(SimpleNamespace(seed=0, repetition_penalty=1.0, typical_p=1, logit_bias={}))
-    patch.refuse_unread(SimpleNamespace(temperature=1.5, top_p=0.5))
+    def read(request):
+        return patch.refuse_unread(lambda request: "built", request)
+
+    neutral = SimpleNamespace(seed=0, repetition_penalty=1.0, typical_p=1, logit_bias={})
+    assert read(neutral) == read(SimpleNamespace(temperature=1.5, top_p=0.5)) == "built"
     for name in patch._UNREAD:
         with pytest.raises(ValueError, match=f"^{name}: not supported by this mlx-vlm; remove it"):
-            patch.refuse_unread(SimpleNamespace(**{name: {"3": 2} if name == "logit_bias" else 2}))
+            read(SimpleNamespace(**{name: {"3": 2} if name == "logit_bias" else 2}))

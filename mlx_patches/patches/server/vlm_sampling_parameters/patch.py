@@ -6,8 +6,8 @@ Why: The server's own sampler knows temperature, top_p and seed, and top_k from 
     its seed. With a draft model, penalties and ``logit_bias`` change only the first token.
 How: For a request that the server's sampler does not cover, mlx-vlm's own ``make_sampler`` gets all
     of its parameters; its draws depend on the seed and the token's position. Numbers out of range,
-    an invalid ``logit_bias``, ``top_logprobs`` without ``logprobs`` and parameters that the release
-    lacks, or ignores with a draft model, are refused with status 400.
+    an invalid ``logit_bias`` or ``response_format``, ``top_logprobs`` without ``logprobs`` and
+    parameters that the release lacks, or ignores with a draft model, are refused with status 400.
 Upstream: Not fixed in mlx-vlm 0.7.10. The server of mlx-vlm 0.5, which also ignores seeds,
     penalties and logprobs, refuses these parameters; those of mlx-vlm 0.6.0 to 0.6.3 are not
     repaired.
@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....core.verbs import Patch, before, mx, result, wrap
+from ....core.verbs import Patch, mx, result, wrap
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import TOP_LOGPROBS, find_bias_fault
 from ..._shared.seeded import draw
@@ -38,6 +38,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
     "xtc_probability": (0.0, 1.0),
     "xtc_threshold": (0.0, 0.5),
 }
+_NOT_NEGATIVE = ("temperature", "repetition_penalty")
 # What speculative decoding ignores after the first token, and the values that change nothing.
 _WITHOUT_DRAFT: Mapping[str, tuple[Any, ...]] = {
     "repetition_penalty": (0, 1),
@@ -109,13 +110,23 @@ def add_parameters(build: Callable[..., Any], request: Any, *more: Any, **option
     """The arguments of a request, with the parameters that the release leaves out."""
     if fault := find_bias_fault(getattr(request, "logit_bias", None)):
         raise client_error(fault)
-    args = build(request, *more, **options)
+    args = build_or_refuse(build, request, *more, **options)
     for name in _LIMITS:
         if not hasattr(args, name):
             vars(args)[name] = getattr(request, name, None)
     args.min_p = args.min_p or 0.0
     check_parameters(args, request)
     return args
+
+
+def build_or_refuse(build: Callable[..., Any], request: Any, *more: Any, **options: Any) -> Any:
+    """The arguments of a request; a ``response_format`` that cannot be followed is refused."""
+    if isinstance(getattr(request, "response_format", None), (str, int, float, list)):
+        raise client_error("response_format: not an object")
+    try:
+        return build(request, *more, **options)
+    except ValueError as error:  # the server would answer it with status 500
+        raise client_error(str(error)) from error
 
 
 def check_parameters(args: Any, request: Any) -> None:
@@ -126,6 +137,7 @@ def check_parameters(args: Any, request: Any) -> None:
     """
     top = getattr(request, "top_logprobs", None)
     sent = [(name, getattr(args, name, None), most) for name, (_, most) in _LIMITS.items()]
+    sent += [(name, getattr(args, name, None), math.inf) for name in _NOT_NEGATIVE]
     for name, value, most in [*sent, ("top_logprobs", top, TOP_LOGPROBS)]:
         if value is not None and not is_number(value, most):
             raise client_error(f"{name}: {value!r} is not a number from 0 to {most}")
@@ -142,12 +154,13 @@ def check_parameters(args: Any, request: Any) -> None:
         raise client_error(f"{name}: not supported by this mlx-vlm; remove it")
 
 
-def refuse_unread(request: Any) -> None:
+def refuse_unread(build: Callable[..., Any], request: Any, *more: Any, **options: Any) -> Any:
     """Refuse a request with a parameter that the server of mlx-vlm 0.5 ignores."""
     for name, neutral in _UNREAD.items():
         value = getattr(request, name, None)
         if value and value not in neutral:
             raise client_error(f"{name}: not supported by this mlx-vlm; remove it")
+    return build_or_refuse(build, request, *more, **options)
 
 
 def has_draft() -> bool:
@@ -167,7 +180,7 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *result(f"{_GENERATION}:ResponseGenerator._make_sampler", complete_sampler),
-        *before("mlx_vlm.server:_build_gen_args", refuse_unread),
+        *wrap("mlx_vlm.server:_build_gen_args", refuse_unread),
         *wrap("mlx_vlm.server.app:_build_gen_args", add_parameters, supports=True),
     ),
 )
