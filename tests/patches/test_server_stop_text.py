@@ -44,8 +44,8 @@ def test_finish_reason_and_plain_responses(server):
     assert responses[-1].finish_reason == (None if hasattr(context, "text_sm") else "stop")
     responses, _ = generate_answer(server, ["a", "b"], ["##"])
     assert responses[-1].finish_reason == "length"
-    for stops in ([], None):
-        responses, _ = generate_answer(server, ["a", "##", "b"], stops or ())
+    for stops in ([], [""]):
+        responses, _ = generate_answer(server, ["a", "##", "b"], stops)
         assert [response.text for response in responses] == ["a", "##", "b"]
 
 
@@ -57,7 +57,7 @@ def test_release_gets_no_stop_strings():
         return SimpleNamespace(stop=print), []
 
     patch.end_at_stops(generate, None, None, args)
-    assert (seen, args.stop_words) == ([[""]], ["##", ""])
+    assert (seen, args.stop_words) == ([[]], ["##", ""])
 
 
 def test_text_is_streamed_early():

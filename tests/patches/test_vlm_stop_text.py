@@ -55,7 +55,7 @@ def test_last_token_reports_memory(build, ungated, monkeypatch):
     assert [token.peak_memory for token in tokens] == [0, 0, 5]
 
 
-@pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": 5}])
+@pytest.mark.parametrize("sent", [{}, {"stop": None}, {"stop": []}, {"stop": ""}, {"stop": [""]}])
 def test_tokens_without_stop_strings_are_unchanged(sent, build, ungated):
     wanted, _ = generate_answer(["a", "##", "b"], **sent)
     ungated("vlm-stop-text")
@@ -63,6 +63,13 @@ def test_tokens_without_stop_strings_are_unchanged(sent, build, ungated):
     generator = make_silent_generator("ab")
     kind = type(generator.generate("hi")[1])
     assert type(generator.generate("hi", args=build(**sent))[1]) is kind
+
+
+@pytest.mark.parametrize("stop", [5, [5], {"a": 1}, ["a", None]])
+def test_other_values_are_refused(stop, build, ungated):
+    ungated("vlm-stop-text")
+    with pytest.raises(ValueError, match="stop must be a text or a list of texts"):
+        build(stop=stop)
 
 
 def test_concurrent_stop_strings(build, ungated):

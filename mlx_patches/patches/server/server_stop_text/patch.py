@@ -14,11 +14,10 @@ Retire when: The server stops at a stop string whatever its tokens are.
 
 import copy
 from collections.abc import Callable
-from itertools import filterfalse
 from typing import Any
 
 from ....core.verbs import Patch, wrap
-from ..._shared.stop_strings import cut_at_stops
+from ..._shared.stop_strings import cut_at_stops, read_stops
 
 
 def end_at_stops(
@@ -32,19 +31,15 @@ def end_at_stops(
     """The context of a request and its responses, up to the first stop string."""
     if not has_stops(generator, request, args):  # another patch's layer let this one run
         return generate(generator, request, args, *more, **options)
-    stops = list(filter(is_text, args.stop_words))
+    stops = read_stops(args.stop_words)
     args = copy.copy(args)
-    args.stop_words = list(filterfalse(is_text, args.stop_words))
+    # What the release has not checked; an empty text ends every answer of mlx-lm 0.31 at once.
+    args.stop_words = [word for word in args.stop_words if not isinstance(word, str)]
     context, responses = generate(generator, request, args, *more, **options)
     # From mlx-lm 0.32 on the server drops the text of the response that ends an answer; an answer
     # without such a response counts as complete.
     reason = None if hasattr(context, "text_sm") else "stop"
     return context, cut_at_stops(responses, stops, lambda stop: context.stop(), reason)
-
-
-def is_text(word: Any) -> bool:
-    """Whether a stop string, which the release has not checked, is text."""
-    return isinstance(word, str) and bool(word)
 
 
 def has_stops(generator: Any, request: Any, args: Any, /) -> bool:

@@ -23,6 +23,7 @@ from itertools import groupby
 from typing import Any
 
 from ....core.verbs import Patch, argument, mx, result
+from ..._shared.refusals import client_error
 from ..._shared.stop_strings import cut_at_stops, read_stops
 from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
@@ -48,7 +49,11 @@ def add_stops(built: Any, request: Any, processor: Any) -> Any:
 
 
 def find_stops(request: Any) -> list[str]:
-    return read_stops(getattr(request, "stop", None))
+    stop = getattr(request, "stop", None)
+    listed = stop if isinstance(stop, list) else [stop or ""]
+    if not all(isinstance(one, str) for one in listed):
+        raise client_error("stop must be a text or a list of texts")
+    return read_stops(stop)
 
 
 def end_at_stops(answer: tuple[Any, Any], prompt: Any, args: Any) -> tuple[Any, Any]:
