@@ -133,6 +133,8 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     model.save_pretrained(home, save_original_format=one.get("original", True))
     if one.get("tower"):
         rewrite(home / "model.safetensors", TOWER)
+    if "within" in one:
+        rewrite(home / "model.safetensors", {"^": one["within"][1]})
     return model, ids
 
 
@@ -157,9 +159,10 @@ def write_copy(one: published.Json, home: Path, copy: Path) -> None:
     for path in home.iterdir():
         os.link(path, copy / path.name)
     saved = json.loads((home / "config.json").read_text())
-    (home / "config.json").unlink()
-    spelled = published.respell(one, saved)
-    (home / "config.json").write_text(json.dumps(spelled, indent=1))
+    spellings = {home: published.respell(one, saved), copy: published.enclose(one, saved)}
+    for folder, config in spellings.items():
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
 def processors(home: Path) -> tuple[Any, Any]:
