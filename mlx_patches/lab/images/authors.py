@@ -87,7 +87,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
             continue
         outcome["tokens"] = int(inputs["input_ids"].shape[1])
         for key, value in inputs.items():
-            if hasattr(value, "numpy"):
+            if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 arrays[f"{case}/in/{key}"] = numpy(value)
         if default is not None and pictures.CASES[case].images:
             for key, value in pixels(one, default, folder, case).items():

@@ -126,6 +126,8 @@ def respell(one: Json, saved: Json) -> Json:
         merge(own, one.get(f"published-{part}", {}))
         for field in one.get(f"unpublished-{part}", ()):
             own.pop(field, None)
+    for new, old in one.get("old-parts", {}).items():
+        found[old] = found.pop(new)
     found = enclose(one, found)
     merge(found, one.get("published", {}))
     return found
