@@ -255,9 +255,10 @@ def parts(model: Any) -> Iterator[tuple[str, Any]]:
 
 def first_layers(model: Any) -> Any:
     for _ in range(4):
-        if (layers := getattr(model, "layers", None)) is not None:
+        layers = getattr(model, "layers", None)
+        if layers is not None and callable(layers[0]):  # Florence-2's are numbers
             return layers
-        names = ("language_model", "text_model", "model", "decoder")
+        names = ("language_model", "text_model", "model", "encoder", "decoder")
         model = next(
             (getattr(model, n) for n in names if getattr(model, n, None) is not None), None
         )
