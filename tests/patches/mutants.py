@@ -263,6 +263,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "top-p-dtype": {"normalize": lambda logits: logits},
     "top-p-rows": {"has_several_rows": lambda logits, /: False},
     "xtc-rows": {"has_several_rows": lambda logits, /: False},
+    "gemma4-audio-padding": {"count_frames": lambda padding: [padding.shape[1]] * len(padding)},
     "gemma-image-scale": {
         "round_root": lambda width: 2048**0.5,
         "divide_widths": lambda read, own: 1.0,
