@@ -81,6 +81,8 @@ def test_config_decides(vision):
     text = SimpleNamespace(use_bidirectional_attention=vision)
     config = SimpleNamespace(model_type="gemma4", text_config=text)
     assert patch.attends_both_ways(config) == (vision == "vision")
+    config.model_type = "gemma4_unified"
+    assert not patch.attends_both_ways(config)
 
 
 @pytest.mark.parametrize(

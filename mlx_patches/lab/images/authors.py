@@ -87,7 +87,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
             continue
         outcome["tokens"] = int(inputs["input_ids"].shape[1])
         for key, value in inputs.items():
-            if hasattr(value, "numpy"):
+            if hasattr(value, "numpy") and key not in one.get("unlike", ()):
                 arrays[f"{case}/in/{key}"] = numpy(value)
         if default is not None and pictures.CASES[case].images:
             for key, value in pixels(one, default, folder, case).items():
@@ -133,6 +133,8 @@ def write_folder(one: published.Json, home: Path) -> tuple[Any, dict[str, int]]:
     model.save_pretrained(home, save_original_format=one.get("original", True))
     if one.get("tower"):
         rewrite(home / "model.safetensors", TOWER)
+    if "within" in one:
+        rewrite(home / "model.safetensors", {"^": one["within"][1]})
     return model, ids
 
 
@@ -157,9 +159,10 @@ def write_copy(one: published.Json, home: Path, copy: Path) -> None:
     for path in home.iterdir():
         os.link(path, copy / path.name)
     saved = json.loads((home / "config.json").read_text())
-    (home / "config.json").unlink()
-    spelled = published.respell(one, saved)
-    (home / "config.json").write_text(json.dumps(spelled, indent=1))
+    spellings = {home: published.respell(one, saved), copy: published.enclose(one, saved)}
+    for folder, config in spellings.items():
+        (folder / "config.json").unlink()
+        (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
 def processors(home: Path) -> tuple[Any, Any]:
@@ -252,9 +255,10 @@ def parts(model: Any) -> Iterator[tuple[str, Any]]:
 
 def first_layers(model: Any) -> Any:
     for _ in range(4):
-        if (layers := getattr(model, "layers", None)) is not None:
+        layers = getattr(model, "layers", None)
+        if layers is not None and callable(layers[0]):  # Florence-2's are numbers
             return layers
-        names = ("language_model", "text_model", "model", "decoder")
+        names = ("language_model", "text_model", "model", "encoder", "decoder")
         model = next(
             (getattr(model, n) for n in names if getattr(model, n, None) is not None), None
         )

@@ -121,10 +121,20 @@ def respell(one: Json, saved: Json) -> Json:
             text.pop("model_type", None)
             text.pop("layer_types", None)
             found = {**text, **found}
-    merge(found, one.get("published", {}))
     for part in ("text", "vision"):
         own = found.get(f"{part}_config", found)
         merge(own, one.get(f"published-{part}", {}))
         for field in one.get(f"unpublished-{part}", ()):
             own.pop(field, None)
+    for new, old in one.get("old-parts", {}).items():
+        found[old] = found.pop(new)
+    found = enclose(one, found)
+    merge(found, one.get("published", {}))
     return found
+
+
+def enclose(one: Json, config: Json) -> Json:
+    """The config of the whole model if transformers makes only a part of it."""
+    part, _ = one.get("within", ("", ""))
+    whole = {"model_type": one["family"], **one.get("beside", {}), part: config}
+    return whole if part else config

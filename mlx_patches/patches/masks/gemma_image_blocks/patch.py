@@ -3,7 +3,8 @@
 Why: Tokens of one image attend both ways: in every layer of Gemma 3, in the sliding layers of a
     Gemma 4 whose config has ``use_bidirectional_attention: "vision"``. mlx-vlm masks Gemma 3's
     causally. Of Gemma 4, releases before 0.6 do the same; later ones also let the tokens attend
-    both ways in the layers with full attention, and only if the cache is empty.
+    both ways in the layers with full attention, and only if the cache is empty. So do those of
+    ``gemma4_unified``, where transformers' forward step agrees: its masks are left as they are.
 How: The embedding step returns the mask of a prompt's image tokens, which the engine carries to the
     language model. Each layer's mask then also shows a token the later tokens of its image. A
     prompt is cut into chunks only between images.
@@ -44,7 +45,7 @@ def attends_both_ways(config: Any) -> bool:
     """Whether a whole model's images attend both ways, by its config."""
     text = config.text_config
     return config.model_type == "gemma3" or (
-        config.model_type.startswith("gemma4")
+        config.model_type == "gemma4"
         and getattr(text, "use_bidirectional_attention", None) == "vision"
     )
 
@@ -101,8 +102,10 @@ def read_visual(language: Any, given: Mapping[str, Any]) -> Any:
         return given[VISUAL]
     if kept := _KEPT.of(given["inputs_embeds"]):
         return kept[0]
-    types = given.get("mm_token_type_ids")
-    if types is None or getattr(language.config, "use_bidirectional_attention", None) != "vision":
+    types, config = given.get("mm_token_type_ids"), language.config
+    if types is None or getattr(config, "use_bidirectional_attention", None) != "vision":
+        return None
+    if config.model_type == "gemma4_unified_text":
         return None
     return (types == 1) | (types == 2)
 
@@ -190,7 +193,7 @@ def skip_inside_image(column: int | None, batch: Any, /) -> int | None:
     return None if inside else column
 
 
-_WHOLE = ("gemma3", "gemma4", "gemma4_unified")
+_WHOLE = ("gemma3", "gemma4")
 
 PATCH = Patch(
     id="gemma-image-blocks",

@@ -5,7 +5,7 @@ Why: SigLIP towers and Molmo 2's use the tanh approximation of GELU, Llama 4's t
     to 0.02 per activation. InternVL and MiniCPM-V's merger use the exact function, mlx-vlm the tanh
     approximation.
     Qwen3-VL MoE's layers use the approximation and its mergers the exact function, mlx-vlm the
-    reverse; Qwen3-Omni's layers use the approximation too.
+    reverse; the layers of Qwen3-Omni and Kimi K2.5 use the approximation too.
 How: New layers of these towers get the activation that belongs to the tower's type.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: mlx-vlm reads ``hidden_act``, or uses each tower's default.
@@ -50,6 +50,13 @@ def set_block_activation(layer: Any, /) -> None:
     layer.act_fn = nn.GELU(approx=BLOCK)
 
 
+def set_kimi_activation(layer: Any, /) -> None:
+    """Give a new vision layer of Kimi K2.5 its activation."""
+    import mlx.nn as nn
+
+    layer.activation_fn = nn.GELU(approx=BLOCK)
+
+
 def set_merger_activation(merger: Any, /) -> None:
     import mlx.nn as nn
 
@@ -86,7 +93,7 @@ PATCH = Patch(
     every_model=True,
     changes_solo=True,
     wrong_solo="idefics2 granite_vision granite4_vision internvl llama4 llava_bunny molmo2"
-    " qwen3_vl_moe qwen3_omni_moe",
+    " qwen3_vl_moe qwen3_omni_moe kimi_k25",
     targets=(
         *after(
             (
@@ -107,6 +114,7 @@ PATCH = Patch(
             ],
             set_block_activation,
         ),
+        *after("mlx_vlm.models.kimi_k25.vision:MLP.__init__", set_kimi_activation),
         *after("mlx_vlm.models.qwen3_vl_moe.vision:PatchMerger.__init__", set_merger_activation),
         *after(
             "mlx_vlm.models.minicpmv4_6.minicpmv4_6:MergerBlock.__init__", set_minicpm_activation

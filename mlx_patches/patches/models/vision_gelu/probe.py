@@ -24,6 +24,8 @@ def probe(target: Target) -> Result:
         activation, expected = require_own(target)("gelu_pytorch_tanh"), approximate
     elif family.startswith("minicpm"):
         activation, expected = module.MergerBlock(4, 4).act, exact
+    elif family == "kimi_k25":
+        activation, expected = module.MLP(4, 4).activation_fn, approximate
     elif family.startswith("qwen3"):
         is_block = target.name.startswith("MLP")
         sizes = (4, 4) if is_block else (config_of(SIGLIP),)
