@@ -162,7 +162,7 @@ def catalogue() -> str:
 
 def row(patch: Patch, affected: Mapping[str, str]) -> str:
     link = f"[{patch.id}](../{patch.module.replace('.', '/')}.py)"
-    ranges = "<br>".join(f"`{name}{range_}`" for name, range_ in affected.items())
+    ranges = "<br>".join(f"`{name}{range_}`" for name, range_ in affected.items()) or "not measured"
     severity = "" if patch.severity == words.WRONG_TEXT else patch.severity
     return f"|{link}|{severity}|{patch.summary}|{ranges}|"
 

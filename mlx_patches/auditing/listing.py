@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from ..activation.profiles import profiles_of
 from ..activation.session import session
 from ..core.outcome import IN_EFFECT, NOT_NEEDED, Outcome, Status
-from ..core.packages import DISTRIBUTIONS, MODELS
+from ..core.packages import COMMANDS, DISTRIBUTIONS, MODELS
 from ..core.patch import Patch
 from ..core.record import fields
 from .audit import audit
@@ -84,7 +84,7 @@ def only_in(patch: Patch) -> list[str]:
             found.add(model)
         elif kind == "server":
             found.add(f"{package}.server")
-        elif package not in MODELS and target.distribution in DISTRIBUTIONS.values():
+        elif package not in MODELS and target.distribution in (*DISTRIBUTIONS.values(), *COMMANDS):
             found.add(target.distribution)
         else:
             return []

@@ -48,7 +48,8 @@ class CellVerdict:
     Args:
         pair: the cell's letters in the evidence: without the patches and, if measured, with them.
         severity: the severity of the cell if it is red.
-        needs: the patches that turn it green; None if these were not traced.
+        needs: the patches that turn it green, or keep it green beside the family's other patches;
+            None if these were not traced.
     """
 
     name: str
@@ -278,8 +279,10 @@ class ModelVerdict:
         }
 
     def _is_open(self, cell: CellVerdict, here: PatchState) -> bool:
-        if cell.wrong_with_patches or not cell.wrong:
-            return cell.wrong_with_patches
+        if cell.wrong_with_patches:
+            return True
+        if not cell.wrong:
+            return here.active and any(here.lacks(id_, self) for id_ in cell.needs or ())
         needs = self.patches if cell.needs is None else cell.needs
         if not needs:
             return not here.active
@@ -318,7 +321,8 @@ def judge(
         ids = worst_first(dict.fromkeys((*solo_ids, *possible())))
         return make("", measured, patches=(*ids,), traced=False, note=note)
     result = words.family_result(pairs)
-    needs = evidence.get("needs", {}).get(family, {})
+    named = [evidence.get(part, {}).get(family, {}) for part in ("companions", "needs")]
+    needs = {**named[0], **named[1]}
     details = [evidence.get(f"details_{one}", {}).get(family, {}) for one in ("without", "with")]
     detail = {**details[1], **details[0]}
     cells = tuple(
@@ -333,7 +337,8 @@ def judge(
     )
     repairable = [cell for cell in cells if cell.wrong and cell.pair != "rr"]
     untraced = {cell.severity for cell in repairable if cell.needs is None}
-    patches = [*solo_ids, *(id_ for cell in repairable for id_ in cell.needs or ())]
+    traced = [cell for cell in cells if cell in repairable or not cell.wrong]
+    patches = [*solo_ids, *(id_ for cell in traced for id_ in cell.needs or ())]
     if untraced == {FEATURE}:
         patches += [id_ for id_ in possible() if patch_severity(id_) == FEATURE]
     elif untraced or words.verdict_of(result) == NOT_MEASURED:

@@ -76,6 +76,7 @@ STACKED = [
     "minicpm-images",
     "ring-cache-batching",
     "model-code-consent",
+    "model-file-names",
     "nested-rope",
     "server-lru-order",
     "server-prefix-hit",

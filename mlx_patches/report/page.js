@@ -243,14 +243,18 @@ function describeEnvironment() {
   parts.push(element("p", {}, ...active));
   if (!audit.host && !audit.active) parts.push(commands("mlx-patches enable"));
   if (audit.model) parts.push(element("p", {}, `Only the patches that ${audit.model.model_type} needs were audited.`));
-  const rows = audit.distributions.map(({ name, version }) => {
+  // A server's patch may change only the web framework.
+  const names = new Map(audit.distributions.map(({ name, version }) => [name, version]));
+  for (const one of audit.patches) if (one.finding && !names.has(one.distribution)) names.set(one.distribution, "");
+  const rows = [...names].map(([name, version]) => {
     const concerned = audit.patches.some((one) => one.distribution === name);
     const details = () => button({ class: "details", "aria-label": `Details of ${name}` }, "Details",
       () => showHere(name, version));
     return [name, version, concerned ? sayHere(name) : "", concerned ? details() : ""];
   });
   parts.push(rows.length
-    ? element("div", { class: "wide" }, list(["installed", "version", "patches", ""], rows))
+    ? element("div", { class: "wide" }, list(["installed", "version", "patches", ""], rows),
+      element("small", {}, "A patch counts once per package that it changes."))
     : element("p", {}, "No MLX package is installed."));
   if (audit.findings.length) {
     parts.push(element("details", {}, element("summary", {}, `Not repaired, in ${many(audit.findings.length, "line")}`),

@@ -362,6 +362,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "aya-blur": {"make_kernel": lambda radius, sigma: [0] * radius + [1] + [0] * radius},
     "phi4-siglip-code": {"distrust": lambda arguments: arguments},
     "model-code-consent": {"has_consent": lambda: True},
+    "model-file-names": {"leaves_folder": lambda name: False, "name_own_files": lambda *given: {}},
     "norm-shift": {"is_converted": lambda weights: False, "is_published": lambda name: True},
     "adapter-tensors": {"find_misfits": lambda *given: []},
     "nested-rope": {"find_old_names": lambda params, known: {}},

@@ -69,6 +69,7 @@ CONSTANT: dict[str, str] = {
     "max-kv-size-ignored": START,
     "minicpm-images": "compares a model's name when a conversation is formatted",
     "model-code-consent": START,
+    "model-file-names": START,
     "padded-deltas": ARRAYS,
     "paligemma-images": "replaces a number when a generation starts",
     "pool-overlap": LAYERS,

@@ -393,6 +393,16 @@ def test_disabled_patch_is_listed_with_its_cells(name):
         assert not any(cell.pair == "rg" for cell in one.wrong_here(ACTIVE))
 
 
+def test_companion_keeps_right_scenario_right():
+    evidence = {**MEASURED, "companions": {"text": {"trim": ["of-chains"]}}}
+    one = verdict.judge(verdict.Measured(evidence), "mlx-lm", "9.9.9", "text")
+    assert one.patches == ("of-masks", "of-chains")
+    assert not one.wrong_here(ACTIVE)
+    missing = frozenset({"of-chains"})
+    assert [cell.name for cell in one.wrong_here(PatchState(True, missing))] == ["trim"]
+    assert "trim" not in {cell.name for cell in one.wrong_here(PatchState(False, missing))}
+
+
 def test_severity_and_missing_patches_decide():
     assert judged("text").exit_code(PatchState(True, frozenset({"of-joins"}))) == 0
     assert judged("dies").exit_code(PatchState(True, frozenset({"of-joins"}))) == 1

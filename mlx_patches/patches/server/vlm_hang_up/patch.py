@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around, result
+from ....core.verbs import Function, Patch, result, wrap
 
 
 class Client:
@@ -112,6 +112,6 @@ PATCH = Patch(
     targets=(
         *result("mlx_vlm.server:ResponseGenerator.generate", make_closable),
         *result("mlx_vlm.server.generation:ResponseGenerator.generate", note_tokens),
-        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+        *wrap("starlette.requests:Request.json", read_body, supports=True),
     ),
 )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from ....core.verbs import Patch, Target, argument, around, mx, result
+from ....core.verbs import Patch, argument, mx, result, wrap
 from ..._shared.refusals import client_error
 from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
@@ -155,6 +155,6 @@ PATCH = Patch(
             free_summary,
             supports=True,
         ),
-        Target("starlette", "starlette.requests", "Request.json", around(read_body)),
+        *wrap("starlette.requests:Request.json", read_body, supports=True),
     ),
 )

@@ -70,6 +70,6 @@ PATCH = Patch(
     every_model=True,
     targets=(
         *wrap(vlm_server("generation", "ResponseGenerator._cpu_preprocess"), prepare),
-        *wrap("fastapi.routing:run_endpoint_function", answer),
+        *wrap("fastapi.routing:run_endpoint_function", answer, supports=True),
     ),
 )
