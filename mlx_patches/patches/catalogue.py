@@ -98,6 +98,7 @@ STACKED = [
     "vllm-request-fields",
     "vllm-stop-text",
     "host-request-templates",
+    "vlm-embedding-inputs",
     "host-request-parameters",
     "host-schema-refs",
     "server-open-calls",

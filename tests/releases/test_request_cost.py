@@ -95,6 +95,8 @@ CONSTANT: dict[str, str] = {
     "vllm-sliding-vlm": LAYERS,
     "vllm-stop-tokens": START,
     "vlm-api-key": START,
+    "vllm-rerank-types": "adds an array as large as the embeddings of a pair's tokens",
+    "vlm-embedding-inputs": "reads the mask that the tokenizer returns once",
     "vlm-fresh-seed": "draws one number",
     "vlm-preprocess-turns": "takes a lock",
     "vlm-quantize-last-layer": LAYERS,
