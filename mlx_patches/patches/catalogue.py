@@ -90,6 +90,7 @@ STACKED = [
     "vlm-unread-images",
     "vlm-request-failure",
     "vlm-vision-features",
+    "vlm-request-adapter",
     "cross-attention-rows",
     "vllm-prefix-hit",
     "vllm-fetched-prefix",

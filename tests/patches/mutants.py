@@ -156,6 +156,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "forget_padding": lambda cache: setattr(cache, "offset", cache.offset - 1),
         "is_unused": lambda slot: slot is not None,
     },
+    "vlm-request-adapter": {"is_vlm_starting": lambda: False},
     "vlm-embedding-inputs": {
         "count_positions": lambda model: 1 << 30,
         "remove_padding": lambda vectors, mask: vectors,

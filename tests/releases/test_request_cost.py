@@ -97,6 +97,7 @@ CONSTANT: dict[str, str] = {
     "vlm-api-key": START,
     "vllm-rerank-types": "adds an array as large as the embeddings of a pair's tokens",
     "vlm-embedding-inputs": "reads the mask that the tokenizer returns once",
+    "vlm-request-adapter": "looks up an adapter; checks the stack once if a request names one",
     "vlm-fresh-seed": "draws one number",
     "vlm-preprocess-turns": "takes a lock",
     "vlm-quantize-last-layer": LAYERS,
