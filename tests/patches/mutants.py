@@ -156,7 +156,14 @@ SIMPLE: dict[str, dict[str, object]] = {
         "forget_padding": lambda cache: setattr(cache, "offset", cache.offset - 1),
         "is_unused": lambda slot: slot is not None,
     },
-    "encoder-masks": {"limit_mask": lambda mask: mask},
+    "vlm-request-adapter": {"is_vlm_starting": lambda: False},
+    "vlm-embedding-inputs": {
+        "count_positions": lambda model: 1 << 30,
+        "remove_padding": lambda vectors, mask: vectors,
+    },
+    "vllm-rerank-types": {"Words": lambda words, table, types: words},
+    "embedding-window": {"limit_mask": lambda mask, half, dtype: mask},
+    "encoder-masks": {"limit_mask": lambda mask: mask, "bound_mask": lambda mask: mask},
     "jamba-routing": {
         "take_scores": FromOld(
             lambda take: lambda *given: (shares := take(*given)) / shares.sum(-1, keepdims=True)

@@ -7,7 +7,11 @@ from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.masks.encoder_masks import patch
 from mlx_patches.patches.masks.encoder_masks.probe import TYPES, build, embed
 
-MODULES = ("mlx_vlm.models.modernbert.modernbert", "mlx_embeddings.models.modernbert")
+MODULES = (
+    "mlx_vlm.models.modernbert.modernbert",
+    "mlx_embeddings.models.modernbert",
+    "mlx_embeddings.models.qwen3",
+)
 
 
 @pytest.fixture(params=MODULES)

@@ -73,3 +73,4 @@ def test_embeddings_are_numbers_without_a_format():
     context.run(FIELDS.set, {"encoding_format": "base64"})
     for vector in ("AAAAPw==", [0.5]):
         assert context.run(patch.encode_vectors, ([vector], 1)) == (["AAAAPw=="], 1)
+    assert context.run(patch.encode_vectors, ([[[0.5]]], 1)) == ([["AAAAPw=="]], 1)

@@ -73,6 +73,7 @@ DROPPED = {
     "thinking_budget": "thinking_budget",
     "stream_options": "stream_options",
     "model": "model",
+    "adapters": "adapters",
 }
 
 

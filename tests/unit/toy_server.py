@@ -113,6 +113,8 @@ class Answering:
         toy.swapped |= is_other
         self.language = toy.languages[is_other or (toy.has("swap") and toy.swapped)]
         self.plant()
+        if self.fields.get("adapters"):
+            self.language = Language(adapted=True)
         self.draw = random.Random(self.fields.get("seed"))
         switch = self.fields.get("chat_template_kwargs") or self.fields
         thinks = switch.get("enable_thinking", True)

@@ -61,6 +61,20 @@ def save(folder: Path, language: Language, images: bool = False) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content, indent=1))
 
 
+def save_adapter(folder: Path, prefix: str = "") -> None:
+    """Write a LoRA adapter that negates what the head writes; ``prefix``: of its tensors' names."""
+    folder.mkdir()
+    layer = f"{prefix}model.layers.0.self_attn.o_proj"
+    weights = _zeros({f"{layer}.lora_a": [SIZE, HEAD], f"{layer}.lora_b": [HEAD, SIZE]})
+    for i in range(HEAD):
+        weights[f"{layer}.lora_a"][1][i * HEAD + i] = 1.0
+        weights[f"{layer}.lora_b"][1][i * SIZE + VOCABULARY + i] = -2 * WRITTEN
+    _write_tensors(folder / "adapters.safetensors", weights)
+    lora = {"rank": HEAD, "scale": 1.0, "dropout": 0.0}
+    config = {"fine_tune_type": "lora", "num_layers": 1, "lora_parameters": lora}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
 def _zeros(shapes: dict[str, list[int]]) -> Tensors:
     return {
         name: (tuple(shape), array("f", bytes(4 * math.prod(shape))))

@@ -87,6 +87,10 @@ def judge_other_model(answers: Sequence[Answer], sent: Sent) -> str:
     return judge_greedy(answers, replace(sent, language=Language(other=True)))
 
 
+def judge_adapted(answers: Sequence[Answer], sent: Sent) -> str:
+    return judge_greedy(answers, replace(sent, language=Language(adapted=True)))
+
+
 def judge_ranks(
     answers: Sequence[Answer], sent: Sent, start: int = 0, end: int = len(LADDER), beyond: int = 1
 ) -> str:

@@ -12,7 +12,7 @@ from . import folder
 from .client import CHAT
 from .judges import Sent, judge_greedy
 from .oracle import Language
-from .parameters import make_request
+from .parameters import ADAPTERS, make_request
 from .process import Process, run
 from .runner import Key, Lab
 from .table import Cell
@@ -31,6 +31,8 @@ def starting(command: str, patched: bool, known: Mapping[Key, Cell] | None = Non
         folders = {name: Path(temporary, name) for name in (VISION if images else MODEL, OTHER)}
         for name, path in folders.items():
             folder.save(path, Language(other=name == OTHER), images)
+        for name, prefix in ADAPTERS.items():
+            folder.save_adapter(folders[OTHER] / name, prefix)
 
         def start() -> Process:
             stack.close()

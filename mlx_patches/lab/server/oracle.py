@@ -67,9 +67,12 @@ Processor = Callable[[Logits, Sequence[int], Sequence[int]], Logits]
 
 
 class Language:
-    """One scripted model. ``other``: another step along the ring, and Mistral's tool calls."""
+    """One scripted model. ``other``: another step along the ring, and Mistral's tool calls.
 
-    def __init__(self, other: bool = False):
+    ``adapted``: with the adapter, which negates what the head writes.
+    """
+
+    def __init__(self, other: bool = False, adapted: bool = False):
         self.other = other
         self.strides = tuple(2 * one % len(RING) for one in STRIDES) if other else STRIDES
         self.ids = {token: number for number, token in enumerate(TOKENS)}
@@ -89,6 +92,7 @@ class Language:
             self.ids[word]: [draw.gauss(0, 0.3) for _ in range(WIDTH)] + [0.0] for word in CONTEXT
         }
         self.heads[self.ids[BROKEN]] = [0.0] * WIDTH + [40.0]
+        self.written = -WRITTEN if adapted else WRITTEN
 
     @cached_property
     def table(self) -> list[Logits]:
@@ -159,7 +163,7 @@ class Language:
         own = self.vectors.get(tokens[-1], _NOTHING)
         if not any(read):
             return self.table[tokens[-1]]
-        state = [one + WRITTEN * two for one, two in zip(own, read, strict=True)]
+        state = [one + self.written * two for one, two in zip(own, read, strict=True)]
         share = sum(one * one for one in own)
         # The embedding's square is SIZE, so only what the head writes changes the norm.
         scale = math.sqrt(SIZE / (SIZE - share + sum(one * one for one in state)))

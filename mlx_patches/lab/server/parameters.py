@@ -17,6 +17,9 @@ from .oracle import BREAK, CONTEXT, LOOP, PONDER, RING, TELL, USE, WRITE
 # The fault of the answers, empty if they are right.
 Judge = Callable[[Sequence[Answer], Sent], str]
 TABLE = tomllib.loads((Path(__file__).parent / "parameters.toml").read_text())
+# The adapters' folders in that of the other model, named so in a request, and the prefix of their
+# tensors: those of mlx-lm and of mlx-vlm.
+ADAPTERS = {"lm-adapter": "", "vlm-adapter": "language_model."}
 PROMPTS = {
     "ring": RING[0] + RING[5],
     # Every token of the context counts.
@@ -71,7 +74,11 @@ def make_request(
 
 def parameters(other: str) -> list[Parameter]:
     """The matrix's parameters; ``other``: the folder of another model, empty if there is none."""
-    return [_parameter(name, other, row) for name, row in TABLE.items() if other or name != "model"]
+    return [
+        _parameter(name, other, row)
+        for name, row in TABLE.items()
+        if other or name not in ("model", "adapters")
+    ]
 
 
 def _parameter(name: str, other: str, row: Mapping[str, Any]) -> Parameter:
@@ -80,7 +87,7 @@ def _parameter(name: str, other: str, row: Mapping[str, Any]) -> Parameter:
     is_plain = _judge(plain.pop("judge"), plain.pop("want", {}))
     return Parameter(
         name,
-        tuple(make_request(sent, **shape) for sent in row.get("sent", [{}])),
+        tuple(make_request(_place(sent, other), **shape) for sent in row.get("sent", [{}])),
         _judge(row["judge"], row.get("want", {})),
         make_request(**plain),
         is_plain,
@@ -90,6 +97,11 @@ def _parameter(name: str, other: str, row: Mapping[str, Any]) -> Parameter:
         other if name == "model" else "",
         row.get("only_streamed", False),
     )
+
+
+def _place(sent: Mapping[str, Any], other: str) -> dict[str, Any]:
+    """The fields of a request, with the paths of adapters."""
+    return {key: f"{other}/{v}" if str(v) in ADAPTERS else v for key, v in sent.items()}
 
 
 def _judge(name: str, want: Mapping[str, Any] | None = None) -> Judge:

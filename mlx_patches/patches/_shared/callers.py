@@ -19,3 +19,11 @@ def callers() -> Iterator[tuple[str, str]]:
             module = getattr(names.get("__spec__"), "name", None) or module
         yield module, frame.f_code.co_name
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def is_vlm_starting() -> bool:
+    """Whether mlx_vlm.server loads a model as it starts, and not for a request."""
+    return any(
+        function == "lifespan" and module.startswith("mlx_vlm.server")
+        for module, function in callers()
+    )

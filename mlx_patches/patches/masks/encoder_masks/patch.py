@@ -1,8 +1,9 @@
-"""mlx-vlm, mlx-embeddings: ModernBERT in float16 is NaN for a text beside a longer one.
+"""mlx-vlm, mlx-embeddings: ModernBERT (float16), Qwen3 are NaN for a text beside a longer one.
 
-Why: Masks hold -1e9, which float16 reads as minus infinity. A pad token whose window has only pad
-    tokens then attends to nothing: its state is NaN. In the next layer it has weight 0 for the
-    text, and 0 times NaN is NaN for the whole text.
+Why: ModernBERT's masks hold -1e9, which float16 reads as minus infinity, and those of Qwen3 in
+    mlx-embeddings hold minus infinity. A pad token whose window has only pad tokens, or that is
+    left of the text, then attends to nothing: its state is NaN. In the next layer it has weight 0
+    for the text, and 0 times NaN is NaN for the whole text.
 How: The masks hold -30000 instead of minus infinity. A pad token's state is then finite, and the
     text's own weights are the same.
 Upstream: Not fixed in mlx-vlm 0.7.10 and mlx-embeddings 0.1.0.
@@ -28,6 +29,10 @@ def limit_mask(mask: Any) -> Any:
     """
     if mask.dtype in (mx.float32, mx.bfloat16):
         return mask
+    return bound_mask(mask)
+
+
+def bound_mask(mask: Any) -> Any:
     return mx.maximum(mask, mx.array(LEAST, mask.dtype))
 
 
@@ -35,11 +40,15 @@ PATCH = Patch(
     id="encoder-masks",
     severity="wrong-text",
     every_model=True,
-    targets=result(
-        (
-            "mlx_vlm.models.modernbert.modernbert:Model._masks",
-            "mlx_embeddings.models.modernbert:ModernBertModel._update_attention_mask",
+    targets=(
+        *result(
+            (
+                "mlx_vlm.models.modernbert.modernbert:Model._masks",
+                "mlx_embeddings.models.modernbert:ModernBertModel._update_attention_mask",
+            ),
+            limit_masks,
         ),
-        limit_masks,
+        # The mask of the padding keeps minus infinity: pad tokens attend to the text after them.
+        *result("mlx_embeddings.models.qwen3:Qwen3Model._create_causal_mask", bound_mask),
     ),
 )

@@ -106,8 +106,10 @@ def encode_vectors(answer: tuple[list[Any], int]) -> tuple[list[Any], int]:
     return [one if isinstance(one, str) else encode(one) for one in vectors], count
 
 
-def encode(vector: list[float]) -> str:
-    """The numbers as float32, in base64."""
+def encode(vector: list[Any]) -> Any:
+    """The numbers as float32, in base64; of each of several vectors."""
+    if isinstance(vector[0], list):
+        return list(map(encode, vector))
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ....core.patch import Attribute, Patch, Target, read_stored
 from ....core.verbs import argument, before
-from ..._shared.callers import callers
+from ..._shared.callers import is_vlm_starting
 from ..._shared.refusals import Refused, as_refusal
 from ..._shared.targets import vlm_server
 
@@ -87,18 +87,10 @@ def check_vlm_load(model_path: Any, adapter_path: Any) -> None:
     names = [model_path]
     if isinstance(adapter_path, str):  # else None, or the mark for the loaded model's adapter
         names.append(adapter_path)
-    if is_starting():
+    if is_vlm_starting():
         _started.update(names)
     for name in names:
         check_name(name, _started)
-
-
-def is_starting() -> bool:
-    """Whether mlx_vlm.server loads a model as it starts, and not for a request."""
-    return any(
-        function == "lifespan" and module.startswith("mlx_vlm.server")
-        for module, function in callers()
-    )
 
 
 def check_options(payload: Any) -> None:
