@@ -191,7 +191,7 @@ class Attribute(property):
         read: ``read(instance) -> value``; the plain value by default.
         write: ``write(value) -> value`` converts what is stored.
         put: ``put(instance, value)`` stores the value, in place of ``write``.
-        guarded: False if ``read`` never fails; a read then costs one call instead of two.
+        guarded: False if ``read`` and ``put`` never fail; each then costs one call, not two.
     """
 
     report: Callable[[BaseException | None], None]
@@ -237,7 +237,8 @@ class Attribute(property):
             del instance.__dict__[name]
 
         plain = functools.partial(read_stored, name=name)
-        super().__init__((get if guarded else read) if read else plain, store, drop)
+        getter, setter = (get, store) if guarded else (read, put or store)
+        super().__init__(getter if read else plain, setter, drop)
 
     @property
     def __wrapped__(self) -> Any:

@@ -69,7 +69,7 @@ class RowEntry(NamedTuple):
         return self.name in cache.__dict__
 
     def is_either(self, cache: Any, other: Any) -> bool:
-        return self.is_in(cache) or self.is_in(other)
+        return self.name in cache.__dict__ or self.name in other.__dict__
 
     def is_any(self, cls: Any, caches: Sequence[Any], *args: Any, **kwargs: Any) -> bool:
         return any(map(self.is_in, caches))

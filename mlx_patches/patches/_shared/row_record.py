@@ -61,7 +61,8 @@ class RowRecord:
     @property
     def empty(self) -> bool:
         """Whether it has no data for any row."""
-        return not (self.columns() or self.prompts or self.images or self.turn)
+        has_column = self.deltas is not None or self.lengths is not None
+        return not (has_column or self.prompts or self.images or self.turn)
 
 
 _NOTHING = RowRecord()
@@ -122,16 +123,17 @@ def concatenate_records(caches: Sequence[Any]) -> RowRecord | None:
     if not any(records):
         return None
     names = {name for record in records if record for name in record.columns()}
+    counts = list(map(count_rows, caches))
     columns = {
-        name: mx.concatenate([fill_column(cache, name, count_rows(cache)) for cache in caches])
+        name: mx.concatenate(
+            [fill_column(cache, name, count) for cache, count in zip(caches, counts, strict=True)]
+        )
         for name in names
     }
     prompts: tuple[Any, ...] = ()
-    for record, cache in zip(records, caches, strict=True):
-        prompts += (record.prompts if record else ()) or (None,) * count_rows(cache)
-    images = join_states(
-        [record.images if record else None for record in records], list(map(count_rows, caches))
-    )
+    for record, count in zip(records, counts, strict=True):
+        prompts += (record.prompts if record else ()) or (None,) * count
+    images = join_states([record.images if record else None for record in records], counts)
     return RowRecord(**columns, prompts=prompts if any(prompts) else (), images=images)
 
 

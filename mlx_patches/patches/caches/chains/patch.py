@@ -44,10 +44,7 @@ def count_tokens(original: Any) -> Attribute:
         try:
             position = held["_idx"]
             if position >= held[NEXT_CUT] and held[LAST_WRITE] == position - 1:
-                try:
-                    cut_chain(since, cache)
-                except Exception as error:
-                    attribute.report(error)
+                try_to(cut_chain, since, cache)
             return held["offset"].__copy__() if makes_handles else held["offset"]
         except (
             KeyError,
@@ -64,12 +61,18 @@ def count_tokens(original: Any) -> Attribute:
                 held[COUNT], held[NEXT_CUT] = None, 0
                 held[RESTARTS] += 1
                 if held[RESTARTS] >= MAX_RESTARTS:
-                    evaluate_offset(cache)
+                    try_to(evaluate_offset, cache)
         except KeyError:  # the cache is under construction, or older than the patch
             position = held.get("_idx", 0)
             held = detach_dict(cache)
             held.update(FRESH)
         held[LAST_WRITE] = position
+
+    def try_to(shorten: Any, *args: Any) -> None:
+        try:
+            shorten(*args)
+        except Exception as error:
+            attribute.report(error)
 
     attribute = Attribute("offset", read, put=write, guarded=False)
     return attribute

@@ -17,6 +17,7 @@ Retire when: mlx-lm's ``BatchRotatingKVCache`` keeps first tokens.
 
 import functools
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,6 +35,14 @@ def read_keep(cache: Any) -> int:
 
 def has_keep(cache: Any, /) -> bool:
     return "keep" in cache.__dict__
+
+
+def merges_keep(cls: Any, caches: Sequence[Any], /) -> bool:
+    return any(map(operator.attrgetter("keep"), caches))
+
+
+def joins_keep(cache: Any, other: Any, /) -> bool:
+    return cache.keys is None and (has_keep(cache) or has_keep(other))
 
 
 def save_from_step(cache: Any, /) -> None:
@@ -202,9 +211,9 @@ PATCH = Patch(
         *before(_in_batch("_update_in_place"), save_from_step, when=has_keep),
         *before(_in_batch("_update_concat"), save_from_chunk, when=has_keep),
         *before(_in_batch("finalize"), clamp_before_finalize, when=has_keep),
-        *wrap(_in_batch("merge"), merge_rows),
+        *wrap(_in_batch("merge"), merge_rows, when=merges_keep),
         *result(_in_batch("extract"), set_row_keep),
-        *before(_in_batch("extend"), adopt_keep),
+        *before(_in_batch("extend"), adopt_keep, when=joins_keep),
         *wrap(f"mlx_vlm.models.cache:{_BATCH}.make_mask", mask_with_keep, when=has_keep),
         *result("mlx_lm.generate:BatchGenerator._make_new_cache", set_new_row_keep),
         *wrap("mlx_lm.generate:_make_cache", make_batch_with_keep),

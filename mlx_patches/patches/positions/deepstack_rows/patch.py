@@ -103,7 +103,7 @@ def may_have_features(*args: Any, **kwargs: Any) -> bool:
 
 def call_with_fed(call: Function, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """The language model's call, with lists of the features of the tokens fed."""
-    if TABLE not in kwargs:
+    if TABLE not in kwargs and kwargs.get(MASK) is not None:
         kwargs |= slice_fed(kwargs, inputs.shape[1])
     table = kwargs.pop(TABLE, None)
     if table is not None:
@@ -117,8 +117,8 @@ def slice_fed(arguments: Arguments, length: int) -> Arguments:
 
     Empty if they are not.
     """
-    mask, cache = arguments.get(MASK), arguments.get("cache")
-    if mask is None or not cache or mask.shape[1] <= length:
+    mask, cache = arguments[MASK], arguments.get("cache")
+    if not cache or mask.shape[1] <= length:
         return {}
     _, numbers, table = number_tokens(arguments, mask.shape[1])
     if numbers is None or table is None:

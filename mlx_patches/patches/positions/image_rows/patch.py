@@ -35,6 +35,8 @@ def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
 
     Returns ``rows`` unchanged if they can be joined.
     """
+    if len(rows) < 2:
+        return rows
     known = [row or {} for row in rows]
     with_mask = sum(row.get(MASK) is not None for row in known)
     ragged = find_ragged(known)
