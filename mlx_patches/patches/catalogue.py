@@ -49,6 +49,7 @@ STACKED = [
     "batch-turbo-quant",
     "dropped-window",
     "ngram-context",
+    "speculative-window",
     "draft-kept-cache",
     "speculative-split",
     "draft-none",
