@@ -444,6 +444,11 @@ SIMPLE: dict[str, dict[str, object]] = {
     "server-tool-errors": {"guard_parser": lambda tool_parser: tool_parser},
     "server-stop-text": {"cut_at_stops": lambda responses, *stops: responses},
     "vlm-stop-text": {"cut_at_stops": lambda tokens, *stops, **more: tokens},
+    "vlm-draft-options": {
+        "find_processor": lambda options: None,
+        "hold_a_draft": lambda draft_block_size: draft_block_size,
+    },
+    "vlm-draft-padding": {"renew_padding": lambda cache, /: None},
     "draft-none": {"has_no_drafts": lambda logits_processors, num_draft_tokens: False},
     "colbert-padding": {"mask_all": lambda mask_convolutions: mask_convolutions},
     "vlm-unread-calls": {"cut": lambda held, spans: None},

@@ -38,6 +38,8 @@ START = "runs when a server, a model, a tokenizer or a generator is built"
 LAYERS = "does a few things for each layer of a model"
 ARRAYS = "does a few things with arrays as large as the release's own, for each row or layer"
 CONSTANT: dict[str, str] = {
+    "speculative-window": LAYERS,
+    "vlm-draft-options": "checks a few options of a generation",
     "batch-refused": START,
     "cancelled-prompt": LAYERS,
     "config-names": START,

@@ -54,7 +54,10 @@ def complete_caches(
         begin = 0
         stream = options.get("stream", sys.modules["mlx_lm.generate"].generation_stream)
         for one, caches in zip((model, draft_model), split.parts, strict=True):
-            missing = find_missing(prompt, answer, count_tokens(caches[0]) - before[begin])
+            counts = zip(map(count_tokens, caches), before[begin:], strict=False)
+            # A draft model's recurrent caches count no tokens, and cannot take any back.
+            fed = next((now - then for now, then in counts if now is not None), None)
+            missing = [] if fed is None else find_missing(prompt, answer, fed)
             begin += len(caches)
             if missing:
                 with mx.stream(stream):
@@ -80,8 +83,8 @@ def finish(steps: Any, complete: Callable[[list[int]], bool]) -> Iterator[Any]:
     complete(answer)
 
 
-def count_tokens(cache: Any) -> int:
-    return int(getattr(cache, "caches", (cache,))[0].offset)
+def count_tokens(cache: Any) -> Any:
+    return getattr(getattr(cache, "caches", (cache,))[0], "offset", None)
 
 
 def find_missing(prompt: Any, answer: list[int], fed: int) -> list[int]:

@@ -1,9 +1,9 @@
-"""Feeds draft tokens to caches in one call, trims some, and feeds other tokens."""
+"""Feeds draft tokens to caches, trims some, and feeds other tokens; decodes recurrent models."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx
+from ....probes.kit import Result, Target, import_module, module_of, mx
 
 _WINDOW = 4
 _DRAFTS = 3
@@ -11,6 +11,8 @@ _DRAFTS = 3
 
 def probe(target: Target) -> Result:
     """Red if a rejected token is attended to later, or an accepted one is missing."""
+    if target.name == "speculative_generate_step":
+        return probe_starts(module_of(target))
     caches = module_of(target)
     for prompt in range(1, 3 * _WINDOW):
         for rejected in range(_DRAFTS + 1):
@@ -43,3 +45,44 @@ def feed(layers: Sequence[Any], tokens: Sequence[int]) -> list[list[int]]:
         # A decode step overwrites the oldest token in place, so a window is not in order.
         seen.append([layer.offset, *sorted(map(int, held[-window:]))])
     return seen
+
+
+def probe_starts(module: Any) -> Result:
+    """Red if a recurrent model is decoded, or a turn over full windows is refused."""
+    caches: Any = import_module("mlx_lm.models.cache")
+    kinds = (lambda: caches.RotatingKVCache(_WINDOW), lambda: caches.ArraysCache(1))
+    for make, wanted in zip(kinds, (True, False), strict=True):
+        model = Toy(make)
+        kept = [*model.make_cache(), *model.make_cache()]
+        if wanted:
+            feed(kept, list(range(3 * _WINDOW)))
+        prompt = mx.array([1, 2])
+        steps = module.speculative_generate_step
+        try:
+            decoded = len(list(steps(prompt, model, model, prompt_cache=kept, max_tokens=4))) == 4
+        except ValueError as error:
+            decoded, name = False, f": {error}"
+        else:
+            name = ""
+        if decoded != wanted:
+            done = "decoded" if decoded else "refused"
+            return Result(True, f"{type(kept[0]).__name__} is {done}{name}")
+    return Result(False, "turns start with full windows, and recurrent models are refused")
+
+
+class Toy:
+    """A model of one layer that answers with the token it reads."""
+
+    layers = (None,)
+
+    def __init__(self, make: Any):
+        self.make = make
+
+    def make_cache(self) -> list[Any]:
+        return [self.make()]
+
+    def __call__(self, tokens: Any, cache: Any) -> Any:
+        if hasattr(cache[0], "max_size"):
+            keys = tokens[:, None, :, None].astype(mx.float32)
+            cache[0].update_and_fetch(keys, keys)
+        return (mx.arange(32) == tokens[..., None]).astype(mx.float32)
