@@ -52,7 +52,7 @@ PATCH = Patch(
     id="embedding-window",
     severity="wrong-text",
     every_model=True,
-    changes_alone=True,
+    changes_solo=True,
     targets=after(
         (
             "mlx_vlm.models.gemma3_embedding.gemma3_embedding:Model.__init__",
