@@ -1,101 +1,146 @@
 """Measures right answers per second of a server under mixed traffic, released and patched in turns.
 
-    python benchmarks/goodput.py 'mlx_lm.server --model {model} --port {port}' --rounds 10
+    python -m benchmarks.goodput 'mlx_lm.server --model {model} --port {port}' [--seconds 240]
 
-Clients send the requests of the walks one after the other: plain, streamed, second turns. Some
-leave, or send nonsense. Answers are judged as in the lab, after each round. The requests have the
-parameters that the release honours in single requests. Both servers run all the time, and one of
-them is idle. Ratios are patched to released, of the same round: median, least, largest.
+A round draws requests as the walks do: plain, streamed, second turns, clients that leave or send
+nonsense. Both servers get the same ones, one server after the other, in an order that alternates;
+the idle one is stopped with SIGSTOP. The clients share a list, so that none waits while others have
+work. Answers are judged as in the lab, after the traffic. The requests have the parameters that the
+release honours in single requests. The first round of each number of clients warms up.
+
+A row compares a number of clients: the median of the rounds' ratios, patched to released, with the
+interval that holds a median in 95 % of samples (sign test). CPU: right answers per second of the
+server's CPU time, which a busy machine changes least. Run it from the
+repository's root.
 """
 
 import argparse
+import itertools
+import math
 import os
-import random
+import signal
 import statistics
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from mlx_patches.evidence.requests import RIGHT
 from mlx_patches.lab.server.client import CHAT
-from mlx_patches.lab.server.contexts import second_turn, solo
-from mlx_patches.lab.server.measure import prepare
+from mlx_patches.lab.server.contexts import Company, solo, take_turns
+from mlx_patches.lab.server.measure import starting
 from mlx_patches.lab.server.runner import Lab
 from mlx_patches.lab.server.walks import JUDGED, LEAVING, Step, Walker
 
 CLIENTS = (1, 8, 32)
-# Seconds between the starts of two clients.
+# Seconds between the first requests of two clients: a server's queue of connections is short.
 GAP = 0.02
 
 
 class Round(NamedTuple):
-    """The traffic of some clients: right answers per second, their share, latencies."""
+    """One server's figures; latencies in seconds."""
 
     goodput: float
-    share: float
+    cpu: float
     p50: float
     p95: float
+    share: float
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", help="the server's, with {model} and {port}")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=4, help="of traffic, per round")
+    parser.add_argument("--name", help="of the rows; by default the command's first word")
+    parser.add_argument("--rounds", type=int, default=40, help="at most, per number of clients")
+    parser.add_argument("--seconds", type=float, default=240, help="at most, for all rounds")
+    parser.add_argument("--clients", type=int, action="append", help="may be repeated")
     options = parser.parse_args()
+    name = options.name or options.command.split()[0]
+    everyone = options.clients or CLIENTS
     with ExitStack() as stack:
-        labs = []
-        for patched in (False, True):
-            start, other = stack.enter_context(prepare(options.command, patched))
-            labs.append(Lab(start(), start, other, patched))
-        usable = Walker(labs[0]).usable
-        Walker(labs[1])  # as warm as the other
-        print(f"{len(usable)} parameters: {', '.join(usable)}", flush=True)
-        begin = [memory(lab.process.group) for lab in labs]
-        for clients in CLIENTS:
-            rounds: list[list[Round]] = [[], []]
-            for number in range(options.rounds):
-                for patched in (0, 1) if number % 2 == 0 else (1, 0):
-                    found = measure(labs[patched], usable, clients, options.seconds, number)
-                    rounds[patched].append(found)
-            show(clients, rounds)
-        for lab, before in zip(labs, begin, strict=True):
-            print(f"{word(lab.patched)}: {before:.0f} to {memory(lab.process.group):.0f} MB")
+        labs = [
+            stack.enter_context(starting(options.command, patched)) for patched in (False, True)
+        ]
+        walkers = [Walker(lab) for lab in labs]
+        usable = walkers[1].usable = walkers[0].usable
+        begun = [memory(lab.process.group) for lab in labs]
+        print(f"{name}: {len(usable)} parameters: {', '.join(usable)}\n", flush=True)
+        print("| server | clients | right per second | CPU | p50 | p95 | released | patched |")
+        print(f"|{'---|' * 8}", flush=True)
+        for clients in everyone:
+            end = time.monotonic() + options.seconds / len(everyone)
+            rounds = list(pairs(walkers, clients, options.rounds, end))
+            print(row(name, clients, rounds), flush=True)
+        ended = [memory(lab.process.group) for lab in labs]
+    print(
+        f"\nMB at start and end: released {begun[0]:.0f}, {ended[0]:.0f}; "
+        f"patched {begun[1]:.0f}, {ended[1]:.0f}"
+    )
 
 
-def measure(lab: Lab, usable: list[str], clients: int, seconds: float, seed: int) -> Round:
-    """Let clients send requests for some seconds; all wait for their last answer."""
-    known = {one.name: one for one in lab.everything}
-    begin = time.monotonic()
+def pairs(
+    walkers: Sequence[Walker], clients: int, count: int, end: float
+) -> Iterator[tuple[Round, Round]]:
+    """Rounds of the released and the patched server, until the time ``end``; at least one."""
+    took = 0.0
+    for number in range(count + 1):
+        begin = time.monotonic()
+        if number > 1 and begin + took > end:
+            return
+        steps = draw(walkers[0], clients, number)
+        found: dict[int, Round] = {}
+        for patched in (0, 1) if number % 2 else (1, 0):
+            with stopped(walkers[1 - patched].lab):
+                found[patched] = measure(walkers[patched], clients, steps)
+        took = time.monotonic() - begin
+        if number:
+            yield found[0], found[1]
 
-    def send(client: int) -> list[tuple]:
-        draw, sent = random.Random(f"{seed} {clients} {client}"), []
-        actions = JUDGED | {name: n for name, n in LEAVING.items() if name != "swap"}
-        time.sleep(client * GAP)  # a server's queue of new connections is short
-        while time.monotonic() < begin + seconds:
-            (action,) = draw.choices([*actions], [*actions.values()])
-            parameter = known[draw.choice(usable)]
-            if action in JUDGED:
-                way = second_turn if action == "turn" else solo
-                company = way(lab.place(CHAT), parameter, action == "stream")
-                sent.append((parameter, company))
-            else:
-                walker._take(Step(client, action, parameter.name))
-        return sent
 
-    walker = Walker.__new__(Walker)
-    walker.lab, walker.known = lab, known
-    with ThreadPoolExecutor(clients) as pool:
-        sent = [one for list_ in pool.map(send, range(clients)) for one in list_]
-    elapsed = time.monotonic() - begin
-    right = [lab.judge(CHAT, parameter, company, False)[0] == RIGHT for parameter, company in sent]
-    latencies = sorted(answer.seconds for _, company in sent for answer in company.answers)
+def draw(walker: Walker, clients: int, number: int) -> list[Step]:
+    """The requests of a round: at least 24, and 3 per client."""
+    drawn = (step for seed in itertools.count(1000 * number) for step in walker.draw(seed))
+    known = {*JUDGED, *LEAVING} - {"swap"}  # a swap takes as long as hundreds of requests
+    return list(itertools.islice((s for s in drawn if s.action in known), max(24, 3 * clients)))
+
+
+@contextmanager
+def stopped(lab: Lab) -> Iterator[None]:
+    """Stop a server inside the block: an idle one may poll."""
+    os.killpg(lab.process.group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.killpg(lab.process.group, signal.SIGCONT)
+
+
+def measure(walker: Walker, clients: int, steps: Sequence[Step]) -> Round:
+    """Let clients send the requests, then judge the answers."""
+    lab, waits = walker.lab, itertools.count()
+
+    def send(step: Step) -> Company | None:
+        if step.action not in JUDGED:
+            walker._take(step)
+            return None
+        way = take_turns if step.action == "turn" else solo
+        return way(lab.place(CHAT), walker.known[step.parameter], step.action == "stream")
+
+    begin, used = time.monotonic(), lab.process.cpu() or 0.0
+    with ThreadPoolExecutor(clients, initializer=lambda: time.sleep(GAP * next(waits))) as pool:
+        sent = list(pool.map(send, steps))
+    seconds, cpu = time.monotonic() - begin, (lab.process.cpu() or 0.0) - used
+    right = [
+        lab.judge(CHAT, walker.known[step.parameter], company, False)[0] == RIGHT
+        for step, company in zip(steps, sent, strict=True)
+        if company
+    ]
+    latencies = [answer.seconds for company in sent if company for answer in company.answers]
+    hundredths = statistics.quantiles(latencies, n=100, method="inclusive")
+    p50, p95 = hundredths[49], hundredths[94]
     return Round(
-        sum(right) / elapsed,
-        sum(right) / len(right),
-        *(latencies[int(share * (len(latencies) - 1))] for share in (0.5, 0.95)),
+        sum(right) / seconds, sum(right) / max(cpu, 0.01), p50, p95, statistics.fmean(right)
     )
 
 
@@ -111,23 +156,30 @@ def memory(session: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def show(clients: int, rounds: list[list[Round]]) -> None:
-    """Print the results of a number of clients."""
-    columns = []
-    for name in ("goodput", "p50", "p95"):
-        pairs = zip(*([getattr(one, name) for one in part] for part in rounds), strict=True)
-        ratios = [patched / released for released, patched in pairs if released]
-        middle = statistics.median(ratios)
-        columns.append(f"{name} {middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    for patched, part in enumerate(rounds):
+def row(name: str, clients: int, rounds: Sequence[tuple[Round, Round]]) -> str:
+    """The table's row for a number of clients."""
+    cells = [name, str(clients)]
+    for field in Round._fields[:4]:
+        ratios = [getattr(b, field) / getattr(a, field) for a, b in rounds if getattr(a, field)]
+        cells.append(show(ratios))
+    for part in zip(*rounds, strict=True):
         goodput = statistics.median(one.goodput for one in part)
-        share = statistics.mean(one.share for one in part)
-        columns.append(f"{word(patched)} {goodput:.1f} right per second, {share:.1%} right")
-    print(f"{clients:2} clients: {'; '.join(columns)}", flush=True)
+        cells.append(f"{goodput:.1f}/s, {statistics.fmean(one.share for one in part):.1%} right")
+    return f"| {' | '.join(cells)} |"
 
 
-def word(patched: int) -> str:
-    return "patched" if patched else "released"
+def show(ratios: Sequence[float]) -> str:
+    """The median and its interval: all ratios if there are fewer than six."""
+    if not ratios:
+        return "-"
+    ordered, count = sorted(ratios), len(ratios)
+    left, chance = 0, 0.5**count
+    while chance <= 0.025:
+        left += 1
+        chance += math.comb(count, left) * 0.5**count
+    first = max(left - 1, 0)
+    low, high = ordered[first], ordered[-1 - first]
+    return f"{statistics.median(ordered):.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":
