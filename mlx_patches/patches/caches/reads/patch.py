@@ -9,7 +9,7 @@ stores it.
 from typing import Any
 
 from ....core.patch import read_stored
-from ....core.verbs import Attribute, Factory, Function, Patch, Target, around, define
+from ....core.verbs import Attribute, Factory, Patch, Target, define, result
 from ..._shared.handles import make_handle
 from ..._shared.targets import LM_CACHES, VLM_CACHES
 
@@ -131,23 +131,15 @@ _STATES: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_state(get: Function, cache: Any) -> Any:
-    """A cache's state as new objects."""
-    state = get(cache)
-    if type(state) is tuple:
-        # Without further calls: engines read every layer's state after each prompt chunk.
-        try:
-            return tuple([value.__copy__() for value in state])
-        except AttributeError:  # not only arrays
-            pass
-    return copy_state(state)
-
-
 def copy_state(state: Any) -> Any:
-    """A tree of arrays as new objects; its containers keep their types."""
+    """A cache's state, a tree of arrays, as new objects; its containers keep their types."""
     kind = type(state)
     if kind is tuple or kind is list:
-        return kind(map(copy_state, state))
+        # ``make_handle`` inlined: engines read every layer's state after each prompt chunk.
+        try:
+            return kind([value.__copy__() for value in state])
+        except AttributeError:  # not only arrays
+            return kind(map(copy_state, state))
     if hasattr(state, "_fields"):
         return kind(*map(copy_state, state))
     return make_handle(state)
@@ -164,9 +156,9 @@ FROZEN_STATE = Patch(
             (_TURBO, {"BatchTurboQuantKVCache": ("update_and_fetch",)}),
         )
         for cls, methods in classes.items()
-        for target in define(
+        for target in result(
             f"{module}:{cls}.state",
-            around(read_state),
+            copy_state,
             fingerprint_of=(f"{cls}.state", *(f"{cls}.{method}" for method in methods)),
         )
     ),
