@@ -224,7 +224,7 @@ def explain(patch: str) -> None:
     for distribution in dict.fromkeys(t.distribution for t in found.targets):
         if rule := current.matrix.rule(found.id, distribution):
             fixed = f", fixed in {rule.fixed}" if rule.fixed else ""
-            click.echo(f"    {distribution} {rule.add_note(rule.affected)}{fixed}")
+            click.echo(f"    {distribution} {rule.add_note(rule.affected + fixed)}")
     if origin := current.registry.origin(patch):
         click.echo(f"Contributed by\n    {origin}")
     click.echo(f"Reproducer\n    mlx-patches probe {found.id}")

@@ -232,13 +232,14 @@ class Manager:
         """
         self._recall_sites()
         with self.lock:
-            ledger, sites = dict(self._ledger), dict(self._sites)
+            sites = dict(self._sites)
         held: dict[str, str] = {}
         if held_elsewhere:
             mine = [s for s in sites.values() if s.layers and isinstance(s.owner, ModuleType)]
             originals = {site.path: site.original for site in mine if callable(site.original)}
             held = other_holders(originals, (cell for site in mine for cell in site.cells()))
-        return [self._check(outcome, sites, held) for outcome in ledger.values()]
+        with self.lock:  # a layer and its record change together
+            return [self._check(one, self._sites, held) for one in self._ledger.values()]
 
     def sites(self) -> list[Site]:
         """The sites that have a layer, in order of creation."""
@@ -484,6 +485,9 @@ class Manager:
                     return None
                 if site.composed is not before:
                     continue
+                done = self._ledger.get((patch, site.path))
+                if done and self._sites.get(site.path) is site:  # the caller adds the reason
+                    self._ledger[patch, site.path] = done._replace(status=Status.DISABLED)
                 if composed.parts:
                     if site.problem():  # leave a third-party replacement in place
                         site.swap_layers(composed)

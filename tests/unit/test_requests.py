@@ -204,3 +204,24 @@ def test_many_threads_leave_nothing(session):
     in_threads([functools.partial(run, seed) for seed in range(6)])
     assert lost == []
     assert in_effect() == ""
+
+
+def test_status_never_reports_a_block_that_ends_as_lost(session):
+    """Another thread may read the status between the removal of a layer and its record."""
+    ended = threading.Event()
+    findings = []
+
+    def read():
+        while not ended.is_set():
+            findings.extend(mlx_patches.status().findings)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for one in readers:
+        one.start()
+    for _ in range(60):
+        with mlx_patches.patched(["a", "b"]):
+            pass
+    ended.set()
+    for one in readers:
+        one.join()
+    assert not findings

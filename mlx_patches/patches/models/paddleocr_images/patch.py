@@ -1,7 +1,7 @@
 """PaddleOCR-VL in mlx-vlm refuses a prompt with two images.
 
 Why: The image processor stacks the images of a prompt like frames of a video. Images of different
-    sizes cannot be stacked, and of equal ones all but the first have no tokens.
+    sizes cannot be stacked; of equal sizes, only the first gets tokens.
 How: Images are processed one by one, and their patches joined.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The image processor gives each image a grid.

@@ -5,11 +5,11 @@ Why: The server encodes each stop string, and stops only at exactly these tokens
     generation runs to its limit; mlx-lm 0.32 also drops the string from the text.
 How: The text of the answer is searched as it is generated. At the first stop string the answer
     ends, with the text before it and ``finish_reason: stop``, and generation stops. Text that may
-    begin a stop string is held back until that is certain. The release does not get the stop
-    strings: mlx-lm 0.32 would drop text that it holds back.
+    begin a stop string is held back until it is known. The release does not get the stop strings,
+    since mlx-lm 0.32 would drop the text that it holds back.
 Upstream: mlx-lm 1501, 1869; not fixed in mlx-lm 0.32.2. The server of mlx-lm up to 0.28.3 is not
     repaired.
-Retire when: The server stops at a stop string whatever its tokens are.
+Retire when: The server stops at a stop string however it is tokenized.
 """
 
 import copy
