@@ -57,7 +57,10 @@ def main() -> None:
     found = make_evidence(one, options.python, rows)
     if not options.no_needs:
         found["needs"] = needs(options.python, found, options.jobs)
-    file = EVIDENCE / f"{one.slug}.json"
+    # Rows of another transformers than the set's have a file of their own.
+    usual = f"transformers {release_sets.versions(options.python)['transformers']}"
+    other = "" if found["outside"] == usual else f"-{found['outside'].replace(' ', '-')}"
+    file = EVIDENCE / f"{one.slug}{other}.json"
     evidence_file.save(file, found)
     print(f"{file.relative_to(ROOT)}: {len(found['kinds'])} kinds of model")
 
@@ -71,10 +74,11 @@ def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dic
     parts = {p: cells(r for r in rows if r["patched"] == (p == "with")) for p in PARTS}
     letters = {part: measure_reference.letters(own) for part, own in parts.items()}
     kinds = sorted({kind for part in letters.values() for kind in part})
+    outside = measure_reference.name_outside(rows)
     return {
         "set": one.name,
-        "outside": measure_reference.name_outside(rows),
-        "versions": release_sets.versions(python),
+        "outside": outside,
+        "versions": release_sets.versions(python) | {"transformers": outside.split()[-1]},
         "kinds": {kind: describe(published.entry(kind)) for kind in kinds},
         **letters,
         "crash": crashes(parts),

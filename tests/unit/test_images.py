@@ -9,6 +9,7 @@ import pytest
 
 from mlx_patches.auditing import verdict
 from mlx_patches.auditing.verdict import Measured, PatchState
+from mlx_patches.core import distributions
 from mlx_patches.evidence import outside, store, words
 from mlx_patches.lab import Family
 from mlx_patches.lab.images import published, rules, scenario
@@ -135,6 +136,19 @@ def evidence(tmp_path, monkeypatch):
 def judged(config=None, family="gemma4"):
     measured = Measured({"without": {}}, pictures=outside.pictures("mlx-vlm 9.9", family))
     return verdict.judge(measured, "mlx-vlm", "9.9", family, config=config)
+
+
+def test_installed_transformers_decide_if_measured(evidence, monkeypatch):
+    file = store.folder().parent / "images" / "mlx-vlm-9.9.json"
+    own = json.loads(file.read_text()) | {"outside": "transformers 9.10"}
+    own["without"]["gemma4"]["model"] = own["with"]["gemma4"]["model"] = "r"
+    file.with_name("mlx-vlm-9.9-transformers-9.10.json").write_text(json.dumps(own))
+    assert not judged().fails_on_images(ACTIVE)
+    outside._read_pictures.cache_clear()
+    installed = distributions.Installed("transformers", "9.10")
+    monkeypatch.setattr(distributions, "find", lambda _: installed)
+    assert [cell.name for cell in judged().fails_on_images(ACTIVE)] == ["model"]
+    assert judged().as_dict(IDLE)["images_solo"]["held_against"] == "transformers 9.10"
 
 
 @pytest.mark.parametrize(
