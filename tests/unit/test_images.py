@@ -236,6 +236,15 @@ def test_only_compared_kinds_are_evidence():
     assert reasons["molmo"] == "transformers has no model of this type"
 
 
+def test_traced_patches_of_repaired_cells(tmp_path):
+    found = {"without": {"a": {"load": "r", "chat": "r"}}}
+    found["with"] = {"a": {"load": "g", "chat": "r"}}
+    lines = [{"scenario": f"{scenario.NAME}:a {stage}", "patch": "p"} for stage in ("load", "chat")]
+    (tmp_path / "rows").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert measure_images.read_needs(tmp_path / "rows", found) == {"a": {"load": ["p"]}}
+    assert measure_images.only_repaired({}, found) == {"a": {"load": []}}
+
+
 def test_stages_that_stay_off():
     one = {
         "without": {"a": {"load": "g", "model": "r", "saved": "r"}, "b": {"load": "g"}},
