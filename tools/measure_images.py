@@ -51,7 +51,7 @@ def main() -> None:
         return
     one = release_sets.find(options.set)
     if options.rows:
-        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+        rows = evidence_file.read_lines(options.rows)
     else:
         rows = run(options.python, [one.distribution], options.jobs, "--both")
     check_ended(rows)
@@ -146,7 +146,7 @@ def not_compared(rows: Rows) -> dict[str, str]:
 def read_needs(file: Path, found: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
     """The patches of repaired cells, from lines with a scenario and a patch."""
     traced: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for one in map(json.loads, file.read_text().splitlines()):
+    for one in evidence_file.read_lines(file):
         kind, _, stage = one["scenario"].partition(":")[2].rpartition(" ")
         traced[kind][stage].append(one["patch"])
     return only_repaired(traced, found)
