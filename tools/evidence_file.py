@@ -30,6 +30,11 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text()) if file.exists() else {}
 
 
+def read_lines(file: Path) -> list[Any]:
+    """The objects of a file that has one per line, such as rows of the lab."""
+    return list(map(json.loads, file.read_text().splitlines()))
+
+
 def load(folder: Path) -> list[Any]:
     return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 

@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--set", help="the release set")
     parser.add_argument("--python", type=Path, help="an environment of this set, with the extra")
     parser.add_argument("--rows", type=Path, help="rows that were measured elsewhere")
-    parser.add_argument("--no-needs", action="store_true", help="trace no cell's patches")
+    parser.add_argument("--no-needs", action="store_true", help="keep the traced patches of before")
+    parser.add_argument("--needs", type=Path, help="the patches of cells, traced elsewhere")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--table", action="store_true", help="print the results of all files")
     options = parser.parse_args()
@@ -50,14 +51,22 @@ def main() -> None:
         return
     one = release_sets.find(options.set)
     if options.rows:
-        rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+        rows = evidence_file.read_lines(options.rows)
     else:
         rows = run(options.python, [one.distribution], options.jobs, "--both")
     check_ended(rows)
     found = make_evidence(one, options.python, rows)
-    if not options.no_needs:
+    # Rows of another transformers than the set's have a file of their own.
+    usual = f"transformers {release_sets.versions(options.python)['transformers']}"
+    other = "" if found["outside"] == usual else f"-{found['outside'].replace(' ', '-')}"
+    file = EVIDENCE / f"{one.slug}{other}.json"
+    if options.needs:
+        found["needs"] = read_needs(options.needs, found)
+    elif options.no_needs:
+        before = evidence_file.read(file).get("needs", {})
+        found["needs"] = only_repaired(before, found)
+    else:
         found["needs"] = needs(options.python, found, options.jobs)
-    file = EVIDENCE / f"{one.slug}.json"
     evidence_file.save(file, found)
     print(f"{file.relative_to(ROOT)}: {len(found['kinds'])} kinds of model")
 
@@ -71,10 +80,11 @@ def make_evidence(one: release_sets.ReleaseSet, python: Path, rows: Rows) -> dic
     parts = {p: cells(r for r in rows if r["patched"] == (p == "with")) for p in PARTS}
     letters = {part: measure_reference.letters(own) for part, own in parts.items()}
     kinds = sorted({kind for part in letters.values() for kind in part})
+    outside = measure_reference.name_outside(rows)
     return {
         "set": one.name,
-        "outside": measure_reference.name_outside(rows),
-        "versions": release_sets.versions(python),
+        "outside": outside,
+        "versions": release_sets.versions(python) | {"transformers": outside.split()[-1]},
         "kinds": {kind: describe(published.entry(kind)) for kind in kinds},
         **letters,
         "crash": crashes(parts),
@@ -133,8 +143,27 @@ def not_compared(rows: Rows) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[str, list[str]]]:
-    """Kind to stage to the patches without which it is red."""
+def read_needs(file: Path, found: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """The patches of repaired cells, from lines with a scenario and a patch."""
+    traced: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for one in evidence_file.read_lines(file):
+        kind, _, stage = one["scenario"].partition(":")[2].rpartition(" ")
+        traced[kind][stage].append(one["patch"])
+    return only_repaired(traced, found)
+
+
+def only_repaired(
+    traced: Mapping[str, Mapping[str, list[str]]], found: Mapping[str, Any]
+) -> dict[str, dict[str, list[str]]]:
+    repaired = list_repaired(found)
+    return {
+        kind: {stage: traced.get(kind, {}).get(stage, []) for stage in stages}
+        for kind, stages in repaired.items()
+    }
+
+
+def list_repaired(found: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Kind to the stages that the patches turn green."""
     todo = {
         kind: {
             stage: letter
@@ -143,7 +172,12 @@ def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[s
         }
         for kind, own in found["without"].items()
     }
-    todo = {kind: stages for kind, stages in todo.items() if stages}
+    return {kind: stages for kind, stages in todo.items() if stages}
+
+
+def needs(python: Path, found: Mapping[str, Any], jobs: int) -> dict[str, dict[str, list[str]]]:
+    """Kind to stage to the patches without which it is red."""
+    todo = list_repaired(found)
     families = sorted({found["kinds"][kind]["family"] for kind in todo})
 
     def owners(patch: Patch) -> list[str]:

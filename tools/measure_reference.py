@@ -11,7 +11,6 @@ without each of the patches that may repair it, so the evidence names the patche
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -63,8 +62,7 @@ def main() -> None:
             uv = (sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(made))
             subprocess.run([*uv, "-e", ".[reference]"], check=True, cwd=ROOT)
             python = made
-        text = options.rows.read_text().splitlines() if options.rows else []
-        rows = list(map(json.loads, text))
+        rows = evidence_file.read_lines(options.rows) if options.rows else []
         rows = rows or run(python, [one.distribution], options.jobs, "--both")
         check_ended(rows)
         found = build_evidence(one, python, rows)

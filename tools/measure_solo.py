@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument(
         "--scenario", action="append", type=current_id, choices=(*NAMED, *RELEASE_SCENARIOS)
     )
+    parser.add_argument("--rows", type=Path, help="rows of `lab --out` from another machine")
     parser.add_argument("--family", action="append", default=[], help="only this one")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="print the results of all files")
@@ -56,13 +57,23 @@ def main() -> None:
         print("\n".join(table()))
     else:
         names = options.scenario or [*NAMED, *RELEASE_SCENARIOS]
-        measure(options.set, options.python, names, options.family, options.jobs)
+        measured = evidence_file.read_lines(options.rows) if options.rows else []
+        measure(options.set, options.python, names, options.family, options.jobs, measured)
 
 
 def measure(
-    name: str, python: Path, scenarios: Sequence[str], only: Sequence[str], jobs: int = 1
+    name: str,
+    python: Path,
+    scenarios: Sequence[str],
+    only: Sequence[str],
+    jobs: int = 1,
+    measured: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Run the scenarios without and with the patches, and write the set's file."""
+    """Run the scenarios without and with the patches, and write the set's file.
+
+    Args:
+        measured: rows that count instead.
+    """
     one = release_sets.find(name)
     file = EVIDENCE / f"{one.slug}.json"
     before = evidence_file.read(file)
@@ -76,14 +87,16 @@ def measure(
         return complete(found, scenarios)
 
     for part in PARTS:
-        add(found, part, scenarios, rows(part, scenarios, only))
+        own = [row for row in measured if row["patched"] == (part == PARTS[1])]
+        own = complete(own, scenarios) if measured else rows(part, scenarios, only)
+        add(found, part, scenarios, own)
     if PREFILL in scenarios:
         found["needs"] = needs(found, one.distribution, rows)
     evidence_file.save(file, found, before)
     print(f"{file.relative_to(ROOT)}: {', '.join(scenarios)}")
 
 
-def complete(rows: Rows, scenarios: Sequence[str]) -> Rows:
+def complete(rows: Sequence[dict[str, Any]], scenarios: Sequence[str]) -> Rows:
     """The rows with the families' own names; a crash counts for every scenario without a row."""
     from mlx_patches.lab.release_scenarios import RELEASE_SCENARIOS
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core import distributions
 from ..core.errors import MlxPatchesError
 from ..core.model_files import WINDOWS, is_number, show
 from . import store, words
@@ -253,7 +254,13 @@ def pictures(release: str, family: str) -> Pictures | None:
 
 @functools.cache
 def _read_pictures(release: str) -> Mapping[str, Pictures]:
-    file = store.folder().parent / "images" / f"{release.replace(' ', '-')}.json"
+    """Family to its results: those with the installed transformers, if these were measured."""
+    installed = f"{release} {distributions.find('transformers')}"
+    return {**_read_images(release), **_read_images(installed)}
+
+
+def _read_images(name: str) -> Mapping[str, Pictures]:
+    file = store.folder().parent / "images" / f"{name.replace(' ', '-')}.json"
     if not file.exists():
         return {}
     with store.reading(file):

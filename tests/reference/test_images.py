@@ -57,7 +57,8 @@ def test_release_without_fault_is_green(want, loaded):
     found = stages(want, loaded)
     assert {stage: cell.detail for stage, cell in found.items() if cell.verdict == RED} == {}
     green = {stage for stage, cell in found.items() if cell.verdict == GREEN}
-    assert green >= {"ids", "pixels", "grids", "model", "request", "chunks", "generate", "batch"}
+    assert green >= {"ids", "pixels", "grids", "model", "request", "chunks", "batch"}
+    assert green >= {"generate", "stream", "served"}
 
 
 def test_wrong_scale_is_of_vision_tower(want, loaded, monkeypatch):
@@ -125,6 +126,29 @@ def test_swapped_rows_are_of_batch(want, loaded, monkeypatch):
     )
     found = stages(want, loaded)
     assert reds(found) == {"batch"} and "swapped" in found["batch"].detail
+
+
+def test_dropped_image_is_of_stream(want, loaded, monkeypatch):
+    package = importlib.import_module("mlx_vlm")
+    own = package.stream_generate
+    monkeypatch.setattr(
+        package,
+        "stream_generate",
+        lambda model, processor, prompt, image, **options: own(model, processor, "?", **options),
+    )
+    assert reds(stages(want, loaded)) == {"stream"}
+
+
+def test_swapped_axes_in_server_are_of_served(want, loaded, monkeypatch):
+    utils = importlib.import_module("mlx_vlm.utils")
+    own = utils.process_image
+
+    def process(image, *args, **options):
+        found = own(image, *args, **options)
+        return found.transpose(0) if str(image).startswith("data:") else found
+
+    monkeypatch.setattr(utils, "process_image", process)
+    assert reds(stages(want, loaded)) == {"served"}
 
 
 def test_missing_torch_is_one_reason(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from mlx_patches.auditing import verdict
 from mlx_patches.auditing.verdict import Measured, PatchState
+from mlx_patches.core import distributions
 from mlx_patches.evidence import outside, store, words
 from mlx_patches.lab import Family
 from mlx_patches.lab.images import published, rules, scenario
@@ -137,6 +138,19 @@ def judged(config=None, family="gemma4"):
     return verdict.judge(measured, "mlx-vlm", "9.9", family, config=config)
 
 
+def test_installed_transformers_decide_if_measured(evidence, monkeypatch):
+    file = store.folder().parent / "images" / "mlx-vlm-9.9.json"
+    own = json.loads(file.read_text()) | {"outside": "transformers 9.10"}
+    own["without"]["gemma4"]["model"] = own["with"]["gemma4"]["model"] = "r"
+    file.with_name("mlx-vlm-9.9-transformers-9.10.json").write_text(json.dumps(own))
+    assert not judged().fails_on_images(ACTIVE)
+    outside._read_pictures.cache_clear()
+    installed = distributions.Installed("transformers", "9.10")
+    monkeypatch.setattr(distributions, "find", lambda _: installed)
+    assert [cell.name for cell in judged().fails_on_images(ACTIVE)] == ["model"]
+    assert judged().as_dict(IDLE)["images_solo"]["held_against"] == "transformers 9.10"
+
+
 @pytest.mark.parametrize(
     ("config", "said", "code"),
     [
@@ -220,6 +234,15 @@ def test_only_compared_kinds_are_evidence():
     assert reasons["llama4"] == "llama4: a text differs too: off by 1"
     assert reasons["gemma4"].startswith("gemma4 vision: the lab's folder")
     assert reasons["molmo"] == "transformers has no model of this type"
+
+
+def test_traced_patches_of_repaired_cells(tmp_path):
+    found = {"without": {"a": {"load": "r", "chat": "r"}}}
+    found["with"] = {"a": {"load": "g", "chat": "r"}}
+    lines = [{"scenario": f"{scenario.NAME}:a {stage}", "patch": "p"} for stage in ("load", "chat")]
+    (tmp_path / "rows").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert measure_images.read_needs(tmp_path / "rows", found) == {"a": {"load": ["p"]}}
+    assert measure_images.only_repaired({}, found) == {"a": {"load": []}}
 
 
 def test_stages_that_stay_off():

@@ -83,11 +83,21 @@ class Loaded:
         )
         return [array(logprobs).reshape(-1) for _, logprobs in steps]
 
-    def generate(self, prompt: str, images: Sequence[str], sampler: Any) -> None:
-        """Run the public function, whose sampler records the log-probabilities."""
+    def generate(
+        self, prompt: str, images: Sequence[str], sampler: Any, count: int = DECODED + 1
+    ) -> str:
+        """The text of the public function, whose sampler records the log-probabilities."""
         vlm = importlib.import_module("mlx_vlm")
-        options = {"max_tokens": DECODED + 1, "sampler": sampler, "verbose": False}
-        vlm.generate(self.model, self.processor, prompt, list(images) or None, **options)
+        options = {"max_tokens": count, "sampler": sampler, "verbose": False}
+        found = vlm.generate(self.model, self.processor, prompt, list(images) or None, **options)
+        return str(getattr(found, "text", found))
+
+    def stream(self, prompt: str, images: Sequence[str], sampler: Any) -> str:
+        """The text of the public stream."""
+        stream = importlib.import_module("mlx_vlm").stream_generate
+        options = {"max_tokens": DECODED + 1, "sampler": sampler}
+        found = stream(self.model, self.processor, prompt, list(images) or None, **options)
+        return "".join(one.text for one in found)
 
     def batch(self, prompts: Sequence[str], images: Sequence[str], sampler: Any) -> list[str]:
         """The texts of the public function, for prompts of one image each."""

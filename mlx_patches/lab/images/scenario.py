@@ -42,7 +42,7 @@ CHUNK = 16
 # The names of cells, in order.
 STAGES = (
     *("load", "ids", "pixels", "grids", "model", "request"),
-    *("fields", "chat", "chunks", "generate", "batch", "saved"),
+    *("fields", "chat", "chunks", "generate", "stream", "batch", "served", "saved"),
 )
 # A cell's detail if code raised: the exception's name and message.
 RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
@@ -225,8 +225,10 @@ class Compared:
             return  # the rest would repeat it
         for stage, call in (
             ("chunks", self.chunks),
-            ("generate", self.generate),
+            ("generate", lambda: self.generate(self.loaded.generate)),
+            ("stream", lambda: self.generate(self.loaded.stream)),
             ("batch", self.batch),
+            ("served", self.served),
         ):
             try:
                 yield stage, call()
@@ -371,13 +373,13 @@ class Compared:
         off = {c: self.rows_off(c, self.run(c, step=CHUNK)) for c in cases}
         return self.judge(off)
 
-    def generate(self) -> Cell:
-        """Compare the logits in the public ``generate``."""
+    def generate(self, call: Callable[..., str]) -> Cell:
+        """Compare the logits in a public function."""
         off = {}
         for case in ("square", "two", "text"):
             if self.want.runs(case) and case in self.own:
                 sampler = self.sampler(case)
-                self.loaded.generate(self.prompt(case), self.images(case), sampler)
+                call(self.prompt(case), self.images(case), sampler)
                 off[case] = max(sampler.off)
         return self.judge(off)
 
@@ -399,22 +401,34 @@ class Compared:
             return Cell(RED, "the rows are swapped")
         return cell
 
+    def served(self) -> Cell:
+        """Compare a chat through the release's server with the public ``generate``."""
+        from .served import TOKENS, chat
+
+        if not self.one.get("chat", True):
+            return Cell(NOT_APPLICABLE, "published folders have no chat template")
+        home, off, seen = self.want.folder / "published", {}, set[str]()
+        for case in filter(self.own.__contains__, ("square", "text")):
+            images = self.images(case)
+            texts = [chat(home, images, published.QUESTION)]
+            for prompt in self.conversation(len(images)):
+                texts.append(self.loaded.generate(prompt, images, argmax, TOKENS))
+            # Incomplete characters are decoded differently, and a server may strip spaces.
+            got, *want = (text.replace("\ufffd", "").strip() for text in texts)
+            if got not in want:
+                off[case] = f"{got!r} for {want[0]!r}"[:160]
+            elif not got or got in seen:
+                return Cell(NOT_APPLICABLE, "the image does not change the answer")
+            seen.update(want)
+        return Cell(RED, describe_off(off)) if off else Cell(GREEN, "equal")
+
     def chat(self) -> Cell:
         """Compare the prompt of a conversation with transformers' own template."""
-        tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
         if not self.one.get("chat", True):
             return Cell(NOT_APPLICABLE, "published folders have no chat template")
         off = {}
         for images in range(3):
-            parts = [{"type": "image"}] * images + [{"type": "text", "text": published.QUESTION}]
-            want = [  # the release may place images after the text
-                tokenizer.apply_chat_template(
-                    [{"role": "user", "content": content}],
-                    tokenize=False,
-                    add_generation_prompt=True,
-                )
-                for content in (parts, parts[::-1])
-            ]
+            want = self.conversation(images)
             try:
                 got = self.loaded.chat(images, published.QUESTION)
             except Exception as error:
@@ -422,6 +436,17 @@ class Compared:
             if got not in want:
                 off[f"{images} images"] = f"{got!r} for {want[0]!r}"[:160]
         return Cell(RED, describe_off(off)) if off else Cell(GREEN, "equal")
+
+    def conversation(self, images: int) -> list[str]:
+        """Transformers' prompt of a message with images before the text, and with them after it."""
+        tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
+        parts = [{"type": "image"}] * images + [{"type": "text", "text": published.QUESTION}]
+        return [
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
+            for content in (parts, parts[::-1])
+        ]
 
     def fields(self) -> Cell:
         """Compare with the model whose config names each field that it leaves to a default."""
@@ -461,6 +486,11 @@ class Compared:
         if len(rows) != len(want):
             return float("inf")
         return max(row_off(row, one) for row, one in zip(rows, want, strict=True))
+
+
+def argmax(logprobs: Any) -> Any:
+    """The most likely token."""
+    return logprobs.argmax(-1)
 
 
 class Sampler:

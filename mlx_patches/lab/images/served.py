@@ -1,0 +1,55 @@
+"""A chat with images through the release's HTTP server, in a thread of this process."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..server.client import CHAT, Client
+
+# The tokens of an answer: most are bytes that form no character.
+SECONDS, TOKENS = 120.0, 24
+
+
+def chat(folder: Path, images: Sequence[str], text: str) -> str:
+    """The server's greedy answer to a user's message with images."""
+    data = (base64.b64encode(Path(path).read_bytes()).decode() for path in images)
+    urls = ({"url": f"data:image/png;base64,{one}"} for one in data)
+    parts = [*({"type": "image_url", "image_url": url} for url in urls)]
+    content = [*parts, {"type": "text", "text": text}]
+    body = {
+        "model": str(folder),
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": TOKENS,
+        "temperature": 0.0,
+    }
+    with serve() as url:
+        answer = Client(url, str(folder), SECONDS).post(CHAT, json.dumps(body).encode())
+    if answer.status != 200:
+        raise RuntimeError(f"HTTP {answer.status}: {answer.error}")
+    return answer.text
+
+
+@contextmanager
+def serve() -> Iterator[str]:
+    """The URL of the release's server on a free port."""
+    uvicorn = importlib.import_module("uvicorn")
+    app = importlib.import_module("mlx_vlm.server").app
+    server = uvicorn.Server(uvicorn.Config(app, "127.0.0.1", 0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            if not thread.is_alive():
+                raise RuntimeError("the server does not start")
+            time.sleep(0.05)
+        yield "http://127.0.0.1:{1}".format(*server.servers[0].sockets[0].getsockname())
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
