@@ -124,6 +124,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-row-samplers": {"read_settings": lambda params: {"temp": 0.0}},
     "vllm-simple-busy": {"answer_busy": lambda slot: slot},
     "vlm-hang-up": {"is_collected": lambda body: False},
+    "vlm-model-swap": {"is_in_use": lambda visit: False},
     "vlm-preprocess-turns": {"_turn": contextlib.nullcontext()},
     "vlm-row-samplers": {"group_rows": lambda rows: [[*range(len(rows))]]},
     "vlm-sampling-parameters": {"read_parameters": lambda args: {}, "_UNREAD": {}},

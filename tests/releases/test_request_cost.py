@@ -49,6 +49,7 @@ CONSTANT: dict[str, str] = {
     "openai-server-answers": "searches each chunk as vllm-stop-text does; checks some fields",
     "openai-server-hang-up": "checks the client once per chunk",
     "vlm-hang-up": "checks the client's socket once per token",
+    "vlm-model-swap": "looks a request up in a set",
     "host-request-parameters": "looks up a fixed list of fields; encodes each number that is sent",
     "llava-next-tiles": ARRAYS,
     "vlm-row-samplers": "reads some numbers of a request; a call per sampler and step",
