@@ -41,7 +41,8 @@ WAITING: dict[Visit, asyncio.Event] = {}
 async def end_visit(call: Function, app: Any, scope: Any, receive: Any, send: Any) -> None:
     """Starlette's call of an application; the request is over when it returns."""
     if scope["type"] != "http":  # the server's whole life is a call too
-        return await call(app, scope, receive, send)
+        await call(app, scope, receive, send)
+        return
     visit = Visit(scope, receive)
     VISIT.set(visit)
     try:
