@@ -122,6 +122,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "join_parts": FromOld(lambda join: lambda parts: join(parts[-1:])),
     },
     "vllm-row-samplers": {"read_settings": lambda params: {"temp": 0.0}},
+    "vllm-simple-hang-up": {"end_with_client": lambda sampler: sampler},
     "vllm-simple-busy": {"answer_busy": lambda slot: slot},
     "vlm-hang-up": {"is_collected": lambda body: False},
     "vlm-model-swap": {"is_in_use": lambda visit: False},
