@@ -92,6 +92,7 @@ STACKED = [
     "sampling-limits",
     "vlm-preprocess-turns",
     "vlm-unread-images",
+    "vlm-model-swap",
     "vlm-request-failure",
     "vlm-vision-features",
     "vlm-request-adapter",

@@ -10,7 +10,7 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches._shared.request_fields import FIELDS
-from mlx_patches.patches.vllm_mlx.vllm_requests import failures, stops
+from mlx_patches.patches.vllm_mlx.vllm_requests import failures, left, stops
 from mlx_patches.probes.vllm_engine import ask, make_engine, make_output, stream
 
 pytestmark = pytest.mark.skipif(not source_file("vllm_mlx.engine"), reason="no vllm-mlx here")
@@ -142,3 +142,21 @@ def test_beginning_of_a_found_stop_string_is_held_back(pieces, matched, wanted):
         return [one.new_text async for one in stops.hold_outputs(outputs(), ["two", "o!"])]
 
     assert "".join(asyncio.run(read())) == wanted
+
+
+@pytest.mark.parametrize("given", [None, print])
+def test_call_of_the_simple_engine_returns_its_answer(given, ungated):
+    kind = importlib.import_module("vllm_mlx.engine.simple").SimpleEngine
+    if not hasattr(kind, "_run_blocking_serialized"):
+        pytest.skip("this release's simple engine cannot cancel a request")
+    ungated("vllm-simple-hang-up")
+
+    def answer(number, more):
+        assert (left.LEFT.get() is None) is (given is print)
+        return left.end_with_client(lambda logprobs: number + more)(None)
+
+    async def run():
+        return await kind("model")._run_blocking_serialized(answer, 1, on_cancel=given, more=2)
+
+    assert asyncio.run(run()) == 3
+    assert left.LEFT.get() is None

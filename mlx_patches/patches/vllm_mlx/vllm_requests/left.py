@@ -1,0 +1,62 @@
+"""vllm-mlx's simple engine answers clients that have hung up, and rejects others meanwhile.
+
+Why: Each answer that is not streamed is one call in the engine's thread. If its client hangs up,
+    the server cancels the request, but the call generates up to ``max_tokens``, and the engine is
+    busy until then.
+How: The call can be cancelled: its sampler raises an error at the next token. The engine itself
+    has such a switch for its streams.
+Upstream: Not fixed in vllm-mlx 0.6.0. Answers about images are still generated to their end.
+Retire when: A cancelled request ends its call.
+"""
+
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+from ....core.verbs import Function, Patch, refusal, result, wrap
+from .outputs import SIMPLE
+
+# Set when the request of the call that a thread runs is cancelled.
+LEFT: ContextVar[threading.Event | None] = ContextVar("mlx_patches_left", default=None)
+
+
+async def run(released: Function, engine: Any, call: Function, *args: Any, **sent: Any) -> Any:
+    """Run a call that can be cancelled in the engine's thread."""
+    if sent.get("on_cancel"):
+        return await released(engine, call, *args, **sent)
+    left = threading.Event()
+
+    def run_until_left(*args: Any, **sent: Any) -> Any:
+        token = LEFT.set(left)
+        try:
+            return call(*args, **sent)
+        finally:
+            LEFT.reset(token)
+
+    return await released(engine, run_until_left, *args, **sent | {"on_cancel": left.set})
+
+
+def end_with_client(sampler: Function) -> Function:
+    """A sampler that fails once the request is cancelled."""
+    left = LEFT.get()
+    if left is None:
+        return sampler
+
+    def sample(logprobs: Any) -> Any:
+        if left.is_set():
+            raise refusal(RuntimeError("the client has hung up"))
+        return sampler(logprobs)
+
+    return sample
+
+
+PATCH = Patch(
+    id="vllm-simple-hang-up",
+    severity="feature",
+    every_model=True,
+    probe=".probe_left:probe",
+    targets=(
+        *wrap(f"{SIMPLE}._run_blocking_serialized", run),
+        *result("vllm_mlx.models.llm:MLXLanguageModel._create_sampler", end_with_client),
+    ),
+)

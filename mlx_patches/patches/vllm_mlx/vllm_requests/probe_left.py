@@ -1,0 +1,44 @@
+"""Cancels a request of vllm-mlx's simple engine while its thread samples."""
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own
+
+_LENGTH = 500
+
+
+def probe(target: Target) -> Result:
+    """Red if the call samples up to its limit."""
+    require_own(target)
+    kind: Any = import_module("vllm_mlx.engine.simple").SimpleEngine
+    if not hasattr(kind, "_run_blocking_serialized"):
+        raise NotApplicable("this release's simple engine cannot cancel a request")
+    count = asyncio.run(cancel(kind("model")))
+    return Result(count >= _LENGTH, f"{count} of {_LENGTH} tokens of a request that was cancelled")
+
+
+async def cancel(engine: Any) -> int:
+    """The number of tokens of a request that is cancelled after the first."""
+    models: Any = import_module("vllm_mlx.models.llm")
+    model = models.MLXLanguageModel.__new__(models.MLXLanguageModel)
+    loop, begun = asyncio.get_running_loop(), asyncio.Event()
+    count = 0
+
+    def generate() -> None:
+        nonlocal count
+        sampler = model._create_sampler(0.0, 1.0)
+        for _ in range(_LENGTH):
+            sampler(mx.zeros((1, 8)))
+            count += 1
+            loop.call_soon_threadsafe(begun.set)
+            time.sleep(0.001)
+
+    request = asyncio.ensure_future(engine._run_blocking_serialized(generate))
+    await begun.wait()
+    request.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await request
+    return count
