@@ -332,7 +332,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "plamo3-window": {"widen_windows": lambda caches, model, /: caches},
     "ngram-context": {"pad_tokens": lambda cache, width: None},
     "ngram-prompt": {"store_tokens": lambda *_: None},
-    "speculative-window": {"count_trimmable": lambda layer: 0},
+    "speculative-window": {"is_window": lambda layer: False, "find_recurrent": lambda model: []},
     "speculative-split": {"count_caches": lambda model: len(model.layers)},
     "processors-prompt": {"add_prompt": lambda patch, prompt, processor: processor},
     "processor-rows": {

@@ -30,12 +30,16 @@ def start_with_windows(
     generate: Function, prompt: Any, model: Any, *args: Any, **options: Any
 ) -> Iterator[Any]:
     """Decode a model that can forget rejected tokens, also from caches whose windows are full."""
-    caches = list_layers(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
-    if kinds := {type(layer).__name__ for layer in caches if not layer.is_trimmable()}:
-        names = ", ".join(sorted(kinds))
+    if names := ", ".join(find_recurrent(model)):
         raise refusal(ValueError(f"a draft model cannot be used with this model's {names}"))
     steps: Iterator[Any] = generate(prompt, model, *args, **options)
     return steps if options.get("prompt_cache") is None else start(steps)
+
+
+def find_recurrent(model: Any) -> list[str]:
+    """The kinds of a model's caches that cannot take tokens back."""
+    caches = list_layers(sys.modules["mlx_lm.models.cache"].make_prompt_cache(model))
+    return sorted({type(layer).__name__ for layer in caches if not layer.is_trimmable()})
 
 
 def start(steps: Any) -> Iterator[Any]:
