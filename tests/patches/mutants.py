@@ -165,7 +165,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "vllm-rerank-types": {"Words": lambda words, table, types: words},
     "embedding-window": {"limit_mask": lambda mask, half, dtype: mask},
-    "encoder-masks": {"limit_mask": lambda mask: mask, "bound_mask": lambda mask: mask},
+    "encoder-masks": {"limit_mask": lambda mask: mask, "clamp_mask": lambda mask: mask},
     "jamba-routing": {
         "take_scores": FromOld(
             lambda take: lambda *given: (shares := take(*given)) / shares.sum(-1, keepdims=True)

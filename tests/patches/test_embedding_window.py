@@ -5,7 +5,8 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.masks.embedding_window import patch
-from mlx_patches.patches.masks.embedding_window.probe import build, encode
+from mlx_patches.patches.masks.embedding_window.probe import encode
+from mlx_patches.probes.encoders import build_encoder
 
 MODULES = ("mlx_vlm.models.gemma3_embedding.gemma3_embedding", "mlx_embeddings.models.gemma3_text")
 
@@ -15,9 +16,9 @@ def test_short_texts_are_unchanged(module, ungated):
     if not source_file(module):
         pytest.skip(f"no {module} here")
     tokens = mx.arange(3, 13).reshape(2, 5)
-    released = encode(build(module), tokens)
+    released = encode(build_encoder(module), tokens)
     ungated("embedding-window")
-    found = encode(build(module), tokens)
+    found = encode(build_encoder(module), tokens)
     # mlx-embeddings 0.0.5 adds 1 to every score.
     is_same = mx.allclose if "mlx_embeddings" in module else mx.array_equal
     assert is_same(found, released)

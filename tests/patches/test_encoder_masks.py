@@ -5,7 +5,8 @@ import pytest
 
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches.masks.encoder_masks import patch
-from mlx_patches.patches.masks.encoder_masks.probe import TYPES, build, embed
+from mlx_patches.patches.masks.encoder_masks.probe import TYPES
+from mlx_patches.probes.encoders import build_encoder, embed
 
 MODULES = (
     "mlx_vlm.models.modernbert.modernbert",
@@ -23,7 +24,7 @@ def module(request):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_unpadded_embeddings_are_unchanged(dtype, module, ungated):
-    model = build(module, dtype)
+    model = build_encoder(module, dtype)
     tokens, mask = mx.arange(3, 33).reshape(2, 15), mx.ones((2, 15))
     released = embed(model, tokens, mask)
     ungated("encoder-masks")

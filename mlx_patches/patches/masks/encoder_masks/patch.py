@@ -29,10 +29,10 @@ def limit_mask(mask: Any) -> Any:
     """
     if mask.dtype in (mx.float32, mx.bfloat16):
         return mask
-    return bound_mask(mask)
+    return clamp_mask(mask)
 
 
-def bound_mask(mask: Any) -> Any:
+def clamp_mask(mask: Any) -> Any:
     return mx.maximum(mask, mx.array(LEAST, mask.dtype))
 
 
@@ -49,6 +49,6 @@ PATCH = Patch(
             limit_masks,
         ),
         # The mask of the padding keeps minus infinity: pad tokens attend to the text after them.
-        *result("mlx_embeddings.models.qwen3:Qwen3Model._create_causal_mask", bound_mask),
+        *result("mlx_embeddings.models.qwen3:Qwen3Model._create_causal_mask", clamp_mask),
     ),
 )

@@ -1,0 +1,72 @@
+"""Tiny text encoders of mlx-vlm and mlx-embeddings, and their embeddings of texts."""
+
+import inspect
+from typing import Any
+
+from .kit import import_module, mx, require_module
+
+# Every family reads its part.
+_CONFIG: dict[str, Any] = {
+    "model_type": "",
+    "architectures": ["ModernBertModel"],
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 16,
+    "vocab_size": 64,
+    "max_position_embeddings": 256,
+    "local_attention": 8,
+    "global_attn_every_n_layers": 3,
+    "sliding_window": 8,
+    # LFM2's.
+    "norm_eps": 1e-5,
+    "conv_bias": False,
+    "conv_L_cache": 3,
+    "block_dim": 32,
+    "block_ff_dim": 48,
+    "block_multiple_of": 8,
+    "block_ffn_dim_multiplier": 1.0,
+    "block_auto_adjust_ff_dim": False,
+    "layer_types": ["conv", "full_attention"],
+    "embedding_dim": 16,
+}
+
+
+def build_encoder(module: str, dtype: str = "float32", **changes: Any) -> Any:
+    """A tiny model of a family's module, with the same weights each time."""
+    from mlx.utils import tree_map
+
+    released: Any = require_module(module)
+    config = import_module(module.rpartition(".")[0]) if "mlx_vlm" in module else released
+    kind = getattr(config, "ModelConfig", None) or config.ModelArgs
+    known = inspect.signature(kind).parameters
+    mx.random.seed(0)
+    model = released.Model(kind(**{k: v for k, v in (_CONFIG | changes).items() if k in known}))
+    model.eval()
+    model.update(tree_map(lambda weight: weight.astype(getattr(mx, dtype)), model.parameters()))
+    return model
+
+
+def compare_with_solo(model: Any, length: int, short: int, left: bool = False) -> float:
+    """The largest difference of a text's embedding beside a longer one from its solo run, or NaN.
+
+    ``left``: the side of the pad tokens.
+    """
+    tokens = mx.random.randint(3, 60, (2, length), key=mx.random.key(length))
+    mask = mx.arange(length)[None] < mx.array([[length], [short]])
+    part = slice(-short, None) if left else slice(short)
+    mask = mask[:, ::-1] if left else mask
+    batch = embed(model, mx.where(mask, tokens, 0), mask)[1]
+    solo = embed(model, tokens[1:, part], mx.ones((1, short)))[0]
+    if batch.ndim > 1:  # a vector for each token
+        batch = batch[part]
+    return float(mx.abs(batch - solo).max())
+
+
+def embed(model: Any, tokens: Any, mask: Any) -> Any:
+    """The embeddings of texts, in float32."""
+    found = model(tokens, attention_mask=mask.astype(mx.int32)).text_embeds
+    return found.astype(mx.float32)
