@@ -420,6 +420,8 @@ class Compared:
             elif not got or got in seen:
                 return Cell(NOT_APPLICABLE, "the image does not change the answer")
             seen.update(want)
+        if not self.own:
+            return Cell(NOT_APPLICABLE, "no case")
         return Cell(RED, describe_off(off)) if off else Cell(GREEN, "equal")
 
     def chat(self) -> Cell:
