@@ -80,6 +80,7 @@ WALK = "tests/walk"
 WALKED = {"mlx-lm 0.32.2": "rest"}
 # The servers of the request walks.
 SERVERS = {
+    "mlx-lm 0.31.3": "mlx_lm.server --model {model} --draft-model {other} --port {port}",
     "mlx-lm 0.32.2": "mlx_lm.server --model {model} --port {port}",
     "mlx-vlm 0.7.10": "mlx_vlm.server --model {model} --port {port}",
     "vllm-mlx 0.6.0": "vllm-mlx serve {model} --port {port} --continuous-batching --offline"

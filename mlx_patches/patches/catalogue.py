@@ -58,6 +58,8 @@ STACKED = [
     "quantized-masks",
     "kv-bits-refused",
     "vlm-draft-options",
+    "vlm-prompt-cache-cut",
+    "vlm-draft-turns",
     "sampling-threads",
     "xtc-rows",
     "top-p-rows",

@@ -44,9 +44,8 @@ def test_tokens_are_those_without_drafter(options, ungated, caplog):
     module = importlib.import_module("mlx_vlm.generate")
     ungated("vlm-draft-options")
     model = tiny("mlx-vlm", "qwen3_5").module
-    drafted = probe.decode(
-        module, model, draft_model=probe.Drafter(), draft_kind="dflash", **options
-    )
+    drafts = {"draft_model": probe.Drafter(), "draft_kind": "dflash"}
+    drafted = probe.decode(module, model, [3, 1, 4], **drafts, **options)
     plain = {name: value for name, value in options.items() if name != "draft_block_size"}
-    assert drafted == probe.decode(module, model, **plain)
+    assert drafted == probe.decode(module, model, [3, 1, 4], **plain)
     assert [record.args[0] for record in caplog.records] == [*plain]

@@ -39,6 +39,7 @@ LAYERS = "does a few things for each layer of a model"
 ARRAYS = "does a few things with arrays as large as the release's own, for each row or layer"
 CONSTANT: dict[str, str] = {
     "speculative-window": LAYERS,
+    "vlm-draft-turns": LAYERS,
     "vlm-draft-options": "checks a few options of a generation",
     "batch-refused": START,
     "cancelled-prompt": LAYERS,

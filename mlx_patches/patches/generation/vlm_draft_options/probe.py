@@ -18,33 +18,28 @@ def probe(target: Target) -> Result:
     if generate is decode:
         wanted.append({"repetition_penalty": 5.0})
     for options in wanted:
-        drafted = generate(module, model, draft_model=Drafter(), draft_kind="dflash", **options)
+        drafted = generate(
+            module, model, _PROMPT, draft_model=Drafter(), draft_kind="dflash", **options
+        )
         options.pop("draft_block_size", None)
-        plain = generate(module, model, **options)
+        plain = generate(module, model, _PROMPT, **options)
         if drafted != plain:
             return Result(True, f"{options or 'a block of 1'}: {drafted}, not {plain}")
     return Result(False, "the tokens are those without the drafter")
 
 
-def decode(module: Any, model: Any, **options: Any) -> list[int]:
-    steps = module.generate_step(
-        mx.array([_PROMPT]),
-        Whole(model),
-        None,
-        None,
-        max_tokens=_TOKENS,
-        temperature=0.0,
-        **options,
-    )
+def decode(module: Any, model: Any, prompt: list[int], **options: Any) -> list[int]:
+    options |= {"max_tokens": _TOKENS, "temperature": 0.0}
+    steps = module.generate_step(mx.array([prompt]), Whole(model), None, None, **options)
     return [int(step[0]) for step in steps]
 
 
-def decode_batch(module: Any, model: Any, **options: Any) -> list[int]:
+def decode_batch(module: Any, model: Any, prompt: list[int], **options: Any) -> list[int]:
     never = type("", (), {"__call__": lambda *_: False, "add_eos_token_ids": lambda *_: None})
     processor = SimpleNamespace(tokenizer=SimpleNamespace(stopping_criteria=never()))
     generator = module.BatchGenerator(model, processor, greedy_sampling=True, **options)
-    embedded = {"inputs_embeds": model.model.embed_tokens(mx.array([_PROMPT]))}
-    generator.insert([_PROMPT], _TOKENS, [embedded])
+    embedded = {"inputs_embeds": model.model.embed_tokens(mx.array([prompt]))}
+    generator.insert([prompt], _TOKENS, [embedded])
     answer: list[int] = []
     for _ in range(4 * _TOKENS):
         for one in (one for responses in generator.next() for one in responses):
