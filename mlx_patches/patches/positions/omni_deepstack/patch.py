@@ -33,8 +33,8 @@ def embed_images(embed: Function, thinker: Any, *args: Any, **kwargs: Any) -> An
         embedded = embed(thinker, *args, **kwargs)
     finally:
         _seen.reset(token)
-    if len(seen) == 1 and getattr(embedded, FEATURES) is None:
-        setattr(embedded, FEATURES, spread(seen[0], embedded.visual_pos_masks))
+    if len(seen) == 1 and embedded.deepstack_visual_embeds is None:
+        embedded.deepstack_visual_embeds = spread(seen[0], embedded.visual_pos_masks)
     return embedded
 
 
