@@ -69,6 +69,8 @@ STACKED = [
     "unknown-kwargs",
     "token-names",
     "chunk-inputs",
+    "omni-positions",
+    "omni-deepstack",
     "deepstack-rows",
     "image-rows",
     "granite4-features",

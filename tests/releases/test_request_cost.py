@@ -68,6 +68,7 @@ CONSTANT: dict[str, str] = {
     "generator-stream": "saves and restores a thread's default stream for each token",
     "granite4-features": ARRAYS,
     "image-rows": ARRAYS,
+    "omni-deepstack": ARRAYS,
     "kv-bits-refused": START,
     "server-hang-up": "checks the client's socket for each token and each chunk of the prompt",
     "vllm-legacy-prefix-hit": "as vllm-prefix-hit; checks each layer",

@@ -1,4 +1,4 @@
-"""Command A Vision reads images wrongly: their features are not normalized.
+"""Command A Vision in mlx-vlm reads images wrongly: their features are not normalized.
 
 Why: mlx-vlm runs ``cohere2_vision`` with the code of Aya Vision, whose projector gets the last
     hidden states of the tower. Command A Vision's gets them after the tower's last norm.

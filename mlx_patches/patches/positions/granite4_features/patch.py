@@ -16,15 +16,13 @@ Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The release's embedding step returns the features of each row.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from ....core.verbs import Function, Patch, mx, result, wrap
+from ....core.verbs import Function, Patch, result, wrap
+from ..._shared.image_features import FEATURES, MASK, complete_rows, has_features, is_by_row
 from ..._shared.prompt_chunks import find_fed
-from ..._shared.prompt_rows import Rows, change_prompts
+from ..._shared.prompt_rows import change_prompts
 
-FEATURES = "deepstack_visual_embeds"
-MASK = "visual_pos_masks"
 MODEL = "mlx_vlm.models.granite4_vision"
 
 
@@ -39,35 +37,6 @@ def order_features(embeddings: Any, model: Any, /, input_ids: Any) -> Any:
 def order_by_row(features: Any, rows: int) -> Any:
     """Features (features x rows, tokens, width) as (rows, tokens, features, width)."""
     return features.reshape(-1, rows, *features.shape[1:]).transpose(1, 2, 0, 3)
-
-
-def complete_rows(rows: Rows, lengths: list[int]) -> Rows:
-    """The prompts' arguments, each with features and a mask if one of them has features.
-
-    Returns ``rows`` unchanged if all have features, or none has.
-    """
-    known = [row or {} for row in rows]
-    given = [row[FEATURES] for row in known if is_by_row(row)]
-    if len(given) in (0, len(known)):
-        return rows
-    shape, kind = given[0].shape[2:], given[0].dtype
-    completed = []
-    for row, length in zip(known, lengths, strict=True):
-        own = dict(row)
-        if own.get(FEATURES) is None:
-            own[FEATURES] = mx.zeros((1, length, *shape), kind)
-        if own.get(MASK) is None:
-            own[MASK] = mx.zeros((1, length), mx.bool_)
-        completed.append(own)
-    return completed
-
-
-def is_by_row(arguments: Mapping[str, Any]) -> bool:
-    return has_features(arguments.get(FEATURES))
-
-
-def has_features(deepstack_visual_embeds: Any) -> bool:
-    return getattr(deepstack_visual_embeds, "ndim", 0) == 4
 
 
 def call_with_fed(
