@@ -39,7 +39,15 @@ AUDIT = {
             "status": "disabled",
             "reason": "not active <b>here</b>",
             "finding": True,
-        }
+        },
+        {
+            "patch": "host-request-parameters",
+            "distribution": "starlette",
+            "target": "starlette.requests:Request.json",
+            "status": "disabled",
+            "reason": "not active here",
+            "finding": True,
+        },
     ],
 }
 
@@ -105,6 +113,11 @@ def shown_families(page):
 
 def cell_of(page, family, release):
     return page.locator(f"button[aria-label^='{family}, {release}:']")
+
+
+def test_patch_of_a_web_framework_has_a_row(page):
+    (row,) = page.locator("#environment tr:has-text('starlette')").all()
+    assert "1 patch needed and not in effect" in row.inner_text()
 
 
 def test_every_measured_cell_is_shown(page, evidence):
