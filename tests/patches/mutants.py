@@ -406,7 +406,12 @@ SIMPLE: dict[str, dict[str, object]] = {
         "cut_word": lambda reasoning, start_marker: reasoning,
         "split_at_markers": iter,
     },
-    "vlm-unread-images": {"blame_client": lambda error: error, "answer": pass_on},
+    "vlm-unread-images": {
+        "blame_client": lambda error: error,
+        "answer": pass_on,
+        "answer_client": pass_on,
+        "check_parts": lambda item: None,
+    },
     "vlm-request-failure": {"is_generating": lambda server: False},
     "vlm-vision-features": {
         "name_pixels": lambda inputs: "an image",

@@ -117,7 +117,9 @@ PATCH = Patch(
         *wrap(vlm_server("app", "get_cached_model"), get_model),
         *before(vlm_server("app", "unload_model_sync"), check_users),
         *before("mlx_vlm.server.app:_unload_model_cache_group", check_group),
-        *wrap("starlette.middleware.exceptions:ExceptionMiddleware.__call__", end_visit),
-        *wrap("fastapi.routing:run_endpoint_function", answer_in_turn),
+        *wrap(
+            "starlette.middleware.exceptions:ExceptionMiddleware.__call__", end_visit, supports=True
+        ),
+        *wrap("fastapi.routing:run_endpoint_function", answer_in_turn, supports=True),
     ),
 )

@@ -1,12 +1,13 @@
-"""mlx_vlm.server answers images that cannot be read with status 500 and their data.
+"""mlx_vlm.server answers images that cannot be read with status 500 and their data, or drops them.
 
 Why: The server reads a request's images where any error counts as its own. A picture that cannot be
     decoded, or fewer images than the prompt has placeholders, is answered with status 500, and the
-    detail repeats the image's data.
+    detail repeats the image's data. ``/v1/responses`` and ``/v1/messages`` drop an image without a
+    source, and ``/v1/responses`` of mlx-vlm 0.5 answers any part of a wrong type with status 500.
 How: An error that comes from a request's images becomes a client's error, in one line without the
     data. It is of the kind of a prompt that is too long, which every endpoint answers with status
     400; in mlx-vlm 0.5, which has no such kind, an endpoint's error with status 500 is replaced. A
-    stream that has begun ends with the line.
+    stream that has begun ends with the line. An image without a source is such an error too.
 Upstream: Not fixed in mlx-vlm 0.7.10.
 Retire when: The server answers such requests with status 400.
 """
@@ -14,9 +15,10 @@ Retire when: The server answers such requests with status 400.
 import functools
 import importlib
 import re
+import sys
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
+from ....core.verbs import Function, Patch, before, result, wrap
 from ..._shared.refusals import bad_request, client_error
 from ..._shared.targets import vlm_server
 
@@ -62,7 +64,35 @@ async def answer(call: Function, **arguments: Any) -> Any:
     except Exception as error:
         if isinstance(error.__context__, bad_request()):
             raise error.__context__ from None
-        raise
+        invalid: Any = error
+        if getattr(error, "title", "") != "OpenAIRequest":  # an error of pydantic's
+            raise
+        errors = invalid.errors(include_url=False, include_context=False, include_input=False)
+        place = max(errors, key=lambda one: len(one["loc"]))
+    raise client_error(f"{'.'.join(map(str, place['loc']))}: {place['msg']}"[:_SHOWN])
+
+
+def answer_client(respond: Function, status: int, message: str, *kind: Any, **more: Any) -> Any:
+    """The error of ``/v1/messages``, which takes any error for the server's in mlx-vlm 0.6."""
+    if status >= 500 and isinstance(sys.exc_info()[1], bad_request()):
+        return respond(400, message)
+    return respond(status, message, *kind, **more)
+
+
+def require_source(source: Any) -> Any:
+    """The source of an image in ``/v1/messages``, if it has one."""
+    if not source:
+        raise blame_client(ValueError("an image has no source"))
+    return source
+
+
+def check_parts(item: Any, /) -> None:
+    """Check that each image in a message of ``/v1/responses`` has a source."""
+    content = item.get("content") if item.get("type") == "message" else None
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") in ("input_image", "image_url"):
+            source = part.get("image_url")
+            require_source(source.get("url") if isinstance(source, dict) else source)
 
 
 PATCH = Patch(
@@ -71,5 +101,8 @@ PATCH = Patch(
     targets=(
         *wrap(vlm_server("generation", "ResponseGenerator._cpu_preprocess"), prepare),
         *wrap("fastapi.routing:run_endpoint_function", answer, supports=True),
+        *wrap("mlx_vlm.server.anthropic:_anthropic_error_response", answer_client),
+        *result("mlx_vlm.server.anthropic:_anthropic_image_source_to_ref", require_source),
+        *before("mlx_vlm.server.responses_state:_append_response_item_to_prompt", check_parts),
     ),
 )

@@ -9,13 +9,23 @@ from ....probes.vlm_server import make_preparing_server
 from ..._shared.refusals import client_error
 
 IMAGE = "data:image/png;base64,bm9uZQ=="
+_PART = {"type": "input_image", "image_url": ""}
+# What functions get that drop an image without a source.
+_DROPPED: dict[str, tuple[Any, ...]] = {
+    "_anthropic_image_source_to_ref": ({"type": "url", "url": ""},),
+    "_append_response_item_to_prompt": ({"type": "message", "content": [_PART]}, [], []),
+}
 
 
 def probe(target: Target) -> Result:
     """Red if the error is no client's error, or if it has the image's data."""
     if target.distribution == "fastapi":
         return probe_endpoint(target)
-    require_own(target)
+    read = require_own(target)
+    if target.name == "_anthropic_error_response":
+        return probe_response(read)
+    if target.name in _DROPPED:
+        return probe_dropped(read, _DROPPED[target.name])
     tokenizer = SimpleNamespace(pad_token=".", chat_template=None, image_processor=None)
     server = make_preparing_server(class_of(target), tokenizer)
     try:
@@ -24,6 +34,24 @@ def probe(target: Target) -> Result:
         status: Any = getattr(error, "status_code", 500)
         return Result(status != 400 or IMAGE in str(error), f"status {status}: {error}"[:160])
     return Result(True, "the image was read")
+
+
+def probe_response(respond: Any) -> Result:
+    """Red if a client's error is answered as one of the server."""
+    try:
+        raise client_error("no image")
+    except ValueError as error:
+        status = respond(500, str(error), "api_error").status_code
+    return Result(status != 400, f"status {status}")
+
+
+def probe_dropped(read: Any, given: Any) -> Result:
+    """Red if an image without a source is no error."""
+    try:
+        read(*given)
+    except Exception as error:
+        return Result(getattr(error, "status_code", 500) != 400, str(error))
+    return Result(True, "the image is dropped")
 
 
 def probe_endpoint(target: Target) -> Result:
