@@ -158,6 +158,7 @@ SIMPLE: dict[str, dict[str, object]] = {
         "forget_padding": lambda cache: setattr(cache, "offset", cache.offset - 1),
         "is_unused": lambda slot: slot is not None,
     },
+    "roberta-limit": {"count_reserved": lambda config: 0},
     "vlm-request-adapter": {"is_vlm_starting": lambda: False},
     "vlm-embedding-inputs": {
         "count_positions": lambda model: 1 << 30,

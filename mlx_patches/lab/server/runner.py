@@ -133,6 +133,8 @@ class Lab:
                 verdict, detail = ABSENT, "needs Metal"
         if context == SINGLE and any(one.refused and "seed" in one.error for one in answers):
             verdict, detail = ABSENT, "it refuses seeds"
+        if any("does not have lora params" in one.error for one in answers):  # mlx-vlm 0.5
+            verdict, detail = ABSENT, "it has another format of adapters"
         if not self.process.alive:
             verdict, detail = WRONG, f"the server ended: {self.process.last_line()}"
             self.start_again("ended")

@@ -29,14 +29,15 @@ _BOTH = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
 )
 _NONE = ("n", "logprobs", "top_logprobs", "typical_p", "dimensions")
+_ADAPTERS = ("adapters", "adapter_path")
 _SIZES = ("presence_context_size", "frequency_context_size")
 _BUDGETS = ("thinking_budget", "thinking_token_budget")
 # The parameters that each server ignores, by its package.
 IGNORED = {
     "mlx_vlm": frozenset({"n", "dimensions", *_BOTH}),
-    "vllm_mlx": frozenset({*_NONE, *_BOTH}),
-    "rapid_mlx": frozenset(_SIZES),
-    "app": frozenset({*_NONE, *_BUDGETS, *_SIZES, *_BOTH}),
+    "vllm_mlx": frozenset({*_NONE, *_ADAPTERS, *_BOTH}),
+    "rapid_mlx": frozenset({*_ADAPTERS, *_SIZES}),
+    "app": frozenset({*_NONE, *_ADAPTERS, *_BUDGETS, *_SIZES, *_BOTH}),
 }
 SERVERS = {
     "mlx_vlm": "mlx_vlm.server",

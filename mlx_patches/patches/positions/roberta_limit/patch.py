@@ -1,0 +1,32 @@
+"""mlx-embeddings: XLM-RoBERTa, such as multilingual E5, reads invalid positions at its limit.
+
+Why: Hosts cut texts at the config's ``max_position_embeddings``, 514. XLM-RoBERTa's positions begin
+    after that of the pad token, so that 512 tokens have one. The last two of 514 read memory beyond
+    the table.
+How: A new model's config has the number of tokens that have a position.
+Upstream: Not fixed in mlx-embeddings 0.1.0 and Rapid-MLX 0.16.10.
+Retire when: The hosts cut a text at the tokenizer's limit too.
+"""
+
+from typing import Any
+
+from ....core.verbs import Patch, after
+
+
+def limit_tokens(model: Any, /) -> None:
+    """Let a new model's config have the number of tokens that have a position."""
+    model.config.max_position_embeddings -= count_reserved(model.config)
+
+
+def count_reserved(config: Any) -> int:
+    """The number of rows in the table of positions that no token has."""
+    return int(config.pad_token_id) + 1
+
+
+PATCH = Patch(
+    id="roberta-limit",
+    severity="wrong-text",
+    every_model=True,
+    changes_solo=True,
+    targets=after("mlx_embeddings.models.xlm_roberta:Model.__init__", limit_tokens),
+)
