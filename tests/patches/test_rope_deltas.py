@@ -194,6 +194,19 @@ def test_waiting_prompts_are_released():
     assert not image_prompts.find_waiting(stand_in)
 
 
+def test_only_positions_that_the_model_computes_are_queued():
+    """vllm-mlx computes them as well, and a later prompt with the same tokens would get these."""
+
+    def index(model, input_ids, image_grid_thw=None):
+        return mx.zeros((3, *input_ids.shape)), None
+
+    noting, model = image_prompts.note_prompts(index), type("Model", (), {})()
+    given = {"index": noting, "model": model, "ids": mx.array([[3, 9]]), "grid": mx.array([1])}
+    for module, queued in (("vllm_mlx.mllm", False), ("mlx_vlm.models.qwen2_vl", True)):
+        exec("index(model, ids, grid)", {"__name__": module, **given})
+        assert bool(image_prompts.find_waiting(model)) == queued
+
+
 def test_threads_note_and_claim():
     queue = image_prompts.Waiting()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ....core.arrays import mx
+from ..._shared.callers import callers
 from ..._shared.kept import Kept
 from ..._shared.row_calls import by_name
 
@@ -206,10 +207,18 @@ def note_prompts(index: Callable[..., Any], bound: inspect.BoundArguments) -> An
     if (ids := given.get("input_ids")) is not None:
         waiting.note_text(ids, out[0])
     grids = [value for name, value in given.items() if name.endswith("_grid_thw")]
-    if any(grid is not None for grid in grids):
+    # A host that computes positions itself passes them, or lets the model compute them again.
+    if any(grid is not None for grid in grids) and is_called_by_model():
         prompts = split_prompts(given["input_ids"], out[0], given.get("attention_mask"))
         waiting.note(prompts, out[0])
     return out
+
+
+def is_called_by_model() -> bool:
+    """Whether mlx-vlm computes positions, or the lab in its place, and not a host."""
+    layers = ("mlx_patches.patches.", "mlx_patches.core.")
+    caller = next((module for module, _ in callers() if not module.startswith(layers)), "")
+    return caller.startswith(("mlx_vlm.", "mlx_patches."))
 
 
 def split_prompts(ids: Any, positions: Any, mask: Any = None) -> list[ImagePrompt]:
