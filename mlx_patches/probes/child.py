@@ -6,6 +6,7 @@ each is removed before the next is applied.
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import sys
@@ -34,6 +35,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--patched", action="store_true")
     parser.add_argument("--force", action="store_true")
     options = parser.parse_args(argv)
+    with contextlib.redirect_stdout(sys.stderr):  # releases print while they run
+        rows = list_rows(options)
+    json.dump(rows, sys.stdout)
+    print()
+
+
+def list_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One row for each target of the selected patches."""
     rows = []
     session = activation.session()
     for patch in map(session.registry.get, options.patch):
@@ -48,8 +57,7 @@ def main(argv: list[str] | None = None) -> None:
             else:
                 rows.append(probe_target(patch, target, manager if applied else None))
         manager.restore([patch.id])
-    json.dump(rows, sys.stdout)
-    print()
+    return rows
 
 
 def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -> dict[str, Any]:
