@@ -58,7 +58,7 @@ def test_release_without_fault_is_green(want, loaded):
     assert {stage: cell.detail for stage, cell in found.items() if cell.verdict == RED} == {}
     green = {stage for stage, cell in found.items() if cell.verdict == GREEN}
     assert green >= {"ids", "pixels", "grids", "model", "request", "chunks", "batch"}
-    assert green >= {"generate", "stream", "served"}
+    assert green >= {"generate", "stream", "server"}
 
 
 def test_wrong_scale_is_of_vision_tower(want, loaded, monkeypatch):
@@ -148,7 +148,7 @@ def test_swapped_axes_in_server_are_of_served(want, loaded, monkeypatch):
         return found.transpose(0) if str(image).startswith("data:") else found
 
     monkeypatch.setattr(utils, "process_image", process)
-    assert reds(stages(want, loaded)) == {"served"}
+    assert reds(stages(want, loaded)) == {"server"}
 
 
 def test_missing_torch_is_one_reason(tmp_path, monkeypatch):

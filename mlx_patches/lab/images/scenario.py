@@ -42,7 +42,7 @@ CHUNK = 16
 # The names of cells, in order.
 STAGES = (
     *("load", "ids", "pixels", "grids", "model", "request"),
-    *("fields", "chat", "chunks", "generate", "stream", "batch", "served", "saved"),
+    *("fields", "chat", "chunks", "generate", "stream", "batch", "server", "saved"),
 )
 # A cell's detail if code raised: the exception's name and message.
 RAISED = re.compile(r"\b[A-Z]\w*(Error|Exception|Exit): ")
@@ -228,7 +228,7 @@ class Compared:
             ("generate", lambda: self.generate(self.loaded.generate)),
             ("stream", lambda: self.generate(self.loaded.stream)),
             ("batch", self.batch),
-            ("served", self.served),
+            ("server", self.server),
         ):
             try:
                 yield stage, call()
@@ -401,7 +401,7 @@ class Compared:
             return Cell(RED, "the rows are swapped")
         return cell
 
-    def served(self) -> Cell:
+    def server(self) -> Cell:
         """Compare a chat through the release's server with the public ``generate``."""
         from .served import TOKENS, chat
 
