@@ -95,6 +95,7 @@ STACKED = [
     "generator-stream",
     "sampling-limits",
     "vlm-preprocess-turns",
+    "vlm-lazy-inputs",
     "vlm-unread-images",
     "vlm-model-swap",
     "vlm-request-failure",

@@ -125,6 +125,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "vllm-simple-hang-up": {"end_with_client": lambda sampler: sampler},
     "vllm-simple-busy": {"answer_busy": lambda slot: slot},
     "vlm-hang-up": {"is_collected": lambda body: False},
+    "vlm-lazy-inputs": {"compute_inputs": lambda inputs: inputs},
     "vlm-model-swap": {"is_in_use": lambda visit: False},
     "vlm-preprocess-turns": {"_turn": contextlib.nullcontext()},
     "vlm-row-samplers": {"group_rows": lambda rows: [[*range(len(rows))]]},

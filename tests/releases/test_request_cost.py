@@ -106,6 +106,7 @@ CONSTANT: dict[str, str] = {
     "vlm-embedding-inputs": "reads the mask that the tokenizer returns once",
     "vlm-request-adapter": "looks up an adapter; checks the stack once if a request names one",
     "vlm-fresh-seed": "draws one number",
+    "vlm-lazy-inputs": "computes the arrays of a request earlier",
     "vlm-preprocess-turns": "takes a lock",
     "vlm-quantize-last-layer": LAYERS,
     "vlm-request-failure": "catches an error",
