@@ -16,7 +16,7 @@ import logging
 import threading
 from typing import Any
 
-from ....core.verbs import Function, Patch, wrap
+from ....core.verbs import Function, Patch, refusal, wrap
 from ..._shared.targets import vlm_server
 
 logger = logging.getLogger("mlx_patches")
@@ -30,8 +30,9 @@ def embed_or_fail_later(embed: Function, server: Any, *args: Any, **kwargs: Any)
         if not is_generating(server):
             raise
         logger.exception("mlx_patches: a request failed; the server goes on with the others")
-        # The traceback would keep the request's arrays alive.
-        return FailedTokens(error.with_traceback(None)), {}
+        # The traceback would keep the request's arrays alive. Without it, the layers of the
+        # request's thread would be blamed: the error is marked as one that a patch passes on.
+        return FailedTokens(refusal(error.with_traceback(None))), {}
 
 
 def is_generating(server: Any) -> bool:
