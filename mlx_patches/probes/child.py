@@ -91,6 +91,10 @@ def probe_target(patch: Patch, target: Target, manager: Manager | None = None) -
 
 def _apply(patch: Patch, target: Target, manager: Manager) -> list[str]:
     importlib.import_module(target.module)
+    for other in patch.targets:  # a probe may import them later, and they would stay as they are
+        if other.distribution == target.distribution:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(other.module)
     outcomes = manager.apply(patch)
     failed = [o for o in outcomes if o.status == "failed"]
     if failed:

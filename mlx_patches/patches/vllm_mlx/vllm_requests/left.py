@@ -3,12 +3,14 @@
 Why: Each answer that is not streamed is one call in the engine's thread. If its client hangs up,
     the server cancels the request, but the call generates up to ``max_tokens``, and the engine is
     busy until then.
-How: The call can be cancelled: its sampler raises an error at the next token. The engine itself
-    has such a switch for its streams.
+How: The call ends with its request: its sampler raises an error at the next token. The engine
+    itself has such a switch for its streams, from vllm-mlx 0.2.9 on.
 Upstream: Not fixed in vllm-mlx 0.6.0. Answers about images are still generated to their end.
 Retire when: A cancelled request ends its call.
 """
 
+import asyncio
+import contextlib
 import threading
 from contextvars import ContextVar
 from typing import Any
@@ -33,7 +35,14 @@ async def run(released: Function, engine: Any, call: Function, *args: Any, **sen
         finally:
             LEFT.reset(token)
 
-    return await released(engine, run_until_left, *args, **sent | {"on_cancel": left.set})
+    task = asyncio.ensure_future(released(engine, run_until_left, *args, **sent))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        left.set()
+        with contextlib.suppress(Exception):
+            await task
+        raise
 
 
 def end_with_client(sampler: Function) -> Function:
