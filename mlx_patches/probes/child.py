@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib
 import json
+import os
 import sys
 from typing import Any
 
@@ -130,3 +131,5 @@ def _body(target: Target) -> str | None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of MLX that still runs would crash the interpreter's end
