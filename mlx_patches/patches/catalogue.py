@@ -26,7 +26,6 @@ STACKED = [
     "rotating-restored",
     "joined-dtype",
     "empty-cache-ops",
-    "vlm-draft-padding",
     "saved-empty",
     "saved-layer-cache",
     "gemma2-masks",

@@ -1,7 +1,6 @@
 """MTP drafters of mlx-vlm in a batch: the tokens are those without a drafter."""
 
 import importlib
-import random
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -14,14 +13,13 @@ from mlx_patches.lab import build, families
 DRAFTER = "mlx_vlm.speculative.drafters.qwen3_5_mtp"
 pytestmark = pytest.mark.skipif(not source_file(DRAFTER), reason="no such drafter here")
 # Few tokens, so that a random drafter is sometimes right.
-VOCABULARY, TOKENS = 7, 24
+VOCABULARY, TOKENS = 5, 24
 PROMPTS = [[3, 1, 4, 0, 2], [1, 2, 3], [4, 2, 0, 4, 3, 2, 1, 0]]
 
 
 @pytest.fixture
-def model(ungated):
-    mlx_patches.apply(profile="safe", without=["vlm-draft-padding"])
-    ungated("vlm-draft-padding")
+def model():
+    mlx_patches.apply(profile="safe")
     (family,) = (one for one in families.families("mlx-vlm") if one.name == "qwen3_5")
     yield build.build(family, sizes={"vocab_size": VOCABULARY}).module
     mlx_patches.restore()
@@ -37,25 +35,8 @@ def make_drafter(model):
     return drafter
 
 
-def script(drafter, generator, answers, known):
-    """Let the drafter know the answers, and be wrong now and then."""
-    released, draw = type(drafter).draft_block, random.Random(1)
-
-    def draft(*args, **options):
-        batch, drafts = generator._generation_batch, released(drafter, *args, **options)
-        active = [u for u, done in zip(batch._all_uids, batch._finished, strict=True) if not done]
-        rests = [[*known[list(answers).index(uid)], 0, 0][len(answers[uid]) :] for uid in active]
-        rows = [[(t + (draw.random() < 0.3)) % VOCABULARY for t in one[:2]] for one in rests]
-        return mx.array(rows, drafts.dtype)[:, : drafts.shape[1]]
-
-    object.__setattr__(drafter, "draft_block", draft)
-
-
-def generate(model, prompts, drafter=None, joining=(), known=None):
-    """The answers to prompts, and to those that join after three steps.
-
-    ``known``: the answers that the drafter knows.
-    """
+def generate(model, prompts, drafter=None, joining=()):
+    """The answers to prompts, and to those that join after three steps."""
     ar = importlib.import_module("mlx_vlm.generate.ar")
     stopping = type("", (), {"__call__": lambda *_: False, "add_eos_token_ids": lambda *_: None})
     tokenizer = SimpleNamespace(stopping_criteria=stopping())
@@ -64,8 +45,6 @@ def generate(model, prompts, drafter=None, joining=(), known=None):
         model, SimpleNamespace(tokenizer=tokenizer), greedy_sampling=True, **drafts
     )
     answers = {}
-    if known:
-        script(drafter, generator, answers, known)
 
     def insert(more):
         embedded = [{"inputs_embeds": model.model.embed_tokens(mx.array([one]))} for one in more]
@@ -83,11 +62,10 @@ def generate(model, prompts, drafter=None, joining=(), known=None):
     return [answer[:TOKENS] for answer in answers.values()]
 
 
-@pytest.mark.parametrize("knows", [False, True], ids=["random", "mostly-right"])
-def test_drafts_change_no_token(model, knows):
+def test_drafts_change_no_token(model):
     solo = [generate(model, [prompt])[0] for prompt in PROMPTS]
     drafter, accepted = make_drafter(model), 0.0
     for prompts, joining in ((PROMPTS, []), (PROMPTS[:2], PROMPTS[2:])):
-        assert generate(model, prompts, drafter, joining, solo if knows else None) == solo
+        assert generate(model, prompts, drafter, joining) == solo
         accepted += sum(drafter.accept_lens)
     assert accepted > 0
