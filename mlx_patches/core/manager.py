@@ -487,7 +487,9 @@ class Manager:
                     continue
                 done = self._ledger.get((patch, site.path))
                 if done and self._sites.get(site.path) is site:  # the caller adds the reason
-                    self._ledger[patch, site.path] = done._replace(status=Status.DISABLED)
+                    self._ledger[patch, site.path] = done._replace(
+                        status=Status.DISABLED, by_choice=True
+                    )
                 if composed.parts:
                     if site.problem():  # leave a third-party replacement in place
                         site.swap_layers(composed)
