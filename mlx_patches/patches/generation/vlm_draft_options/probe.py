@@ -4,7 +4,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-from ....probes.kit import Result, Target, module_of, mx, tiny
+from ....probes.kit import Result, Target, module_of, mx, require_own, tiny
 
 _PROMPT = [3, 1, 4, 2]
 _TOKENS = 8
@@ -12,6 +12,7 @@ _TOKENS = 8
 
 def probe(target: Target) -> Result:
     """Red if the tokens differ from those without the drafter."""
+    require_own(target)
     module, model = module_of(target), tiny("mlx-vlm", "qwen3_5").module
     generate = decode if target.name == "generate_step" else decode_batch
     wanted: list[dict[str, Any]] = [{"draft_block_size": 1}]

@@ -70,6 +70,5 @@ PATCH = Patch(
     id="vlm-embedding-inputs",
     severity="wrong-text",
     every_model=True,
-    changes_solo=True,
     targets=wrap("mlx_vlm.server.embeddings:_embed", embed),
 )

@@ -53,7 +53,6 @@ PATCH = Patch(
     id="vllm-rerank-types",
     severity="wrong-text",
     every_model=True,
-    changes_solo=True,
     targets=(
         *result("vllm_mlx.rerank:SigmoidAdapter.tokenize_pair", join_types, supports=True),
         *wrap("vllm_mlx.rerank_forward:classifier_forward", split_types),
