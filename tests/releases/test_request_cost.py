@@ -963,11 +963,12 @@ def again_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def looked_up_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def others(check: Any, words: list[str]) -> list[str]:
-        found = list(filter(check, words))
-        return [word for word in words if word not in found]
+    def read(words: list[str]) -> list[str]:
+        found: list[str] = []
+        found.extend(word for word in words if word not in found)
+        return found
 
-    monkeypatch.setattr(module_of("server.server_stop_text.patch"), "filterfalse", others)
+    monkeypatch.setattr(module_of("server.server_stop_text.patch"), "read_stops", read)
 
 
 def copied_chains(monkeypatch: pytest.MonkeyPatch) -> None:
