@@ -93,7 +93,8 @@ def collect_facts(
         metal = (*marked.get(family, ()),)
     solo = [  # without them, a single request gets wrong output
         patch.id
-        for patch in current.registry.wrong_solo.get(family, ())
+        for name in dict.fromkeys((family, model_type))
+        for patch in current.registry.wrong_solo.get(name, ())
         if any(needs(patch, t) for t in patch.targets if t.distribution == here.name)
     ]
     beside = outside.beside(where.set, family, model_type)

@@ -98,8 +98,8 @@ class Patch(NamedTuple):
         severity: the effect on users, a word of ``evidence.words.SEVERITIES``.
         every_model: it is applied whatever model is loaded. Other patches are applied only if the
             model's entry in the matrix names them.
-        wrong_solo: the models, separated by spaces, whose published configs are wrong even for a
-            single request.
+        wrong_solo: the model types, separated by spaces, whose published configs are wrong even for
+            a single request. That of a module means every type that the module implements.
         changes_solo: it changes the result of a single request.
         optional: not part of the default set; applied only by id.
         profiles: further profiles, besides the one of its folder.

@@ -135,7 +135,7 @@ class Registry:
 
     @functools.cached_property
     def wrong_solo(self) -> dict[str, list[Patch]]:
-        """The models that are wrong even for a single request, to the patches that repair them."""
+        """Model types that are wrong even for a single request, to the patches that repair them."""
         found: dict[str, list[Patch]] = {}
         for patch in self.each_declared():
             for family in patch.wrong_solo.split():

@@ -40,8 +40,8 @@ def test_audit_agrees_with_probe_on_solo_defects(patch, target, family):
         assert not seen.red or one.exit_code(report.here()) == 1
 
 
-@pytest.mark.parametrize("family", ["glm_moe_dsa", "lfm2", "llama"])
-def test_importing_model_is_right(family):
+@pytest.mark.parametrize("family", ["aya_vision", "glm_moe_dsa", "lfm2", "llama"])
+def test_related_model_is_right(family):
     try:
         report = mlx_patches.audit(family)
     except MlxPatchesError:

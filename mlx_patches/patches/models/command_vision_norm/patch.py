@@ -30,7 +30,7 @@ PATCH = Patch(
     id="command-vision-norm",
     every_model=True,
     changes_solo=True,
-    wrong_solo="aya_vision",
+    wrong_solo=TYPE,
     targets=argument(
         "mlx_vlm.models.aya_vision.aya_vision:Model.get_input_embeddings",
         "self",
