@@ -15,6 +15,13 @@ def read_stops(stop: Any) -> list[str]:
     return [word for word in listed if isinstance(word, str) and word]
 
 
+def find_stop_fault(stop: Any) -> str:
+    """What is wrong with the stop strings of a request; empty if they are one text or a list."""
+    listed = stop if isinstance(stop, list) else [stop]
+    is_right = all(isinstance(one, str) for one in listed)
+    return "" if is_right else "stop must be a text or a list of texts"
+
+
 def cut_at_stops(
     responses: Iterable[Any],
     stops: Sequence[str],

@@ -19,6 +19,7 @@ from typing import Any
 
 from ....core.handed import hand_over
 from ....core.verbs import Patch, wrap
+from ..._shared.stop_strings import find_stop_fault
 
 logger = logging.getLogger("mlx_patches")
 
@@ -56,10 +57,8 @@ def find_refusal(request: tuple[Any, ...]) -> ValueError | None:
 
     The server checks the types of the other arguments, but encodes stop words next to the batch.
     """
-    words = getattr(request[-1], "stop_words", ())
-    if isinstance(words, Iterable) and all(isinstance(word, str) for word in words):
-        return None
-    return ValueError("stop must be a text or a list of texts")
+    fault = find_stop_fault(getattr(request[-1], "stop_words", []))
+    return ValueError(fault) if fault else None
 
 
 def restart_after_errors(generate: Callable[[Any], None], server: Any) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from ....core.verbs import Patch, argument, mx, result
 from ..._shared.refusals import client_error
-from ..._shared.stop_strings import cut_at_stops, read_stops
+from ..._shared.stop_strings import cut_at_stops, find_stop_fault, read_stops
 from ..._shared.targets import vlm_server
 from ..._shared.vlm_calls import find_parser
 from ..._shared.vlm_sections import Sections, find_thinking
@@ -49,10 +49,9 @@ def add_stops(built: Any, request: Any, processor: Any) -> Any:
 
 
 def find_stops(request: Any) -> list[str]:
-    stop = getattr(request, "stop", None)
-    listed = stop if isinstance(stop, list) else [stop or ""]
-    if not all(isinstance(one, str) for one in listed):
-        raise client_error("stop must be a text or a list of texts")
+    stop = getattr(request, "stop", None) or []
+    if fault := find_stop_fault(stop):
+        raise client_error(fault)
     return read_stops(stop)
 
 
