@@ -11,7 +11,9 @@ Rows = Sequence[Mapping[str, Any] | None]
 _IDS, _ARGUMENTS = 1, 3
 
 
-def change_prompts(change: Callable[[Rows, list[int]], Rows]) -> tuple[Target, ...]:
+def change_prompts(
+    change: Callable[[Rows, list[int]], Rows], supports: bool = False
+) -> tuple[Target, ...]:
     """Targets that join prompts' arguments, which ``change(rows, lengths)`` replaces."""
 
     def merge(original: Callable[..., Any], rows: Rows, ids: Any, *rest: Any) -> Any:
@@ -33,8 +35,8 @@ def change_prompts(change: Callable[[Rows, list[int]], Rows]) -> tuple[Target, .
         target
         for module in GENERATORS
         for target in (
-            *wrap(f"{module}:_merge_prefill_prompt_kwargs", merge),
-            *wrap(f"{module}:BatchGenerator._build_mixed_prompt_batch", build),
+            *wrap(f"{module}:_merge_prefill_prompt_kwargs", merge, supports=supports),
+            *wrap(f"{module}:BatchGenerator._build_mixed_prompt_batch", build, supports=supports),
         )
     )
 

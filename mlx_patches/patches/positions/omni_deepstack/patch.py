@@ -1,11 +1,11 @@
 """Qwen3-Omni in mlx-vlm reads images wrongly: features for later layers are dropped.
 
 Why: The vision tower also returns features for the first layers of the language model. The
-    embedding step leaves them out, the language model ignores them, and its layers would add them
-    to other tokens.
+    embedding step drops them, the language model ignores them, and its layers would add them to
+    other tokens.
 How: The features become an array (rows, tokens, layers, width), with zeros for texts, which the
-    generator pads, slices and joins like any other. Each layer adds those of the tokens fed.
-    Prompts with images and videos are left.
+    generator pads, slices and joins like any other. Each layer adds those of the tokens fed. A
+    prompt with both images and videos is unchanged.
 Upstream: mlx-vlm 0.6.7 returns and adds them.
 Retire when: No supported release is older than mlx-vlm 0.6.7.
 """
@@ -20,7 +20,7 @@ from ..._shared.prompt_chunks import find_fed
 from ..._shared.prompt_rows import change_prompts
 
 MODEL = "mlx_vlm.models.qwen3_omni_moe"
-# What the tower returned in the running embedding step, per call, and the features being fed.
+# The tower's features in the current embedding step, and those that are being fed.
 _seen: ContextVar[list[Any] | None] = ContextVar("mlx_patches_tower_features", default=None)
 _fed: ContextVar[list[Any] | None] = ContextVar("mlx_patches_fed_features", default=None)
 
@@ -114,9 +114,6 @@ PATCH = Patch(
             when=is_feeding,
             supports=True,
         ),
-        *(
-            one._replace(supports=True)
-            for one in change_prompts(lambda rows, lengths: complete_rows(rows, lengths))
-        ),
+        *change_prompts(lambda rows, lengths: complete_rows(rows, lengths), supports=True),
     ),
 )
