@@ -62,7 +62,7 @@ def save(folder: Path, language: Language, images: bool = False) -> None:
 
 
 def save_adapter(folder: Path, prefix: str = "") -> None:
-    """Write a LoRA adapter that negates what the head writes; ``prefix``: of its tensors' names."""
+    """Write a LoRA adapter that negates the head's output; ``prefix``: of its tensors' names."""
     folder.mkdir()
     layer = f"{prefix}model.layers.0.self_attn.o_proj"
     weights = _zeros({f"{layer}.lora_a": [SIZE, HEAD], f"{layer}.lora_b": [HEAD, SIZE]})

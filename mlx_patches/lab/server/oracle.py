@@ -69,7 +69,7 @@ Processor = Callable[[Logits, Sequence[int], Sequence[int]], Logits]
 class Language:
     """One scripted model. ``other``: another step along the ring, and Mistral's tool calls.
 
-    ``adapted``: with the adapter, which negates what the head writes.
+    ``adapted``: with the adapter, which negates the head's output.
     """
 
     def __init__(self, other: bool = False, adapted: bool = False):

@@ -111,7 +111,7 @@ def reply_to_bad_requests(post: Function, handler: Any) -> None:
     """Answer a request; a bad one gets status 400."""
     try:
         post(handler)
-    # Bytes that are no text, and JSON that is nested too deeply, get no reply otherwise.
+    # The release does not reply to bytes that are no text, or to JSON that is nested too deeply.
     except (BadRequest, UnicodeDecodeError, RecursionError) as error:
         handler._set_completion_headers(400)
         handler.end_headers()

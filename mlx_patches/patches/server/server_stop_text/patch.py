@@ -33,7 +33,7 @@ def end_at_stops(
         return generate(generator, request, args, *more, **options)
     stops = read_stops(args.stop_words)
     args = copy.copy(args)
-    # What the release has not checked; an empty text ends every answer of mlx-lm 0.31 at once.
+    # What is no text is the release's. An empty text would end every answer of mlx-lm 0.31.
     args.stop_words = [word for word in args.stop_words if not isinstance(word, str)]
     context, responses = generate(generator, request, args, *more, **options)
     # From mlx-lm 0.32 on the server drops the text of the response that ends an answer; an answer

@@ -1,7 +1,7 @@
 """vllm-mlx: scores of BERT rerankers are wrong: the document is read as part of the query.
 
-Why: BERT cross-encoders, such as ms-marco-MiniLM, tell a query from a document by token types. The
-    engine drops those of the tokenizer, and the model takes 0 for all tokens.
+Why: BERT cross-encoders, such as ms-marco-MiniLM, distinguish a query from a document by token
+    types. The engine drops those of the tokenizer, and the model takes 0 for all tokens.
 How: The type of each token is added to its id, as a multiple of the vocabulary's size, when a pair
     is tokenized. The model gets the ids without it, and a table of words that adds the embedding of
     the type.
