@@ -1,10 +1,12 @@
 """vllm-mlx's own engines, whose requests are answered with known pieces of text."""
 
 import asyncio
+import contextlib
 import importlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from . import NotApplicable
 from .stop_text import PIECES
@@ -48,6 +50,19 @@ def make_engine(kind: Any) -> Any:
     )
     engine._stream_generate_impl = lambda **sent: engine.sent.append(sent) or answer(engine)
     return engine
+
+
+@contextlib.contextmanager
+def open_simple_engine() -> Iterator[Any]:
+    """A simple engine whose thread does not bind the streams of mlx-lm and mlx-vlm to itself.
+
+    The next probe of this process generates with them in another thread.
+    """
+    simple: Any = importlib.import_module("vllm_mlx.engine.simple")
+    if not hasattr(simple.SimpleEngine, "_run_blocking_serialized"):
+        raise NotApplicable("this release's simple engine cannot cancel a request")
+    with mock.patch.object(simple, "_bind_worker_generation_streams"):
+        yield simple.SimpleEngine("model")
 
 
 def require_processors(engine: Any) -> None:

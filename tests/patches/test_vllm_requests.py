@@ -11,7 +11,14 @@ import pytest
 from mlx_patches.core.distributions import source_file
 from mlx_patches.patches._shared.request_fields import FIELDS
 from mlx_patches.patches.vllm_mlx.vllm_requests import failures, left, stops
-from mlx_patches.probes.vllm_engine import ask, make_engine, make_output, stream
+from mlx_patches.probes import NotApplicable
+from mlx_patches.probes.vllm_engine import (
+    ask,
+    make_engine,
+    make_output,
+    open_simple_engine,
+    stream,
+)
 
 pytestmark = pytest.mark.skipif(not source_file("vllm_mlx.engine"), reason="no vllm-mlx here")
 WHOLE = "one, two, END, three and on"
@@ -24,6 +31,15 @@ def engine(request, monkeypatch):
     kind = getattr(importlib.import_module(f"vllm_mlx.engine.{module}"), name)
     monkeypatch.setattr(kind, "tokenizer", SimpleNamespace(eos_token_ids={0}), raising=False)
     return make_engine(kind)
+
+
+@pytest.fixture
+def simple_engine():
+    try:
+        with open_simple_engine() as engine:
+            yield engine
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
 
 
 def send(engine, body, how=stream, **sent):
@@ -145,10 +161,7 @@ def test_beginning_of_a_found_stop_string_is_held_back(pieces, matched, wanted):
 
 
 @pytest.mark.parametrize("given", [None, print])
-def test_call_of_the_simple_engine_returns_its_answer(given, ungated):
-    kind = importlib.import_module("vllm_mlx.engine.simple").SimpleEngine
-    if not hasattr(kind, "_run_blocking_serialized"):
-        pytest.skip("this release's simple engine cannot cancel a request")
+def test_call_of_the_simple_engine_returns_its_answer(given, simple_engine, ungated):
     ungated("vllm-simple-hang-up")
 
     def answer(number, more):
@@ -156,7 +169,7 @@ def test_call_of_the_simple_engine_returns_its_answer(given, ungated):
         return left.end_with_client(lambda logprobs: number + more)(None)
 
     async def run():
-        return await kind("model")._run_blocking_serialized(answer, 1, on_cancel=given, more=2)
+        return await simple_engine._run_blocking_serialized(answer, 1, on_cancel=given, more=2)
 
     assert asyncio.run(run()) == 3
     assert left.LEFT.get() is None

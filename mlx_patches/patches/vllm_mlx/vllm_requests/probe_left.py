@@ -5,7 +5,8 @@ import contextlib
 import time
 from typing import Any
 
-from ....probes.kit import NotApplicable, Result, Target, import_module, mx, require_own
+from ....probes.kit import Result, Target, import_module, mx, require_own
+from ....probes.vllm_engine import open_simple_engine
 
 _LENGTH = 500
 
@@ -13,10 +14,8 @@ _LENGTH = 500
 def probe(target: Target) -> Result:
     """Red if the call samples up to its limit."""
     require_own(target)
-    kind: Any = import_module("vllm_mlx.engine.simple").SimpleEngine
-    if not hasattr(kind, "_run_blocking_serialized"):
-        raise NotApplicable("this release's simple engine cannot cancel a request")
-    count = asyncio.run(cancel(kind("model")))
+    with open_simple_engine() as engine:
+        count = asyncio.run(cancel(engine))
     return Result(count >= _LENGTH, f"{count} of {_LENGTH} tokens of a request that was cancelled")
 
 
