@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..activation.session import session
 from ..core.files import printable
+from ..core.model_files import CONSENT
 from ..core.outcome import NOT_NEEDED, Status
 from ..evidence import words
 from ..evidence.words import DEVICES, DTYPES, SEVERITIES
@@ -287,7 +288,8 @@ def commands(report: Audit) -> list[str]:
         commands.append(f"Fix:   none known here; mlx-patches recommend --model {family}")
     if report.active:
         commands.append("Undo:  mlx-patches disable")
-    if stay := _suggest_releases(report):
+    own_code = report.model and report.model.folder and report.model.folder.own_code
+    if not own_code and (stay := _suggest_releases(report)):
         commands.append(f"Next:  install {' and '.join(stay)}, or upgrade mlx-patches")
     proof = _proof(report)
     # The lab runs one scenario in seconds, and all of them, or transformers, in minutes.
@@ -332,6 +334,8 @@ def _proof(report: Audit) -> str:
         which = f" --scenario {cells[0]}" if cells else ""
         if report.model.folder is not None:
             path = shlex.quote(str(report.model.folder.path))
+            if report.model.folder.own_code:
+                return f"{CONSENT}=1 mlx-patches lab --weights {printable(path)}{which}"
             return f"mlx-patches lab --config {printable(path)}{which}"
         return f"mlx-patches lab --model {one.family}{which}"
     return ""

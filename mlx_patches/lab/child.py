@@ -188,13 +188,14 @@ def build_family(
     """The model, and why its green cells prove nothing; empty if they are meaningful."""
     from . import EXACT, engine
     from .build import build, differ, sensitivity
+    from .weights import load, run_own_code
 
     if weights is not None:
-        from .weights import load
-
         return load(family, weights), ""
     try:
         config = read_config(folder) if folder else None
+        if folder and config:
+            run_own_code(family, folder, config)
         model = build(family, config=config, dtype=dtype, variant=variant)
         if variant and not differ(model, build(family, dtype=dtype)):
             raise NotBuilt(f"{variant} changes nothing in this family")

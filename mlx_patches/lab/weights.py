@@ -4,7 +4,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from ..core.model_files import CONSENT, has_consent, read_config
+from ..core.model_files import CONSENT, find_own_code, has_consent, read_config
 from . import Family, LabModel, NotBuilt, Tolerance, engine
 from .build import lab_model
 
@@ -21,8 +21,7 @@ def load(family: Family, folder: Path) -> LabModel:
     """Load a folder's language model, offline; its own code runs only with consent."""
     try:
         config = read_config(folder)
-        if config.get("model_file") and not has_consent():
-            raise NotBuilt(f"config.json names a model_file: set {CONSENT}=1 to run this code")
+        run_own_code(family, folder, config)
         load_model = family.part("utils").load_model
         takes_consent = "trust_remote_code" in inspect.signature(load_model).parameters
         consent = {"trust_remote_code": True} if takes_consent and has_consent() else {}
@@ -35,6 +34,19 @@ def load(family: Family, folder: Path) -> LabModel:
         raise
     except Exception as error:
         raise NotBuilt(engine.where(error)) from error
+
+
+def run_own_code(family: Family, folder: Path, config: dict[str, Any]) -> None:
+    """Run the code that ``auto_map`` names, as a server's start does; only with consent."""
+    code = find_own_code(folder, config)
+    if code and not has_consent():
+        raise NotBuilt(f"this folder runs its own code ({code}): set {CONSENT}=1 to run it")
+    if config.get("auto_map") or find_own_code(folder, {}):
+        utils = family.part("utils")
+        if family.distribution == "mlx-vlm":
+            utils.load_processor(folder, trust_remote_code=True)
+        else:
+            utils.load_tokenizer(folder, {"trust_remote_code": True})
 
 
 def dtype_of(model: Any) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from mlx_patches.lab import Family, NotBuilt
 from mlx_patches.lab.build import build
+from mlx_patches.lab.child import build_family
 from mlx_patches.lab.scenarios import SCENARIOS
 from mlx_patches.lab.weights import load
 
@@ -68,3 +69,16 @@ def test_folder_without_weights(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(NotBuilt, match="FileNotFoundError"):
         load(LLAMA, tmp_path)
+
+
+@pytest.mark.parametrize("consent", ["", "1"])
+def test_code_of_a_tokenizer_needs_consent(tmp_path, monkeypatch, consent):
+    saved(tmp_path, mx.float32)
+    settings = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "own.py").write_text("raise ValueError('own.py ran')")
+    monkeypatch.setenv("MLX_PATCHES_TRUST_REMOTE_CODE", consent)
+    why = "own.py ran" if consent else r"own code \(auto_map in tokenizer_config.json\): set MLX_"
+    for folders in ((tmp_path, None), (None, tmp_path)):
+        with pytest.raises(NotBuilt, match=why):
+            build_family(LLAMA, *folders)

@@ -261,6 +261,9 @@ def test_folder_with_its_own_code_is_not_measured(release, tmp_path, file, field
     assert (one.verdict, report.exit_code()) == (words.NOT_MEASURED, 2)
     assert one.note.startswith(f"this folder runs its own code ({field} in {file})")
     assert report.as_dict()["model"]["own_code"] == f"{field} in {file}"
+    text = "\n".join(screen.commands(report))
+    assert "MLX_PATCHES_TRUST_REMOTE_CODE=1 mlx-patches lab --weights" in text
+    assert "Next:" not in text
 
 
 def test_consent_measures_folder_code(release, tmp_path):
