@@ -142,6 +142,8 @@ class Measuring:
                 if self.distinct:
                     usual = self._with_new_code(one, python, usual, found)
                 rows = run_probes(one, python, usual) if usual else []
+                if not (self.distinct and self.patches):  # else the probe may have changed
+                    check_not_lost(one, rows)
                 found.cells |= {id_: cells_of(id_, rows) for id_ in usual}
         for id_ in todo:
             if mlx := builtin.get(id_).mlx:  # whatever MLX the set's date gives
@@ -195,6 +197,18 @@ def cells_of(patch_id: str, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -
         for row, after in rows
         if row["patch"] == patch_id and row["verdict"] != "n/a" and row["target"] not in supporting
     }
+
+
+def check_not_lost(one: ReleaseSet, rows: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """Refuse rows by which code that was red on this set would have no defect any more."""
+    for row, _ in rows:
+        patch = catalogue.builtin().get(row["patch"])
+        known = (patch, one.name, row["target"], row["body"])
+        if row["verdict"] == "n/a" and patch_evidence.was_red(*known):
+            raise SystemExit(
+                f"{one.name}: {patch.id}: {row['target']} was red and is n/a now ({row['detail']});"
+                f" nothing was recorded. If its probe changed: make measure PATCH={patch.id}"
+            )
 
 
 def print_unmeasured(patches: list[str] | None, seconds: float) -> None:

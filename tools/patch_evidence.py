@@ -121,6 +121,16 @@ def read_known(patch: Patch, distribution: str) -> dict[tuple[str, str], dict[st
     }
 
 
+def was_red(patch: Patch, name: str, target: str, body: str | None) -> bool:
+    """Whether this code of a target was red on a release set."""
+    distribution, release = name.split()
+    results = read(folder_of(patch)).get(patch.id, {}).get(distribution, {}).get("results", {})
+    return any(
+        (one["body"], one["without"]) == (body, "red") and release in one["releases"]
+        for one in results.get(target, ())
+    )
+
+
 def take(folder: Path) -> None:
     """Add what other checkouts, the folders in ``folder``, measured since they were as this one.
 

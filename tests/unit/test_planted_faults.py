@@ -89,6 +89,14 @@ def test_probes_that_did_not_run(evidence, monkeypatch, rows, said, distinct):
     assert evidence() == before
 
 
+def test_red_code_that_is_not_applicable_now(evidence, monkeypatch):
+    before = evidence()
+    monkeypatch.setattr(measure_matrix, "child", lambda *_: [row("n/a", "no such layer")])
+    with pytest.raises(SystemExit, match=r"was red and is n/a now \(no such layer\); nothing was"):
+        measure_patch()
+    assert evidence() == before
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
