@@ -13,6 +13,8 @@ from mlx_patches.core.registry import Registry
 from mlx_patches.patches import catalogue
 
 PATCHES = ROOT / "mlx_patches" / "patches"
+ORDER = ROOT / "tools" / "stacked.txt"
+STACKED = [line for line in ORDER.read_text().splitlines() if not line.startswith("#")]
 # Patches of hosts that have no release; activation.git_hosts lists them.
 UNRELEASED = "omlx"
 _PATCH = re.compile(r"^(\w+) = Patch\(", re.MULTILINE)
@@ -36,10 +38,9 @@ def find(root: Path = PATCHES) -> dict[str, str]:
             if id_ in found:
                 raise SystemExit(f"{module}: {found[id_]} has the id {id_} too; rename one")
             found[id_] = module if name == "PATCH" else f"{module}:{name}"
-    order = catalogue.STACKED
-    if unknown := [id_ for id_ in order if id_ not in found]:
-        raise SystemExit(f"{catalogue.__name__}: STACKED names {unknown[0]}, which no folder has")
-    return {id_: found[id_] for id_ in dict.fromkeys((*order, *found))}
+    if unknown := [id_ for id_ in STACKED if id_ not in found]:
+        raise SystemExit(f"{ORDER.relative_to(ROOT)} names {unknown[0]}, which no folder has")
+    return {id_: found[id_] for id_ in dict.fromkeys((*STACKED, *found))}
 
 
 def registry() -> Registry:
@@ -49,10 +50,10 @@ def registry() -> Registry:
     for patch in made:
         for target in patch.targets:
             pair = {first.setdefault(target.path, patch.id), patch.id}
-            if len(pair) > 1 and (missing := pair - {*catalogue.STACKED}):
+            if len(pair) > 1 and (missing := pair - {*STACKED}):
                 raise SystemExit(
                     f"{' and '.join(sorted(pair))} both change {target.path}:"
-                    f" add {min(missing)} to STACKED in mlx_patches/patches/catalogue.py"
+                    f" add {min(missing)} to {ORDER.relative_to(ROOT)}"
                 )
     return made
 

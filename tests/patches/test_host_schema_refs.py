@@ -62,8 +62,8 @@ def test_time_is_linear():
 @pytest.mark.parametrize("check", ["host-request-templates", "host-schema-refs"])
 def test_repaired_body_is_checked(check):
     """The check is around the repair."""
-    order = catalogue.STACKED
-    assert order.index(check) > order.index("vllm-json-escapes")
+    rank = catalogue.builtin().rank
+    assert rank(check) > rank("vllm-json-escapes")
 
 
 class Request:

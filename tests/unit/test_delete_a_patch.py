@@ -1,4 +1,4 @@
-"""Deleting a patch: its folder, its test or mutant, its id in ``STACKED``; then `make write`."""
+"""Deleting a patch: its folder, its test or mutant, its line in stacked.txt; then `make write`."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def test_delete_a_patch(copy, area, name):
     shutil.rmtree(copy / "mlx_patches/patches" / area / name)
     (copy / f"tests/patches/test_{name}.py").unlink(missing_ok=True)
     for file, line in (
-        ("mlx_patches/patches/catalogue.py", rf'^    "{patch_id}",\n'),
+        ("tools/stacked.txt", rf"^{patch_id}\n"),
         ("tests/patches/mutants.py", rf'^    "{patch_id}":.*\n'),
     ):
         text = (copy / file).read_text()

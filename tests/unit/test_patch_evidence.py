@@ -117,22 +117,22 @@ def test_patches_of_one_function_have_an_order():
         for target in patch.targets:
             met.setdefault(target.path, []).append(patch.id)
     shared = [ids for ids in met.values() if len(ids) > 1]
-    assert {id_ for ids in shared for id_ in ids} == {*catalogue.STACKED}
-    assert all(ids == sorted(ids, key=catalogue.STACKED.index) for ids in shared)
+    assert {id_ for ids in shared for id_ in ids} == {*declarations.STACKED}
+    assert all(ids == sorted(ids, key=declarations.STACKED.index) for ids in shared)
 
 
 @pytest.mark.parametrize(
     ("stacked", "said"),
     [
-        ((*catalogue.STACKED, "my-own"), "STACKED names my-own, which no folder has"),
+        ((*declarations.STACKED, "my-own"), "stacked.txt names my-own, which no folder has"),
         (
-            [id_ for id_ in catalogue.STACKED if id_ != "offset-alias"],
-            r"both change .*: add offset-alias to STACKED in .*catalogue\.py",
+            [id_ for id_ in declarations.STACKED if id_ != "offset-alias"],
+            "both change .*: add offset-alias to tools/stacked.txt",
         ),
     ],
 )
 def test_stale_order_is_one_line(monkeypatch, stacked, said):
-    monkeypatch.setattr(catalogue, "STACKED", stacked)
+    monkeypatch.setattr(declarations, "STACKED", stacked)
     with pytest.raises(SystemExit, match=said) as raised:
         declarations.registry()
     assert "\n" not in str(raised.value)
