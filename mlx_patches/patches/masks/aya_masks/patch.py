@@ -1,9 +1,9 @@
 """Aya Vision: wrong output past its sliding window.
 
 Why: The decoder makes one mask, from a full layer's cache, for both kinds of layer. A sliding
-    layer's cache holds only its window, in another number of columns: past the window such a layer
-    attends to too many tokens, in a batch it attends to padding, and the text depends on how a
-    prompt is cut into chunks.
+    layer's cache holds only its window, so the mask's columns are not its own: past the window,
+    such a layer attends to too many tokens; in a batch, it attends to padding; and the text depends
+    on how a prompt is cut into chunks.
 How: The decoder makes a mask only if it is called without one. It is called with a pair, one mask
     from the first cache of each kind, and every layer's attention uses the mask of its kind.
 Upstream: mlx-vlm 0.5.0.
@@ -41,7 +41,7 @@ def select_mask(attention: Any, /, mask: Any) -> Any:
 
 
 _MODEL = "mlx_vlm.models.aya_vision.language"
-# The decoder has the defect; how its mask is used depends on the attention.
+# The defect is in the decoder, but the attention decides how its mask is used.
 _BODY = ("Attention.__call__", "CohereModel.__call__")
 
 PATCH = Patch(
