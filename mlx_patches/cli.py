@@ -172,7 +172,6 @@ def _audits(
 
 
 def _measure_folder(model: str) -> dict[str, dict[str, Any]]:
-    """The lab's evidence of a folder's config, shrunk."""
     from .auditing.models import folder_of
     from .core.model_types import implementations
     from .lab import report

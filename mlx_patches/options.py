@@ -93,7 +93,6 @@ def read_host(value: str) -> str:
 
 
 def check_seconds(context: Any, parameter: Any, value: float | None) -> float | None:
-    """A time limit in seconds."""
     if value is not None and not (math.isfinite(value) and value > 0):
         raise click.BadParameter(f"{value:g} is not a finite number of seconds above 0")
     return value

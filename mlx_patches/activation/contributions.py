@@ -118,7 +118,6 @@ def declaring(group: str) -> list[importlib.metadata.Distribution]:
 
 
 def _metadata_folders(place: str) -> list[str]:
-    """The paths of the ``.dist-info`` folders in an entry of ``sys.path``."""
     try:
         names = sorted(name for name in os.listdir(place or ".") if name.endswith(INFO))
     except OSError:
@@ -136,7 +135,6 @@ def _entry_points(folder: str) -> bytes:
 
 
 def _find_installed(group: str) -> Iterator[Declared]:
-    """The entry points of a group, for all installed distributions."""
     import importlib_metadata
 
     for point in importlib_metadata.entry_points(group=group):

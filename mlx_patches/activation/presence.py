@@ -35,7 +35,6 @@ class Presence:
         self._turn = threading.Lock()
 
     def write(self, content: Mapping[str, Any]) -> None:
-        """Write ``content``, which describes the patches in effect, to the file."""
         self._in_turn(self._write, {**content, "host": program_name()})
 
     def forget(self) -> None:

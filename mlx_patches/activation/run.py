@@ -88,7 +88,6 @@ def is_short(argument: str) -> bool:
 
 
 def is_python(path: Path) -> bool:
-    """Whether a command is an interpreter, by its name."""
     return path.name.startswith(("python", "pypy"))
 
 

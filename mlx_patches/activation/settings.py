@@ -41,7 +41,6 @@ def junk() -> str:
 
 
 def warn_of_junk() -> None:
-    """Log a warning if ``MLX_PATCHES`` has an unknown value."""
     if problem := junk():
         import logging  # not at start-up
 
@@ -54,7 +53,6 @@ def read_disabled() -> frozenset[str]:
 
 
 def read_enabled() -> list[str]:
-    """The ids of the optional patches that ``MLX_PATCHES_ENABLE`` names."""
     return _names(ENABLE)
 
 

@@ -29,7 +29,6 @@ class Need(NamedTuple):
     reason: str
 
     def as_dict(self) -> dict[str, str]:
-        """The JSON form."""
         return self._asdict()
 
 

@@ -59,7 +59,6 @@ class CellVerdict:
 
     @property
     def words(self) -> str:
-        """A description of the scenario."""
         return words.scenario(self.name).words
 
     @property
@@ -73,7 +72,6 @@ class CellVerdict:
         return words.is_red(self.pair)
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return {
             **fields(self, "name", "words"),
             "severity": self.severity if self.wrong or self.wrong_with_patches else None,
@@ -161,7 +159,6 @@ class ModelVerdict:
         return self._sort(cell for cell in self.cells if cell.wrong_with_patches)
 
     def wrong_here(self, here: PatchState) -> tuple[CellVerdict, ...]:
-        """The scenarios that are wrong in this environment."""
         return self._sort(cell for cell in self.cells if self._is_open(cell, here))
 
     def wrong_solo(self, here: PatchState) -> bool:
@@ -266,7 +263,6 @@ class ModelVerdict:
         }
 
     def _describe_images(self, here: PatchState) -> dict[str, Any] | None:
-        """The JSON form of single requests with images."""
         pictures = self.measured.pictures
         return pictures and {
             "held_against": pictures.outside,

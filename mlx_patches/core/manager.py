@@ -302,7 +302,6 @@ class Manager:
         return self._arrivals.setdefault(patch, len(self._arrivals))
 
     def _place(self, layer: Layer) -> tuple[int, int]:
-        """A layer's place in the order of application."""
         paths = [target.path for target in self._patches[layer.patch].targets]
         return layer.rank, paths.index(layer.target.path)
 

@@ -2,7 +2,6 @@
 
 # Import package to distribution. Start-up waits for the first import of one of these packages.
 DISTRIBUTIONS = {"mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm", "vllm_mlx": "vllm-mlx"}
-# The packages that hold model code.
 MODELS = ("mlx_lm", "mlx_vlm")
 # Packages with model code, to their distributions.
 MODEL_PACKAGES = {f"{package}.models": DISTRIBUTIONS[package] for package in MODELS}

@@ -142,7 +142,6 @@ class Site:
             raise as_refusal(error, layer.patch)
 
     def compose_without(self, patch: str, *more: Layer) -> Composed:
-        """Compose without a patch's layer, and with some more layers."""
         return self.compose([*(one for one in self.layers if one.patch != patch), *more])
 
     def layer_of(self, patch: str) -> Layer | None:

@@ -203,7 +203,6 @@ class Pictures(NamedTuple):
 
 
 def folder() -> Path:
-    """The folder of the files, next to the lab's evidence."""
     return store.folder().parent / "reference"
 
 

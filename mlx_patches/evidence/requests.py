@@ -38,7 +38,6 @@ _OPTION = re.compile(r"--(?:continuous-batching|mllm|draft-model|kv-bits|max-kv-
 
 
 def folder() -> Path:
-    """The folder of the evidence, next to the lab's."""
     return store.folder().parent / "requests"
 
 

@@ -90,7 +90,6 @@ def run(
 
 
 def end_all() -> None:
-    """End every command, for example after an interrupt."""
     for child in list(_RUNNING):
         child.end()
 

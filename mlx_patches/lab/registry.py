@@ -8,7 +8,6 @@ from .rows import Row, compare
 
 Scenario = Callable[[LabModel], Cell]
 REGISTERED: dict[str, Scenario] = {}
-# Scenarios that run only if named.
 NAMED: dict[str, Scenario] = {}
 Run = Callable[[LabModel], Sequence[Row] | Cell]
 

@@ -124,8 +124,6 @@ def make_generator(module: Any, context: Any, responses: Iterable[Any]) -> Any:
     """The server's generator without its thread; it answers every request with ``responses``."""
 
     class Generator(module.ResponseGenerator):  # type: ignore[misc]
-        """A generator without its thread."""
-
         def __init__(self) -> None:
             self.requests = SimpleNamespace(put=self.enqueue)
             self.model_provider = SimpleNamespace(cli_args=SimpleNamespace(**_OPTIONS))
@@ -149,8 +147,6 @@ def make_handler(module: Any, generator: Any, path: str) -> Any:
     """A request handler without a socket; its ``wfile`` gets the body of the answer only."""
 
     class Handler(module.APIHandler):  # type: ignore[misc]
-        """A handler that sends no headers."""
-
         def __init__(self) -> None:
             self.response_generator = generator
             self.created, self.system_fingerprint = 0, ""

@@ -79,7 +79,6 @@ class Kernel:
         verbose: bool = False,
         stream: Any = None,
     ) -> list[Any]:
-        """Run the kernel; the arguments are MLX's."""
         for name, got, want in (
             ("inputs", inputs, self.source.inputs),
             ("output_shapes", output_shapes, self.source.outputs),

@@ -27,7 +27,6 @@ SHRUNK, PART, LEAST, MOST = 3, 1 / 3, 5.0, 30.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Walk for a while, or replay one walk."""
     parser = argparse.ArgumentParser(prog="python -m mlx_patches.lab.walks.child")
     parser.add_argument("family", help="DISTRIBUTION:NAME")
     parser.add_argument("--patched", action="store_true", help="apply the patches first")
@@ -47,7 +46,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def walks(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the events that the parent process reads."""
     if options.patched:
         apply(options.every_patch)
     try:

@@ -80,7 +80,6 @@ class LmEngine:
             raise NotApplicable("the release's engine takes no segments and no caches of rows")
 
     def add(self, rows: Sequence[Row]) -> list[int]:
-        """Insert rows in one call; returns their uids."""
         own: dict[str, Any] = {}
         if any(row.processor for row in rows):
             own["logits_processors"] = [[penalize] if row.processor else [] for row in rows]
@@ -122,7 +121,6 @@ class VlmEngine:
         self.arguments = hashes if "apc_manager" in options else {}
 
     def add(self, rows: Sequence[Row]) -> list[int]:
-        """Insert rows; returns their uids."""
         requests = [
             Request(
                 turn=0,

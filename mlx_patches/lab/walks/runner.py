@@ -55,7 +55,6 @@ class Walked:
     setup: str = ""
 
     def row(self) -> Row:
-        """Summarize the walks in one cell."""
         verdict, detail = self.verdict, self.detail
         if self.reds and verdict != NOT_RUN:
             verdict, red = RED, sum(red.walks for red in self.reds)

@@ -84,7 +84,6 @@ class Walk:
         engine.forget(model)
 
     def run(self) -> None:
-        """Perform every operation, then finish every row."""
         together = groupby(self.program.operations, lambda one: (one.verb, one["engine"]))
         for (verb, _), operations in together:
             if verb == "add":

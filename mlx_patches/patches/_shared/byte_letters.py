@@ -7,5 +7,4 @@ LETTERS = [chr(byte if byte in _PRINTABLE else next(_OTHERS)) for byte in range(
 
 
 def spell_bytes(text: str) -> str:
-    """The letters of a text's bytes."""
     return "".join(LETTERS[byte] for byte in text.encode())

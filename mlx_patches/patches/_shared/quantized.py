@@ -126,7 +126,6 @@ def extend(original: Callable[[Any, Any], None], cache: Any, other: Any) -> None
 
 
 def size(cache: Any) -> int:
-    """The number of tokens in use, ``_idx``."""
     return int(cache._idx)
 
 
@@ -206,7 +205,6 @@ def roll_rows(part: Any, shifts: Any) -> Any:
 
 
 def pad_left(part: Any, left: int) -> Any:
-    """Put ``left`` tokens of zeros in front."""
     pads = [(0, 0)] * part.ndim
     pads[TOKENS] = (left, 0)
     return mx.pad(part, pads) if left else part

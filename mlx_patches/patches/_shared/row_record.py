@@ -60,7 +60,6 @@ class RowRecord:
 
     @property
     def empty(self) -> bool:
-        """Whether it has no data for any row."""
         has_column = self.deltas is not None or self.lengths is not None
         return not (has_column or self.prompts or self.images or self.turn)
 
@@ -69,7 +68,6 @@ _NOTHING = RowRecord()
 
 
 def read_record(cache: Any) -> RowRecord | None:
-    """The record of a cache's rows, or None."""
     record: RowRecord | None = cache.__dict__.get(RECORD)
     return record
 
@@ -215,7 +213,6 @@ def load_prompt_cache(
 
 
 def set_records(cache: Sequence[Any], records: dict[str, dict[str, list[int]]]) -> None:
-    """Write saved records, by layer."""
     for layer, columns in records.items():
         arrays = {name: mx.array(held, mx.int32)[:, None] for name, held in columns.items()}
         write_record(cache[int(layer)], RowRecord(**arrays))

@@ -194,7 +194,6 @@ def write_rows(layer: Any, joined: Any, dropped: Sequence[int] = ()) -> None:
 
 
 def merge_rows(layer: Any, rows: list[Any]) -> Any:
-    """Merge solo caches into a batch cache of the layer's kind."""
     if is_quantized(layer):
         return quantized.merge_quantized(type(layer), rows)
     kind = type(layer) if hasattr(type(layer), "merge") else type(rows[0])

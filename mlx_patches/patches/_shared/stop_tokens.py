@@ -19,5 +19,4 @@ def read_folder_ids(folder: Path) -> list[int]:
 
 @cache
 def warn(problem: str) -> None:
-    """Log a warning, once per process."""
     logger.warning("mlx_patches: %s", problem)

@@ -63,7 +63,6 @@ def is_unused(slot: Any) -> bool:
 
 
 def merge_rows(merge: Callable[[Any, Any], Any], cls: Any, caches: Any) -> Any:
-    """Merge solo caches, some or all of them empty, into a batch cache."""
     written = next((row for row in caches if not is_empty(row)), None)
     if written is None:
         return make_empty_batch(cls, caches)
@@ -119,7 +118,6 @@ def filter_empty(cache: Any, batch_indices: Any) -> None:
 
 
 def finalize_rows(finalize: Callable[[Any], None], cache: Any) -> None:
-    """Move the right padding that was announced to the left."""
     if is_empty(cache):
         forget_padding(cache)
     else:
@@ -142,7 +140,6 @@ _STATES: dict[str, Factory] = {
 
 
 def in_batches(method: str) -> tuple[str, ...]:
-    """The places of a method of both batch classes."""
     return tuple(place for name in _BATCH for place in everywhere(f"models.cache:{name}.{method}"))
 
 

@@ -109,7 +109,6 @@ def extend_empty(caches: Any, kind: str) -> str:
 
 
 def finalize_empty(caches: Any, kind: str) -> str:
-    """Finalize prepared right padding, without tokens."""
     cache = _make_cache(caches, kind)
     cache.prepare(lengths=[1, 2], right_padding=[1, 0])
     cache.finalize()

@@ -29,7 +29,6 @@ def put_states(cache: Any, saved: Any) -> None:
 
 
 def read_meta_states(cache: Any) -> tuple[list[str], list[Any]]:
-    """The class names of the caches in a list, and the ``meta_state`` of each."""
     names = [type(inner).__name__ for inner in cache.caches]
     return names, [inner.meta_state for inner in cache.caches]
 
@@ -40,7 +39,6 @@ def put_meta_states(cache: Any, saved: Any) -> None:
 
 
 def restore_list(cls: Any, state: Any, meta_state: Any) -> Any:
-    """A new list of caches from a saved ``state`` and ``meta_state``."""
     module = sys.modules[cls.__module__]
     saved = zip(*meta_state, state, strict=True)
     return cls(*(getattr(module, name).from_state(inner, meta) for name, meta, inner in saved))

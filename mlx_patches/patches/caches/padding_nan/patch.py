@@ -41,7 +41,6 @@ def is_padded(cache: Any, /, keys: Any) -> bool:
 
 
 def find_next_column(cache: Any) -> int:
-    """The column at which the next token is written."""
     # A rotating cache puts a wrapped buffer in order of age before it appends.
     column: int = cache.keys.shape[2] if getattr(cache, "rotated", False) else cache._idx
     return column

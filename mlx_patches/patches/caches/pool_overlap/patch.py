@@ -77,7 +77,6 @@ def count_added(cache: Any, rows: int, number: int) -> Sequence[int]:
 
 
 def add_last_window(pool_cache: Any) -> WithLastWindow:
-    """The pooling cache, with the window before those of the call."""
     return WithLastWindow(pool_cache)
 
 

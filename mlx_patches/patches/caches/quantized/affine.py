@@ -93,7 +93,6 @@ def has_other_classes(cls: Any, /, caches: Sequence[Any]) -> bool:
 
 
 def dequantize_prompts(caches: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """The caches of several prompts, quantized ones in floats."""
     return list(map(dequantize_rows, caches)) if any(map(holds_quantized, caches)) else caches
 
 

@@ -63,7 +63,6 @@ def is_per_row(padding: Any) -> bool:
 
 
 def write_padding(cache: Any, padding: dict[str, Any]) -> None:
-    """Set these attributes; other padding stays."""
     for name, values in padding.items():
         setattr(cache, name, values)
 
@@ -73,7 +72,6 @@ def take_padding(padding: dict[str, Any], rows: Any) -> dict[str, Any]:
 
 
 def concatenate_padding(parts: Sequence[dict[str, Any]], rows: Sequence[int]) -> dict[str, Any]:
-    """The padding of the rows of several batches, in their order."""
     return {
         name: mx.concatenate(
             [

@@ -26,7 +26,6 @@ def probe(target: Target) -> Result:
 
 
 def require_methods(target: Target, *methods: str) -> Any:
-    """The cache class of a target, which must have these methods."""
     cache_class = own_class_of(target)
     require_names(cache_class, *methods)
     return cache_class

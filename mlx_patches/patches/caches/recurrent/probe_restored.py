@@ -34,7 +34,6 @@ def _make_written_cache(cache_class: Any) -> Any:
 
 
 def make_masks(cache: Any) -> list[Any]:
-    """Return the cache's masks for the next chunk and the one after it, as nested lists."""
     seen = []
     for _ in range(2):
         seen.append(cache.make_mask(_TOKENS))

@@ -39,7 +39,6 @@ def number_tokens(cache: Any, count: int) -> list[list[int]]:
 
 
 def compare_rotated(copy: Any, cache: Any) -> str:
-    """Describe a change of ``rotated``; empty if it is restored."""
     return "" if copy.rotated == cache.rotated else f"rotated {copy.rotated}, was {cache.rotated}"
 
 

@@ -41,7 +41,6 @@ def is_layer_cache(cache: Any) -> bool:
 
 
 def convert_to_arrays(cache: Any) -> Any:
-    """An ``ArraysCache`` of the arrays of a cache's state."""
     state = cache.state
     arrays = importlib.import_module(LM_CACHES).ArraysCache(len(state))
     arrays.cache = list(state)
@@ -54,7 +53,6 @@ def load_layers(load: Function, file_name: str, return_metadata: bool = False) -
 
 
 def restore_layers(cache: list[Any], sizes: Mapping[str, int]) -> None:
-    """Replace the ``ArraysCache`` of these layers by their ``LayerCache``."""
     for number, size in sizes.items():
         cache[int(number)] = make_layer_cache(cache[int(number)].cache, size)
 

@@ -25,7 +25,6 @@ class Tokenizer:
     """A tokenizer that counts image tokens, and records its options."""
 
     def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
-        """The number of image tokens of each text."""
         self.options = options
         return {"input_ids": [[text.count("<image>")] for text in texts]}
 

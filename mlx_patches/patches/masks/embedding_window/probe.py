@@ -25,5 +25,4 @@ def probe(target: Target) -> Result:
 
 
 def encode(model: Any, tokens: Any) -> Any:
-    """The states of a text's tokens."""
     return model(tokens, attention_mask=mx.ones(tokens.shape, mx.int32)).last_hidden_state

@@ -35,7 +35,6 @@ def is_list(cache: Any) -> bool:
 
 
 def find_attention_cache(caches: Sequence[Any]) -> Any:
-    """The first attention cache; None if there is none."""
     return next(filter(holds_keys, caches), None)
 
 

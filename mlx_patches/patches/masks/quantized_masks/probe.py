@@ -16,7 +16,6 @@ def probe(target: Target) -> Result:
 
 
 def _shape(target: Target) -> Result:
-    """Red where packed keys have no shape: models slice their masks by it."""
     kind = Kind(own_class_of(target))
     if hasattr(import_module("mlx_vlm.models.base"), "kv_sequence_length"):
         return Result(False, "models do not read the shape of keys")

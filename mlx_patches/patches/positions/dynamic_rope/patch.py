@@ -28,7 +28,6 @@ def rotate_internlm(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
 
 
 def rotate_batch(call: Function, rope: Any, x: Any, offset: Any = 0) -> Any:
-    """Rotate ``x`` (rows, heads, length, width) by the positions from ``offset``."""
     if not getattr(offset, "ndim", 0):
         return call(rope, x, offset)
     return rotate_rows(rope, x, offset, offset + x.shape[-2], rope.base, 1.0, rope.factor)

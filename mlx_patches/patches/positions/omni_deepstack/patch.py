@@ -85,7 +85,6 @@ def pass_features(call: Function, model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def add_features(add: Function, model: Any, hidden: Any, visual: Any, features: Any) -> Any:
-    """The hidden states plus a layer's features."""
     return hidden + features.astype(hidden.dtype)
 
 
