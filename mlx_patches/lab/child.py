@@ -16,21 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..core.model_files import read_config
+from ..evidence import words
 from ..evidence.results import BrokenEnvironment, find_fault
-from ..evidence.words import (
-    CPU,
-    CUDA,
-    DTYPES,
-    FLOAT32,
-    GREEN,
-    INSENSITIVE,
-    METAL,
-    METAL_EMULATED,
-    NOT_BUILT,
-    NOT_EMULATED,
-    NOT_RUN,
-    RED,
-)
 from . import RELEASE, Cell, Family, LabModel, NotBuilt
 
 if TYPE_CHECKING:
@@ -47,9 +34,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--scenario", action="append", help="only this one")
     parser.add_argument("--config", type=Path, help="a model's folder, whose config gets shrunk")
     parser.add_argument("--weights", type=Path, help="a model's folder, whose weights are used")
-    parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="dtype of the weights")
+    parser.add_argument(
+        "--dtype", choices=words.DTYPES, default=words.FLOAT32, help="dtype of the weights"
+    )
     emulated = "run the branch that Metal takes, and its kernels, on a CPU"
-    parser.add_argument("--device", choices=(METAL_EMULATED,), help=emulated)
+    parser.add_argument("--device", choices=(words.METAL_EMULATED,), help=emulated)
     parser.add_argument("--variant", default="", help="a variant of the family's tiny config")
     parser.add_argument("--reference", help="a scenario that compares it with transformers")
     options = parser.parse_args(argv)
@@ -60,7 +49,6 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
-    """Build the family's model and print a line for each scenario."""
     emulate(options.device)
     if options.patched:
         apply(options.every_patch)
@@ -90,13 +78,15 @@ def run(family: Family, options: argparse.Namespace, out: TextIO) -> None:
         )
     except (NotBuilt, BrokenEnvironment) as reason:
         fault = find_fault(reason)
-        cell, facts = of_kernels(Cell(NOT_RUN, fault) if fault else Cell(NOT_BUILT, str(reason)))
+        cell, facts = of_kernels(
+            Cell(words.NOT_RUN, fault) if fault else Cell(words.NOT_BUILT, str(reason))
+        )
         print_cell(out, BUILD, cell, **place, **facts, dtype=options.dtype)
         return
     for name in names:
         cell, facts = of_kernels(scenarios[name](model))
-        if blunt and cell.verdict == GREEN:
-            cell = replace(cell, verdict=INSENSITIVE, detail=blunt)
+        if blunt and cell.verdict == words.GREEN:
+            cell = replace(cell, verdict=words.INSENSITIVE, detail=blunt)
         cell = unless_failed(cell, options.patched)
         print_cell(out, name, cell, **place, **facts, dtype=model.dtype)
 
@@ -119,10 +109,10 @@ def device() -> str:
     import mlx.core as mx
 
     if mx.default_device() == mx.cpu:
-        return CPU
+        return words.CPU
     if emulate_metal() is not None:
-        return METAL_EMULATED
-    return METAL if mx.metal.is_available() else CUDA
+        return words.METAL_EMULATED
+    return words.METAL if mx.metal.is_available() else words.CUDA
 
 
 def emulate_metal() -> Journal | None:
@@ -148,10 +138,10 @@ def of_kernels(cell: Cell) -> tuple[Cell, dict[str, str]]:
     facts = {"kernels": " ".join(sorted(journal.launched))}
     detail = "; ".join([cell.detail, *(one for one in journal.faults if one not in cell.detail)])
     if journal.not_run:
-        cell = Cell(NOT_EMULATED, next(iter(journal.not_run)))
+        cell = Cell(words.NOT_EMULATED, next(iter(journal.not_run)))
     elif journal.faults:
-        cell = replace(cell, verdict=RED, detail=detail)
-    elif journal.unwritten and cell.verdict == RED:
+        cell = replace(cell, verdict=words.RED, detail=detail)
+    elif journal.unwritten and cell.verdict == words.RED:
         cell = replace(cell, detail=f"{cell.detail}; {next(iter(journal.unwritten))}")
     journal.clear()
     return cell, facts
@@ -166,8 +156,8 @@ def first_failure() -> str:
 
 def unless_failed(cell: Cell, patched: bool) -> Cell:
     """The cell; a green one turns red if a patch failed in this process."""
-    if patched and cell.verdict == GREEN and (failed := first_failure()):
-        return replace(cell, verdict=RED, detail=failed)
+    if patched and cell.verdict == words.GREEN and (failed := first_failure()):
+        return replace(cell, verdict=words.RED, detail=failed)
     return cell
 
 
@@ -182,7 +172,7 @@ def build_family(
     family: Family,
     folder: Path | None = None,
     weights: Path | None = None,
-    dtype: str = FLOAT32,
+    dtype: str = words.FLOAT32,
     variant: str = "",
 ) -> tuple[LabModel, str]:
     """The model, and why its green cells prove nothing; empty if they are meaningful."""
@@ -211,7 +201,6 @@ def build_family(
 
 
 def print_cell(out: TextIO, name: str, cell: Cell, **place: str) -> None:
-    """Print a cell's line; ``place``: further fields, such as the device."""
     figure = cell.figure if cell.figure is None or math.isfinite(cell.figure) else None
     line: dict[str, Any] = {"scenario": name, "verdict": cell.verdict}
     line.update(detail=cell.detail, figure=figure, **place)

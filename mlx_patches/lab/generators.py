@@ -10,16 +10,7 @@ from typing import Any
 
 from ..core.arrays import mx
 from ..evidence.results import NotApplicable
-from . import Generated, LabModel
-from .engine import (
-    GROUP,
-    Image,
-    answer_window,
-    embed,
-    generate_module,
-    own_positions,
-    unless_refused,
-)
+from . import Generated, LabModel, engine
 
 Processor = Callable[[Any, Any], Any]
 Sampler = Callable[[Any], Any]
@@ -44,7 +35,7 @@ def generate(
 
 def limit_caches(model: LabModel, size: int) -> Callable[[], list[Any]]:
     """Return a function that makes a row's caches like the release does for ``max_kv_size``."""
-    generator = getattr(generate_module(model), "BatchGenerator", None)
+    generator = getattr(engine.generate_module(model), "BatchGenerator", None)
     if generator is None or "max_kv_size" not in inspect.signature(generator).parameters:
         raise NotApplicable("the release's batch generator takes no max_kv_size")
     if hasattr(model.module, "make_cache"):
@@ -65,7 +56,7 @@ def _slides(config: Any) -> bool:
 
 def make_generator(model: LabModel, count: int, **options: Any) -> Any:
     """Make the release's batch generator; ``count`` is its ``max_tokens``."""
-    generator = getattr(generate_module(model), "BatchGenerator", None)
+    generator = getattr(engine.generate_module(model), "BatchGenerator", None)
     if generator is None:
         raise NotApplicable("the release has no batch generator")
     vision = "processor" in inspect.signature(generator).parameters
@@ -78,7 +69,7 @@ def samples_by_row(model: LabModel) -> bool:
 
 def refuses_bits(model: LabModel, bits: int) -> bool:
     """Whether mlx-vlm's batch generator, possibly patched, ignores ``kv_bits`` for this model."""
-    release = make_generator(model, 1, kv_bits=bits, kv_group_size=GROUP).release
+    release = make_generator(model, 1, kv_bits=bits, kv_group_size=engine.GROUP).release
     return getattr(release, "kv_bits", bits) is None
 
 
@@ -111,7 +102,7 @@ class Request:
     count: int
     processors: Sequence[Processor] | None = None
     sampler: Sampler | None = None
-    image: Image | None = None
+    image: engine.Image | None = None
     leaves: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
 
@@ -141,7 +132,7 @@ def run_requests(
     return run_in(generator, requests)
 
 
-@unless_refused()
+@engine.unless_refused()
 def run_in(generator: "_LmGenerator", requests: Sequence[Request]) -> list[list[Generated]]:
     if any(one.leaves for one in requests) and not hasattr(generator.release, "remove"):
         raise NotApplicable("the release's generator cannot remove a row")
@@ -178,7 +169,7 @@ def force_tokens(
         output.append(logprobs.reshape(-1).astype(mx.float32))
         return mx.array([tokens[min(len(output), len(tokens)) - 1]])
 
-    step = generate_module(model).generate_step
+    step = engine.generate_module(model).generate_step
     for _ in step(prompt, called, sampler=sampler, max_tokens=len(tokens), **options):
         pass
     return output
@@ -214,7 +205,6 @@ class _LmGenerator:
         return self.insert_requests([Request(0, prompt, self.count) for prompt in prompts])
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their token counts, processors and samplers."""
         names = {name for one in requests for name in one.own}
         return list(
             self.release.insert(
@@ -252,17 +242,16 @@ class VlmGenerator(_LmGenerator):
         self.by_row = "prompt_kwargs" in inspect.signature(self.release.insert).parameters
 
     def insert_requests(self, requests: Sequence[Request]) -> list[int]:
-        """Insert rows with their token counts, processors and images."""
         if self.by_row:
             return [self._insert_request(one) for one in requests]
         if any(one.image or one.own for one in requests):
             raise NotApplicable("the release's generator takes no arguments of a prompt")
-        embed(self.model, None)
+        engine.embed(self.model, None)
         prompts = [list(one.prompt) for one in requests]
         return list(self.release.insert(prompts, [one.asked for one in requests]))
 
     def _insert_request(self, one: Request) -> int:
-        embed(self.model, one.image)
+        engine.embed(self.model, one.image)
         prompt = list(one.prompt)
         (uid,) = self.release.insert(
             [prompt],
@@ -282,15 +271,15 @@ class VlmGenerator(_LmGenerator):
         if not reads:
             return _generation(self.release.next()) if self.release.active_batch else []
         longest = max(len(prompt) for _, prompt, _ in reads)
-        embed(self.model, None)
+        engine.embed(self.model, None)
         embeds = mx.zeros((len(reads), longest, 1))
         return _generation(self.release.next(inputs_embeds=embeds))
 
-    def _own(self, prompt: list[int], image: Image | None = None) -> dict[str, Any]:
+    def _own(self, prompt: list[int], image: engine.Image | None = None) -> dict[str, Any]:
         own = {"inputs_embeds": mx.zeros((1, len(prompt), 1))}
         grid = {} if image is None else {"image_grid_thw": image.grid}
         own |= grid
-        if own_positions(self.model):
+        if engine.own_positions(self.model):
             index = self.model.module.get_rope_index(mx.array([prompt]), *grid.values())
             # Falcon OCR returns more; its host passes none of it for text.
             if len(index) == 2:
@@ -307,7 +296,7 @@ class TextOnly:
 
     def __init__(self, model: LabModel):
         self.__dict__["_model"] = model
-        self.__dict__["_embeds"] = answer_window(model) is not None
+        self.__dict__["_embeds"] = engine.answer_window(model) is not None
 
     def __call__(
         self,

@@ -17,17 +17,7 @@ from typing import Any
 
 from ..core.arrays import mx
 from ..evidence.words import FLOAT32
-from . import Family, LabModel, NotBuilt
-from .build import (
-    cast_weights,
-    draw_weights,
-    find,
-    lab_model,
-    overrides_of,
-    refuse_giants,
-    text_config,
-    tolerance_of,
-)
+from . import Family, LabModel, NotBuilt, build
 from .generators import Request
 from .shrink import VOCABULARY, config_class, instance, small_config
 
@@ -110,25 +100,25 @@ def with_vision_tower(config: Mapping[str, Any]) -> Any:
 def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
     """A family's whole model, with weights of the dtype, drawn from the seed."""
     own = DATA["family"].get(family.name, {})
-    overrides = overrides_of(family.distribution, family.name)
+    overrides = build.overrides_of(family.distribution, family.name)
     if reason := own.get("not-built") or overrides.get("not-built"):
         raise NotBuilt(reason)
     module = family.module()
     try:
-        text, small = text_config(module, None, overrides | own.get("text", {}))
+        text, small = build.text_config(module, None, overrides | own.get("text", {}))
         text = getattr(text, "text_config", None) or text
         vision = _vision(module, own.get("vision", {}))
         model = module.Model(_whole_config(module, overrides, own, family.name, text, vision))
         language = model.language_model
-        refuse_giants(model)
+        build.refuse_giants(model)
     except NotBuilt:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())[:160]
         raise NotBuilt(f"{type(error).__name__}: {reason}") from error
-    draw_weights(model, seed)
-    cast_weights(model, dtype)
-    lab = lab_model(family, language, small, tolerance_of(family, dtype), dtype)
+    build.draw_weights(model, seed)
+    build.cast_weights(model, dtype)
+    lab = build.lab_model(family, language, small, build.tolerance_of(family, dtype), dtype)
     for counts, images in _images(vision, own):
         counts = [own["tokens"]] if "tokens" in own else counts
         found = fit(model, counts, images, own)
@@ -138,7 +128,7 @@ def build_whole(family: Family, seed: int = 0, dtype: str = FLOAT32) -> Whole:
 
 
 def _vision(module: ModuleType, own: Mapping[str, Any]) -> Any:
-    kind = find(module, "VisionConfig")
+    kind = build.find(module, "VisionConfig")
     names = {field.name for field in dataclasses.fields(kind)}
     general = {name: value for name, value in DATA["vision"].items() if name in names}
     small = small_config(kind, {"model_type": _vision_type(module, kind)}) | general
@@ -163,8 +153,8 @@ def _whole_config(
     vision: Any,
 ) -> Any:
     """The config of a whole model of this name, with those of its two parts."""
-    outer = find(module, "ModelConfig")
-    kind = find(module, overrides.get("whole-class", "ModelConfig"))
+    outer = build.find(module, "ModelConfig")
+    kind = build.find(module, overrides.get("whole-class", "ModelConfig"))
     fields = {field.name for field in dataclasses.fields(kind)}
     given = overrides.get("whole", {}) | own.get("whole", {})
     settings = small_config(kind, given)

@@ -17,20 +17,8 @@ from .. import __version__
 from ..activation.session import session
 from ..core.errors import MlxPatchesError
 from ..core.packages import MODEL_PACKAGES
-from ..evidence import outside
+from ..evidence import outside, words
 from ..evidence.store import cell_pairs, metal_branches
-from ..evidence.words import (
-    CRASH,
-    DEVICES,
-    GREEN,
-    RED,
-    REPAIRED,
-    family_result,
-    place_of,
-    scenario,
-    scenario_order,
-    severity_of,
-)
 
 HERE = Path(__file__).parent
 PARTLY = "partly"
@@ -65,7 +53,7 @@ def content(
 ) -> dict[str, Any]:
     """The data of the page, as a JSON object."""
     families = [cells for one in evidence for cells in one["without"].values()]
-    names = sorted({name for cells in families for name in cells}, key=scenario_order)
+    names = sorted({name for cells in families for name in cells}, key=words.scenario_order)
     parts = [one.get(f"details_{part}", {}) for one in evidence for part in ("without", "with")]
     details = [cells for part in parts for cells in part.values()]
     texts = list(dict.fromkeys(text for cells in details for text in cells.values()))
@@ -155,7 +143,7 @@ def _cell(
     number: Mapping[str, int],
 ) -> dict[str, Any]:
     matrix = session().matrix
-    found = family_result(pairs)
+    found = words.family_result(pairs)
     by_place: dict[str, dict[str, str]] = {}
     for name, pair in pairs.items():
         by_place.setdefault(_place(name), {})[name] = pair
@@ -166,7 +154,7 @@ def _cell(
         one.get(f"details_{part}", {}).get(family, {}) for part in ("without", "with")
     )
     return {
-        "result": PARTLY if found == RED and repaired else found,
+        "result": PARTLY if found == words.RED and repaired else found,
         # Not part of the result: scenarios only compare a batch with a single request.
         "solo": _wrong_solo(family, one["set"]),
         "held": held.sentence if (held := outside.find_compared(one["set"], family)) else "",
@@ -183,13 +171,13 @@ def _cell(
             name
             for name, pair in pairs.items()
             if "r" in pair
-            and severity_of(name, without.get(name) or with_.get(name, "")) == CRASH
-            and scenario(name).severity != CRASH
+            and words.severity_of(name, without.get(name) or with_.get(name, "")) == words.CRASH
+            and words.scenario(name).severity != words.CRASH
         ],
-        "results": {place: family_result(cells) for place, cells in by_place.items()},
+        "results": {place: words.family_result(cells) for place, cells in by_place.items()},
         "metal": list((metal_branches(one["set"]) or {}).get(family, ())),
         "row": _applying(matrix.patches_for(family, one["set"].split()[0]), one["set"])
-        if found in (RED, REPAIRED) and not traced
+        if found in (words.RED, words.REPAIRED) and not traced
         else [],
     }
 
@@ -199,9 +187,11 @@ def results_of(one: Mapping[str, Any]) -> dict[str, str]:
 
     A family that is right in a batch is ``repaired`` if a single request is wrong unpatched.
     """
-    results = {family: family_result(pairs) for family, pairs in cell_pairs(one).items()}
+    results = {family: words.family_result(pairs) for family, pairs in cell_pairs(one).items()}
     return {
-        family: REPAIRED if result == GREEN and _wrong_solo(family, one["set"]) else result
+        family: words.REPAIRED
+        if result == words.GREEN and _wrong_solo(family, one["set"])
+        else result
         for family, result in results.items()
     }
 
@@ -220,12 +210,12 @@ def _applying(ids: Iterable[str], release: str) -> list[str]:
 def _scenario(name: str) -> dict[str, str]:
     from ..lab.scenarios import SCENARIOS
 
-    base = place_of(name)[0]
+    base = words.place_of(name)[0]
     doc = SCENARIOS[base].__doc__ if base in SCENARIOS else ""
     return {
         "name": name,
         "does": doc or "",
-        "severity": scenario(name).severity,
+        "severity": words.scenario(name).severity,
         "place": _place(name),
     }
 
@@ -236,8 +226,8 @@ def _place(name: str) -> str:
 
 
 def _words(name: str) -> str:
-    _, device, dtype = place_of(name)
-    return f"{DEVICES[device]}, {dtype}"
+    _, device, dtype = words.place_of(name)
+    return f"{words.DEVICES[device]}, {dtype}"
 
 
 def _release(version: str) -> Any:

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from mlx_patches.lab import generators
+from mlx_patches.lab import engine
 from mlx_patches.lab.walks import program, walk
 from mlx_patches.patches._shared import rows as cache_rows
 from mlx_patches.patches.generation.cancelled_prompt.probe import (
@@ -72,7 +72,7 @@ CANCELLED = (
 
 def run_walk(line: str) -> list[str]:
     model = build_or_skip(line.split()[0])
-    batch = getattr(generators.generate_module(model), "PromptProcessingBatch", None)
+    batch = getattr(engine.generate_module(model), "PromptProcessingBatch", None)
     if not hasattr(batch, "remove"):
         pytest.skip("the release removes no row during prefill")
     return walk.run(model, program.parse(line))

@@ -49,7 +49,7 @@ def test_padding_after_whole_chunks(name):
 
 def answered(name: str) -> Cell:
     model = build_or_skip(name)
-    generator = generators.generate_module(model).BatchGenerator
+    generator = engine.generate_module(model).BatchGenerator
     if "apc_manager" not in inspect.signature(generator).parameters:
         pytest.skip("the release's engine has no prefix cache")
     stored = importlib.import_module("mlx_vlm.apc").APCManager()
