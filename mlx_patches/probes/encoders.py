@@ -5,34 +5,16 @@ from typing import Any
 
 from .kit import import_module, mx, require_module
 
+_TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "vocab_size": 64}
+_HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+_GEMMA3 = {"query_pre_attn_scalar": 16, "max_position_embeddings": 256, "sliding_window": 8}
+_MODERN_BERT = {"architectures": ["ModernBertModel"], "local_attention": 8, "embedding_dim": 16}
+_CONV = {"layer_types": ["conv", "full_attention"], "conv_bias": False, "conv_L_cache": 3}
+_BLOCK = {"block_dim": 32, "block_ff_dim": 48, "block_multiple_of": 8, "norm_eps": 1e-5}
+_LFM2 = _CONV | _BLOCK | {"block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False}
 # Every family reads its part.
-_CONFIG: dict[str, Any] = {
-    "model_type": "",
-    "architectures": ["ModernBertModel"],
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "query_pre_attn_scalar": 16,
-    "vocab_size": 64,
-    "max_position_embeddings": 256,
-    "local_attention": 8,
-    "global_attn_every_n_layers": 3,
-    "sliding_window": 8,
-    # LFM2's.
-    "norm_eps": 1e-5,
-    "conv_bias": False,
-    "conv_L_cache": 3,
-    "block_dim": 32,
-    "block_ff_dim": 48,
-    "block_multiple_of": 8,
-    "block_ffn_dim_multiplier": 1.0,
-    "block_auto_adjust_ff_dim": False,
-    "layer_types": ["conv", "full_attention"],
-    "embedding_dim": 16,
-}
+_CONFIG: dict[str, Any] = {"model_type": "", "global_attn_every_n_layers": 3}
+_CONFIG |= _TEXT | _HEADS | _GEMMA3 | _MODERN_BERT | _LFM2
 
 
 def build_encoder(module: str, dtype: str = "float32", **changes: Any) -> Any:

@@ -17,6 +17,11 @@ from ..core.patch import Target
 from ..evidence.results import is_absent
 from . import NotApplicable, Result
 
+# The sizes of a small text model, by their names in ``config.json``.
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 64}
+SIZES |= {"rms_norm_eps": 1e-5, "max_position_embeddings": 512}
+
 
 def require_names(owner: Any, *names: str) -> None:
     """Raise NotApplicable if a module, a class or an object lacks an attribute."""

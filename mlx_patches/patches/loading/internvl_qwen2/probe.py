@@ -1,21 +1,8 @@
 """Builds a tiny InternVL whose text config is Qwen2's."""
 
-from ....probes.kit import Result, Target, import_module, module_of, require_own
+from ....probes.kit import SIZES, Result, Target, import_module, module_of, require_own
 
-TEXT = {
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 64,
-    "max_position_embeddings": 512,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": False,
-}
+TEXT = SIZES | {"model_type": "qwen2", "rope_theta": 1e6, "tie_word_embeddings": False}
 VISION = {"model_type": "internvl_vision", "hidden_size": 32, "intermediate_size": 48}
 # What Qwen2's attention has.
 WANTED = {f"{name}_proj.bias" for name in "qkv"}

@@ -3,20 +3,9 @@
 from typing import Any
 
 from ....core.distributions import source_file
-from ....probes.kit import Result, Target, import_module
+from ....probes.kit import SIZES, Result, Target, import_module
 
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 1,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 64,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": True,
-}
+LONG = SIZES | {"max_position_embeddings": 131072, "tie_word_embeddings": True}
 SCALING: dict[str, Any] = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -56,7 +45,7 @@ def probe(target: Target) -> Result:
 
 def rope_of(package: str, name: str, rope: dict[str, Any]) -> str:
     """The rope in a text config, in mlx-lm that of a model built with it; or the error."""
-    config: dict[str, Any] = {"model_type": name, **SIZES, **rope}
+    config: dict[str, Any] = {"model_type": name, **LONG, **rope}
     try:
         if package == "mlx_lm":
             module = import_module(f"mlx_lm.models.{name}")

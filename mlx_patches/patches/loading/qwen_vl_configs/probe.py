@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ....probes.kit import Result, Target, family_of, module_of, require_own
+from ....probes.kit import SIZES, Result, Target, family_of, module_of, require_own
 
 THETA, SECTIONS = 5e6, [2, 3, 3]
 
@@ -10,16 +10,8 @@ THETA, SECTIONS = 5e6, [2, 3, 3]
 def save_config(family: str) -> dict[str, Any]:
     """The content of ``config.json`` of a tiny model."""
     text = {
+        **SIZES,
         "model_type": f"{family}_text",
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": 64,
-        "max_position_embeddings": 512,
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 32,
