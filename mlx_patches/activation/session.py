@@ -199,12 +199,7 @@ class Session:
                         outcomes.append(one._replace(status=Status.LOST, reason=unseen(module)))
         return _report(outcomes)
 
-    def before_fork(self) -> None:
-        """Wait until no thread is changing patches: a child would inherit a half-done change."""
-        self.manager.before_fork()
-
     def after_fork(self, in_child: bool) -> None:
-        """Release the lock; make a new one in a child, where its holder may not exist."""
         self.manager.after_fork(in_child)
         if in_child and self._presence is not None:
             self._presence.after_fork_in_child()
@@ -437,7 +432,6 @@ class Session:
 
 
 def _report(outcomes: Iterable[Outcome]) -> Report:
-    """The last outcome of each patch and target."""
     return Report(tuple({(one.patch, one.target): one for one in outcomes}.values()))
 
 
@@ -495,7 +489,7 @@ def session() -> Session:
 
 def _before_fork() -> None:
     if _session is not None:
-        _session.before_fork()
+        _session.manager.before_fork()
 
 
 def _after_fork(in_child: bool) -> None:

@@ -42,10 +42,7 @@ class Recommendation:
         """Release set to the defects of single requests that the patches do not repair."""
         found = {}
         for name in self.versions:
-            held, prefill = (
-                outside.find_compared(name, self.family),
-                outside.own_prefill(name, self.family),
-            )
+            held, prefill, *_ = outside.beside(name, self.family)
             cells = [*(held.defects() if held else ()), *([prefill] if prefill else ())]
             open_ = [one for one in cells if one.is_open(True, ())]
             if open_:

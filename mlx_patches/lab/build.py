@@ -19,7 +19,11 @@ from .cache_arrays import layers
 from .shrink import LAYERS, VOCABULARY, WINDOW, grow_config, instance, shrink_config, small_config
 from .variants import vary
 
-OVERRIDES: dict[str, Any] = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
+Config = dict[str, Any]
+# Changes a small config.
+Edit = Callable[[Config], Config]
+
+OVERRIDES: Config = tomllib.loads((Path(__file__).parent / "overrides.toml").read_text())
 _PROMPT = 10
 # Names of the config class of a family's text model.
 _TEXT_CLASSES = ("TextConfig", "TextModelArgs", "TextArgs")
@@ -29,11 +33,11 @@ MAX_PARAMETERS = 20_000_000
 def build(
     family: Family,
     seed: int = 0,
-    config: dict[str, Any] | None = None,
+    config: Config | None = None,
     dtype: str = FLOAT32,
     sizes: Mapping[str, Any] | None = None,
     variant: str = "",
-    edit: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    edit: Edit | None = None,
 ) -> LabModel:
     """Build a family's model, from the user's config if given.
 
@@ -71,14 +75,14 @@ def tolerance_of(family: Family, dtype: str) -> Tolerance:
 
 def build_undrawn(
     family: Family,
-    config: dict[str, Any] | None = None,
+    config: Config | None = None,
     sizes: Mapping[str, Any] | None = None,
     variant: str = "",
-    edit: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-) -> tuple[Any, dict[str, Any]]:
+    edit: Edit | None = None,
+) -> tuple[Any, Config]:
     """A family's model with undrawn weights, and its config; see ``build``."""
 
-    def change(small: dict[str, Any]) -> dict[str, Any]:
+    def change(small: Config) -> Config:
         grown = grow_config(small, sizes or {})
         grown = vary(grown, variant) if variant else grown
         return edit(grown) if edit else grown
@@ -98,7 +102,7 @@ def build_undrawn(
 
 
 def lab_model(
-    family: Family, model: Any, config: dict[str, Any], tolerance: Tolerance, dtype: str = FLOAT32
+    family: Family, model: Any, config: Config, tolerance: Tolerance, dtype: str = FLOAT32
 ) -> LabModel:
     inner = config.get("text_config") or {}
     vocabulary = int(config.get("vocab_size") or inner.get("vocab_size") or VOCABULARY)
@@ -151,24 +155,16 @@ def differ(one: LabModel, other: LabModel) -> bool:
 
 
 # Layer kinds that a family's source may name, in alternation order.
-_KINDS = (
-    "sliding_attention",
-    "linear_attention",
-    "chunked_attention",
-    "mamba",
-    "conv",
-    "recurrent",
-    "attention",
-    "full_attention",
-)
+_ATTENTION = ("sliding_attention", "linear_attention", "chunked_attention")
+_KINDS = (*_ATTENTION, "mamba", "conv", "recurrent", "attention", "full_attention")
 
 
-def _by_source(module: ModuleType) -> dict[str, Any]:
+def _by_source(module: ModuleType) -> Config:
     """Config values for the layer kinds and rope settings named in a family's source."""
     folder = getattr(module, "__path__", None)
     files = sorted(Path(folder[0]).glob("*.py")) if folder else [Path(module.__file__ or "")]
     source = "".join(file.read_text(errors="replace") for file in files)
-    derived: dict[str, Any] = {}
+    derived: Config = {}
     if '"mrope_section"' in source and "rope_scaling" in source:
         derived["rope_scaling"] = {"type": "default", "mrope_section": [2, 3, 3]}
     if "rope_parameters[" in source:
@@ -205,7 +201,7 @@ def _text_classes(module: ModuleType) -> Iterator[tuple[ModuleType, type]]:
         yield from ((owner, getattr(owner, one)) for one in _TEXT_CLASSES if hasattr(owner, one))
 
 
-def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
+def _shrunk_inner(module: ModuleType, config: Config) -> Config:
     """The user's text config, shrunk by the config class of its text model."""
     inner = _inner_modules(module)
     # If a wrapper has several models, the config selects one.
@@ -214,7 +210,7 @@ def _shrunk_inner(module: ModuleType, config: dict[str, Any]) -> dict[str, Any]:
     return shrink_config(config, kinds[0]) if kinds else config
 
 
-def _nest_config(module: ModuleType, overrides: dict[str, Any]) -> dict[str, Any]:
+def _nest_config(module: ModuleType, overrides: Config) -> Config:
     """The config of the text model inside a multimodal mlx-lm wrapper."""
     for inner in _inner_modules(module):
         name = inner.__name__.rpartition(".")[2]
@@ -227,12 +223,8 @@ def _nest_config(module: ModuleType, overrides: dict[str, Any]) -> dict[str, Any
 
 
 def _lm_model(
-    family: Family,
-    config: dict[str, Any] | None,
-    overrides: dict[str, Any],
-    change: Callable[[dict[str, Any]], dict[str, Any]],
-    read: bool,
-) -> tuple[Any, dict[str, Any]]:
+    family: Family, config: Config | None, overrides: Config, change: Edit, read: bool
+) -> tuple[Any, Config]:
     module = family.module()
     args = module.ModelArgs
     names = inspect.signature(args).parameters
@@ -253,12 +245,8 @@ def _lm_model(
 
 
 def _vlm_model(
-    family: Family,
-    config: dict[str, Any] | None,
-    overrides: dict[str, Any],
-    change: Callable[[dict[str, Any]], dict[str, Any]],
-    read: bool,
-) -> tuple[Any, dict[str, Any]]:
+    family: Family, config: Config | None, overrides: Config, change: Edit, read: bool
+) -> tuple[Any, Config]:
     """An mlx-vlm language model, from its text config and in some families the whole config."""
     module = family.module()
     language = find(module, "LanguageModel")
@@ -280,11 +268,11 @@ def _vlm_model(
 
 def text_config(
     module: ModuleType,
-    config: dict[str, Any] | None,
-    overrides: dict[str, Any],
-    change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    config: Config | None,
+    overrides: Config,
+    change: Edit = dict,
     read: bool = False,
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, Config]:
     """The settings of an mlx-vlm language model, as an object and as a dictionary."""
     text_class = find(module, *_list_named(overrides, "config-class"), "TextConfig", "ModelConfig")
     given = (config or {}).get("text_config", config)
@@ -298,11 +286,11 @@ def text_config(
     return text, small
 
 
-def _list_named(overrides: dict[str, Any], key: str) -> list[str]:
+def _list_named(overrides: Config, key: str) -> list[str]:
     return [overrides[key]] if key in overrides else []
 
 
-def _config(cls: type, config: dict[str, Any] | None, overrides: dict[str, Any]) -> dict[str, Any]:
+def _config(cls: type, config: Config | None, overrides: Config) -> Config:
     return small_config(cls, overrides) if config is None else shrink_config(config, cls)
 
 
@@ -329,7 +317,7 @@ def refuse_giants(model: Any) -> None:
         raise NotBuilt(f"{count:,} parameters: some width was not made small")
 
 
-def overrides_of(distribution: str, name: str) -> dict[str, Any]:
+def overrides_of(distribution: str, name: str) -> Config:
     """A family's overrides, layered over those of the mlx-lm family of the same name."""
     return {**OVERRIDES["mlx-lm"].get(name, {}), **OVERRIDES[distribution].get(name, {})}
 

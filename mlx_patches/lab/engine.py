@@ -29,18 +29,9 @@ from . import Cell, Family, LabModel
 OWN = PurePath(__file__).parents[1]
 # Config fields of special tokens: the image token, the token before an image, then the others.
 MARKS = (
-    "image_token_id",
-    "image_token_index",
-    "vision_start_token_id",
-    "image_start_token_id",
-    "vision_end_token_id",
-    "image_end_token_id",
-    "video_token_id",
-    "video_token_index",
-    "video_start_token_id",
-    "video_end_token_id",
-    "audio_token_id",
-    "audio_start_token_id",
+    *("image_token_id", "image_token_index", "vision_start_token_id", "image_start_token_id"),
+    *("vision_end_token_id", "image_end_token_id", "video_token_id", "video_token_index"),
+    *("video_start_token_id", "video_end_token_id", "audio_token_id", "audio_start_token_id"),
 )
 # The smallest quantization group of keys and values, and the head width of a tiny model.
 GROUP = 32
@@ -155,7 +146,6 @@ def extract(cache: list[Any], row: int) -> list[Any]:
 
 
 def trim(cache: list[Any], count: int) -> None:
-    """Trim the last ``count`` tokens of every row."""
     for layer in cache:
         if not _having(layer, "is_trimmable").is_trimmable():
             raise NotApplicable(f"{type(layer).__name__} is not trimmable")

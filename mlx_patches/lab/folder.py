@@ -20,9 +20,7 @@ Report = Callable[[Task, list[Row]], None]
 Evidence = dict[str, dict[str, Any]]
 
 
-def evidence_of(
-    folder: Path, report: Report = lambda task, rows: None
-) -> dict[str, dict[str, Any]]:
+def evidence_of(folder: Path, report: Report = lambda task, rows: None) -> Evidence:
     """Measure a folder's shrunk config; returns evidence by distribution.
 
     Every package that implements the model is measured in parallel processes, without patches and

@@ -17,6 +17,10 @@ STEPS = 14
 LARGEST = 64
 
 
+# A line of tokens, or of their positions, for each row.
+Table = Sequence[Sequence[int]]
+
+
 @dataclass
 class Row:
     """A text, how many of its tokens have been fed, and the logits by position.
@@ -157,7 +161,6 @@ def prefill_right(model: LabModel, rows: Sequence[Row], cache: list[Any], chunk:
 
 
 def padding_of(rows: Sequence[Row]) -> list[int]:
-    """The left padding of each row's prompt, in tokens."""
     longest = max(row.chunks[0] for row in rows)
     return [longest - row.chunks[0] for row in rows]
 
@@ -231,12 +234,7 @@ def solo_run(model: LabModel, row: Row, cache: list[Any], end: int | None = None
 
 
 def _feed_table(
-    model: LabModel,
-    rows: Sequence[Row],
-    table: Sequence[Sequence[int]],
-    cache: list[Any],
-    places: Sequence[Sequence[int]],
-    chunk: int,
+    model: LabModel, rows: Sequence[Row], table: Table, cache: list[Any], places: Table, chunk: int
 ) -> Any:
     """Feed padded prompts, chunked if ``chunk`` is not 0; returns the last chunk's logits."""
     logits, start = None, 0
@@ -251,9 +249,9 @@ def _feed_table(
 def _call(
     model: LabModel,
     rows: Sequence[Row],
-    table: Sequence[Sequence[int]],
+    table: Table,
     cache: list[Any],
-    places: Sequence[Sequence[int]] | None,
+    places: Table | None,
     new: bool,
 ) -> Any:
     """Logits (rows, length, vocabulary); for ``places`` see ``engine.position_kwargs``."""

@@ -92,16 +92,11 @@ class Task:
 
     def command(self) -> list[str]:
         command = module_command("mlx_patches.lab.child", str(self.family))
-        command += ["--patched"] if self.patched else []
-        command += ["--every-patch"] if self.every_patch else []
-        command += ["--config", str(self.config)] if self.config else []
-        command += ["--weights", str(self.weights)] if self.weights else []
-        command += ["--dtype", self.dtype] if self.dtype != FLOAT32 else []
-        command += ["--variant", self.variant] if self.variant else []
-        command += ["--device", self.device] if self.device else []
-        if self.reference:
-            return [*command, "--reference", self.reference]
-        for name in self.scenarios:
+        command += ["--patched"] * self.patched + ["--every-patch"] * self.every_patch
+        for name in ("config", "weights", "dtype", "variant", "device", "reference"):
+            value = str(getattr(self, name) or "")
+            command += [f"--{name}", value] if value not in ("", FLOAT32) else []
+        for name in () if self.reference else self.scenarios:
             command += ["--scenario", name]
         return command
 
@@ -132,13 +127,11 @@ class Row:
     setup: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The form in files and in JSON output."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @cache
 def environment() -> str:
-    """The installed MLX packages with their versions."""
     found = (distributions.find(name) for name in CORE)
     return ", ".join(str(one) for one in found if one)
 
@@ -197,9 +190,7 @@ def tasks(
         weights: a model's folder, which is loaded unchanged.
         every_patch: patched tasks apply every patch that the gate admits, not the model's entry.
         dtype: the dtype of the tiny models' weights; models from ``weights`` keep theirs.
-        variant: a variant of the tiny models' configs, for the families that have it.
         reference: compare the families with transformers instead of running the scenarios.
-        device: the emulated device, if any.
 
     Raises:
         MlxPatchesError: an unknown family or scenario, a folder that cannot be used, no family

@@ -13,7 +13,6 @@ GENERATORS = ("mlx_vlm.generate", "mlx_vlm.generate.ar")
 
 
 def vlm_generators(name: str) -> tuple[str, ...]:
-    """The places of a name of mlx-vlm's batch generator."""
     return tuple(f"{module}:{name}" for module in GENERATORS)
 
 
@@ -29,16 +28,8 @@ PROMPT_CACHE_FETCH = tuple(
 
 # The models of mlx-vlm that compute M-RoPE positions themselves.
 MROPE = (
-    "glm4v",
-    "glm4v_moe",
-    "glm_ocr",
-    "paddleocr_vl",
-    "qwen2_5_vl",
-    "qwen2_vl",
-    "qwen3_5",
-    "qwen3_omni_moe",
-    "qwen3_vl",
-    "qwen3_vl_moe",
+    "glm4v glm4v_moe glm_ocr paddleocr_vl qwen2_5_vl qwen2_vl qwen3_5 qwen3_omni_moe qwen3_vl"
+    " qwen3_vl_moe"
 )
 
 

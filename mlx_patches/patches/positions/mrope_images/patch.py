@@ -80,6 +80,6 @@ def join_parts(index: Function, model: Any, parts: Sequence[Part], like: Any) ->
 
 PATCH = Patch(
     id="mrope-images",
-    targets=wrap(vlm_family(" ".join(MROPE), "LanguageModel.get_rope_index"), index_each_image),
+    targets=wrap(vlm_family(MROPE, "LanguageModel.get_rope_index"), index_each_image),
     changes_solo=True,
 )

@@ -44,7 +44,7 @@ from . import kept_deltas, prompts, turns
 from .turns import Feed
 
 # Qwen3.5 MoE inherits the positions of Qwen3.5.
-FAMILIES = tuple(sorted((*MROPE, "qwen3_5_moe")))
+FAMILIES = tuple(sorted([*MROPE.split(), "qwen3_5_moe"]))
 # With one of these arguments a model computes a prompt's positions itself.
 GRIDS = ("image_grid_thw", "video_grid_thw")
 
