@@ -2,6 +2,7 @@
 
     python tools/measure_images.py --set 'mlx-vlm 0.7.10' --python PYTHON
     ... --rows FILE   from the rows of `lab --reference --both --out FILE` on another machine
+    ... --add         families without rows keep what the file has of them
     ... --table       prints the results of all files: family by stage, for each release
 
 ``PYTHON`` is that of an environment of the set with the extra ``reference``. What transformers
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--set", help="the release set")
     parser.add_argument("--python", type=Path, help="an environment of this set, with the extra")
     parser.add_argument("--rows", type=Path, help="rows that were measured elsewhere")
+    parser.add_argument("--add", action="store_true", help="keep the families without rows")
     parser.add_argument("--no-needs", action="store_true", help="keep the traced patches of before")
     parser.add_argument("--needs", type=Path, help="the patches of cells, traced elsewhere")
     parser.add_argument("--jobs", type=int, default=2)
@@ -60,11 +62,12 @@ def main() -> None:
     usual = f"transformers {release_sets.versions(options.python)['transformers']}"
     other = "" if found["outside"] == usual else f"-{found['outside'].replace(' ', '-')}"
     file = EVIDENCE / f"{one.slug}{other}.json"
-    if options.needs:
-        found["needs"] = read_needs(options.needs, found)
-    elif options.no_needs:
-        before = evidence_file.read(file).get("needs", {})
-        found["needs"] = only_repaired(before, found)
+    before = evidence_file.read(file)
+    if options.add:
+        keep(before, found, {row["family"].partition(":")[2] for row in rows})
+    if options.needs or options.no_needs:
+        traced = read_needs(options.needs) if options.needs else {}
+        found["needs"] = only_repaired({**before.get("needs", {}), **traced}, found)
     else:
         found["needs"] = needs(options.python, found, options.jobs)
     evidence_file.save(file, found)
@@ -143,13 +146,32 @@ def not_compared(rows: Rows) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def read_needs(file: Path, found: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """The patches of repaired cells, from lines with a scenario and a patch."""
+def keep(before: Mapping[str, Any], found: dict[str, Any], measured: set[str]) -> None:
+    """Add what the file has of families that were not measured now.
+
+    Raises SystemExit if they were compared with another transformers.
+    """
+    if before and before["outside"] != found["outside"]:
+        raise SystemExit(f"{found['set']}: {before['outside']} in the file, not {found['outside']}")
+    kinds = {k for k, one in before.get("kinds", {}).items() if one["family"] not in measured}
+    places = [(before, found, part) for part in ("kinds", *PARTS, "crash")]
+    places += [(before.get("details", {}), found["details"], part) for part in PARTS]
+    for old, new, part in places:
+        kept = {kind: value for kind, value in old.get(part, {}).items() if kind in kinds}
+        new[part] = dict(sorted({**new[part], **kept}.items()))
+    families = {published.entry(kind)["family"] for kind in published.TABLE["entry"]} - measured
+    reasons = before.get("not_compared", {}).items()
+    kept = {family: why for family, why in reasons if family in families}
+    found["not_compared"] = dict(sorted({**found["not_compared"], **kept}.items()))
+
+
+def read_needs(file: Path) -> dict[str, dict[str, list[str]]]:
+    """The patches of cells, from lines with a scenario and a patch."""
     traced: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for one in evidence_file.read_lines(file):
         kind, _, stage = one["scenario"].partition(":")[2].rpartition(" ")
         traced[kind][stage].append(one["patch"])
-    return only_repaired(traced, found)
+    return traced
 
 
 def only_repaired(

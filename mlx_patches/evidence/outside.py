@@ -163,7 +163,8 @@ class Held(NamedTuple):
 class Picture(NamedTuple):
     """A kind of model with images: the fields of a config that choose it, and its stages.
 
-    ``mark``: the field that only configs have that transformers 5 saved; empty if there is none.
+    ``mark``: the field, or the field and its value, that only configs have that transformers 5
+    saved; empty if there is none. A field may have a path.
     """
 
     name: str
@@ -184,11 +185,10 @@ class Pictures(NamedTuple):
 
     def kind(self, config: Mapping[str, Any] | None = None) -> Picture | None:
         """The kind of a folder's config; without a folder, the family's plain kind."""
-        parts = (config or {}, (config or {}).get("text_config") or {})
         fits = [
             one
             for one in self.kinds
-            if all(value in [part.get(name) for part in parts] for name, value in one.when.items())
+            if all(value in _find_values(config, path) for path, value in one.when.items())
         ]
         return max(fits, key=lambda one: len(one.when), default=None)
 
@@ -197,8 +197,9 @@ class Pictures(NamedTuple):
         found = self.kind(config)
         if found is None:
             return ()
-        fields = ChainMap((config or {}).get("text_config") or {}, dict(config or {}))
-        saved = bool(found.mark and fields.get(found.mark))
+        path, _, value = found.mark.partition("=")
+        here = _find_values(config, path) if path else ()
+        saved = any(value in ("", one) for one in here if one)
         return tuple(one for one in found.cells if saved or one.name != SAVED)
 
 
@@ -323,6 +324,18 @@ def list_configs(cells: Sequence[HeldCell]) -> str:
     ropes = [name.removeprefix(_ROPE) for name in found if name.startswith(_ROPE)]
     others = [name for name in found if not name.startswith(_ROPE)]
     return ", ".join([*([_ROPE + "/".join(ropes)] if ropes else []), *others])
+
+
+def _find_values(config: Mapping[str, Any] | None, path: str) -> list[Any]:
+    """The values of a field in a config and in its text model; ``a.b``: in the part ``a``."""
+    *parts, name = path.split(".")
+    own = functools.reduce(_part, parts, config or {})
+    return [one.get(name) for one in (own, _part(own, "text_config"))]
+
+
+def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _rope_type(config: Mapping[str, Any]) -> str:

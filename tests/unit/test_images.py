@@ -197,6 +197,23 @@ def test_images_that_were_not_measured_with_the_patches(half):
     assert not images["wrong_with_patches"] and not images["wrong_here"]
 
 
+@pytest.mark.parametrize(
+    ("mark", "config", "is_saved"),
+    [
+        ("part.new", {"part": {"new": {"a": 1}}}, True),
+        ("part.new", {"part": {"text_config": {"new": 1}}}, True),
+        ("part.new", {"part": "no object", "new": 1}, False),
+        ("new=axial", {"text_config": {"new": "axial"}}, True),
+        ("new=axial", {"new": "other"}, False),
+        ("", {"": 1}, False),
+    ],
+)
+def test_mark_is_a_path_or_a_value(mark, config, is_saved):
+    cells = (outside.HeldCell("load", "g"), outside.HeldCell("saved", "r"))
+    shown = outside.Pictures("t 1", (outside.Picture("a", {}, mark, cells),))
+    assert (len(shown.cells(config)) == 2) is is_saved
+
+
 def test_missing_image_patch_counts(evidence):
     one = judged({"both": "vision"})
     assert "of-blocks" in one.patches
@@ -242,8 +259,26 @@ def test_traced_patches_of_repaired_cells(tmp_path):
     found["with"] = {"a": {"load": "g", "chat": "r"}}
     lines = [{"scenario": f"{scenario.NAME}:a {stage}", "patch": "p"} for stage in ("load", "chat")]
     (tmp_path / "rows").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert measure_images.read_needs(tmp_path / "rows", found) == {"a": {"load": ["p"]}}
+    traced = measure_images.read_needs(tmp_path / "rows")
+    assert measure_images.only_repaired(traced, found) == {"a": {"load": ["p"]}}
     assert measure_images.only_repaired({}, found) == {"a": {"load": []}}
+
+
+def test_families_without_rows_are_kept():
+    kinds = {"gemma3": {"family": "gemma3"}, "gemma4 vision": {"family": "gemma4"}}
+    cells = {kind: {"load": "r"} for kind in kinds}
+    before = {"outside": "t 1", "kinds": kinds, "without": cells, "with": cells}
+    before |= {"crash": {kind: ["load"] for kind in kinds}, "details": {"with": cells}}
+    before["not_compared"] = {"mllama": "why", "gone": "it is no family of the table"}
+    found = {"set": "s", "outside": "t 1", "crash": {}, "not_compared": {"molmo": "none"}}
+    found |= {part: {"gemma4": {"load": "g"}} for part in ("kinds", "without", "with")}
+    found["details"] = {"without": {}, "with": {}}
+    measure_images.keep(before, found, {"gemma4"})
+    assert found["without"] == {"gemma3": {"load": "r"}, "gemma4": {"load": "g"}}
+    assert found["crash"] == {"gemma3": ["load"]} and [*found["details"]["with"]] == ["gemma3"]
+    assert found["not_compared"] == {"mllama": "why", "molmo": "none"}
+    with pytest.raises(SystemExit, match="t 1 in the file, not t 2"):
+        measure_images.keep(before, {**found, "outside": "t 2"}, set())
 
 
 def test_stages_that_stay_off():
