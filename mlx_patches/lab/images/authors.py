@@ -47,6 +47,7 @@ def main() -> None:
     for name in names:
         folder = Path(root) / name.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         try:
             check_version(published.entry(name), transformers.__version__)
             facts = make_entry(published.entry(name), folder)
@@ -68,7 +69,7 @@ def make_entry(one: published.Json, folder: Path) -> dict[str, Any]:
     import numpy as np
 
     home = folder / "published"
-    home.mkdir(parents=True)
+    home.mkdir()
     model, ids = write_folder(one, home)
     write_copy(one, home, folder / "saved")
     if "renamed" in one or "transposed" in one:
