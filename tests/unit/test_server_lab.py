@@ -22,12 +22,15 @@ from mlx_patches.lab.server.runner import Lab
 
 from .toy_server import OTHER, serving
 
-NAMES = [one.name for one in parameters(OTHER)]
+NAMES = [one.name for one in parameters(OTHER, images=True)]
+
+
+def lab_of(toy):
+    return Lab(Process(toy.url, "toy"), None, OTHER, images=True)
 
 
 def cells_of(toy, *only):
-    lab = Lab(Process(toy.url, "toy"), None, OTHER)
-    return [cell for cell, _ in lab.cells(only)]
+    return [cell for cell, _ in lab_of(toy).cells(only)]
 
 
 def faults(cells, endpoint="chat"):
@@ -41,7 +44,7 @@ def faults(cells, endpoint="chat"):
 
 def test_correct_server_is_right_everywhere():
     with serving() as toy:
-        lab = Lab(Process(toy.url, "toy"), None, OTHER)
+        lab = lab_of(toy)
         cells = [
             lab.cell(one.endpoints[0], one, context)
             for one in lab.everything
@@ -72,6 +75,7 @@ DROPPED = {
     "enable_thinking": "enable_thinking",
     "thinking_budget": "thinking_budget",
     "stream_options": "stream_options",
+    "picture": "two pictures",
     "model": "model",
     "adapters": "adapters",
 }
@@ -141,12 +145,18 @@ def test_fault_of_a_kept_state_is_seen(fault, name, contexts):
     assert "solo" not in bad[WRONG]
 
 
+def test_picture_of_another_request_is_seen():
+    with serving(("first rules", "messages")) as toy:
+        bad = faults(cells_of(toy, "picture"))
+    assert "joins another" in bad[WRONG]
+
+
 # Walks.
 
 
 def test_walk_finds_and_shrinks_a_fault():
     with serving(("first rules", "top_k")) as toy:
-        walker = walks.Walker(Lab(Process(toy.url, "toy"), None, OTHER))
+        walker = walks.Walker(lab_of(toy))
         walker.usable = ["top_k", "xtc"]
         red = next(red for _, red in walker.walk(20, seed=3) if red)
         assert len(red.steps) <= 4
@@ -156,7 +166,7 @@ def test_walk_finds_and_shrinks_a_fault():
 
 def test_correct_server_has_no_red_walk():
     with serving() as toy:
-        walker = walks.Walker(Lab(Process(toy.url, "toy"), None, OTHER))
+        walker = walks.Walker(lab_of(toy))
         assert walker.play(walker.draw(5)) is None
 
 

@@ -22,8 +22,10 @@ from mlx_patches.lab.server.oracle import (
     log_softmax,
     penalize,
 )
+from mlx_patches.lab.server.pictures import WORDS, draw, spell
 
 OTHER = "other"
+COLOURS = {draw(colour): colour for colour in range(len(WORDS))}
 PENALTIES = ("repetition", "presence", "frequency")
 # Seconds per token: long enough for requests to overlap.
 STEP = 0.0003
@@ -103,6 +105,16 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+def read(content, blind):
+    """A message's content with its pictures spelled."""
+    if isinstance(content, str):
+        return content
+    *pictures, text = content
+    if blind:
+        return text["text"]
+    return f"{spell(*(COLOURS[one['image_url']['url']] for one in pictures))} {text['text']}"
+
+
 class Answering:
     """One request."""
 
@@ -119,7 +131,11 @@ class Answering:
         switch = self.fields.get("chat_template_kwargs") or self.fields
         thinks = switch.get("enable_thinking", True)
         if chat:
-            self.prompt = self.language.chat(fields["messages"], thinks)
+            blind = toy.has("drop", "picture")
+            messages = [
+                one | {"content": read(one["content"], blind)} for one in self.fields["messages"]
+            ]
+            self.prompt = self.language.chat(messages, thinks)
         else:
             self.prompt = self.language.encode(fields["prompt"])
 

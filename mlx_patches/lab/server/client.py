@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .oracle import TOKENS, Language
+from .pictures import split
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "chat", "completions", "responses", "messages"
 PATHS = {
@@ -47,7 +48,8 @@ class Request:
     def body(self, endpoint: str, model: str) -> dict[str, Any]:
         names = NAMES.get(endpoint, {})
         key = {COMPLETIONS: "prompt", RESPONSES: "input"}.get(endpoint, "messages")
-        text = "".join(self.texts) if endpoint == COMPLETIONS else self.messages()
+        messages = [one | {"content": split(one["content"])} for one in self.messages()]
+        text = "".join(self.texts) if endpoint == COMPLETIONS else messages
         fields = {"max_tokens": self.tokens, **self.fields}
         fields = {names.get(name, name): value for name, value in fields.items()}
         return {"model": model, key: text, **{k: v for k, v in fields.items() if v != ""}}

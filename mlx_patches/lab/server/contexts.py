@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from .client import Answer, Client, Request
-from .oracle import CONTEXT, LOOP, RING, TELL
+from .oracle import CONTEXT, END, LOOP, RING, TELL
 from .parameters import Parameter
 from .process import Process
 
@@ -114,7 +114,7 @@ def take_turns(place: Place, parameter: Parameter, stream: bool, before: int = 1
         # Another start for each parameter: no other request's cache is hit.
         unique = f"{RING[number + before]}{RING[len(parameter.name)]}"
         first = request.texts[0] if free else f"{RING[0]}{TELL}"
-        turn = Request((unique + first,), request.fields if free else {"temperature": 0}, 10)
+        turn = Request((begin(unique, first),), request.fields if free else {"temperature": 0}, 10)
         for left in range(before, 0, -1):
             answer = place.send(turn, stream)
             if not answer.text.strip():
@@ -130,10 +130,16 @@ def take_turns(place: Place, parameter: Parameter, stream: bool, before: int = 1
     return company
 
 
+def begin(words: str, text: str) -> str:
+    """Put words before a text, after its pictures."""
+    pictures, end, rest = text.rpartition(END)
+    return pictures + end + words + rest
+
+
 def one_by_one(place: Place, parameter: Parameter, stream: bool) -> Company:
     """With a seed: some servers then serve one request at a time."""
     seeded = [
-        replace(one, fields={"seed": 7, **one.fields}, texts=(RING[3] + one.texts[0],))
+        replace(one, fields={"seed": 7, **one.fields}, texts=(begin(RING[3], one.texts[0]),))
         for one in parameter.requests
     ]
     return take_turns(place, replace(parameter, requests=tuple(seeded)), stream)

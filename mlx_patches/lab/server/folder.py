@@ -27,6 +27,7 @@ from .oracle import (
     WRITTEN,
     Language,
 )
+from .pictures import NORM, TOWER, WORDS
 
 # A tensor's shape and its numbers.
 Tensors = dict[str, tuple[tuple[int, ...], "array[float]"]]
@@ -47,6 +48,10 @@ def save(folder: Path, language: Language, images: bool = False) -> None:
         files["config"] = text | vision["whole"] | {"text_config": text}
         weights = {f"language_model.{name}": one for name, one in weights.items()}
         weights |= _zeros(vision["shapes"])
+        _fill_tower(weights, language)
+    for name, (_, one) in weights.items():
+        if "norm" in name or "ln_q" in name:
+            one[:] = array("f", [1.0]) * len(one)
     _write_tensors(folder / "model.safetensors", weights)
     lines = (HERE / "template.jinja").read_text().splitlines()
     template = "".join(lines).replace("PREAMBLE", PREAMBLE)
@@ -87,12 +92,7 @@ def _fill(weights: Tensors, language: Language) -> None:
     layer = "model.layers.0"
     names = ["model.embed_tokens", "lm_head", *(f"{layer}.self_attn.{one}_proj" for one in "qkvo")]
     embedding, head, queries, keys, values, output = (weights[f"{n}.weight"][1] for n in names)
-    # The norm of an embedding is that of ones, so that RMSNorm changes nothing.
-    for token in range(VOCABULARY):
-        vector: list[float] = language.vectors.get(token, [])
-        embedding[token * SIZE + token] = math.sqrt(SIZE - sum(one * one for one in vector))
-        for place, value in enumerate(vector):
-            embedding[token * SIZE + VOCABULARY + place] = value
+    embedding[:] = array("f", (x for token in range(VOCABULARY) for x in _embed(token, language)))
     for last, row in enumerate(language.table):
         scale = embedding[last * SIZE + last]
         for token, logit in enumerate(row):
@@ -109,9 +109,29 @@ def _fill(weights: Tensors, language: Language) -> None:
     for i in range(HEAD):
         values[i * SIZE + VOCABULARY + i] = 1.0
         output[(VOCABULARY + i) * SIZE + i] = WRITTEN
-    for name, (_, one) in weights.items():
-        if "norm" in name:
-            one[:] = array("f", [1.0]) * SIZE
+
+
+def _fill_tower(weights: Tensors, language: Language) -> None:
+    """Set the vision tower's weights: each colour's sum becomes the embedding of its word."""
+    patches, merger, output = (
+        weights[f"vision_tower.{name}.weight"][1]
+        for name in ("patch_embed.proj", "merger.mlp.0", "merger.mlp.2")
+    )
+    # The numbers of a patch; those of the four patches that are merged.
+    size, inner = len(patches) // TOWER, 4 * TOWER
+    for colour, word in enumerate(WORDS):
+        patches[colour * size + colour : (colour + 1) * size : 3] = array("f", [1.0]) * (size // 3)
+        merger[colour * inner + colour] = 1.0
+        for place, value in enumerate(_embed(language.ids[word], language)):
+            output[place * inner + colour] = value / NORM
+
+
+def _embed(token: int, language: Language) -> list[float]:
+    """A token's embedding, whose norm is that of ones, so that RMSNorm changes nothing."""
+    vector = language.vectors.get(token, [])
+    embedding = [0.0] * VOCABULARY + vector + [0.0] * (SIZE - VOCABULARY - len(vector))
+    embedding[token] = math.sqrt(SIZE - sum(one * one for one in vector))
+    return embedding
 
 
 def _write_tensors(file: Path, tensors: Tensors) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from .client import Answer, Request
 from .oracle import (
     BROKEN,
+    END,
     LADDER,
     RECENT,
     SIGHTS,
@@ -81,6 +82,12 @@ def judge_whole_text(answers: Sequence[Answer], sent: Sent) -> str:
     """The greedy texts, without a limit."""
     whole = [replace(one, tokens=24) for one in sent.requests]
     return judge_greedy(answers, replace(sent, requests=whole))
+
+
+def judge_blind(answers: Sequence[Answer], sent: Sent) -> str:
+    """The greedy texts, without the pictures."""
+    blind = [replace(one, texts=(one.texts[0].rpartition(END)[2],)) for one in sent.requests]
+    return judge_greedy(answers, replace(sent, requests=blind))
 
 
 def judge_other_model(answers: Sequence[Answer], sent: Sent) -> str:

@@ -38,7 +38,7 @@ def starting(command: str, patched: bool, known: Mapping[Key, Cell] | None = Non
             stack.close()
             return stack.enter_context(run(command, folders, patched, Path(temporary, "log")))
 
-        yield Lab(start(), start, str(folders[OTHER]), patched, known)
+        yield Lab(start(), start, str(folders[OTHER]), patched, known, images)
 
 
 def cells_of(

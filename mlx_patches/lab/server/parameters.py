@@ -13,6 +13,7 @@ from . import judges
 from .client import Answer, Request
 from .judges import Sent
 from .oracle import BREAK, CONTEXT, LOOP, PONDER, RING, TELL, USE, WRITE
+from .pictures import spell
 
 # The fault of the answers, empty if they are right.
 Judge = Callable[[Sequence[Answer], Sent], str]
@@ -26,6 +27,9 @@ PROMPTS = {
     "conversation": "".join(CONTEXT[i] for i in (3, 14, 7, 30, 22, 9)),
     # Loop words long before the end and at it: each sight gives another greedy path.
     "loop": "".join((LOOP[1], *RING[10:34], LOOP[0])),
+    "picture": spell(0) + CONTEXT[12] + CONTEXT[25],
+    "another picture": spell(1) + CONTEXT[12] + CONTEXT[25],
+    "two pictures": spell(2, 1) + CONTEXT[12] + CONTEXT[25],
     **{word.strip(): RING[0] + word for word in (TELL, USE, BREAK, PONDER, WRITE)},
 }
 TOOLS = [
@@ -72,13 +76,10 @@ def make_request(
     )
 
 
-def parameters(other: str) -> list[Parameter]:
-    """The matrix's parameters; ``other``: the folder of another model, empty if there is none."""
-    return [
-        _parameter(name, other, row)
-        for name, row in TABLE.items()
-        if other or name not in ("model", "adapters")
-    ]
+def parameters(other: str, images: bool = False) -> list[Parameter]:
+    """The matrix's parameters; some need the folder of another model, or a model with images."""
+    needs = {"model": other, "adapters": other, "picture": images, "two pictures": images}
+    return [_parameter(name, other, row) for name, row in TABLE.items() if needs.get(name, True)]
 
 
 def _parameter(name: str, other: str, row: Mapping[str, Any]) -> Parameter:

@@ -42,6 +42,7 @@ class Lab:
         other: str = "",
         patched: bool = False,
         known: Mapping[Key, Cell] | None = None,
+        images: bool = False,
     ):
         self.process, self.restart, self.other = process, restart, other
         self.patched, self.known = patched, known or {}
@@ -49,7 +50,7 @@ class Lab:
         self.pool = ThreadPoolExecutor(16)
         self.language = Language()
         self.restarts = 0
-        self.everything = parameters(other)
+        self.everything = parameters(other, images)
         # What the server's penalties see, as its single requests show.
         self.sights: dict[tuple[str, str], Sequence[str]] = {}
 
