@@ -123,7 +123,10 @@ SIMPLE: dict[str, dict[str, object]] = {
     },
     "vllm-row-samplers": {"read_settings": lambda params: {"temp": 0.0}},
     "vllm-simple-hang-up": {"end_with_client": lambda sampler: sampler},
-    "vllm-simple-busy": {"answer_busy": lambda slot: slot},
+    "vllm-simple-busy": {
+        "answer_busy": lambda slot: slot,
+        "report_error": lambda generator, terminal_frame: generator,
+    },
     "vlm-hang-up": {"is_collected": lambda body: False},
     "vlm-lazy-inputs": {"compute_inputs": lambda inputs: inputs},
     "vlm-model-swap": {"is_in_use": lambda visit: False},

@@ -41,6 +41,8 @@ def test_fields_are_adapted(ungated):
     body = read(TARGET, "vllm_mlx", stop="a", max_completion_tokens=3)
     assert (body["stop"], body["max_tokens"]) == (["a"], 3)
     assert read(TARGET, "mlx_vlm", stop="a") == {"stop": "a"}
+    body = read(TARGET, "vllm_mlx", enable_thinking=False)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert read(TARGET, "vllm_mlx", thinking_budget=3)["thinking_token_budget"] == 3
     assert read(TARGET, "rapid_mlx", repetition_context_size=9)["repetition_penalty_range"] == 9
     assert read(TARGET, "rapid_mlx", logit_bias={"1": 2}) == {"logit_bias": {"1": 2}}

@@ -3,14 +3,16 @@
 import asyncio
 import contextvars
 import importlib
+import json
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
 from mlx_patches.core.distributions import source_file
+from mlx_patches.patches._shared.refusals import answer_with
 from mlx_patches.patches._shared.request_fields import FIELDS
-from mlx_patches.patches.vllm_mlx.vllm_requests import failures, left, stops
+from mlx_patches.patches.vllm_mlx.vllm_requests import busy, failures, left, stops
 from mlx_patches.probes import NotApplicable
 from mlx_patches.probes.vllm_engine import (
     ask,
@@ -173,3 +175,21 @@ def test_call_of_the_simple_engine_returns_its_answer(given, simple_engine, unga
 
     assert asyncio.run(run()) == 3
     assert left.LEFT.get() is None
+
+
+@pytest.mark.parametrize("last", ["data: [DONE]\n\n", 'event: message_stop\ndata: {"type": 1}\n\n'])
+def test_failed_stream_sends_its_error(last):
+    async def fail():
+        yield "data: {}\n\n"
+        raise answer_with(503, RuntimeError)("busy")
+
+    async def read():
+        with pytest.raises(RuntimeError):
+            async for frame in busy.report_error(fail(), last):
+                frames.append(frame)
+
+    frames = []
+    asyncio.run(read())
+    head, _, data = frames[1].rpartition("data: ")
+    assert head == ("event: error\n" if last.startswith("event") else "")
+    assert json.loads(data)["error"] == {"message": "busy", "type": "api_error", "code": 503}

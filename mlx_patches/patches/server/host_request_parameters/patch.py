@@ -3,9 +3,9 @@
 Why: They read only the fields that they know, and drop the others: ``n``, ``min_tokens`` and
     ``guided_json`` have no effect. ``max_completion_tokens``, which clients send in place of
     ``max_tokens``, leaves the answer unlimited. vllm-mlx also ignores ``logprobs``, and refuses a
-    ``stop`` that is not a list, as does mlx-openai-server, which ignores ``enable_thinking``. It
-    and Rapid-MLX only put ``json_object`` into the prompt, if at all. Rapid-MLX's completions
-    ignore ``logit_bias``.
+    ``stop`` that is not a list, as does mlx-openai-server. Both ignore ``enable_thinking``:
+    vllm-mlx in its simple engine, up to 0.4.1. mlx-openai-server and Rapid-MLX only put
+    ``json_object`` into the prompt, if at all. Rapid-MLX's completions ignore ``logit_bias``.
 How: In each body that an endpoint for answers or embeddings reads, a parameter that the server
     knows by another name or form gets it. One that the server cannot follow is refused with status
     400; the message names it. A value without effect, such as ``n: 1``, and fields that describe
@@ -91,7 +91,7 @@ def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
     if package in ("vllm_mlx", "app") and isinstance(body.get("stop"), str):
         changes["stop"] = [body["stop"]]
     thinking = body.get("enable_thinking")
-    if package == "app" and isinstance(thinking, bool):
+    if package in ("vllm_mlx", "app") and isinstance(thinking, bool):
         given = body.get("chat_template_kwargs") or {}
         changes["chat_template_kwargs"] = {"enable_thinking": thinking, **given}
     if package in ("app", "rapid_mlx"):

@@ -1,14 +1,17 @@
-"""Sends vllm-mlx's simple engine a request while it serves another."""
+"""Sends vllm-mlx's simple engine a request while it serves another, and fails a stream."""
 
 import asyncio
 from typing import Any
 
-from ....probes.kit import Result, Target, own_class_of
+from ....probes.kit import Result, Target, module_of, own_class_of
 from ....probes.vllm_engine import make_engine
 
 
 def probe(target: Target) -> Result:
-    """Red if the error of a busy engine has no status 503."""
+    """Red if the error of a busy engine has no status 503, or a stream ends without its error."""
+    if target.module == "vllm_mlx.server":
+        frames = asyncio.run(read_stream(module_of(target)))
+        return Result("error" not in frames[0], f"a stream that fails: {frames}")
     engine = make_engine(own_class_of(target))
     engine._generation_lock_admission, engine._generation_waiters = "fail_fast", 0
     engine._generation_busy_rejections = 0
@@ -26,3 +29,13 @@ async def send_two(engine: Any) -> Exception | None:
                 return None
         except Exception as error:
             return error
+
+
+async def read_stream(server: Any) -> list[str]:
+    """The frames of a stream that fails."""
+
+    async def fail() -> Any:
+        raise RuntimeError("busy")
+        yield
+
+    return [frame async for frame in server._ensure_sse_terminal(fail(), "data: [DONE]\n\n")]
