@@ -90,6 +90,7 @@ SIMPLE: dict[str, dict[str, object]] = {
     "host-request-parameters": {
         "check_fields": lambda body, package: None,
         "encode_vectors": lambda answer: answer,
+        "refuse_images": lambda msg: None,
     },
     "host-request-templates": {"check_body": lambda body: None},
     "host-schema-refs": {

@@ -53,6 +53,17 @@ def test_fields_are_adapted(ungated):
         read(TARGET, "rapid_mlx", prompt="hi", logit_bias={"1": 2})
 
 
+def test_parts_that_are_dropped_are_refused(ungated):
+    ungated("host-request-parameters")
+    for kind in ("input_image", "input_file"):
+        sent = {"input": [{"role": "user", "content": [{"type": "input_text"}, {"type": kind}]}]}
+        assert read(TARGET, "mlx_vlm", **sent) == sent
+        with pytest.raises(ValueError, match=f"^{kind}: .*only reads text; remove it"):
+            read(TARGET, "vllm_mlx", **sent)
+    for given in ("hi", ["hi"], [[1, 2]], None, [{"role": "user", "content": "hi"}]):
+        assert read(TARGET, "vllm_mlx", input=given) == {"input": given}
+
+
 def test_json_object_becomes_a_schema(ungated):
     ungated("host-request-parameters")
     body = {"response_format": {"type": "json_object"}, "text": {"format": {"type": "json_object"}}}

@@ -6,6 +6,7 @@ Why: They read only the fields that they know, and drop the others: ``n``, ``min
     ``stop`` that is not a list, as does mlx-openai-server. Both ignore ``enable_thinking``:
     vllm-mlx in its simple engine, up to 0.4.1. mlx-openai-server and Rapid-MLX only put
     ``json_object`` into the prompt, if at all. Rapid-MLX's completions ignore ``logit_bias``.
+    vllm-mlx drops images at ``/v1/responses``, and up to 0.4.1 at ``/v1/messages``.
 How: In each body that an endpoint for answers or embeddings reads, a parameter that the server
     knows by another name or form gets it. One that the server cannot follow is refused with status
     400; the message names it. A value without effect, such as ``n: 1``, and fields that describe
@@ -19,7 +20,7 @@ import base64
 import struct
 from typing import Any
 
-from ....core.verbs import Function, Patch, Target, around, result
+from ....core.verbs import Function, Patch, Target, around, before, result
 from ..._shared.refusals import client_error
 from ..._shared.request_fields import FIELDS
 
@@ -80,6 +81,18 @@ def check_fields(body: dict[str, Any], package: str) -> None:
     for name in sorted((IGNORED[package] | bias).intersection(body)):
         if body[name] and body[name] != _NEUTRAL.get(name):
             raise client_error(f"{name}: not supported by {SERVERS[package]}; remove it")
+    items = body.get("input") if package == "vllm_mlx" else ()
+    for item in items if isinstance(items, list) else ():
+        for part in (item.get("content") if isinstance(item, dict) else None) or ():
+            kind = str(part.get("type")) if isinstance(part, dict) else ""
+            if kind.startswith("input_") and kind != "input_text":
+                raise client_error(f"{kind}: /v1/responses of vllm-mlx only reads text; remove it")
+
+
+def refuse_images(msg: Any) -> None:
+    """Refuse a message with an image, which the server would drop."""
+    if any(getattr(one, "type", "") == "image" for one in msg.content):
+        raise client_error("image: /v1/messages of this vllm-mlx only reads text; remove it")
 
 
 def adapt_fields(body: dict[str, Any], package: str) -> dict[str, Any]:
@@ -139,5 +152,6 @@ PATCH = Patch(
             ("mlx_vlm.server.embeddings:_embed", "mlx_vlm.server.embeddings:_embed_items"),
             encode_vectors,
         ),
+        *before("vllm_mlx.api.anthropic_adapter:_convert_message", refuse_images),
     ),
 )

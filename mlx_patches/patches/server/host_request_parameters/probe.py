@@ -11,6 +11,8 @@ def probe(target: Target) -> Result:
     """Red if ``max_completion_tokens`` has no effect, or a parameter is accepted and ignored."""
     if target.distribution == "mlx-vlm":
         return asyncio.run(probe_embeddings(module_of(target)))
+    if target.distribution == "vllm-mlx":
+        return convert_image(module_of(target))
     for package in ("mlx_vlm", "vllm_mlx"):
         limit = read(target, package, max_completion_tokens=5).get("max_tokens")
         if limit != 5:
@@ -23,6 +25,17 @@ def probe(target: Target) -> Result:
         except ValueError as error:
             detail = str(error)
     return Result(False, detail)
+
+
+def convert_image(adapter: Any) -> Result:
+    """Red if a message loses its image."""
+    source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    message = adapter.AnthropicMessage(role="user", content=[{"type": "image", "source": source}])
+    try:
+        found = adapter._convert_message(message)
+    except ValueError as error:
+        return Result(False, str(error))
+    return Result("AAAA" not in str(found), f"an image became {found}")
 
 
 async def probe_embeddings(module: Any) -> Result:
