@@ -48,7 +48,9 @@ class Request:
     def body(self, endpoint: str, model: str) -> dict[str, Any]:
         names = NAMES.get(endpoint, {})
         key = {COMPLETIONS: "prompt", RESPONSES: "input"}.get(endpoint, "messages")
-        messages = [one | {"content": split(one["content"])} for one in self.messages()]
+        messages = [
+            one | {"content": make_content(endpoint, one["content"])} for one in self.messages()
+        ]
         text = "".join(self.texts) if endpoint == COMPLETIONS else messages
         fields = {"max_tokens": self.tokens, **self.fields}
         fields = {names.get(name, name): value for name, value in fields.items()}
@@ -59,6 +61,23 @@ class Request:
             return language.encode("".join(self.texts))
         kwargs = self.fields.get("chat_template_kwargs", self.fields)
         return language.chat(self.messages(), kwargs.get("enable_thinking", True))
+
+
+def make_content(endpoint: str, text: str) -> Any:
+    """A message's content; with pictures, its parts as the endpoint names them."""
+    urls, rest = split(text)
+    kind = "input_text" if endpoint == RESPONSES else "text"
+    parts = [_show_picture(endpoint, url) for url in urls]
+    return [*parts, {"type": kind, "text": rest}] if parts else text
+
+
+def _show_picture(endpoint: str, url: str) -> dict[str, Any]:
+    if endpoint == RESPONSES:
+        return {"type": "input_image", "image_url": url}
+    if endpoint == MESSAGES:
+        source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+        return {"type": "image", "source": source}
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 # A token of an answer, its log-probability, and the most likely tokens with theirs.

@@ -10,7 +10,6 @@ import math
 import re
 import struct
 import zlib
-from typing import Any
 
 from .oracle import CONTEXT, END, START
 
@@ -28,13 +27,10 @@ def spell(*colours: int) -> str:
     return " ".join(f"{START}{WORDS[colour]}{END}" for colour in colours)
 
 
-def split(text: str) -> Any:
-    """A message's content; with pictures, its parts."""
+def split(text: str) -> tuple[list[str], str]:
+    """The addresses of a text's pictures, and the rest of it."""
     *words, rest = re.split(f"{re.escape(START)}(.*?){re.escape(END)} ?", text)
-    parts: list[dict[str, Any]] = [
-        {"type": "image_url", "image_url": {"url": draw(WORDS.index(word))}} for word in words[1::2]
-    ]
-    return [*parts, {"type": "text", "text": rest}] if parts else text
+    return [draw(WORDS.index(word)) for word in words[1::2]], rest
 
 
 def draw(colour: int) -> str:
